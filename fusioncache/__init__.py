@@ -1,0 +1,48 @@
+"""Compile each fusion region of a Lightning Thunder program once.
+
+    import fusioncache
+    compiled = thunder.jit(model, transforms=[fusioncache.FusionCache()])
+
+Importing this package imports neither torch nor Thunder; using one of its names does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fusioncache._thunder_hook import register_with_thunder
+
+if TYPE_CHECKING:
+    from fusioncache.cache.cache import Cache
+    from fusioncache.cache.default import default_cache
+    from fusioncache.cache.stats import Stats, TemplateStats
+    from fusioncache.trace.executor import executors
+    from fusioncache.trace.plugin import Plugin
+    from fusioncache.trace.transform import FusionCache
+
+__version__ = "0.1.0"
+__all__ = ["Cache", "FusionCache", "Plugin", "Stats", "TemplateStats", "default_cache", "executors"]
+
+_HOME = {
+    "Cache": "cache.cache",
+    "FusionCache": "trace.transform",
+    "Plugin": "trace.plugin",
+    "Stats": "cache.stats",
+    "TemplateStats": "cache.stats",
+    "default_cache": "cache.default",
+    "executors": "trace.executor",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fusioncache' has no attribute {name!r}")
+    return getattr(import_module(f"fusioncache.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
+register_with_thunder()

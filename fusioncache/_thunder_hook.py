@@ -1,0 +1,49 @@
+"""Makes the executor known to Thunder as soon as both are imported, in whichever order, importing neither early."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+
+def register_with_thunder() -> None:
+    """Registers the executor now if Thunder is imported, else right after it is."""
+    if "thunder" in sys.modules:
+        _register()
+    else:
+        sys.meta_path.insert(0, _WaitForThunder())
+
+
+def _register() -> None:
+    from fusioncache.trace.executor import register
+
+    register()
+
+
+class _WaitForThunder(MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "thunder":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ThenRegister(spec.loader)
+        return spec
+
+
+class _ThenRegister(Loader):
+    def __init__(self, loader: Loader):
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _register()

@@ -1,0 +1,1 @@
+"""Compilers: nvFuser, TorchInductor, and none at all. The only folder that knows one."""

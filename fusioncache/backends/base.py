@@ -1,0 +1,64 @@
+"""What a backend is, and which one is the best here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fusioncache.ir import Graph
+
+BACKENDS = ("nvfuser", "inductor", "eager")
+
+
+class Backend(Protocol):
+    """Compiles graphs without parameters for arguments of one layout."""
+
+    name: str
+
+    def environment(self) -> Mapping[str, str]:
+        """The ingredients of a key that come from the backend: versions, options, architecture."""
+
+    def layout(self, args: Sequence[Any]) -> Hashable:
+        """What a compilation depends on, of the arguments' memory layout."""
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
+        """A function that takes the arguments as one sequence and returns the outputs."""
+
+
+def make_backend(name: str, **options: Any) -> Backend:
+    """The backend with this name.
+
+    Raises:
+        ValueError: if there is none, or if it does not work here; the message says what to do.
+    """
+    if name == "nvfuser":
+        from fusioncache.backends.nvfuser import NvFuser
+
+        return NvFuser(**options)
+    if name == "inductor":
+        from fusioncache.backends.inductor import Inductor
+
+        return Inductor(**options)
+    if name == "eager":
+        from fusioncache.backends.eager import Eager
+
+        return Eager()
+    raise ValueError(f"unknown backend {name!r}: use 'auto' or one of {', '.join(map(repr, BACKENDS))}")
+
+
+def best_backend(device: str) -> str:
+    """The name of the best backend that works here for regions on this type of device."""
+    from fusioncache.backends.nvfuser import nvfuser_problem
+
+    if device == "cuda" and nvfuser_problem() is None:
+        return "nvfuser"
+    if device == "cuda" or has_cpp_compiler():
+        return "inductor"
+    return "eager"
+
+
+def has_cpp_compiler() -> bool:
+    """Whether TorchInductor finds what it compiles C++ with."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name)

@@ -1,0 +1,62 @@
+"""A graph as Thunder's bound symbols, for everything that Thunder itself can lower."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.backends.literals import decode, thunder_dtype
+from fusioncache.backends.symbols import symbol_named
+from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType, ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class BoundGraph:
+    """A graph in Thunder's terms: ``inputs`` and ``outputs`` are proxies, ``bound_symbols`` lead from these to those."""
+
+    inputs: tuple[Any, ...]
+    bound_symbols: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+
+
+def bind(graph: Graph) -> BoundGraph:
+    """Writes a graph with proxies of its own, named by their numbers.
+
+    Raises:
+        KeyError: if this Thunder has no operation of that name.
+    """
+    from thunder.core.trace import TraceCtx, tracectx
+
+    with tracectx(TraceCtx(None)):
+        proxies: dict[int, Any] = {}
+        for number in range(len(graph.inputs), graph.first_result):
+            proxies[number] = _proxy(f"i{number}", NumberType("int"), proxies)
+        for number, type_ in enumerate(graph.inputs):
+            proxies[number] = _proxy(f"t{number}", type_, proxies)
+        bound_symbols = tuple(_bind_op(op, first, proxies) for op, first in graph.results())
+    inputs = tuple(proxies[number] for number in range(len(graph.inputs)))
+    return BoundGraph(inputs, bound_symbols, tuple(proxies[number] for number in graph.outputs))
+
+
+def _bind_op(op: Op, first: int, proxies: dict[int, Any]) -> Any:
+    results = []
+    for position, type_ in enumerate(op.outputs):
+        result = None if type_ is None else _proxy(f"t{first + position}", type_, proxies)
+        proxies[first + position] = result
+        results.append(result)
+    args = [decode(arg, proxies.__getitem__) for arg in op.args]
+    kwargs = {name: decode(arg, proxies.__getitem__) for name, arg in op.kwargs}
+    return symbol_named(op.name).bind(*args, output=results[0] if len(results) == 1 else tuple(results), **kwargs)
+
+
+def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
+    from thunder.core.devices import Device
+    from thunder.core.proxies import CONSTRAINT, ComplexProxy, FloatProxy, IntegerProxy, TensorProxy
+
+    if isinstance(type_, TensorType):
+        shape = tuple(proxies[size.index] if isinstance(size, Ref) else size for size in type_.shape)
+        device = Device("cuda:0" if type_.device == "cuda" else type_.device)
+        return TensorProxy(name, shape=shape, device=device, dtype=thunder_dtype(type_.dtype))
+    number = {"int": IntegerProxy, "bool": IntegerProxy, "float": FloatProxy, "complex": ComplexProxy}
+    value = False if type_.python_type == "bool" else None
+    return number[type_.python_type](name, value, constraint=CONSTRAINT.DYNAMIC)

@@ -1,0 +1,33 @@
+"""No compiler: one torch operation after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fusioncache.ir import Graph
+
+
+class Eager:
+    """Runs a graph through Thunder's torch executor. Works wherever torch does."""
+
+    name = "eager"
+
+    def environment(self) -> Mapping[str, str]:
+        """See ``Backend``."""
+        import torch
+
+        return {"backend": "eager", "versions": f"torch {torch.__version__}"}
+
+    def layout(self, args: Sequence[Any]) -> None:
+        """Any layout will do."""
+        return None
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
+        """See ``Backend``."""
+        from fusioncache.backends.bound_symbols import bind
+        from fusioncache.backends.torch_function import torch_function
+
+        bound = bind(graph)
+        function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
+        return lambda args: function(*args)

@@ -1,0 +1,78 @@
+"""Thunder's literals as typed constants, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusioncache.ir import Arg, Bypass, Const
+
+_PYTHON_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
+
+
+def encode(value: Any) -> Const:
+    """A literal of a bound symbol as a constant.
+
+    Raises:
+        Bypass: if the literal is of a type that is not understood.
+    """
+    import torch
+    from thunder.core.devices import Device
+    from thunder.core.dtypes import dtype
+
+    if value is None:
+        return Const("none", "None")
+    if type(value) in (bool, int, str):
+        return Const(type(value).__name__, str(value))
+    if type(value) is float:
+        return Const("float", value.hex())
+    if type(value) is complex:
+        return Const("complex", f"{value.real.hex()} {value.imag.hex()}")
+    if isinstance(value, dtype):
+        return Const("dtype", value.full_name)
+    if isinstance(value, torch.dtype):
+        return Const("torch.dtype", str(value).removeprefix("torch."))
+    if isinstance(value, Device):
+        return Const("device", value.device_str())
+    if isinstance(value, type) and value.__name__ in _PYTHON_TYPES:
+        return Const("type", value.__name__)
+    raise Bypass(f"literal of type {type(value).__name__}")
+
+
+def decode(arg: Arg, value_of) -> Any:
+    """A constant as Thunder's literal, a value as ``value_of(index)``, a tuple as a tuple of these."""
+    import torch
+    from thunder.core.devices import Device
+
+    if isinstance(arg, tuple):
+        return tuple(decode(item, value_of) for item in arg)
+    if not isinstance(arg, Const):
+        return value_of(arg.index)
+    match arg.kind:
+        case "none":
+            return None
+        case "bool":
+            return arg.text == "True"
+        case "int":
+            return int(arg.text)
+        case "float":
+            return float.fromhex(arg.text)
+        case "complex":
+            return complex(*map(float.fromhex, arg.text.split()))
+        case "str":
+            return arg.text
+        case "dtype":
+            return thunder_dtype(arg.text)
+        case "torch.dtype":
+            return getattr(torch, arg.text)
+        case "device":
+            return Device(arg.text)
+        case "type":
+            return _PYTHON_TYPES[arg.text]
+    raise ValueError(f"unknown kind of constant: {arg.kind}")
+
+
+def thunder_dtype(full_name: str) -> Any:
+    """Thunder's dtype with this full name, such as ``float32`` or, weak, ``float32_``."""
+    from thunder.core import dtypes
+
+    return next(dtype for dtype in dtypes.all_dtypes if dtype.full_name == full_name)

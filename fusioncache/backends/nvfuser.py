@@ -1,0 +1,153 @@
+"""nvFuser, through Thunder's translators."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from fusioncache.ir import Graph, NumberType, TensorType
+
+SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
+
+
+class NvFuser:
+    """Compiles a graph with nvFuser.
+
+    Args:
+        enable: nvFuser options to switch on, as in ``NVFUSER_ENABLE``.
+        disable: nvFuser options to switch off, as in ``NVFUSER_DISABLE``.
+
+    Raises:
+        ValueError: if nvFuser does not work here.
+    """
+
+    name = "nvfuser"
+
+    def __init__(self, enable: Sequence[str] = (), disable: Sequence[str] = ()):
+        problem = nvfuser_problem()
+        if problem:
+            raise ValueError(f"backend 'nvfuser' does not work here: {problem}")
+        self._enable, self._disable = list(enable), list(disable)
+
+    def environment(self) -> Mapping[str, str]:
+        """See ``Backend``."""
+        import nvfuser_direct
+        import torch
+        from thunder import __version__ as thunder_version
+
+        options = [f"enable {' '.join(sorted(self._enable))}", f"disable {' '.join(sorted(self._disable))}"]
+        options += [f"{name} {os.environ.get(name, '')}" for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE")]
+        versions = f"nvfuser {nvfuser_direct.version()}\ntorch {torch.__version__}\nthunder {thunder_version}"
+        return {
+            "backend": "nvfuser",
+            "versions": versions,
+            "options": "\n".join(options),
+            "architecture": _architecture(),
+        }
+
+    def layout(self, args: Sequence[Any]) -> Hashable:
+        """Contiguity and stride order of each tensor: a definition is written for these."""
+        return descriptors(args)
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+        """See ``Backend``. nvFuser compiles at the function's first call."""
+        definition = define(graph, descriptors(args))
+        options = {"_enable_options": self._enable, "_disable_options": self._disable}
+        device = definition._get_device_index(definition._selected_device)
+        definition.execute(list(args), device=device, **options)
+        execute = definition.fec.execute
+
+        def run(args: Sequence[Any]) -> Any:
+            return execute(args, device=device, **options)
+
+        return run
+
+
+def define(graph: Graph, layouts: Sequence[Any]) -> Any:
+    """The graph as an nvFuser ``FusionDefinition``. Needs no GPU.
+
+    Args:
+        graph: without parameters.
+        layouts: a descriptor for each input: contiguity and stride order of a tensor, None for a number.
+    """
+    from fusioncache.backends.bound_symbols import bind
+
+    bound = bind(graph)
+    translators = nvfuser_executor()
+    return translators.create_fd(bound.bound_symbols, layouts, list(bound.inputs), list(bound.outputs))
+
+
+def descriptors(args: Sequence[Any]) -> tuple:
+    """What ``define`` must know of the layout of tensors and numbers."""
+    return tuple(_descriptor(tuple(a.shape), a.stride()) if hasattr(a, "stride") else None for a in args)
+
+
+def contiguous(graph: Graph) -> tuple:
+    """The descriptors of contiguous inputs with static shapes."""
+    import torch
+
+    def of(type_: TensorType | NumberType) -> Any:
+        if not isinstance(type_, TensorType):
+            return None
+        meta = torch.empty(type_.shape, device="meta")  # type: ignore[arg-type]
+        return _descriptor(tuple(meta.shape), meta.stride())
+
+    return tuple(of(type_) for type_ in graph.inputs)
+
+
+@cache
+def _descriptor(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple:
+    from nvfuser_direct import compute_tensor_descriptor
+
+    contiguity, stride_order = compute_tensor_descriptor(shape, strides)
+    return tuple(contiguity), tuple(stride_order), ()
+
+
+def _architecture() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none"
+    return " ".join(sorted({"sm_{}{}".format(*torch.cuda.get_device_capability(i)) for i in range(torch.cuda.device_count())}))
+
+
+def nvfuser_problem() -> str | None:
+    """Why nvFuser does not work here, and what to do; None if it does."""
+    import torch
+
+    if importlib.util.find_spec("nvfuser_direct") is None:
+        return f"there is no module nvfuser_direct. Seen working: {SEEN_WORKING}"
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    return _import_problem()
+
+
+@cache
+def _import_problem() -> str | None:
+    try:
+        nvfuser_executor()
+    except Exception as error:
+        return f"it does not import with this torch ({error}). Seen working: {SEEN_WORKING}"
+    return None
+
+
+def nvfuser_executor() -> ModuleType:
+    """Thunder's module of translators to nvFuser, made to work with nvFuser's direct bindings.
+
+    Thunder 0.2.6 still asks a module ``nvfuser`` for one function, and nvFuser 0.2.36 ships none of that name.
+    """
+    import nvfuser_direct
+
+    if "nvfuser" not in sys.modules and importlib.util.find_spec("nvfuser") is None:
+        shim = ModuleType("nvfuser", "Forwards to nvfuser_direct; put here by fusioncache.")
+        shim.compute_tensor_descriptor = nvfuser_direct.compute_tensor_descriptor  # type: ignore[attr-defined]
+        shim.version = nvfuser_direct.version  # type: ignore[attr-defined]
+        sys.modules["nvfuser"] = shim
+    import thunder.executors.nvfuserex_impl as executor
+
+    return executor

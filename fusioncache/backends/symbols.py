@@ -1,0 +1,46 @@
+"""Thunder's operations by name, and names by operation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+_NVFUSER_EXECUTOR = "thunder.executors.nvfuserex_impl"
+
+
+def symbol_name(symbol: Any) -> str | None:
+    """The name under which ``symbol_named`` finds this very Thunder symbol, or None if it is not a known one."""
+    if symbol.id is None:
+        return None
+    by_id, by_name = _tables(_NVFUSER_EXECUTOR in sys.modules)
+    name = by_id.get(symbol.id)
+    return name if name is not None and by_name[name].meta is symbol.meta else None
+
+
+def symbol_named(name: str) -> Any:
+    """The Thunder symbol with this name, such as ``prims.add``.
+
+    Raises:
+        KeyError: if this Thunder has no such operation.
+    """
+    return _tables(_NVFUSER_EXECUTOR in sys.modules)[1][name]
+
+
+@cache
+def _tables(with_nvfuser: bool) -> tuple[dict[Any, str], dict[str, Any]]:
+    symbols = sorted(_all_symbols(with_nvfuser), key=lambda pair: pair[0], reverse=True)
+    # Of the aliases of one symbol the first in alphabetical order names it.
+    return {symbol.id: name for name, symbol in symbols if symbol.id is not None}, dict(symbols)
+
+
+def _all_symbols(with_nvfuser: bool) -> Iterator[tuple[str, Any]]:
+    import thunder.torch as ltorch
+    from thunder.core import prims
+    from thunder.core.symbol import Symbol
+
+    for prefix, namespace in (("prims", vars(prims)), ("torch", vars(ltorch))):
+        yield from ((f"{prefix}.{name}", value) for name, value in namespace.items() if isinstance(value, Symbol))
+    if with_nvfuser:
+        yield from ((f"nvfuser.{name}", symbol) for name, symbol in sys.modules[_NVFUSER_EXECUTOR].ex.opmap.items())

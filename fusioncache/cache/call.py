@@ -1,0 +1,173 @@
+"""What a rewritten trace calls: a template, whatever the layout of the arguments and the number of residual terms."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.cache.ledger import Ledger
+from fusioncache.cache.program import Program, Run
+from fusioncache.ir import Graph, NumberType, Template
+from fusioncache.template.expand import ChainFolds, fold, inline
+from fusioncache.template.plan import Arities, Plan
+
+_MOST_LAYOUTS = 1024
+
+logger = logging.getLogger("fusioncache")
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A region as Thunder made it, callable in its template's terms.
+
+    Attributes:
+        call: takes the region's inputs and returns its outputs.
+        inputs: for each input of the region, the position of the template's argument; None for an input that the
+            region does not use.
+        outputs: for each output of the template, the position of the region's output.
+    """
+
+    call: Callable[..., Sequence[Any]]
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+
+    def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
+        results = self.call(*(None if position is None else args[position] for position in self.inputs))
+        return [results[position] for position in self.outputs]
+
+
+class TemplateCall:
+    """One template, ready to be called.
+
+    Its argument order is that of ``Binding.arguments``. A template with several residual chains takes their arities
+    first, as one tuple, because the number of arguments does not tell them apart.
+
+    Attributes:
+        template: what is called.
+        entry: the function that a trace calls.
+    """
+
+    def __init__(self, template: Template, program: Callable[[Graph], Program], ledger: Ledger):
+        self.template = template
+        self._program = program
+        self._ledger = ledger
+        self._plans: dict[Arities, Plan] = {}
+        self._fallbacks: dict[Arities, Fallback] = {}
+        self._runs: dict[Any, Run] = {}
+        self._chains = sum(op.name == "residual" for op in template.graph.ops)
+        self._numbers = sum(isinstance(type_, NumberType) for type_ in template.graph.inputs)
+        self.entry = self._make_entry()
+        self.entry.__name__ = self.entry.__qualname__ = template.name
+
+    @property
+    def takes_arities(self) -> bool:
+        """Whether a call starts with the tuple of arities."""
+        return self._chains > 1
+
+    def allow(self, arities: Arities, plan: Plan, fallback: Fallback) -> None:
+        """Says how to run regions with these arities. What was said first stands."""
+        self._plans.setdefault(arities, plan)
+        self._fallbacks.setdefault(arities, fallback)
+
+    def programs(self, arities: Arities) -> list[Program]:
+        """What a call with these arities runs, in order. Compiles nothing."""
+        if self._plans[arities] is Plan.INLINE:
+            return [self._program(inline(self.template.graph, arities))]
+        folded = fold(self.template.graph, arities)
+        graphs = [step.graph for chain in folded.chains for step in chain.folds]
+        return [self._program(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
+
+    def _make_entry(self) -> Callable[..., Sequence[Any]]:
+        """The hot path: a closure, because every attribute looked up here is paid for in every call."""
+        import torch
+
+        runs, prepare = self._runs, self._prepare
+        stride, size, numbers = torch.Tensor.stride, torch.Tensor.size, self._numbers
+
+        if self.takes_arities or self.template.graph.sizes or numbers:
+            takes_arities = self.takes_arities
+
+            def entry(*args):
+                arities = None
+                if takes_arities:
+                    arities, *args = args
+                tensors = args[numbers:]
+                layout = (arities, *map(stride, tensors), *map(size, tensors))
+                return (runs.get(layout) or prepare(layout, args, arities))(args)
+
+        else:
+
+            def entry(*args):
+                layout = tuple(map(stride, args))
+                run = runs.get(layout)
+                if run is not None:
+                    return run(args)
+                return prepare(layout, args, None)(args)
+
+        return entry
+
+    def _prepare(self, layout: Any, args: Sequence[Any], arities: Arities | None) -> Run:
+        import torch
+
+        if arities is None:
+            arities = (len(args) - len(self.template.graph.inputs),) if self._chains else ()
+        try:
+            run = self._inlined(args, arities) if self._plans[arities] is Plan.INLINE else self._folded(args, arities)
+        except (torch.OutOfMemoryError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            run = self._fall_back(arities, error)
+        if len(self._runs) >= _MOST_LAYOUTS:
+            self._runs.clear()
+        self._runs[layout] = run
+        return run
+
+    def _inlined(self, args: Sequence[Any], arities: Arities) -> Run:
+        return self._program(inline(self.template.graph, arities)).run_for(args, self._compiled)
+
+    def _folded(self, args: Sequence[Any], arities: Arities) -> Run:
+        folded = fold(self.template.graph, arities)
+        adders = [self._adder(chain) for chain in folded.chains]
+        core, inputs = folded.core, len(self.template.graph.inputs)
+        compute = self._launcher(core.graph) if core.graph is not None else None
+
+        def run(args: Sequence[Any]) -> Sequence[Any]:
+            values = [*args[:inputs], *[add(args) for add in adders]]
+            computed = compute([values[place] for place in core.arguments]) if compute else ()
+            leaving = [*computed, *values[inputs:]]
+            return [leaving[place] for place in core.results]
+
+        run(args)
+        return run
+
+    def _adder(self, chain: ChainFolds) -> Callable[[Sequence[Any]], Any]:
+        steps = [(self._launcher(step.graph), step.terms.start, step.terms.stop) for step in chain.folds]
+
+        def add(args: Sequence[Any]) -> Any:
+            total = args[chain.head]
+            for launch, start, stop in steps:
+                (total,) = launch([total, *args[start:stop]])
+            return total
+
+        return add
+
+    def _launcher(self, graph: Graph) -> Run:
+        program, compiled = self._program(graph), self._compiled
+        return lambda args: program.run_for(args, compiled)(args)
+
+    def _fall_back(self, arities: Arities, error: Exception) -> Run:
+        self._ledger.bypass(f"compile failed: {type(error).__name__}", seen=True)
+        warn_once(f"{self.template.name} could not be compiled and runs as Thunder made it: {error}")
+        logger.debug("compiling %s failed", self.template.name, exc_info=error)
+        return self._fallbacks[arities]
+
+    def _compiled(self, seconds: float) -> None:
+        self._ledger.compiled(self.template, seconds)
+
+
+def warn_once(message: str) -> None:
+    """Warns under fusioncache's name. Python itself shows equal warnings from one place once."""
+    warnings.warn(f"fusioncache: {message}", RuntimeWarning, stacklevel=2)

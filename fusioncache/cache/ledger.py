@@ -1,0 +1,104 @@
+"""Counts events as they happen, on any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from types import MappingProxyType
+
+from fusioncache.cache.stats import Stats, TemplateStats
+from fusioncache.ir import Template
+
+
+class _Account:
+    __slots__ = ("arities", "compile_seconds", "compiles", "hits", "regions", "template")
+
+    def __init__(self, template: Template):
+        self.template = template
+        self.regions = self.hits = self.compiles = 0
+        self.compile_seconds = 0.0
+        self.arities: set[tuple[int, ...]] = set()
+
+    def frozen(self) -> TemplateStats:
+        key = self.template.key
+        return TemplateStats(
+            name=self.template.name,
+            digest=key.digest,
+            ingredients=tuple((part.name, part.text) for part in key.ingredients),
+            regions=self.regions,
+            hits=self.hits,
+            arities=tuple(sorted(self.arities)),
+            compiles=self.compiles,
+            compile_seconds=self.compile_seconds,
+        )
+
+
+class Ledger:
+    """The running counts behind ``Stats``. Every event is also entered in ``parent``, if there is one."""
+
+    def __init__(self, parent: Ledger | None = None):
+        self._parent = parent
+        self._lock = threading.Lock()
+        self._accounts: dict[str, _Account] = {}
+        self._bypasses: Counter[str] = Counter()
+        self._untouched = 0
+        self._canonicalize_seconds = 0.0
+
+    def region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
+        """A region was found to have this template."""
+        with self._lock:
+            account = self._account(template)
+            account.regions += 1
+            account.hits += hit
+            account.arities.add(arities)
+        if self._parent:
+            self._parent.region(template, arities, hit=hit)
+
+    def bypass(self, reason: str, *, seen: bool = False) -> None:
+        """A region is left as Thunder made it. ``seen``: it was counted as having a template before."""
+        with self._lock:
+            self._bypasses[reason] += 1
+            self._untouched += not seen
+        if self._parent:
+            self._parent.bypass(reason, seen=seen)
+
+    def compiled(self, template: Template, seconds: float) -> None:
+        """The backend compiled something for this template."""
+        with self._lock:
+            account = self._account(template)
+            account.compiles += 1
+            account.compile_seconds += seconds
+        if self._parent:
+            self._parent.compiled(template, seconds)
+
+    def canonicalized(self, seconds: float) -> None:
+        """A trace's regions were turned into templates."""
+        with self._lock:
+            self._canonicalize_seconds += seconds
+        if self._parent:
+            self._parent.canonicalized(seconds)
+
+    def stats(self) -> Stats:
+        """The counts now."""
+        with self._lock:
+            accounts = [account.frozen() for account in self._accounts.values() if account.regions]
+            compiles = list(self._accounts.values())
+            return Stats(
+                regions=sum(account.regions for account in accounts) + self._untouched,
+                templates=len(accounts),
+                hits=sum(account.hits for account in accounts),
+                misses=sum(account.regions - account.hits for account in accounts),
+                bypasses=MappingProxyType(dict(self._bypasses)),
+                compiles=sum(account.compiles for account in compiles),
+                compile_seconds=sum(account.compile_seconds for account in compiles),
+                saved_seconds=sum(account.compile_seconds * account.hits for account in accounts),
+                canonicalize_seconds=self._canonicalize_seconds,
+            )
+
+    def templates(self) -> tuple[TemplateStats, ...]:
+        """Each template's counts now, in the order in which they were first seen."""
+        with self._lock:
+            return tuple(account.frozen() for account in self._accounts.values())
+
+    def _account(self, template: Template) -> _Account:
+        return self._accounts.setdefault(template.key.digest, _Account(template))

@@ -1,0 +1,53 @@
+"""A bounded map that makes each entry once."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+
+
+class LruMap[K: Hashable, V]:
+    """Maps keys to values that are made on demand. Least recently used leaves first. Safe under threads.
+
+    When several threads ask for the same missing key at once, one makes the value and the others wait for it.
+    """
+
+    def __init__(self, capacity: int):
+        if capacity < 1:
+            raise ValueError(f"capacity must be at least 1, got {capacity}")
+        self._capacity = capacity
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._making: dict[K, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get_or_make(self, key: K, make: Callable[[], V]) -> tuple[V, bool]:
+        """The value of ``key`` and whether it was there already.
+
+        Raises:
+            Whatever ``make`` raises; the next one to ask then tries again.
+        """
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key], True
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            with self._lock:
+                if key in self._values:
+                    return self._values[key], True
+            value = make()
+            with self._lock:
+                self._values[key] = value
+                self._making.pop(key, None)
+                while len(self._values) > self._capacity:
+                    self._values.popitem(last=False)
+            return value, False
+
+    def clear(self) -> None:
+        """Forgets every value. Values in use elsewhere live on."""
+        with self._lock:
+            self._values.clear()

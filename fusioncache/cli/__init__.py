@@ -1,0 +1,1 @@
+"""The command line. Reads what runs left behind; never imports torch."""

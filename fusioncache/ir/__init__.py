@@ -1,0 +1,27 @@
+"""The immutable values that travel from stage to stage. Knows no torch, no Thunder, no compiler."""
+
+from fusioncache.ir.errors import Bypass
+from fusioncache.ir.graph import Arg, Const, Graph, Op, Ref, Region, map_arg, map_type, operands, refs_in
+from fusioncache.ir.template import Binding, Ingredient, Key, Template
+from fusioncache.ir.types import NumberType, TensorType, ValueType
+
+__all__ = [
+    "Arg",
+    "Binding",
+    "Bypass",
+    "Const",
+    "Graph",
+    "Ingredient",
+    "Key",
+    "NumberType",
+    "Op",
+    "Ref",
+    "Region",
+    "Template",
+    "TensorType",
+    "ValueType",
+    "map_arg",
+    "map_type",
+    "operands",
+    "refs_in",
+]

@@ -1,0 +1,126 @@
+"""A region as data: typed inputs, ops in dependency order, outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusioncache.ir.types import Ref, TensorType, ValueType
+
+__all__ = ["Arg", "Const", "Graph", "Op", "Ref", "Region", "map_arg", "map_type", "refs_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal with its type, so that ``1``, ``1.0`` and ``True`` differ.
+
+    Attributes:
+        kind: ``int``, ``float``, ``bool``, ``complex``, ``str``, ``none``, ``dtype``, ``torch.dtype``, ``type`` or
+            ``device``.
+        text: the exact value; floats in hexadecimal, so that ``-0.0`` and every last bit survive.
+    """
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        if self.kind == "none":
+            return "None"
+        if self.kind == "float":
+            return repr(float.fromhex(self.text))
+        if self.kind in ("int", "bool", "complex"):
+            return self.text
+        return repr(self.text) if self.kind == "str" else f"{self.kind}:{self.text}"
+
+
+Arg = Ref | Const | tuple["Arg", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation.
+
+    Attributes:
+        name: which operation, such as ``prims.add``.
+        args: positional arguments in the order of the operation's signature.
+        kwargs: keyword arguments, sorted by name.
+        outputs: the type of each result; None for a result that was dropped because nobody uses it.
+    """
+
+    name: str
+    args: tuple[Arg, ...]
+    outputs: tuple[ValueType | None, ...]
+    kwargs: tuple[tuple[str, Arg], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A directed acyclic graph of ops.
+
+    Values are numbered: first the inputs, then the symbolic sizes, then the results of the ops, op by op.
+
+    Attributes:
+        inputs: the type of each input.
+        ops: in dependency order.
+        outputs: the number of each output's value.
+        sizes: how many symbolic sizes there are; each occurs in the shape of some input.
+    """
+
+    inputs: tuple[ValueType, ...]
+    ops: tuple[Op, ...]
+    outputs: tuple[int, ...]
+    sizes: int = 0
+
+    @property
+    def first_result(self) -> int:
+        """The number of the first op's first result."""
+        return len(self.inputs) + self.sizes
+
+    def results(self) -> Iterator[tuple[Op, int]]:
+        """Each op with the number of its first result."""
+        number = self.first_result
+        for op in self.ops:
+            yield op, number
+            number += len(op.outputs)
+
+
+Region = Graph
+"""A graph as it was found in a trace: inputs and outputs in the order of the fused call."""
+
+
+def map_arg(arg: Arg, rename) -> Arg:
+    """The argument with each ``Ref`` replaced by ``rename(index)``."""
+    if isinstance(arg, Ref):
+        return rename(arg.index)
+    if isinstance(arg, tuple):
+        return tuple(map_arg(item, rename) for item in arg)
+    return arg
+
+
+def map_type(type_: ValueType | None, rename) -> ValueType | None:
+    """The type with each symbolic size replaced by ``rename(index)``."""
+    if not isinstance(type_, TensorType) or not any(isinstance(size, Ref) for size in type_.shape):
+        return type_
+    shape = tuple(rename(size.index) if isinstance(size, Ref) else size for size in type_.shape)
+    return TensorType(type_.dtype, shape, type_.device)
+
+
+def refs_in(arg: Arg | ValueType | None, path: str = "") -> Iterator[tuple[str, int]]:
+    """Each value used in an argument or a type, with the path to it, such as ``0.2``."""
+    if isinstance(arg, Ref):
+        yield path, arg.index
+    elif isinstance(arg, tuple):
+        for position, item in enumerate(arg):
+            yield from refs_in(item, f"{path}.{position}")
+    elif isinstance(arg, TensorType):
+        yield from refs_in(arg.shape, path)
+
+
+def operands(op: Op) -> Iterator[tuple[str, int]]:
+    """Each value that an op uses, in its arguments and in its results' shapes, with the path to it."""
+    for position, arg in enumerate(op.args):
+        yield from refs_in(arg, str(position))
+    for name, arg in op.kwargs:
+        yield from refs_in(arg, name)
+    for position, type_ in enumerate(op.outputs):
+        yield from refs_in(type_, f"type{position}")

@@ -1,0 +1,78 @@
+"""A template, the binding that leads from a region to it, and the key that names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusioncache.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredient:
+    """A named part of a key's text with its own digest, so that a miss can be explained by the part that differs."""
+
+    name: str
+    text: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Names a template. Two keys are equal when their texts are equal; the digest only finds the candidate.
+
+    Attributes:
+        digest: SHA-256 of ``text``, in hexadecimal.
+        text: the ingredients, framed by name and length.
+        ingredients: the parts of ``text`` in order.
+    """
+
+    digest: str
+    text: str
+    ingredients: tuple[Ingredient, ...]
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.text == other.text
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A region with everything accidental taken out.
+
+    Attributes:
+        graph: in canonical order. A residual chain is one op ``residual`` whose terms are not in the graph: their
+            number is the template's parameter.
+        key: the digest of the canonical text.
+        name: a Python identifier that says what the template computes and which one it is.
+    """
+
+    graph: Graph
+    key: Key
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Which of a region's values fills which slot of its template.
+
+    Attributes:
+        slots: for each input of the template, the position of the region's input.
+        terms: for each residual chain, the positions of its terms among the region's inputs, left to right.
+        outputs: for each output of the region, the position of the template's output.
+    """
+
+    slots: tuple[int, ...]
+    terms: tuple[tuple[int, ...], ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def arities(self) -> tuple[int, ...]:
+        """How many terms each residual chain has here."""
+        return tuple(len(chain) for chain in self.terms)
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The region's inputs in the order in which the compiled template takes them."""
+        return self.slots + tuple(position for chain in self.terms for position in chain)

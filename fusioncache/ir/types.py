@@ -1,0 +1,44 @@
+"""What a value is: the type of a tensor or of a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of the value with this number."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The static type of a tensor.
+
+    Attributes:
+        dtype: Thunder's full dtype name, such as ``bfloat16``; weak dtypes end in ``_``.
+        shape: one entry a dimension: its size, or the number value that holds a symbolic size.
+        device: the device's type, such as ``cuda``; the index is not part of a type.
+    """
+
+    dtype: str
+    shape: tuple[int | Ref, ...]
+    device: str
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"%{size.index}" if isinstance(size, Ref) else str(size) for size in self.shape)
+        return f"{self.dtype}[{sizes}] {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberType:
+    """A number known only at run time: ``int``, ``float``, ``bool`` or ``complex``."""
+
+    python_type: str
+
+    def __str__(self) -> str:
+        return self.python_type
+
+
+ValueType = TensorType | NumberType

@@ -1,0 +1,204 @@
+"""From a region to its template's graph and the binding that leads there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, ValueType, operands, refs_in
+from fusioncache.template.refine import Edge, canonical_ranks
+from fusioncache.template.residual import Collapsed, collapse
+from fusioncache.template.simplify import Commuting, rename_operands, simplify
+from fusioncache.template.text import type_text
+from fusioncache.template.vocabulary import RESIDUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A graph in canonical order and the way from a region to it."""
+
+    graph: Graph
+    binding: Binding
+
+
+def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
+    """Takes everything accidental out of a region. O(n log n) in its ops.
+
+    What no longer matters: names, the order of inputs, outputs and independent ops, the order of commutative operands,
+    identities, dead and duplicate ops, and the number of terms of each residual chain.
+
+    Args:
+        region: the region.
+        chains: whether to make residual chains parametrized ops; without, every add stays as it is.
+
+    Raises:
+        Bypass: if an output is an input, or if a symbolic size occurs in no input that is used.
+    """
+    simple = simplify(region)
+    if any(value < simple.first_result for value in simple.outputs):
+        raise Bypass("an output is an input")
+    collapsed = collapse(simple) if chains else Collapsed(simple, ())
+    return _Writer(collapsed).write()
+
+
+class _Writer:
+    """Writes the ops of a graph depth first from its outputs, in an order that depends on their structure alone."""
+
+    def __init__(self, collapsed: Collapsed):
+        self.old = collapsed.graph
+        self.terms = _terms_by_result(collapsed)
+        self.ops: dict[int, tuple[Op, int]] = {}  # by the number of each result: the op and its first result
+        commuting = Commuting(self.old.first_result)
+        self.commutes: set[int] = set()
+        for op, first in self.old.results():
+            self.ops.update({first + position: (op, first) for position in range(len(op.outputs))})
+            if commuting(op):
+                self.commutes.add(first)
+            commuting.define(op)
+        self.rank = _ranks(self.old, self.commutes)
+
+    def write(self) -> Canonical:
+        outputs = sorted(set(self.old.outputs), key=self._order)
+        inputs, ops = self._visit(outputs)
+        sizes = list(dict.fromkeys(value for value in inputs if self._is_size(value)))
+        slots = sorted((value for value in inputs if not self._is_size(value)), key=self._is_tensor)
+        carried = {index for slot in slots for _, index in refs_in(self.old.inputs[slot])}
+        if not carried.issuperset(sizes):
+            raise Bypass("a symbolic size occurs in no used input")
+        number = {value: position for position, value in enumerate([*slots, *sizes])}
+        graph = self._renumbered(slots, sizes, ops, outputs, number)
+        position = {value: index for index, value in enumerate(outputs)}
+        terms = tuple(self.terms[first] for first in ops if first in self.terms)
+        return Canonical(graph, Binding(tuple(slots), terms, tuple(position[value] for value in self.old.outputs)))
+
+    def _visit(self, outputs: list[int]) -> tuple[list[int], list[int]]:
+        """The used inputs and sizes, and the ops by their first result, each in the order of its first use."""
+        inputs: dict[int, None] = {}
+        done: dict[int, None] = {}
+        stack = [(value, False) for value in reversed(outputs)]
+        while stack:
+            value, ready = stack.pop()
+            if value not in self.ops:
+                inputs.setdefault(value)
+                if value < len(self.old.inputs):
+                    for _, size in refs_in(self.old.inputs[value]):
+                        inputs.setdefault(size)
+                continue
+            op, first = self.ops[value]
+            if first in done:
+                continue
+            if ready:
+                done[first] = None
+                continue
+            stack.append((value, True))
+            used = [index for _, index in operands(self._sorted(op, first))]
+            stack.extend((index, False) for index in reversed(used))
+        return list(inputs), list(done)
+
+    def _renumbered(
+        self, slots: list[int], sizes: list[int], ops: list[int], outputs: list[int], number: dict[int, int]
+    ) -> Graph:
+        written: list[Op] = []
+        next_number = len(slots) + len(sizes)
+        for first in ops:
+            op = self.ops[first][0]
+            written.append(rename_operands(self._sorted(op, first), lambda index: Ref(number[index])))
+            number.update({first + position: next_number + position for position in range(len(op.outputs))})
+            next_number += len(op.outputs)
+        types = tuple(_renamed_type(self.old.inputs[slot], number) for slot in slots)
+        return Graph(types, tuple(written), tuple(number[value] for value in outputs), len(sizes))
+
+    def _sorted(self, op: Op, first: int) -> Op:
+        if first not in self.commutes:
+            return op
+        return Op(op.name, tuple(sorted(op.args, key=self._operand_order)), op.outputs, op.kwargs)
+
+    def _operand_order(self, arg: Arg) -> tuple:
+        return (0, *self._order(arg.index)) if isinstance(arg, Ref) else (1, repr(arg), 0)
+
+    def _order(self, value: int) -> tuple[int, int]:
+        first = self.ops[value][1] if value in self.ops else value
+        return self.rank[first], value - first
+
+    def _is_size(self, value: int) -> bool:
+        return len(self.old.inputs) <= value < self.old.first_result
+
+    def _is_tensor(self, value: int) -> bool:
+        return isinstance(self.old.inputs[value], TensorType)
+
+
+def _renamed_type(type_: ValueType, number: dict[int, int]) -> ValueType:
+    if not isinstance(type_, TensorType):
+        return type_
+    shape = tuple(Ref(number[size.index]) if isinstance(size, Ref) else size for size in type_.shape)
+    return TensorType(type_.dtype, shape, type_.device)
+
+
+def _terms_by_result(collapsed: Collapsed) -> dict[int, tuple[int, ...]]:
+    residuals = [first for op, first in collapsed.graph.results() if op.name == RESIDUAL]
+    return dict(zip(residuals, collapsed.terms, strict=True))
+
+
+def _ranks(graph: Graph, commutes: set[int]) -> dict[int, int]:
+    """A rank for each input, each size and each op (by its first result)."""
+    node_of = {value: value for value in range(graph.first_result)}
+    nodes = list(range(graph.first_result))
+    for op, first in graph.results():
+        node_of.update({first + position: len(nodes) for position in range(len(op.outputs))})
+        nodes.append(first)
+    edges = list(_edges(graph, node_of, commutes))
+    ranks = canonical_ranks(_colours(graph, edges, nodes), edges)
+    return dict(zip(nodes, ranks, strict=True))
+
+
+def _edges(graph: Graph, node_of: dict[int, int], commutes: set[int]) -> Iterator[Edge]:
+    for slot, type_ in enumerate(graph.inputs):
+        for path, size in refs_in(type_):
+            yield slot, size, f"size{path}"
+    first_of = {node_of[first]: first for _, first in graph.results()}
+    for op, first in graph.results():
+        for path, used in operands(op):
+            place = "operand" if first in commutes and path in ("0", "1") else path
+            result = used - first_of.get(node_of[used], used)
+            yield node_of[first], node_of[used], f"{place}:{result}"
+
+
+def _colours(graph: Graph, edges: list[Edge], nodes: list[int]) -> list[str]:
+    """A digest for each node of all that is below it, of which of its results are outputs, and of all that is above it."""
+    below: list[list[tuple[int, str]]] = [[] for _ in nodes]
+    above: list[list[tuple[int, str]]] = [[] for _ in nodes]
+    for user, used, label in edges:
+        below[user].append((used, label))
+        above[used].append((user, label))
+    labels = [f"input {type_text(type_, anonymous=True)}" for type_ in graph.inputs]
+    labels += ["size"] * graph.sizes
+    wanted = set(graph.outputs)
+    for op, first in graph.results():
+        kept = [first + position in wanted for position in range(len(op.outputs))]
+        labels.append(f"{_op_label(op)} {kept}")
+    colours = [_digest(label) for label in labels]
+    sizes_first = sorted(range(len(nodes)), key=lambda node: not len(graph.inputs) <= node < graph.first_result)
+    for node in sizes_first:
+        colours[node] = _digest(labels[node], *sorted(f"{label} {colours[used]}" for used, label in below[node]))
+    for node in reversed(range(len(nodes))):
+        colours[node] = _digest(colours[node], *sorted(f"{label} {colours[user]}" for user, label in above[node]))
+    return colours
+
+
+def _op_label(op: Op) -> str:
+    """Everything about an op but which values it uses."""
+
+    def shape_of(arg: Arg) -> str:
+        if isinstance(arg, Ref):
+            return "%"
+        return f"({' '.join(map(shape_of, arg))})" if isinstance(arg, tuple) else f"{arg.kind} {arg.text}"
+
+    args = sorted(map(shape_of, op.args)) if len(op.args) == 2 else list(map(shape_of, op.args))
+    kwargs = [f"{name}={shape_of(arg)}" for name, arg in op.kwargs]
+    results = [type_text(type_, anonymous=True) for type_ in op.outputs]
+    return "\x1f".join([op.name, *args, *kwargs, *results])
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\x1e".join(parts).encode(), digest_size=16).hexdigest()

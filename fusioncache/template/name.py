@@ -1,0 +1,22 @@
+"""What a template is called in a trace."""
+
+from __future__ import annotations
+
+from fusioncache.ir import Graph, Key
+from fusioncache.template.vocabulary import RESIDUAL
+
+_UNTELLING = frozenset(
+    {"convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "transpose", "add", "mul", "sub", "full"}
+)
+_MOST_WORDS = 3
+
+
+def template_name(graph: Graph, key: Key) -> str:
+    """A Python identifier such as ``residual_tanh_3f9a2c71``: the most telling ops, then the start of the digest."""
+    words = list(dict.fromkeys(op.name.rpartition(".")[2] for op in graph.ops))
+    telling = [word for word in words if word not in _UNTELLING] or words
+    if RESIDUAL in telling:
+        telling.remove(RESIDUAL)
+        telling.insert(0, RESIDUAL)
+    summary = "_".join(word.strip("_") for word in telling[:_MOST_WORDS])
+    return f"{summary}_{key.digest[:8]}"

@@ -1,0 +1,162 @@
+"""Finds residual chains and makes each one parametrized op."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from fusioncache.ir import Const, Graph, Op, Ref, TensorType, operands
+from fusioncache.template.simplify import rename_operands
+from fusioncache.template.vocabulary import ADD, CONVERT, RESIDUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A left-to-right sum whose partial sums nobody else uses.
+
+    Attributes:
+        head: the region input where the sum starts; it may have other uses.
+        terms: the region inputs that are added, in order; each has this one use.
+        term: the dtype in which the terms are stored.
+        swaps: whether head and the only term could change places.
+    """
+
+    head: int
+    terms: tuple[int, ...]
+    term: str
+    swaps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Collapsed:
+    """A graph whose residual chains are ``residual`` ops, and the terms of each of these, in the order of the ops."""
+
+    graph: Graph
+    terms: tuple[tuple[int, ...], ...]
+
+
+def collapse(graph: Graph) -> Collapsed:
+    """Replaces each residual chain by one op without terms. ``graph`` is simplified and has no dead ops.
+
+    Only region inputs, or conversions of them, become terms: a term computed in the region stays there, because its
+    last multiplication may be contracted with the add into one rounding (soundness rule 3).
+    """
+    chains = _chains(graph)
+    inside = _partial_sums(graph, chains)
+    renamed: dict[int, Ref] = {value: Ref(value) for value in range(graph.first_result)}
+    ops: list[Op] = []
+    terms: list[tuple[int, ...]] = []
+    number = graph.first_result
+    for op, first in graph.results():
+        if first in inside:
+            continue
+        if first in chains:
+            chain = chains[first]
+            terms.append(chain.terms)
+            op = Op(RESIDUAL, (Ref(chain.head), Const("dtype", chain.term)), op.outputs)
+        ops.append(rename_operands(op, renamed.__getitem__))
+        for position in range(len(op.outputs)):
+            renamed[first + position] = Ref(number + position)
+        number += len(op.outputs)
+    outputs = tuple(renamed[value].index for value in graph.outputs)
+    return Collapsed(Graph(graph.inputs, tuple(ops), outputs, graph.sizes), tuple(terms))
+
+
+def _chains(graph: Graph) -> dict[int, Chain]:
+    """The chains by the number of their last sum."""
+    finder = _Finder(graph)
+    chains: dict[int, Chain] = {}
+    for op, first in graph.results():
+        finder.define(op, first)
+        chain = finder.extend(op, chains) or finder.start(op)
+        if chain is not None:
+            chains[first] = chain
+    return {last: _settle(graph, chain) for last, chain in chains.items()}
+
+
+def _settle(graph: Graph, chain: Chain) -> Chain:
+    """Of one add whose two sides differ in dtype either could be the head: take the one with the greater name."""
+    head = graph.inputs[chain.head]
+    if chain.swaps and isinstance(head, TensorType) and head.dtype < chain.term:
+        return Chain(chain.terms[0], (chain.head,), head.dtype)
+    return replace(chain, swaps=False)
+
+
+class _Finder:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.uses = Counter(index for op in graph.ops for _, index in operands(op))
+        self.uses.update(graph.outputs)
+        self.converted: dict[int, int] = {}
+        self.type: list = [*graph.inputs, *[None] * graph.sizes]
+
+    def define(self, op: Op, first: int) -> None:
+        self.type.extend(op.outputs)
+        if op.name == CONVERT and isinstance(op.args[0], Ref) and self._is_input(op.args[0].index):
+            self.converted[first] = op.args[0].index
+
+    def extend(self, op: Op, chains: dict[int, Chain]) -> Chain | None:
+        """The chain that ends in this add and goes on from one of its operands, which nobody else uses."""
+        for partial, term in self._sides(op):
+            chain = chains.get(partial)
+            source = self._term(term, op)
+            if chain is None or source is None or self.uses[partial] != 1:
+                continue
+            dtype = self.type[source].dtype
+            if dtype != chain.term and chain.swaps and dtype == self.type[chain.head].dtype:
+                chain = Chain(chain.terms[0], (chain.head,), dtype)
+            if dtype == chain.term:
+                del chains[partial]
+                return Chain(chain.head, (*chain.terms, source), dtype)
+        return None
+
+    def start(self, op: Op) -> Chain | None:
+        """The chain of one term that this add is, if both operands are region inputs."""
+        for left, right in self._sides(op):
+            head, term = self._source(left, op), self._term(right, op)
+            if head is not None and term is not None and head != term:
+                swaps = self._term(left, op) is not None
+                return Chain(head, (term,), self.type[term].dtype, swaps)
+        return None
+
+    def _sides(self, op: Op) -> tuple[tuple[int, int], ...]:
+        if op.name != ADD or op.kwargs or not all(isinstance(arg, Ref) for arg in op.args):
+            return ()
+        left, right = (arg.index for arg in op.args)
+        return (left, right), (right, left)
+
+    def _is_input(self, value: int) -> bool:
+        return value < len(self.graph.inputs) and isinstance(self.graph.inputs[value], TensorType)
+
+    def _source(self, value: int, add: Op) -> int | None:
+        """The region input that this operand of an add is, or is a conversion of; of the same shape as the sum."""
+        source = self.converted.get(value, value)
+        if not self._is_input(source):
+            return None
+        raw, total = self.type[source], add.outputs[0]
+        return source if (raw.shape, raw.device) == (total.shape, total.device) and self._fits(value, add) else None
+
+    def _fits(self, value: int, add: Op) -> bool:
+        return self.type[value] == add.outputs[0]
+
+    def _term(self, value: int, add: Op) -> int | None:
+        """Like ``_source``, for an operand that is used nowhere else."""
+        source = self._source(value, add)
+        if source is None or self.uses[value] != 1 or self.uses[source] != 1:
+            return None
+        return source
+
+
+def _partial_sums(graph: Graph, chains: dict[int, Chain]) -> set[int]:
+    """The results that exist only for the sake of a chain: its partial sums and its conversions."""
+    defined = {first: op for op, first in graph.results()}
+    uses = Counter(index for op in graph.ops for _, index in operands(op))
+    uses.update(graph.outputs)
+    inside: set[int] = set()
+    pending = list(chains)
+    while pending:
+        for _, value in operands(defined[pending.pop()]):
+            if value in defined and value not in chains and uses[value] == 1:
+                inside.add(value)
+                pending.append(value)
+    return inside

@@ -1,0 +1,47 @@
+"""What canonicalization must know about single operations. Everything else is opaque."""
+
+from __future__ import annotations
+
+ADD = "prims.add"
+CONVERT = "prims.convert_element_type"
+RESIDUAL = "residual"
+"""A left-to-right sum ``head + term + term + ...`` whose terms are region inputs.
+
+``args`` is ``(head, dtype)`` with the dtype in which the terms are stored; head and terms are converted to the result's
+dtype before they are added.
+"""
+
+COMMUTATIVE = frozenset(
+    f"prims.{name}" for name in ("add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor")
+)
+"""Exact under exchange of the two operands. maximum and minimum are not: they may tell 0.0 from -0.0 by position."""
+
+IDENTITY = frozenset({"prims.shallow_copy"})
+"""Inside a region these return their operand."""
+
+RANDOM = frozenset({"prims.uniform_philox"})
+"""Draw from an explicit seed and offset. Never merged, even if written twice with the same ones."""
+
+_PASSES_PRODUCT_ON = frozenset(
+    f"prims.{name}"
+    for name in ("neg", "convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "slice_prim")
+)
+_NEVER_A_PRODUCT = frozenset(
+    f"prims.{name}"
+    for name in (
+        *("add", "sub", "tanh", "exp", "exp2", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "sin", "cos", "erf"),
+        *("abs", "where", "eq", "ne", "lt", "le", "gt", "ge", "sum", "amax", "amin", "full", "iota", "uniform_philox"),
+        *("maximum", "minimum", "floor", "ceil", "sign", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
+    )
+) | {RESIDUAL}
+
+
+def products(operation: str, operand_is_product: bool) -> bool:
+    """Whether an op's result may be the direct result of a multiplication, inside one kernel.
+
+    A compiler may contract ``a * b + c`` into one rounding. If both operands of an add are products, which of them is
+    contracted depends on their order, so such an add does not commute bitwise.
+    """
+    if operation in _PASSES_PRODUCT_ON:
+        return operand_is_product
+    return operation not in _NEVER_A_PRODUCT

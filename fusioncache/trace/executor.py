@@ -1,0 +1,125 @@
+"""A fusion executor that makes regions where nvFuser cannot: on any device that torch knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder.core import prims, utils
+from thunder.core.proxies import unvariableify
+from thunder.core.rematerialization import rematerialize
+from thunder.core.symbol import BoundSymbol, Symbol, has_tags
+from thunder.core.trace import TraceProvenance, from_trace
+from thunder.core.transform_common import dce
+from thunder.executors.data_dependent_partition import Node, fuse_bound_symbols
+from thunder.executors.passes import update_fusion_call_ctx
+from thunder.executors.utils import Region
+from thunder.extend import Executor, FusionExecutor, ImplInfo, get_always_executors, get_default_executors
+from thunder.extend import register_executor as register_with_thunder
+
+from fusioncache.backends.base import best_backend
+from fusioncache.backends.inductor import inductor_function
+from fusioncache.backends.nvfuser import nvfuser_problem
+from fusioncache.backends.torch_function import torch_function
+
+NAME = "fusioncache"
+
+_FUSIBLE = (
+    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_not", "ceil", "cos", "cosh", "erf"),
+    *("erfc", "exp", "exp2", "expm1", "floor", "isfinite", "lgamma", "log", "log10", "log1p", "log2", "neg", "reciprocal"),
+    *("round", "rsqrt", "sign", "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "add", "bitwise_and"),
+    *("bitwise_or", "bitwise_xor", "div", "eq", "fmod", "ge", "gt", "le", "lt", "maximum", "minimum", "mul", "ne", "pow"),
+    *("remainder", "sub", "where", "amax", "amin", "prod", "sum", "var", "var_mean", "convert_element_type", "full"),
+    *("broadcast_in_dim", "cat", "pad", "reshape", "slice_prim", "squeeze", "transpose", "shallow_copy"),
+)
+
+
+class FusionCacheExecutor(FusionExecutor):
+    """Groups elementwise operations, reductions and changes of shape into regions of primitive operations.
+
+    Matrix products, indexing, random numbers and effects stay outside. Without the ``FusionCache`` transform each
+    region is compiled by itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(NAME)
+        self._implmap = {getattr(prims, name).id: ImplInfo() for name in _FUSIBLE}
+
+    def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:
+        """One call for a group of bound symbols."""
+        inputs = [unvariableify(value) for value in region.inputs]
+        outputs = [unvariableify(value) for value in region.outputs]
+        primitives = [inner for bound_symbol in region.bound_symbols for inner in _primitives(bound_symbol)]
+        name = f"Fusion{fusion_counter}"
+        function = _compiled_when_called(primitives, inputs, outputs)
+        symbol = Symbol(name, meta=None, is_fusion=True, executor=self)
+        return BoundSymbol(symbol, tuple(inputs), {}, outputs, primitives, _call_ctx={name: function})
+
+    def fusion_pass(self, trace: Any) -> Any:
+        """Thunder's hook: the trace with each group of fusible bound symbols made one call."""
+        start = time.perf_counter_ns()
+        fused = from_trace(trace)
+        producers, consumers = utils.producers_and_consumers(trace)
+        counter = 0
+        fused.bound_symbols = []
+        for group in fuse_bound_symbols(trace, lambda a, b: self._fusible(a) and self._fusible(b)):
+            if self._worth_fusing(group):
+                fused.bound_symbols.append(self.fuse(Region(producers, consumers, group), counter))
+                counter += 1
+            else:
+                fused.bound_symbols.extend(group)
+        fused = update_fusion_call_ctx(dce(rematerialize(fused)))
+        milliseconds = (time.perf_counter_ns() - start) // 1_000_000
+        fused.set_provenance(TraceProvenance(f"Fusion by fusioncache (took {milliseconds} milliseconds)"))
+        return fused
+
+    def _fusible(self, node: Node) -> bool:
+        return len(node.group_bsyms) > 1 or self.can_fuse(node.group_bsyms[0])
+
+    def _worth_fusing(self, group: Sequence[BoundSymbol]) -> bool:
+        """Whether there is anything to compute: changes of shape alone are views, and cheaper left as they are."""
+        if len(group) == 1 and not self.can_fuse(group[0]):
+            return False
+        return not all(has_tags(inner, {prims.OpTags.SHAPE_OP}) for bsym in group for inner in _primitives(bsym))
+
+
+def _primitives(bound_symbol: BoundSymbol) -> list[BoundSymbol]:
+    if bound_symbol.sym.is_prim or not bound_symbol.subsymbols:
+        return [bound_symbol]
+    return [primitive for inner in bound_symbol.subsymbols for primitive in _primitives(inner)]
+
+
+def _compiled_when_called(bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
+    function: Callable[..., Any] | None = None
+
+    def call(*args: Any) -> Any:
+        nonlocal function
+        if function is None:
+            function = torch_function(bound_symbols, inputs, outputs)
+            if best_backend("cpu") == "inductor":
+                function = inductor_function(function)
+        return function(*args)
+
+    return call
+
+
+def register() -> FusionCacheExecutor:
+    """Makes the executor known to Thunder by its name, and nvFuser's direct bindings usable."""
+    nvfuser_problem()
+    return register_with_thunder(FusionCacheExecutor())
+
+
+def executors() -> list[Executor]:
+    """The executors for ``thunder.jit(..., executors=...)``.
+
+    Where nvFuser works these are Thunder's own, with nvFuser making the regions; elsewhere fusioncache's executor makes
+    them.
+    """
+    from thunder.extend import get_executor
+
+    others = [executor for executor in get_default_executors() if executor not in get_always_executors()]
+    if nvfuser_problem() is None:
+        return others
+    own = get_executor(NAME) or register()
+    return [*(executor for executor in others if executor.name != "nvfuser"), own]

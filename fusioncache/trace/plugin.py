@@ -1,0 +1,36 @@
+"""The plugin for ``thunder.compile``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core.recipe import Plugin as ThunderPlugin
+from thunder.core.recipe import PluginPolicy
+
+from fusioncache.backends.nvfuser import nvfuser_problem
+from fusioncache.trace.executor import executors
+from fusioncache.trace.transform import FusionCache
+
+
+class Plugin(ThunderPlugin):
+    """Registers ``FusionCache`` with ``thunder.compile(model, plugins=[fusioncache.Plugin()])``.
+
+    Where nvFuser does not work it brings fusioncache's executor as well. There Thunder's default recipe refuses to
+    start: pass ``recipe=thunder.recipes.BaseRecipe(fuser="torch.compile")``.
+
+    Args:
+        options: as for ``FusionCache``.
+    """
+
+    policy = PluginPolicy.PRE
+
+    def __init__(self, **options: Any):
+        self.transform = FusionCache(**options)
+
+    def setup_transforms(self) -> list[FusionCache]:
+        """Thunder's hook."""
+        return [self.transform]
+
+    def setup_executors(self) -> list[Any]:
+        """Thunder's hook."""
+        return [] if nvfuser_problem() is None else executors()

@@ -1,0 +1,117 @@
+"""A fused bound symbol as a region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusioncache.backends.literals import encode
+from fusioncache.backends.symbols import symbol_name
+from fusioncache.ir import Arg, Bypass, NumberType, Op, Ref, Region, TensorType, ValueType
+from fusioncache.template.vocabulary import RANDOM
+
+
+def region_of(fusion: Any) -> Region:
+    """Reads a region out of a fused bound symbol. Its inputs and outputs keep the order of the call.
+
+    Raises:
+        Bypass: if anything in it is not understood: a literal, a proxy, an operation, an effect beside its results.
+    """
+    return _Reader(fusion).read()
+
+
+class _Reader:
+    def __init__(self, fusion: Any):
+        self.fusion = fusion
+        self.number: dict[str, int] = {}
+
+    def read(self) -> Region:
+        from thunder.core.proxies import Proxy
+
+        inputs = self.fusion.args
+        if self.fusion.kwargs or not all(isinstance(proxy, Proxy) for proxy in inputs):
+            raise Bypass("a call with something else than values")
+        for proxy in inputs:
+            self._define(proxy)
+        if len(self.number) != len(inputs):
+            raise Bypass("one value passed twice")
+        sizes = self._define_sizes(inputs)
+        types = tuple(self._type(proxy) for proxy in inputs)
+        ops = tuple(self._op(bound_symbol) for bound_symbol in self.fusion.subsymbols)
+        outputs = tuple(self._known(proxy) for proxy in self.fusion.flat_outs)
+        return Region(types, ops, outputs, sizes)
+
+    def _define(self, proxy: Any) -> None:
+        self.number[proxy.name] = len(self.number)
+
+    def _define_sizes(self, inputs: Any) -> int:
+        """Numbers the symbolic sizes that are no inputs themselves; returns how many there are."""
+        from thunder.core.proxies import NumberProxy, TensorProxy
+
+        before = len(self.number)
+        for proxy in inputs:
+            if isinstance(proxy, TensorProxy):
+                for size in proxy._shape:
+                    if isinstance(size, NumberProxy) and size.name not in self.number:
+                        self._define(size)
+        return len(self.number) - before
+
+    def _known(self, proxy: Any) -> int:
+        try:
+            return self.number[proxy.name]
+        except (AttributeError, KeyError):
+            raise Bypass("a value from nowhere") from None
+
+    def _op(self, bound_symbol: Any) -> Op:
+        name = _checked_name(bound_symbol)
+        args = tuple(self._arg(arg) for arg in bound_symbol.args)
+        kwargs = tuple((key, self._arg(bound_symbol.kwargs[key])) for key in sorted(bound_symbol.kwargs))
+        output = bound_symbol.output
+        results = tuple(output) if isinstance(output, (tuple, list)) else (output,)
+        for position, proxy in enumerate(results):
+            # A result that nobody uses is None and still takes a number.
+            self.number[f"{len(self.number)} unused" if proxy is None else proxy.name] = len(self.number)
+            if proxy is not None and self.number[proxy.name] != len(self.number) - 1:
+                raise Bypass(f"{name} defines a value again" if position == 0 else f"{name} defines a value twice")
+        return Op(name, args, tuple(None if proxy is None else self._type(proxy) for proxy in results), kwargs)
+
+    def _arg(self, arg: Any) -> Arg:
+        from thunder.core.proxies import Proxy
+
+        if isinstance(arg, Proxy):
+            return Ref(self._known(arg))
+        if isinstance(arg, (tuple, list)):
+            return tuple(self._arg(item) for item in arg)
+        return encode(arg)
+
+    def _type(self, proxy: Any) -> ValueType:
+        from thunder.core.proxies import NumberProxy, TensorProxy
+
+        if isinstance(proxy, NumberProxy):
+            return NumberType(proxy.python_type.__name__)
+        if type(proxy) is not TensorProxy:
+            raise Bypass(f"a value of type {type(proxy).__name__}")
+        shape = tuple(Ref(self._known(size)) if isinstance(size, NumberProxy) else int(size) for size in proxy._shape)
+        return TensorType(proxy.dtype.full_name, shape, proxy.device.type)
+
+
+def _checked_name(bound_symbol: Any) -> str:
+    from thunder.core.prims import OpTags, PrimIDs
+
+    name = symbol_name(bound_symbol.sym)
+    if name is None:
+        raise Bypass(f"unknown operation {bound_symbol.sym.name}")
+    tags = _tags(bound_symbol)
+    if OpTags.IN_PLACE in tags or bound_symbol.sym.id in (PrimIDs.COPY_, PrimIDs.UPDATE_ALIASES):
+        raise Bypass(f"in-place effect of {name}")
+    if OpTags.RANDOM_OP in tags and name not in RANDOM:
+        raise Bypass(f"random state used by {name}")
+    if OpTags.DONT_DCE in tags or OpTags.CTX_MANAGER_ENTER_EXIT_OP in tags or OpTags.DEVICE_SYNC_OP in tags:
+        raise Bypass(f"side effect of {name}")
+    return name
+
+
+def _tags(bound_symbol: Any) -> set[Any]:
+    tags = set(bound_symbol.sym.tags or ())
+    for inner in bound_symbol.subsymbols:
+        tags |= _tags(inner)
+    return tags

@@ -1,0 +1,62 @@
+"""Calls of templates back into a trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fusioncache.cache.call import TemplateCall
+from fusioncache.ir import Binding
+
+
+def call_of(fusion: Any, binding: Binding, call: TemplateCall) -> list[Any]:
+    """The bound symbols that replace a fused one: the call of its template, in the template's argument order.
+
+    Where two outputs of the region are one value, the second is a copy: they were two tensors before.
+    """
+    from thunder.core.symbol import Symbol
+
+    name = call.template.name
+    symbol = Symbol(name, meta=None, is_fusion=True, executor=fusion.sym.executor)
+    args = [fusion.args[position] for position in binding.arguments]
+    if call.takes_arities:
+        args.insert(0, binding.arities)
+    outputs: list[Any] = [None] * len(call.template.graph.outputs)
+    copies = []
+    for proxy, slot in zip(fusion.flat_outs, binding.outputs, strict=True):
+        if outputs[slot] is None:
+            outputs[slot] = proxy
+        else:
+            copies.append(_copy(outputs[slot], proxy))
+    replaced = fusion.from_bsym(
+        sym=symbol, args=tuple(args), output=outputs, _call_ctx={name: call.entry}, _import_ctx={}, _object_ctx={}
+    )
+    return [replaced, *copies]
+
+
+def _copy(source: Any, target: Any) -> Any:
+    import torch
+    from thunder.core.symbol import Symbol
+
+    return Symbol("clone", meta=None, is_fusion=True).bind(source, output=target, _call_ctx={"clone": torch.clone})
+
+
+def rewritten(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:
+    """A new trace with bound symbols replaced, by their positions, and ``del`` statements renewed."""
+    from thunder.core.prims import PrimIDs
+    from thunder.core.trace import TraceProvenance, from_trace
+    from thunder.executors.passes import del_last_used
+
+    new = from_trace(trace)
+    new.bound_symbols = []
+    clears = False
+    for position, bound_symbol in enumerate(trace.bound_symbols):
+        if bound_symbol.sym.id == "clear_mutable_collection":
+            clears = True
+        elif bound_symbol.sym.id is not PrimIDs.DEL:
+            new.bound_symbols.extend(replacements.get(position, [bound_symbol]))
+    new = del_last_used(new, clear_mutable_collections=clears)
+    milliseconds = (time.perf_counter() - start) * 1e3
+    new.set_provenance(TraceProvenance(f"Fusion templates by fusioncache (took {milliseconds:.0f} milliseconds)"))
+    return new
