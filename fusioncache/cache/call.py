@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.cache.entry import make_entry
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.program import Program, Run
-from fusioncache.ir import Graph, NumberType, Template
+from fusioncache.ir import Graph, Template
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.plan import Arities, Plan
-
-_MOST_LAYOUTS = 1024
+from fusioncache.template.vocabulary import RESIDUAL
 
 logger = logging.getLogger("fusioncache")
 
@@ -56,10 +56,8 @@ class TemplateCall:
         self._ledger = ledger
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
-        self._runs: dict[Any, Run] = {}
-        self._chains = sum(op.name == "residual" for op in template.graph.ops)
-        self._numbers = sum(isinstance(type_, NumberType) for type_ in template.graph.inputs)
-        self.entry = self._make_entry()
+        self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
+        self.entry = make_entry(template.graph, takes_arities=self.takes_arities, prepare=self._prepare)
         self.entry.__name__ = self.entry.__qualname__ = template.name
 
     @property
@@ -80,50 +78,17 @@ class TemplateCall:
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
         return [self._program(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
 
-    def _make_entry(self) -> Callable[..., Sequence[Any]]:
-        """The hot path: a closure, because every attribute looked up here is paid for in every call."""
-        import torch
-
-        runs, prepare = self._runs, self._prepare
-        stride, size, numbers = torch.Tensor.stride, torch.Tensor.size, self._numbers
-
-        if self.takes_arities or self.template.graph.sizes or numbers:
-            takes_arities = self.takes_arities
-
-            def entry(*args):
-                arities = None
-                if takes_arities:
-                    arities, *args = args
-                tensors = args[numbers:]
-                layout = (arities, *map(stride, tensors), *map(size, tensors))
-                return (runs.get(layout) or prepare(layout, args, arities))(args)
-
-        else:
-
-            def entry(*args):
-                layout = tuple(map(stride, args))
-                run = runs.get(layout)
-                if run is not None:
-                    return run(args)
-                return prepare(layout, args, None)(args)
-
-        return entry
-
-    def _prepare(self, layout: Any, args: Sequence[Any], arities: Arities | None) -> Run:
+    def _prepare(self, args: Sequence[Any], arities: Arities | None) -> Run:
         import torch
 
         if arities is None:
             arities = (len(args) - len(self.template.graph.inputs),) if self._chains else ()
         try:
-            run = self._inlined(args, arities) if self._plans[arities] is Plan.INLINE else self._folded(args, arities)
-        except (torch.OutOfMemoryError, KeyboardInterrupt):
+            return self._inlined(args, arities) if self._plans[arities] is Plan.INLINE else self._folded(args, arities)
+        except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            run = self._fall_back(arities, error)
-        if len(self._runs) >= _MOST_LAYOUTS:
-            self._runs.clear()
-        self._runs[layout] = run
-        return run
+            return self._fall_back(arities, error)
 
     def _inlined(self, args: Sequence[Any], arities: Arities) -> Run:
         return self._program(inline(self.template.graph, arities)).run_for(args, self._compiled)
@@ -159,15 +124,15 @@ class TemplateCall:
         return lambda args: program.run_for(args, compiled)(args)
 
     def _fall_back(self, arities: Arities, error: Exception) -> Run:
-        self._ledger.bypass(f"compile failed: {type(error).__name__}", seen=True)
-        warn_once(f"{self.template.name} could not be compiled and runs as Thunder made it: {error}")
-        logger.debug("compiling %s failed", self.template.name, exc_info=error)
+        name = self.template.name
+        logger.info("compiling %s failed", name, exc_info=error)
+        if self._ledger.bypass(f"compile failed: {type(error).__name__}", seen=True):
+            warnings.warn(
+                f"fusioncache: {name} could not be compiled and runs as Thunder made it: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return self._fallbacks[arities]
 
     def _compiled(self, seconds: float) -> None:
         self._ledger.compiled(self.template, seconds)
-
-
-def warn_once(message: str) -> None:
-    """Warns under fusioncache's name. Python itself shows equal warnings from one place once."""
-    warnings.warn(f"fusioncache: {message}", RuntimeWarning, stacklevel=2)

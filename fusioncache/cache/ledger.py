@@ -54,13 +54,23 @@ class Ledger:
         if self._parent:
             self._parent.region(template, arities, hit=hit)
 
-    def bypass(self, reason: str, *, seen: bool = False) -> None:
-        """A region is left as Thunder made it. ``seen``: it was counted as having a template before."""
+    def bypass(self, reason: str, *, seen: bool = False) -> bool:
+        """A region is left as Thunder made it.
+
+        Args:
+            reason: why.
+            seen: whether it was counted as having a template before.
+
+        Returns:
+            Whether this is the first time for this reason.
+        """
         with self._lock:
             self._bypasses[reason] += 1
             self._untouched += not seen
+            first = self._bypasses[reason] == 1
         if self._parent:
             self._parent.bypass(reason, seen=seen)
+        return first
 
     def compiled(self, template: Template, seconds: float) -> None:
         """The backend compiled something for this template."""

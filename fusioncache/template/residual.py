@@ -50,6 +50,8 @@ def collapse(graph: Graph) -> Collapsed:
     for op, first in graph.results():
         if first in inside:
             continue
+        if op.name == RESIDUAL:
+            terms.append(())
         if first in chains:
             chain = chains[first]
             terms.append(chain.terms)

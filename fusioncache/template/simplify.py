@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusioncache.ir import Arg, Graph, Op, Ref, map_arg, map_type, operands, refs_in
-from fusioncache.template.vocabulary import ADD, COMMUTATIVE, IDENTITY, RANDOM, products
+from fusioncache.template.vocabulary import ADD, COMMUTATIVE, IDENTITY, NEVER_MERGED, products
 
 
 def simplify(graph: Graph) -> Graph:
@@ -20,14 +20,17 @@ def simplify(graph: Graph) -> Graph:
     kept: list[Op] = []
     commuting = Commuting(graph.first_result)
     number = graph.first_result
+    outputs = set(graph.outputs)
 
     for op, first in graph.results():
         op = rename_operands(op, lambda index: Ref(renamed[index]))
         if op.name in IDENTITY and isinstance(op.args[0], Ref):
-            renamed[first] = op.args[0].index
-            continue
+            leaves_as_it_came = op.args[0].index < graph.first_result and first in outputs
+            if not leaves_as_it_came:
+                renamed[first] = op.args[0].index
+                continue
         signature = commuting.sorted(op)
-        duplicate = None if op.name in RANDOM else seen.get(signature)
+        duplicate = None if op.name in NEVER_MERGED else seen.get(signature)
         target = number if duplicate is None else duplicate
         for position in range(len(op.outputs)):
             renamed[first + position] = target + position

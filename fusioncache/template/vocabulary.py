@@ -20,7 +20,10 @@ IDENTITY = frozenset({"prims.shallow_copy"})
 """Inside a region these return their operand."""
 
 RANDOM = frozenset({"prims.uniform_philox"})
-"""Draw from an explicit seed and offset. Never merged, even if written twice with the same ones."""
+"""Draw from an explicit seed and offset, so that they are functions of their operands."""
+
+NEVER_MERGED = RANDOM | {RESIDUAL}
+"""Two of these with the same operands stay two: draws, to be on the safe side; residual chains, for their terms."""
 
 _PASSES_PRODUCT_ON = frozenset(
     f"prims.{name}"

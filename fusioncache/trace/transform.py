@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +15,13 @@ from thunder.core.transform_common import Transform
 
 from fusioncache.backends.base import Backend, best_backend, make_backend
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.call import Fallback, TemplateCall, warn_once
+from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.stats import Stats
-from fusioncache.ir import Binding, Bypass, Key, Template
+from fusioncache.ir import Binding, Bypass, Graph
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.plan import choose_plan
+from fusioncache.template.plan import Arities, choose_plan
 from fusioncache.trace.maker import Maker, maker_of
 from fusioncache.trace.region import region_of
 from fusioncache.trace.rewrite import call_of, rewritten
@@ -30,12 +31,12 @@ logger = logging.getLogger("fusioncache")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A region of a trace, with its template and how it would have run."""
+    """A region of a trace, with the call that takes its place and how it would have run."""
 
     position: int
     fusion: Any
-    template: Template
     binding: Binding
+    call: TemplateCall
     maker: Maker
 
 
@@ -64,7 +65,7 @@ class FusionCache(Transform):
             make_backend(backend)
         self.backend = backend
         self._ledger = Ledger(self.cache.ledger)
-        self._calls: dict[Key, TemplateCall] = {}
+        self._calls: dict[str, TemplateCall] = {}
         self._backends: dict[Any, tuple[Backend, Mapping[str, str]]] = {}
 
     def stats(self) -> Stats:
@@ -74,18 +75,27 @@ class FusionCache(Transform):
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
         start = time.perf_counter()
-        found = [region for region in map(self._find, *zip(*enumerate(trace.bound_symbols))) if region]
-        wanted: dict[Key, set[tuple[int, ...]]] = defaultdict(set)
+        try:
+            return self._transform(trace, start)
+        except Exception as error:
+            self._failed("a trace", error)
+            return trace
+        finally:
+            self._ledger.canonicalized(time.perf_counter() - start)
+            self.cache.save()
+
+    def _transform(self, trace: Any, start: float) -> Any:
+        regions = (self._find(position, symbol) for position, symbol in enumerate(trace.bound_symbols))
+        found = [region for region in regions if region is not None]
+        wanted: dict[str, set[Arities]] = defaultdict(set)
         for region in found:
-            wanted[region.template.key].add(region.binding.arities)
+            wanted[region.call.template.name].add(region.binding.arities)
         replacements = {}
         for region in found:
-            call = self._call(region, wanted[region.template.key])
+            arities, call = region.binding.arities, region.call
+            call.allow(arities, choose_plan(arities, wanted[call.template.name]), _fallback(region))
             replacements[region.position] = call_of(region.fusion, region.binding, call)
-        new = rewritten(trace, replacements, start) if replacements else trace
-        self._ledger.canonicalized(time.perf_counter() - start)
-        self.cache.save()
-        return new
+        return rewritten(trace, replacements, start) if replacements else trace
 
     def _find(self, position: int, bound_symbol: Any) -> _Found | None:
         """The region at this place of a trace, or None if there is none or it stays as it is."""
@@ -94,25 +104,33 @@ class FusionCache(Transform):
         try:
             maker = maker_of(bound_symbol)
             canonical = canonicalize(region_of(bound_symbol))
-            _, environment = self._backend(maker, bound_symbol)
-            template, hit = self.cache.template(canonical.graph, environment)
-            self._check_name(template)
+            call, hit = self._call(canonical.graph, *self._backend(maker, bound_symbol))
         except Bypass as bypass:
             self._ledger.bypass(bypass.reason)
             logger.info("%s bypassed: %s", bound_symbol.sym.name, bypass.reason)
             return None
         except Exception as error:
-            self._ledger.bypass(f"failed: {type(error).__name__}")
-            warn_once(f"{bound_symbol.sym.name} stays as Thunder made it: {error!r}")
+            self._failed(bound_symbol.sym.name, error)
             return None
-        self._ledger.region(template, canonical.binding.arities, hit=hit)
-        return _Found(position, bound_symbol, template, canonical.binding, maker)
+        self._ledger.region(call.template, canonical.binding.arities, hit=hit)
+        return _Found(position, bound_symbol, canonical.binding, call, maker)
 
-    def _check_name(self, template: Template) -> None:
-        """Two templates under one name would be one function in the trace."""
-        for call in self._calls.values():
-            if call.template.name == template.name and call.template.key != template.key:
-                raise Bypass("two templates of one name")
+    def _failed(self, what: str, error: Exception) -> None:
+        logger.info("%s failed", what, exc_info=error)
+        if self._ledger.bypass(f"failed: {type(error).__name__}"):
+            message = f"fusioncache: {what} stays as Thunder made it: {error!r}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _call(self, graph: Graph, backend: Backend, environment: Mapping[str, str]) -> tuple[TemplateCall, bool]:
+        """The call of the template with this graph, and whether the cache knew the template."""
+        template, hit = self.cache.template(graph, environment)
+        call = self._calls.get(template.name)
+        if call is None:
+            program = partial(self.cache.program, environment=environment, compiler=backend)
+            call = self._calls[template.name] = TemplateCall(template, program, self._ledger)
+        if call.template.key != template.key:
+            raise Bypass("two templates of one name")
+        return call, hit
 
     def _backend(self, maker: Maker, fusion: Any) -> tuple[Backend, Mapping[str, str]]:
         name = maker.backend or best_backend(_device(fusion)) if self.backend == "auto" else self.backend
@@ -123,21 +141,11 @@ class FusionCache(Transform):
             self._backends[identity] = backend, backend.environment()
         return self._backends[identity]
 
-    def _call(self, found: _Found, wanted: set[tuple[int, ...]]) -> TemplateCall:
-        template, binding = found.template, found.binding
-        call = self._calls.get(template.key)
-        if call is None:
-            backend, environment = self._backend(found.maker, found.fusion)
-            program = partial(self.cache.program, environment=environment, compiler=backend)
-            call = self._calls[template.key] = TemplateCall(template, program, self._ledger)
-        call.allow(binding.arities, choose_plan(binding.arities, wanted), _fallback(found))
-        return call
-
 
 def _fallback(found: _Found) -> Fallback:
     places = {position: place for place, position in enumerate(found.binding.arguments)}
     inputs = tuple(places.get(position) for position in range(len(found.fusion.args)))
-    outputs = tuple(found.binding.outputs.index(slot) for slot in range(len(found.template.graph.outputs)))
+    outputs = tuple(found.binding.outputs.index(slot) for slot in range(len(found.call.template.graph.outputs)))
     return Fallback(found.maker.call, inputs, outputs)
 
 

@@ -1,0 +1,87 @@
+"""Small models that tests compile, and ways to look at what came of them."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+
+
+class Residual(torch.nn.Module):
+    """The model of NVIDIA/Fuser#2916: two residual branches a layer, norm = tanh, attention = mlp = weight @ x."""
+
+    def __init__(self, layers: int, size: int = 10):
+        super().__init__()
+        weights = [torch.randn(size, size) * 0.3 / size**0.5 for _ in range(2 * layers)]
+        self.weights = torch.nn.ParameterList(map(torch.nn.Parameter, weights))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = x + weight @ torch.tanh(x)
+        return x
+
+
+class Block(torch.nn.Module):
+    """A transformer block's elementwise parts: RMS norm, gated MLP, residual adds, dropout-free."""
+
+    def __init__(self, size: int = 16):
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(size)
+        self.gate, self.up, self.down = (torch.nn.Linear(size, size, bias=bias) for bias in (True, False, True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(x)
+        return x + self.down(torch.nn.functional.silu(self.gate(normed)) * self.up(normed))
+
+
+class Blocks(torch.nn.Module):
+    def __init__(self, layers: int, size: int = 16):
+        super().__init__()
+        self.blocks = torch.nn.Sequential(*(Block(size) for _ in range(layers)))
+        self.head = torch.nn.Linear(size, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(x))
+
+
+@contextlib.contextmanager
+def recompute() -> Iterator[None]:
+    """Thunder's rematerialization with a weight of 0 for a producer's own arguments, as in NVIDIA/Fuser#2916."""
+    from thunder.core import rematerialization
+
+    source = inspect.getsource(rematerialization.find_cut)
+    assert source.count("weight / 2.0 if") == 1
+    namespace = dict(vars(rematerialization))
+    exec(source.replace("weight / 2.0 if", "0.0 if"), namespace)
+    with mock.patch.object(rematerialization, "find_cut", namespace["find_cut"]):
+        yield
+
+
+def fused(trace: Any) -> list[Any]:
+    """The fused calls of a trace."""
+    return [symbol for symbol in trace.bound_symbols if symbol.sym.is_fusion]
+
+
+def all_fused(compiled: Any) -> list[Any]:
+    """The fused calls of a compiled model's last forward and backward traces."""
+    import thunder
+
+    backward = thunder.last_backward_traces(compiled)
+    return [*fused(thunder.last_traces(compiled)[-1]), *(fused(backward[-1]) if backward else [])]
+
+
+def step(compiled: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """One forward and backward pass: the output, then every gradient."""
+    model.zero_grad()
+    output = compiled(*inputs)
+    output.sum().backward()
+    return [output.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """Whether all tensors agree bit for bit."""
+    return len(one) == len(other) and all(map(torch.equal, one, other))

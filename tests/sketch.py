@@ -1,0 +1,157 @@
+"""Regions drawn by hand, scrambled, and evaluated with numpy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType, operands
+from fusioncache.template.canonical import Canonical
+from fusioncache.template.expand import fold, inline
+from fusioncache.template.simplify import Commuting, rename_operands
+from fusioncache.template.vocabulary import CONVERT
+
+TYPE = TensorType("float32", (2, 3), "cpu")
+
+
+class Sketch:
+    """Builds a graph op by op. All inputs first, then ops, then ``graph``."""
+
+    def __init__(self) -> None:
+        self.types: list[ValueType] = []
+        self.inputs = 0
+        self.ops: list[Op] = []
+
+    def input(self, type_: ValueType = TYPE) -> Ref:
+        assert not self.ops
+        self.types.append(type_)
+        self.inputs += 1
+        return Ref(self.inputs - 1)
+
+    def op(self, name: str, *args: Any, type_: ValueType | None = None, **kwargs: Any) -> Ref:
+        """An op with one result, of the type of its first operand unless told."""
+        encoded = tuple(map(literal, args))
+        if type_ is None:
+            type_ = next((self.types[arg.index] for arg in encoded if isinstance(arg, Ref)), TYPE)
+        self.ops.append(Op(f"prims.{name}", encoded, (type_,), tuple(sorted((k, literal(v)) for k, v in kwargs.items()))))
+        self.types.append(type_)
+        return Ref(len(self.types) - 1)
+
+    def to(self, value: Ref, dtype: str) -> Ref:
+        old = self.types[value.index]
+        assert isinstance(old, TensorType)
+        return self.op("convert_element_type", value, Const("dtype", dtype), type_=TensorType(dtype, old.shape, old.device))
+
+    def graph(self, *outputs: Ref) -> Graph:
+        return Graph(
+            tuple(self.types[: self.inputs]), tuple(self.ops), tuple(output.index for output in outputs)
+        )
+
+
+def literal(value: Any) -> Arg:
+    """A Python literal as a typed constant."""
+    if isinstance(value, (Ref, Const)):
+        return value
+    if isinstance(value, tuple):
+        return tuple(map(literal, value))
+    if isinstance(value, bool | int):
+        return Const(type(value).__name__, str(value))
+    assert isinstance(value, float)
+    return Const("float", value.hex())
+
+
+def residual(adds: int, *, dtype: str = "float32", swap: bool = False) -> Graph:
+    """``tanh(((x + a1) + a2) + ...)``; inputs stored in ``dtype``, sums in float32."""
+    sketch = Sketch()
+    terms = [sketch.input(TensorType(dtype, (2, 3), "cpu")) for _ in range(adds + 1)]
+    if dtype != "float32":
+        terms = [sketch.to(term, "float32") for term in terms]
+    total = terms[0]
+    for term in terms[1:]:
+        total = sketch.op("add", *((term, total) if swap else (total, term)))
+    return sketch.graph(sketch.op("tanh", total))
+
+
+def scrambled(graph: Graph, chance: random.Random) -> Graph:
+    """The same function: inputs, outputs and independent ops in another order, operands commuted, dead ops added."""
+    inputs = chance.sample(range(len(graph.inputs)), len(graph.inputs))
+    number = {old: new for new, old in enumerate(inputs)}
+    ops: list[Op] = []
+    commuting = Commuting(len(inputs))
+    waiting = [(op, first) for op, first in graph.results()]
+    made = len(inputs)
+    while waiting:
+        ready = [item for item in waiting if all(index in number for _, index in operands(item[0]))]
+        op, first = item = chance.choice(ready)
+        waiting.remove(item)
+        new = rename_operands(op, lambda index: Ref(number[index]))
+        if commuting(new) and chance.random() < 0.5:
+            new = Op(new.name, new.args[::-1], new.outputs, new.kwargs)
+        copies = [new] * chance.choice([1, 1, 1, 2])  # a duplicate: uses of the value all go to the last one
+        for copy in copies:
+            ops.append(copy)
+            commuting.define(copy)
+        made += len(copies) * len(op.outputs)
+        number.update({first + place: made - len(op.outputs) + place for place in range(len(op.outputs))})
+    outputs = [number[value] for value in graph.outputs]
+    chance.shuffle(outputs)
+    return Graph(tuple(graph.inputs[old] for old in inputs), tuple(ops), tuple(outputs))
+
+
+_NUMPY = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "maximum": np.maximum,
+    "tanh": np.tanh,
+    "neg": np.negative,
+    "sin": np.sin,
+    "abs": np.abs,
+    "shallow_copy": lambda value: value,
+}
+
+
+def evaluate(graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a graph without parameters, computed op by op."""
+    values: list[Any] = list(inputs)
+    for op in graph.ops:
+        operands_ = [values[arg.index] if isinstance(arg, Ref) else _number(arg) for arg in op.args]
+        if op.name == CONVERT:
+            values.append(operands_[0].astype(op.args[1].text))
+        else:
+            with np.errstate(all="ignore"):
+                values.append(_NUMPY[op.name.removeprefix("prims.")](*operands_))
+    return [values[value] for value in graph.outputs]
+
+
+def _number(arg: Any) -> Any:
+    return np.float32(float.fromhex(arg.text)) if arg.kind == "float" else arg
+
+
+def evaluate_inlined(canonical: Canonical, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a region, computed by its template with all adds written out."""
+    binding = canonical.binding
+    graph = inline(canonical.graph, binding.arities)
+    results = evaluate(graph, [inputs[position] for position in binding.arguments])
+    return [results[slot] for slot in binding.outputs]
+
+
+def evaluate_folded(canonical: Canonical, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a region, computed by folds and the template's core."""
+    binding = canonical.binding
+    args = [inputs[position] for position in binding.arguments]
+    folded = fold(canonical.graph, binding.arities)
+    sums = []
+    for chain in folded.chains:
+        total = args[chain.head]
+        for step in chain.folds:
+            (total,) = evaluate(step.graph, [total, *args[step.terms.start : step.terms.stop]])
+        sums.append(total)
+    values = [*args[: len(binding.slots)], *sums]
+    core = folded.core
+    computed = evaluate(core.graph, [values[place] for place in core.arguments]) if core.graph else []
+    leaving = [*computed, *sums]
+    return [leaving[core.results[slot]] for slot in binding.outputs]

@@ -1,0 +1,280 @@
+"""Whole programs through Thunder on the CPU, without a compiler: what the transform makes of their traces."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+import thunder
+import torch
+from models import Blocks, Residual, all_fused, fused, recompute, same, step
+
+import fusioncache
+
+
+@pytest.fixture
+def cache() -> fusioncache.Cache:
+    return fusioncache.Cache()
+
+
+@pytest.fixture(autouse=True)
+def _uncached_regions_without_a_compiler(monkeypatch):
+    """What is compared with runs op by op as well: compilers are tested elsewhere."""
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+
+
+def compile_(model, cache, **options):
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
+    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
+
+
+def plain(model):
+    return thunder.jit(model, executors=fusioncache.executors())
+
+
+@pytest.mark.parametrize("model_type", [Residual, Blocks])
+def test_training_is_bitwise_that_of_thunder_without_it(model_type, cache):
+    torch.manual_seed(0)
+    model = model_type(3)
+    x = torch.randn(10, 10) if model_type is Residual else torch.randn(5, 16)
+    compiled, transform = compile_(model, cache)
+    assert same(step(compiled, model, x), step(plain(model), model, x))
+    stats = transform.stats()
+    assert stats.regions == len(all_fused(compiled)) == stats.hits + stats.misses
+    assert stats.hits > 0
+    assert not stats.bypasses
+
+
+def test_templates_do_not_grow_with_depth():
+    def templates(layers):
+        cache = fusioncache.Cache()
+        model = Blocks(layers)
+        step(compile_(model, cache)[0], model, torch.randn(5, 16))
+        return cache.stats().templates
+
+    assert templates(3) == templates(6)
+
+
+def test_recomputed_residual_streams_share_one_template(cache):
+    torch.manual_seed(0)
+    model, x = Residual(6), torch.randn(10, 10)
+    with recompute():
+        compiled, transform = compile_(model, cache)
+        result = step(compiled, model, x)
+        assert same(result, step(plain(model), model, x))
+    forward = fused(thunder.last_traces(compiled)[-1])
+    assert [len(call.args) for call in forward] == list(range(1, 14))
+    assert len({call.sym.name for call in forward}) == 3
+    assert transform.stats().templates == 4
+
+
+def test_inference_and_no_grad(cache):
+    model = Blocks(2).requires_grad_(False)
+    x = torch.randn(5, 16)
+    compiled, _ = compile_(model, cache)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), plain(model)(x))
+
+
+def test_models_share_the_cache_and_keep_their_own_counts(cache):
+    torch.manual_seed(0)
+    x = torch.randn(5, 16)
+    (one, first), (other, second) = (compile_(Blocks(2), cache) for _ in range(2))
+    one(x)
+    other(x)
+    assert first.stats().misses > 0
+    assert second.stats().misses == second.stats().compiles == 0
+    assert second.stats().hits == second.stats().regions == first.stats().regions
+    assert cache.stats().regions == 2 * first.stats().regions
+    assert {call.sym.name for call in all_fused(one)} == {call.sym.name for call in all_fused(other)}
+
+
+def test_the_default_cache_is_shared_and_others_are_not():
+    assert fusioncache.FusionCache().cache is fusioncache.FusionCache().cache is fusioncache.default_cache()
+    assert fusioncache.FusionCache(cache=fusioncache.Cache()).cache is not fusioncache.default_cache()
+
+
+def test_traces_stay_readable(cache):
+    model = Residual(2)
+    compiled, _ = compile_(model, cache)
+    step(compiled, model, torch.randn(10, 10))
+    for traces in (thunder.last_traces(compiled), thunder.last_backward_traces(compiled)):
+        text = str(traces[-1])
+        assert "fusioncache" in str(traces[-1]._provenance)
+        for call in fused(traces[-1]):
+            summary, _, digest = call.sym.name.rpartition("_")
+            assert summary and len(digest) == 8 and int(digest, 16) >= 0
+            assert f"{call.sym.name}({', '.join(argument.name for argument in call.args)})" in text
+
+
+def test_values_are_deleted_after_their_last_use(cache):
+    model = Residual(3)
+    compiled, _ = compile_(model, cache)
+    step(compiled, model, torch.randn(10, 10))
+    reference = plain(model)
+    step(reference, model, torch.randn(10, 10))
+    for getter in (thunder.last_traces, thunder.last_backward_traces):
+        ours, theirs = (str(getter(jitted)[-1]) for jitted in (compiled, reference))
+        for word in ("del ", "clear_mutable_collection("):
+            assert ours.count(word) == theirs.count(word) > 0 or word not in theirs
+
+
+def test_thunder_compile_takes_the_plugin(cache):
+    from thunder.recipes import BaseRecipe
+
+    model, x = Blocks(2), torch.randn(5, 16)
+    plugin = fusioncache.Plugin(cache=cache, backend="eager")
+    compiled = thunder.compile(model, recipe=BaseRecipe(fuser="torch.compile"), plugins=[plugin])
+    assert torch.equal(compiled(x), plain(model)(x))
+    assert plugin.transform.stats().hits > 0
+
+
+def test_thunderfx_takes_the_transform(cache):
+    from thunder.dynamo import thunderfx
+
+    model, x = Blocks(2), torch.randn(5, 16)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    compiled = thunderfx(model, executors=fusioncache.executors(), transforms=[transform])
+    reference = thunderfx(model, executors=fusioncache.executors())
+    assert same(step(compiled, model, x), step(reference, model, x))
+    assert transform.stats().hits > 0
+
+
+def test_the_executor_is_known_by_name(cache):
+    x = torch.randn(4)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=["fusioncache"], transforms=[transform])
+    assert torch.equal(compiled(x), torch.tanh(x) * 2)
+    assert transform.stats().regions == 1
+
+
+def test_other_strides_of_the_same_shapes_give_the_same_values(cache):
+    compiled, transform = compile_(lambda a, b: torch.tanh(a) * b, cache)
+    a, b = torch.randn(6, 6), torch.randn(6, 6)
+    for left in (a, a.t(), a.t().contiguous(), a[:, torch.randperm(6)].t()):
+        assert torch.equal(compiled(left, b), torch.tanh(left) * b)
+    assert transform.stats().regions == 1
+
+
+def test_symbolic_sizes(cache):
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    options = {"executors": fusioncache.executors(), "transforms": [transform], "cache": "symbolic values"}
+    compiled = thunder.jit(lambda a, b: torch.tanh(a + b) * 2, **options)
+    for size in (3, 7, 3):
+        a, b = torch.randn(size, 4), torch.randn(size, 4)
+        assert torch.equal(compiled(a, b), torch.tanh(a + b) * 2)
+    assert transform.stats().misses <= 2
+
+
+def test_two_outputs_of_one_value_stay_two_tensors(cache):
+    compiled, _ = compile_(lambda x: (torch.sin(x) * 2, torch.sin(x) * 2), cache)
+    one, other = compiled(torch.randn(5))
+    assert torch.equal(one, other)
+    one.add_(1)
+    assert not torch.equal(one, other)
+
+
+def test_random_numbers_are_left_to_thunder(cache):
+    compiled, transform = compile_(lambda x: torch.nn.functional.dropout(torch.tanh(x), 0.5) * 2, cache)
+    x = torch.randn(100)
+    torch.manual_seed(1)
+    first = compiled(x)
+    torch.manual_seed(1)
+    assert torch.equal(first, compiled(x))
+    torch.manual_seed(2)
+    assert not torch.equal(first, compiled(x))
+
+
+def test_threads_may_train_at_once(cache):
+    torch.manual_seed(0)
+    models = [Residual(3) for _ in range(4)]
+    x = torch.randn(10, 10)
+    expected = [step(plain(model), model, x) for model in models]
+    compiled = [compile_(model, cache)[0] for model in models]
+    results: dict[int, list] = {}
+
+    def train(i):
+        results[i] = step(compiled[i], models[i], x)
+
+    train(0)  # Thunder itself traces one model at a time
+    for model, jitted in zip(models[1:], compiled[1:], strict=True):
+        step(jitted, model, x)
+    threads = [threading.Thread(target=train, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(same(results[i], expected[i]) for i in range(4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"backend": "gcc"}, ValueError, "unknown backend 'gcc': use 'auto' or one of 'nvfuser', 'inductor', 'eager'"),
+        ({"cache": "yes"}, TypeError, "cache must be a fusioncache.Cache, got str"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, error, says):
+    with pytest.raises(error, match=says):
+        fusioncache.FusionCache(**arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here nvFuser may work")
+def test_nvfuser_without_a_gpu_says_so():
+    with pytest.raises(ValueError, match="backend 'nvfuser' does not work here: there is no CUDA device"):
+        fusioncache.FusionCache(backend="nvfuser")
+
+
+def test_a_compile_that_fails_falls_back_and_warns_once(cache, monkeypatch):
+    from fusioncache.backends.eager import Eager
+
+    def fails(self, graph, args):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(Eager, "compile", fails)
+    model, x = Residual(3), torch.randn(10, 10)
+    compiled, transform = compile_(model, cache)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = step(compiled, model, x)
+    assert same(result, step(plain(model), model, x))
+    ours = [str(warning.message) for warning in caught if "fusioncache" in str(warning.message)]
+    assert len(ours) == 1 and "no luck" in ours[0]
+    assert transform.stats().bypasses.keys() == {"compile failed: RuntimeError"}
+    assert transform.stats().compiles == 0
+
+
+def test_recomputed_regions_fall_back_whatever_their_number_of_terms(cache, monkeypatch):
+    from fusioncache.backends.eager import Eager
+
+    monkeypatch.setattr(Eager, "compile", lambda *_: pytest.fail())
+    model, x = Residual(4), torch.randn(10, 10)
+    with recompute():
+        compiled, _ = compile_(model, cache)
+        expected = step(plain(model), model, x)
+        monkeypatch.setattr(Eager, "compile", lambda *_: 1 / 0)
+        with pytest.warns(RuntimeWarning, match="division by zero"):
+            assert same(step(compiled, model, x), expected)
+
+
+def test_canonicalizing_that_fails_falls_back_and_warns_once(cache, monkeypatch):
+    def fails(region):
+        raise RuntimeError("no form")
+
+    monkeypatch.setattr("fusioncache.trace.transform.canonicalize", fails)
+    model, x = Blocks(2), torch.randn(5, 16)
+    compiled, transform = compile_(model, cache)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert same(step(compiled, model, x), step(plain(model), model, x))
+    assert sum("no form" in str(warning.message) for warning in caught) == 1
+    assert transform.stats().bypasses == {"failed: RuntimeError": transform.stats().regions}
+
+
+def test_two_templates_of_one_name_are_kept_apart(cache, monkeypatch):
+    monkeypatch.setattr("fusioncache.cache.cache.template_name", lambda graph, key: "same")
+    model, x = Residual(2), torch.randn(10, 10)
+    compiled, transform = compile_(model, cache)
+    assert same(step(compiled, model, x), step(plain(model), model, x))
+    assert transform.stats().bypasses["two templates of one name"] > 0
