@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +29,7 @@ def bind(graph: Graph) -> BoundGraph:
     """
     from thunder.core.trace import TraceCtx, tracectx
 
-    with tracectx(TraceCtx(None)):
+    with tracectx(TraceCtx(None)), _symbolic_sizes():
         proxies: dict[int, Any] = {}
         for number in range(len(graph.inputs), graph.first_result):
             proxies[number] = _proxy(f"i{number}", NumberType("int"), proxies)
@@ -36,6 +38,19 @@ def bind(graph: Graph) -> BoundGraph:
         bound_symbols = tuple(_bind_op(op, first, proxies) for op, first in graph.results())
     inputs = tuple(proxies[number] for number in range(len(graph.inputs)))
     return BoundGraph(inputs, bound_symbols, tuple(proxies[number] for number in graph.outputs))
+
+
+@contextmanager
+def _symbolic_sizes() -> Iterator[None]:
+    """Elsewhere than here Thunder's tensor proxies replace symbolic sizes by their values."""
+    from thunder.common import CompileData, CompileStats
+    from thunder.core.compile_data import compile_data_and_stats
+    from thunder.core.options import CACHE_OPTIONS
+
+    symbolic = CACHE_OPTIONS.SYMBOLIC_VALUES
+    options = CompileData(fn=bind, executors_list=(), cache_option=symbolic, disable_preprocessing=True)
+    with compile_data_and_stats(options, CompileStats()):
+        yield
 
 
 def _bind_op(op: Op, first: int, proxies: dict[int, Any]) -> Any:
@@ -58,5 +73,6 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
         device = Device("cuda:0" if type_.device == "cuda" else type_.device)
         return TensorProxy(name, shape=shape, device=device, dtype=thunder_dtype(type_.dtype))
     number = {"int": IntegerProxy, "bool": IntegerProxy, "float": FloatProxy, "complex": ComplexProxy}
-    value = False if type_.python_type == "bool" else None
+    # Thunder tells bool from int by the value, and takes a size of 1 for a broadcast dimension.
+    value = {"int": 2, "bool": False, "float": 2.0, "complex": 2j}[type_.python_type]
     return number[type_.python_type](name, value, constraint=CONSTRAINT.DYNAMIC)

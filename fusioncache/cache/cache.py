@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.program import Compiler, Program
-from fusioncache.cache.record import Recorder
+from fusioncache.cache.recorder import Recorder
 from fusioncache.cache.stats import Stats, TemplateStats
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.template.key import make_key

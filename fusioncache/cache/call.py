@@ -70,6 +70,10 @@ class TemplateCall:
         self._plans.setdefault(arities, plan)
         self._fallbacks.setdefault(arities, fallback)
 
+    def arities(self) -> tuple[Arities, ...]:
+        """The numbers of residual terms that calls may have."""
+        return tuple(self._plans)
+
     def programs(self, arities: Arities) -> list[Program]:
         """What a call with these arities runs, in order. Compiles nothing."""
         if self._plans[arities] is Plan.INLINE:

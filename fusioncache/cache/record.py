@@ -1,41 +1,40 @@
-"""The record of runs on disk, which the command line reads: one sqlite file."""
+"""The record of runs on disk, one sqlite file: where it is, what is in it, and how to read it."""
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import sqlite3
-import sys
-import time
-import uuid
-import warnings
-import weakref
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-import platformdirs
-
-from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.stats import Stats, TemplateStats
 
 DIRECTORY_VARIABLE = "FUSIONCACHE_DIR"
 SCHEMA_VERSION = 1
-RUNS_KEPT = 100
+LOCK_SECONDS = 10.0
+"""How long a process waits while another one writes."""
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS runs (
+TABLES = (
+    """CREATE TABLE runs (
     id TEXT PRIMARY KEY, started REAL NOT NULL, updated REAL NOT NULL, pid INTEGER NOT NULL, command TEXT NOT NULL,
     regions INTEGER NOT NULL, templates INTEGER NOT NULL, hits INTEGER NOT NULL, misses INTEGER NOT NULL,
     bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, saved_seconds REAL NOT NULL,
-    canonicalize_seconds REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS templates (digest TEXT PRIMARY KEY, name TEXT NOT NULL, ingredients TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS uses (
-    run TEXT NOT NULL REFERENCES runs(id) ON DELETE CASCADE, digest TEXT NOT NULL REFERENCES templates(digest),
-    regions INTEGER NOT NULL, hits INTEGER NOT NULL, arities TEXT NOT NULL, compiles INTEGER NOT NULL,
-    compile_seconds REAL NOT NULL, PRIMARY KEY (run, digest));
+    canonicalize_seconds REAL NOT NULL)""",
+    "CREATE TABLE templates (digest TEXT PRIMARY KEY, name TEXT NOT NULL, ingredients TEXT NOT NULL)",
+    """CREATE TABLE uses (
+    run TEXT NOT NULL, digest TEXT NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL, arities TEXT NOT NULL,
+    compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, PRIMARY KEY (run, digest))""",
+)
+"""One row for each run, for each template, and for each template of a run. Lists and mappings are JSON."""
+
+_USES = """
+SELECT templates.name, templates.digest, templates.ingredients,
+    uses.regions, uses.hits, uses.arities, uses.compiles, uses.compile_seconds
+FROM uses JOIN templates ON templates.digest = uses.digest JOIN runs ON runs.id = uses.run
 """
 
 
@@ -45,7 +44,11 @@ class RecordError(Exception):
 
 def record_path() -> Path:
     """Where the record is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
-    directory = os.environ.get(DIRECTORY_VARIABLE) or platformdirs.user_cache_dir("fusioncache", appauthor=False)
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    if not directory:
+        import platformdirs
+
+        directory = platformdirs.user_cache_dir("fusioncache", appauthor=False)
     return Path(directory) / "record.sqlite"
 
 
@@ -68,151 +71,119 @@ class Run:
     stats: Stats
 
 
-class Recorder:
-    """Saves a ledger's counts as one run. Its first failure is its last: it warns and gives up."""
-
-    def __init__(self, ledger: Ledger):
-        self._ledger = ledger
-        self._run = uuid.uuid4().hex
-        self._started = time.time()
-        self._broken = False
-        _save_at_exit(self)
-
-    def save(self) -> None:
-        """Writes the counts as they are now."""
-        stats = self._ledger.stats()
-        if self._broken or not stats.regions:
-            return
-        try:
-            with _open_for_writing() as database:
-                self._write(database, stats)
-        except (OSError, sqlite3.Error, RecordError) as error:
-            self._broken = True
-            warnings.warn(
-                f"fusioncache: no record of this run is kept, {error}. Set {DIRECTORY_VARIABLE} to a directory that "
-                "can be written.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
-    def _write(self, database: sqlite3.Connection, stats: Stats) -> None:
-        row = (self._run, self._started, time.time(), os.getpid(), " ".join(sys.argv), *_stats_row(stats))
-        database.execute(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(row))})", row)
-        for template in self._ledger.templates():
-            ingredients = json.dumps(template.ingredients)
-            identity = (template.digest, template.name, ingredients)
-            database.execute("INSERT OR IGNORE INTO templates VALUES (?, ?, ?)", identity)
-            counts = (template.regions, template.hits, json.dumps(template.arities))
-            costs = (template.compiles, template.compile_seconds)
-            database.execute(
-                "INSERT OR REPLACE INTO uses VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (self._run, template.digest, *counts, *costs),
-            )
-        _forget_old_runs(database)
-
-
-def _save_at_exit(recorder: Recorder) -> None:
-    alive = weakref.ref(recorder)
-
-    def save() -> None:
-        if (recorder := alive()) is not None:
-            recorder.save()
-
-    atexit.register(save)
-
-
-def _stats_row(stats: Stats) -> tuple:
-    counts = (stats.regions, stats.templates, stats.hits, stats.misses, json.dumps(dict(stats.bypasses)))
-    return *counts, stats.compiles, stats.compile_seconds, stats.saved_seconds, stats.canonicalize_seconds
-
-
-def _forget_old_runs(database: sqlite3.Connection) -> None:
-    old = "SELECT id FROM runs ORDER BY started DESC LIMIT -1 OFFSET ?"
-    database.execute(f"DELETE FROM uses WHERE run IN ({old})", (RUNS_KEPT,))
-    database.execute(f"DELETE FROM runs WHERE id IN ({old})", (RUNS_KEPT,))
-    database.execute("DELETE FROM templates WHERE digest NOT IN (SELECT digest FROM uses)")
-
-
-@contextmanager
-def _open_for_writing() -> Iterator[sqlite3.Connection]:
-    path = record_path()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with closing(sqlite3.connect(path, timeout=10)) as database, database:
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, SCHEMA_VERSION):
-            raise RecordError(_other_version(path, version))
-        database.executescript(_SCHEMA + f"PRAGMA user_version = {SCHEMA_VERSION};")
-        yield database
-
-
-def _other_version(path: Path, version: int) -> str:
-    return f"{path} has format {version} and this fusioncache reads format {SCHEMA_VERSION}: move it away"
-
-
 class Record:
     """Reads what runs left behind.
 
+    Args:
+        path: the file; by default the one at ``record_path()``.
+
     Raises:
-        RecordError: if there is no record, or it cannot be read.
+        RecordError: if there is no record, or it cannot be read. So do all methods.
     """
 
     def __init__(self, path: Path | None = None):
         self.path = path or record_path()
-        if not self.path.exists():
+        if not _has_content(self.path):
             raise RecordError(
                 f"there is no record at {self.path}: run a model with fusioncache first, or set {DIRECTORY_VARIABLE} "
                 "to the directory of an earlier run"
             )
-        version = self._rows("PRAGMA user_version")[0][0]
+        version = self._rows("PRAGMA user_version")[0]["user_version"]
         if version != SCHEMA_VERSION:
-            raise RecordError(_other_version(self.path, version))
+            raise RecordError(other_format(self.path, version))
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, newest first."""
-        columns = "id, started, pid, command, regions, templates, hits, misses, bypasses, compiles, compile_seconds"
-        rows = self._rows(f"SELECT {columns}, saved_seconds, canonicalize_seconds FROM runs ORDER BY started DESC")
-        return tuple(Run(*row[:4], Stats(*row[4:8], json.loads(row[8]), *row[9:])) for row in rows)
+        return tuple(self._decoded(_run, self._rows("SELECT * FROM runs ORDER BY started DESC, id")))
 
     def templates(self, run: str) -> tuple[TemplateStats, ...]:
         """A run's templates, the most expensive first."""
-        return self._templates("WHERE uses.run = ?", (run,))
+        rows = self._rows(f"{_USES} WHERE runs.id = :run", run=run)
+        return _dearest_first(self._decoded(_template, rows))
 
     def find(self, prefix: str) -> tuple[TemplateStats, ...]:
-        """The templates whose digest, or whose name, starts with ``prefix``; each with its newest run's counts."""
-        rows = self._templates(
-            "JOIN runs ON runs.id = uses.run WHERE instr(templates.digest, ?) = 1 OR instr(templates.name, ?) = 1 "
-            "GROUP BY templates.digest HAVING max(runs.started)",
-            (prefix, prefix),
-        )
-        exact = tuple(row for row in rows if prefix in (row.digest, row.name))
-        return exact or rows
+        """The templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
 
-    def _templates(self, where: str, parameters: tuple) -> tuple[TemplateStats, ...]:
-        columns = "name, templates.digest, ingredients, regions, hits, arities, uses.compiles, uses.compile_seconds"
-        if "JOIN runs" in where:
-            columns = columns.replace("regions, hits", "uses.regions, uses.hits")
-        rows = self._rows(
-            f"SELECT {columns} FROM uses JOIN templates ON templates.digest = uses.digest {where} "
-            "ORDER BY uses.compile_seconds DESC, uses.regions DESC, name",
-            parameters,
-        )
-        return tuple(
-            TemplateStats(
-                name=name,
-                digest=digest,
-                ingredients=tuple((part, text) for part, text in json.loads(ingredients)),
-                regions=regions,
-                hits=hits,
-                arities=tuple(tuple(arity) for arity in json.loads(arities)),
-                compiles=compiles,
-                compile_seconds=seconds,
-            )
-            for name, digest, ingredients, regions, hits, arities, compiles, seconds in rows
-        )
+        Where digests or names are equal to ``prefix``, only these. The most expensive come first.
+        """
+        starts = "instr(templates.digest, :prefix) = 1 OR instr(templates.name, :prefix) = 1"
+        newest: dict[str, sqlite3.Row] = {}
+        for row in self._rows(f"{_USES} WHERE {starts} ORDER BY runs.started DESC, runs.id", prefix=prefix):
+            newest.setdefault(row["digest"], row)
+        exact = [row for row in newest.values() if prefix in (row["digest"], row["name"])]
+        return _dearest_first(self._decoded(_template, exact or newest.values()))
 
-    def _rows(self, query: str, parameters: tuple = ()) -> list[tuple]:
+    def _rows(self, query: str, **parameters: str) -> list[sqlite3.Row]:
+        # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the
+        # file, and that takes a connection which may write. sqlite falls back to reading if the file is protected.
+        address = f"{self.path.absolute().as_uri()}?mode=rw"
         try:
-            with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=10)) as database:
+            with closing(sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS)) as database:
+                database.row_factory = sqlite3.Row
                 return database.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
-            raise RecordError(f"{self.path} cannot be read ({error}): move it away to start a new one") from error
+            if "locked" in str(error):
+                raise RecordError(f"{self.path} is being written by another process: try again") from error
+            raise self._unreadable(error) from error
+
+    def _decoded[T](self, decode: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> list[T]:
+        try:
+            return [decode(row) for row in rows]
+        except (IndexError, TypeError, ValueError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> RecordError:
+        return RecordError(
+            f"{self.path} cannot be read ({error}): check that it may be read; if it is damaged, move it away and the "
+            "next run starts a new one"
+        )
+
+
+def other_format(path: Path, version: int) -> str:
+    """What to say of a record that another version of fusioncache wrote, or that is not one."""
+    return (
+        f"{path} has format {version} and this fusioncache reads format {SCHEMA_VERSION}: move it away, or set "
+        f"{DIRECTORY_VARIABLE} to another directory"
+    )
+
+
+def _has_content(path: Path) -> bool:
+    # The file is empty from when the first run opens it until it commits.
+    try:
+        return path.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+
+
+def _run(row: sqlite3.Row) -> Run:
+    stats = Stats(
+        regions=row["regions"],
+        templates=row["templates"],
+        hits=row["hits"],
+        misses=row["misses"],
+        bypasses=MappingProxyType(dict(json.loads(row["bypasses"]))),
+        compiles=row["compiles"],
+        compile_seconds=row["compile_seconds"],
+        saved_seconds=row["saved_seconds"],
+        canonicalize_seconds=row["canonicalize_seconds"],
+    )
+    return Run(row["id"], row["started"], row["pid"], row["command"], stats)
+
+
+def _template(row: sqlite3.Row) -> TemplateStats:
+    return TemplateStats(
+        name=row["name"],
+        digest=row["digest"],
+        ingredients=tuple((name, text) for name, text in json.loads(row["ingredients"])),
+        regions=row["regions"],
+        hits=row["hits"],
+        arities=tuple(tuple(arities) for arities in json.loads(row["arities"])),
+        compiles=row["compiles"],
+        compile_seconds=row["compile_seconds"],
+    )
+
+
+def _dearest_first(templates: Iterable[TemplateStats]) -> tuple[TemplateStats, ...]:
+    return tuple(sorted(templates, key=lambda t: (-t.compile_seconds, -t.regions, t.name, t.digest)))

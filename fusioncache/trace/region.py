@@ -19,6 +19,12 @@ def region_of(fusion: Any) -> Region:
     return _Reader(fusion).read()
 
 
+def outputs_of(fusion: Any) -> list[Any]:
+    """The proxies that a fused call defines. Thunder also lists inputs that merely pass through: these are left out."""
+    inputs = {proxy.name for proxy in fusion.flat_proxy_args}
+    return [proxy for proxy in fusion.flat_proxy_outs if proxy.name not in inputs]
+
+
 class _Reader:
     def __init__(self, fusion: Any):
         self.fusion = fusion
@@ -37,7 +43,7 @@ class _Reader:
         sizes = self._define_sizes(inputs)
         types = tuple(self._type(proxy) for proxy in inputs)
         ops = tuple(self._op(bound_symbol) for bound_symbol in self.fusion.subsymbols)
-        outputs = tuple(self._known(proxy) for proxy in self.fusion.flat_outs)
+        outputs = tuple(self._known(proxy) for proxy in outputs_of(self.fusion))
         return Region(types, ops, outputs, sizes)
 
     def _define(self, proxy: Any) -> None:
@@ -51,7 +57,7 @@ class _Reader:
         for proxy in inputs:
             if isinstance(proxy, TensorProxy):
                 for size in proxy._shape:
-                    if isinstance(size, NumberProxy) and size.name not in self.number:
+                    if isinstance(size, NumberProxy) and size.value != 1 and size.name not in self.number:
                         self._define(size)
         return len(self.number) - before
 
@@ -90,8 +96,15 @@ class _Reader:
             return NumberType(proxy.python_type.__name__)
         if type(proxy) is not TensorProxy:
             raise Bypass(f"a value of type {type(proxy).__name__}")
-        shape = tuple(Ref(self._known(size)) if isinstance(size, NumberProxy) else int(size) for size in proxy._shape)
-        return TensorType(proxy.dtype.full_name, shape, proxy.device.type)
+        return TensorType(proxy.dtype.full_name, tuple(map(self._size, proxy._shape)), proxy.device.type)
+
+    def _size(self, size: Any) -> int | Ref:
+        """A symbolic size that was 1 when traced is a broadcast dimension for Thunder, and so it is here."""
+        from thunder.core.proxies import NumberProxy
+
+        if not isinstance(size, NumberProxy):
+            return int(size)
+        return 1 if size.value == 1 else Ref(self._known(size))
 
 
 def _checked_name(bound_symbol: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fusioncache.cache.call import TemplateCall
 from fusioncache.ir import Binding
+from fusioncache.trace.region import outputs_of
 
 
 def call_of(fusion: Any, binding: Binding, call: TemplateCall) -> list[Any]:
@@ -24,7 +25,7 @@ def call_of(fusion: Any, binding: Binding, call: TemplateCall) -> list[Any]:
         args.insert(0, binding.arities)
     outputs: list[Any] = [None] * len(call.template.graph.outputs)
     copies = []
-    for proxy, slot in zip(fusion.flat_outs, binding.outputs, strict=True):
+    for proxy, slot in zip(outputs_of(fusion), binding.outputs, strict=True):
         if outputs[slot] is None:
             outputs[slot] = proxy
         else:

@@ -23,7 +23,7 @@ from fusioncache.ir import Binding, Bypass, Graph
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Arities, choose_plan
 from fusioncache.trace.maker import Maker, maker_of
-from fusioncache.trace.region import region_of
+from fusioncache.trace.region import outputs_of, region_of
 from fusioncache.trace.rewrite import call_of, rewritten
 
 logger = logging.getLogger("fusioncache")
@@ -71,6 +71,10 @@ class FusionCache(Transform):
     def stats(self) -> Stats:
         """What this transform has done so far."""
         return self._ledger.stats()
+
+    def calls(self) -> tuple[TemplateCall, ...]:
+        """The templates that the traces seen so far call."""
+        return tuple(self._calls.values())
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
@@ -145,7 +149,10 @@ class FusionCache(Transform):
 def _fallback(found: _Found) -> Fallback:
     places = {position: place for place, position in enumerate(found.binding.arguments)}
     inputs = tuple(places.get(position) for position in range(len(found.fusion.args)))
-    outputs = tuple(found.binding.outputs.index(slot) for slot in range(len(found.call.template.graph.outputs)))
+    listed = [proxy.name for proxy in found.fusion.flat_proxy_outs]
+    defined = [listed.index(proxy.name) for proxy in outputs_of(found.fusion)]
+    slots = range(len(found.call.template.graph.outputs))
+    outputs = tuple(defined[found.binding.outputs.index(slot)] for slot in slots)
     return Fallback(found.maker.call, inputs, outputs)
 
 

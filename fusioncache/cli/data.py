@@ -1,0 +1,41 @@
+"""What the commands print as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import click
+
+from fusioncache.cache.record import Run
+from fusioncache.cache.stats import TemplateStats
+
+SCHEMA = 1
+"""Of the JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for who reads it."""
+
+
+def print_json(data: dict[str, Any]) -> None:
+    """Prints an object, with the schema it follows."""
+    click.echo(json.dumps({"schema": SCHEMA, **data}, indent=2))
+
+
+def run_data(run: Run) -> dict[str, Any]:
+    """A run with its counts. ``started`` is in seconds since the epoch."""
+    # Not dataclasses.asdict: it copies fields deeply, and the mapping of bypasses cannot be copied.
+    counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
+    counts["bypasses"] = dict(run.stats.bypasses)
+    return {"id": run.id, "started": run.started, "pid": run.pid, "command": run.command, **counts}
+
+
+def template_data(template: TemplateStats) -> dict[str, Any]:
+    """A template with its counts, without what its key is made of."""
+    return {
+        "digest": template.digest,
+        "name": template.name,
+        "regions": template.regions,
+        "hits": template.hits,
+        "arities": template.arities,
+        "compiles": template.compiles,
+        "compile_seconds": template.compile_seconds,
+    }

@@ -1,0 +1,55 @@
+"""From what a person typed to the one run or template that is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from fusioncache.cache.record import Record, Run
+from fusioncache.cache.stats import TemplateStats
+
+_MOST_NAMED = 10
+
+
+def pick_run(record: Record, prefix: str | None) -> Run:
+    """The run whose id starts with ``prefix``; without one, the newest.
+
+    Raises:
+        click.ClickException: if there is no such run, or several.
+    """
+    runs = record.runs()
+    if not runs:
+        raise click.ClickException(f"{record.path} has no runs: run a model with fusioncache first")
+    if prefix is None:
+        return runs[0]
+    found = [run for run in runs if run.id.startswith(prefix)]
+    if not found:
+        raise click.ClickException(f"no run in {record.path} has an id that starts with {prefix!r}: see 'stats --runs'")
+    if len(found) > 1:
+        raise _ambiguous(prefix, "runs", [run.id for run in found])
+    return found[0]
+
+
+def pick_template(record: Record, prefix: str) -> TemplateStats:
+    """The template whose digest or name is ``prefix``, or else starts with it.
+
+    Raises:
+        click.ClickException: if there is no such template, or several.
+    """
+    found = record.find(prefix)
+    if not found:
+        raise click.ClickException(
+            f"no template in {record.path} has a digest or name that starts with {prefix!r}: see 'fusioncache ls'"
+        )
+    if len(found) > 1:
+        raise _ambiguous(prefix, "templates", [f"{template.digest}  {template.name}" for template in found])
+    return found[0]
+
+
+def _ambiguous(prefix: str, things: str, found: Sequence[str]) -> click.ClickException:
+    named = list(found[:_MOST_NAMED])
+    if len(found) > len(named):
+        named.append(f"and {len(found) - len(named)} more")
+    lines = "".join(f"\n  {one}" for one in named)
+    return click.ClickException(f"{prefix!r} is the start of {len(found)} {things}, give more of one:{lines}")

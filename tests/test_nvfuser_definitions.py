@@ -1,0 +1,159 @@
+"""What nvFuser is asked to compile, without a GPU: real traces for cuda:0, real definitions, nothing executed."""
+
+from __future__ import annotations
+
+import fake_cuda
+import pytest
+from models import fused, recompute
+
+import fusioncache
+from fusioncache.trace.transform import FusionCache
+
+
+def residual(x, *weights):
+    import thunder.torch as ltorch
+
+    for weight in weights:
+        x = x + weight @ ltorch.tanh(x)
+    return x
+
+
+def norm_residual(x, *weights):
+    import thunder.torch as ltorch
+
+    for weight in weights:
+        x = x + weight @ ltorch.rms_norm(x, (x.shape[-1],))
+    return x
+
+
+def shared(function, inputs: int, *, grad: bool, dtype: str = "float32"):
+    """The transform and its traces for a function of square matrices."""
+    traces = fake_cuda.traces(function, [(10, 10)] * inputs, grad=grad, dtype=dtype)
+    with fake_cuda.pretended_gpu():
+        transform = FusionCache(cache=fusioncache.Cache())
+        return transform, [transform.transform_trace_post_optimization(trace) for trace in traces]
+
+
+def definitions(transform: FusionCache) -> set[str]:
+    """The distinct definitions that the calls would ask nvFuser to compile for contiguous tensors."""
+    from fusioncache.backends.nvfuser import contiguous, define
+
+    with fake_cuda.pretended_gpu():
+        return {
+            repr(define(program.graph, contiguous(program.graph)))
+            for call in transform.calls()
+            for arities in call.arities()
+            for program in call.programs(arities)
+        }
+
+
+def plain_definitions(traces) -> set[str]:
+    from fusioncache.backends import nvfuser
+
+    with fake_cuda.pretended_gpu():
+        create = nvfuser.nvfuser_executor().create_fd
+        layout = nvfuser._descriptor((10, 10), (10, 1))
+        return {
+            repr(create(call.subsymbols, [layout] * len(call.args), call.args, call.output))
+            for trace in traces
+            for call in fused(trace)
+        }
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvfuser():
+    fake_cuda.nvfuser_executor()
+
+
+def test_the_definitions_of_a_recomputed_residual_stream_do_not_grow_with_depth():
+    counts = {}
+    for layers in (4, 16, 64):
+        with recompute():
+            transform, traces = shared(residual, 2 * layers + 1, grad=True)
+        stats = transform.stats()
+        assert stats.regions == sum(len(fused(trace)) for trace in traces) == 4 * layers + 1
+        assert not stats.bypasses
+        counts[layers] = (stats.templates, len(definitions(transform)))
+    assert counts[4] == counts[16] == counts[64]
+    assert counts[4] == (5, 7)
+
+
+def test_without_sharing_they_grow():
+    with recompute():
+        few, more = (
+            plain_definitions(fake_cuda.traces(residual, [(10, 10)] * inputs, grad=True)) for inputs in (9, 17)
+        )
+    assert len(more) >= len(few) + 8
+
+
+def test_regions_of_the_recomputed_stream_are_those_of_the_issue():
+    with recompute():
+        _, (forward, _) = shared(residual, 9, grad=True)
+    assert [len(call.args) for call in fused(forward)] == list(range(1, 10))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_templates_of_normed_blocks_do_not_grow_with_depth(dtype):
+    counts = set()
+    for weights in (4, 8):
+        transform, _ = shared(norm_residual, weights + 1, grad=True, dtype=dtype)
+        assert not transform.stats().bypasses
+        counts.add((transform.stats().templates, len(definitions(transform))))
+    assert len(counts) == 1
+
+
+def test_bfloat16_sums_stay_in_float32_between_kernels():
+    with recompute():
+        transform, _ = shared(norm_residual, 17, grad=False, dtype="bfloat16")
+    (stream,) = [call for call in transform.calls() if max(call.arities())[:1] > (8,) and "sum" in call.template.name]
+    programs = stream.programs(max(stream.arities()))
+    assert len(programs) > 2
+    for fold, later in zip(programs, programs[1:], strict=False):
+        assert all(fold.graph.ops[-1].outputs[0].dtype == "float32" for _ in fold.graph.outputs)
+        assert any(type_.dtype == "float32" for type_ in later.graph.inputs)
+
+
+def test_a_definition_says_what_the_region_does():
+    from fusioncache.backends.nvfuser import contiguous, define
+
+    transform, _ = shared(residual, 2, grad=False)
+    (call,) = [call for call in transform.calls() if call.template.name.startswith("residual")]
+    (program,) = call.programs((1,))
+    with fake_cuda.pretended_gpu():
+        text = repr(define(program.graph, contiguous(program.graph)))
+    assert text.count("define_tensor") == 2
+    assert text.count("ops.add") == 1
+    assert text.count("add_output") == 1
+    assert "tanh" not in text
+
+
+def test_other_options_are_another_template():
+    def key(**options):
+        from fusioncache.backends.nvfuser import NvFuser
+
+        with fake_cuda.pretended_gpu():
+            return NvFuser(**options).environment()
+
+    assert key() == key()
+    assert key() != key(enable=["fuse_matmul"]) != key(disable=["fuse_matmul"])
+
+
+def test_an_nvfuser_that_keeps_inputs_is_left_alone():
+    traces = fake_cuda.traces(residual, [(10, 10)] * 3, grad=False)
+    for call in fused(traces[0]):
+        call._call_ctx[call.sym.name].store_inputs = True
+    with fake_cuda.pretended_gpu():
+        transform = FusionCache(cache=fusioncache.Cache())
+        assert transform.transform_trace_post_optimization(traces[0]) is traces[0]
+    assert set(transform.stats().bypasses) == {"nvFuser is told to keep each region's inputs"}
+
+
+def test_symbolic_sizes_are_dynamic_in_the_definition():
+    from fusioncache.backends import nvfuser
+    from fusioncache.ir import Graph, Op, Ref, TensorType
+
+    type_ = TensorType("float32", (Ref(1), 8), "cuda")
+    graph = Graph((type_,), (Op("prims.tanh", (Ref(0),), (type_,)),), (2,), sizes=1)
+    with fake_cuda.pretended_gpu():
+        text = repr(nvfuser.define(graph, [nvfuser._descriptor((5, 8), (8, 1))]))
+    assert "shape=[-1, 8]" in text

@@ -1,0 +1,209 @@
+"""What is read out of a fused call, and what is refused with a reason."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import thunder
+import torch
+from models import fused
+from thunder.core import devices, dtypes, prims
+from thunder.core.proxies import FloatProxy, IntegerProxy, TensorProxy
+from thunder.core.symbol import Symbol
+from thunder.core.trace import TraceCtx, tracectx
+
+import fusioncache
+from fusioncache.ir import Bypass, Const, NumberType, Op, Ref, TensorType
+from fusioncache.trace.region import outputs_of, region_of
+
+F32 = TensorType("float32", (2, 3), "cpu")
+
+
+def fusion_of(build, *shapes, device="cpu", dtype=dtypes.float32):
+    """The call of the fused symbols that ``build`` binds; it returns the outputs."""
+    trace = TraceCtx(None)
+    with tracectx(trace):
+        inputs = [
+            shape if not isinstance(shape, tuple) else TensorProxy(shape=shape, device=devices.Device(device), dtype=dtype)
+            for shape in (shape() if callable(shape) else shape for shape in shapes)
+        ]
+        outputs = build(*inputs)
+    outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
+    symbol = Symbol("region0", meta=None, is_fusion=True)
+    return symbol.bind(*inputs, output=outputs, subsymbols=tuple(trace.bound_symbols))
+
+
+def reason(build, *shapes, **options):
+    with pytest.raises(Bypass) as caught:
+        region_of(fusion_of(build, *shapes, **options))
+    return caught.value.reason
+
+
+def test_types_ops_and_outputs():
+    def build(x, y):
+        product = prims.mul(x, 2.0)
+        return prims.sum(prims.add(product, y), (1,)), product
+
+    region = region_of(fusion_of(build, (2, 3), (2, 3)))
+    assert region.inputs == (F32, F32)
+    assert region.ops[0] == Op("prims.mul", (Ref(0), Const("float", "0x1.0000000000000p+1")), (F32,))
+    assert region.ops[1] == Op("prims.add", (Ref(2), Ref(1)), (F32,))
+    total = region.ops[2]
+    assert (total.name, total.args) == ("prims.sum", (Ref(3), (Const("int", "1"),)))
+    assert total.outputs == (TensorType("float32", (2,), "cpu"),)
+    assert region.outputs == (4, 2)
+
+
+def test_numbers_and_ops_with_several_results():
+    def build(x, exponent):
+        variance, mean = prims.var_mean(prims.pow(x, exponent), (0,), correction=0)
+        return variance, mean
+
+    region = region_of(fusion_of(build, (2, 3), lambda: FloatProxy(value=2.0)))
+    assert region.inputs[1] == NumberType("float")
+    assert [len(op.outputs) for op in region.ops] == [1, 2]
+    assert region.outputs == (3, 4)
+    assert dict(region.ops[1].kwargs)["correction"] == Const("int", "0")
+
+
+def test_a_result_that_nobody_uses_keeps_its_place():
+    fusion = fusion_of(lambda x: prims.var_mean(x, (0,), correction=1)[1], (2, 3))
+    pruned = fusion.subsymbols[0].from_bsym(output=(None, fusion.subsymbols[0].output[1]))
+    region = region_of(fusion.from_bsym(subsymbols=(pruned,)))
+    assert region.ops[0].outputs == (None, TensorType("float32", (3,), "cpu"))
+    assert region.outputs == (2,)
+
+
+def test_symbolic_sizes_are_values():
+    from thunder.common import CompileData, CompileStats
+    from thunder.core.compile_data import compile_data_and_stats
+    from thunder.core.options import CACHE_OPTIONS
+    from thunder.core.proxies import CONSTRAINT
+
+    trace = TraceCtx(None)
+    option = CACHE_OPTIONS.SYMBOLIC_VALUES
+    symbolic = CompileData(fn=print, executors_list=(), cache_option=option, disable_preprocessing=True)
+    with tracectx(trace), compile_data_and_stats(symbolic, CompileStats()):
+        size = IntegerProxy("i0", 5, constraint=CONSTRAINT.DYNAMIC)
+        x = TensorProxy("x", shape=(size, 3), device=devices.Device("cpu"), dtype=dtypes.float32)
+        y = TensorProxy("y", shape=(size,), device=devices.Device("cpu"), dtype=dtypes.float32)
+        z = TensorProxy("z", shape=(size, 4), device=devices.Device("cpu"), dtype=dtypes.float32)
+        subsymbols = (
+            prims.sum.bind(x, (1,), output=y),
+            prims.broadcast_in_dim.bind(y, (size, 4), (0,), output=z),
+        )
+    region = region_of(Symbol("r", meta=None, is_fusion=True).bind(x, output=[z], subsymbols=subsymbols))
+    assert region.sizes == 1
+    assert region.inputs == (TensorType("float32", (Ref(1), 3), "cpu"),)
+    assert region.ops[1].args[1] == (Ref(1), Const("int", "4"))
+
+
+def test_values_that_only_pass_through_are_not_outputs():
+    fusion = fusion_of(lambda x: (prims.sin(x), x), (2, 3))
+    assert len(outputs_of(fusion)) == 1
+    assert len(region_of(fusion).outputs) == 1
+
+
+def test_the_device_type_counts_and_the_index_does_not():
+    one, other = (fusion_of(prims.sin, (2, 3), device=f"cuda:{i}") for i in (0, 1))
+    assert region_of(one) == region_of(other)
+    assert region_of(one) != region_of(fusion_of(prims.sin, (2, 3)))
+
+
+def test_in_place_effects_are_refused():
+    assert reason(lambda x, y: prims.copy_(x, y, grad_enabled=False), (2, 3), (2, 3)) == "in-place effect of prims.copy_"
+
+
+def test_the_state_of_a_random_generator_is_refused():
+    def draw(x):
+        return prims.add(x, prims.uniform((2, 3), 0.0, 1.0, device=x.device, dtype=x.dtype))
+
+    assert reason(draw, (2, 3)) == "random state used by prims.uniform"
+
+
+def test_random_numbers_from_a_seed_are_taken():
+    def draw(x, seed, offset):
+        return prims.uniform_philox((2, 3), 0.0, 1.0, device=x.device, dtype=x.dtype, seed=seed, offset=offset)
+
+    number = lambda: IntegerProxy(value=3)  # noqa: E731
+    assert region_of(fusion_of(draw, (2, 3), number, number)).ops[0].name == "prims.uniform_philox"
+
+
+def test_operations_of_others_are_refused():
+    executor = thunder.extend.OperatorExecutor("others")
+    mine = executor.register_operator("mine", like=lambda x: x, fn=torch.sin)
+    assert reason(lambda x: prims.sin(mine(x)), (2, 3)) == "unknown operation mine"
+
+
+def test_a_symbol_with_a_known_id_and_another_meaning_is_refused():
+    impostor = Symbol("sin", meta=lambda x: x, id=prims.PrimIDs.SIN, is_prim=True)
+    fusion = fusion_of(prims.sin, (2, 3))
+    changed = fusion.subsymbols[0].from_bsym(sym=impostor)
+    with pytest.raises(Bypass, match="unknown operation sin"):
+        region_of(fusion.from_bsym(subsymbols=(changed,)))
+
+
+def test_values_from_nowhere_are_refused():
+    fusion = fusion_of(lambda x: prims.sin(prims.cos(x)), (2, 3))
+    with pytest.raises(Bypass, match="a value from nowhere"):
+        region_of(fusion.from_bsym(subsymbols=fusion.subsymbols[1:]))
+
+
+def test_unknown_literals_are_refused():
+    fusion = fusion_of(lambda x: prims.sum(x, (1,)), (2, 3))
+    changed = fusion.subsymbols[0].from_bsym(args=(fusion.args[0], slice(1)))
+    with pytest.raises(Bypass, match="literal of type slice"):
+        region_of(fusion.from_bsym(subsymbols=(changed,)))
+
+
+def test_other_tensors_than_tensors_are_refused():
+    fusion = fusion_of(prims.sin, (2, 3))
+
+    class Sharded(TensorProxy):
+        pass
+
+    with tracectx(TraceCtx(None)):
+        value = Sharded("s", shape=(2, 3), device=devices.Device("cpu"), dtype=dtypes.float32)
+    with pytest.raises(Bypass, match="a value of type Sharded"):
+        region_of(fusion.from_bsym(args=(value,)))
+
+
+def test_regions_of_unknown_executors_are_refused():
+    from fusioncache.trace.maker import maker_of
+
+    fusion = fusion_of(prims.sin, (2, 3)).from_bsym(_call_ctx={"region0": print})
+    with pytest.raises(Bypass, match="regions of executor SimpleNamespace"):
+        maker_of(fusion.from_bsym(sym=Symbol("region0", is_fusion=True, executor=SimpleNamespace())))
+    with pytest.raises(Bypass, match="a fused call without a function"):
+        maker_of(fusion.from_bsym(_call_ctx={}))
+
+
+def test_thunders_own_torch_compile_regions_keep_their_compiler():
+    from fusioncache.trace.maker import maker_of
+
+    executor = thunder.extend.get_executor("torchcompile")
+    compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=[executor])
+    compiled_trace_only(compiled, torch.randn(4))
+    (fusion,) = fused(thunder.last_traces(compiled)[-1])
+    assert maker_of(fusion).backend == "inductor"
+    assert [op.name for op in region_of(fusion).ops] == ["torch.tanh", "torch.mul"]
+
+
+def compiled_trace_only(compiled, *inputs):
+    """Runs a function with torch.compile doing nothing, for its trace."""
+    with torch.compiler.set_stance("force_eager"):
+        compiled(*inputs)
+
+
+def test_bypasses_are_counted_by_reason_and_leave_the_trace_alone():
+    executor = thunder.extend.get_executor("torchcompile")
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
+    compiled = thunder.jit(
+        lambda x: torch.nn.functional.dropout(x, 0.5), executors=[executor], transforms=[transform]
+    )
+    compiled_trace_only(compiled, torch.randn(4))
+    (fusion,) = fused(thunder.last_traces(compiled)[-1])
+    assert fusion.sym.name.startswith("TorchCompile")
+    assert transform.stats().bypasses == {"random state used by torch.dropout": 1}
+    assert (transform.stats().regions, transform.stats().templates) == (1, 0)
