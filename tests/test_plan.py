@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sketch import residual
+from sketch import Sketch, residual
+
+from fusioncache.ir import TensorType
 
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.expand import fold, inline
@@ -11,19 +13,37 @@ from fusioncache.template.plan import FOLD_WIDTHS, Plan, choose_plan, fold_width
 from fusioncache.template.text import graph_text
 
 
+STREAM = canonicalize(residual(1)).graph
+
+
+def summed(dtype: str):
+    """A stream with a reduction behind it."""
+    s = Sketch()
+    x, a = (s.input(TensorType(dtype, (2, 3), "cpu")) for _ in range(2))
+    total = s.op("add", *(value if dtype == "float32" else s.to(value, "float32") for value in (x, a)))
+    return canonicalize(s.graph(s.op("sum", total, (1,), type_=TensorType("float32", (2,), "cpu")))).graph
+
+
 def test_the_same_few_short_arities_in_every_layer_are_inlined():
-    assert choose_plan((2,), [(2,)] * 40) is Plan.INLINE
-    assert choose_plan((1,), [(1,), (2,)] * 40) is Plan.INLINE
-    assert choose_plan((), [()]) is Plan.INLINE
+    assert choose_plan(STREAM, (2,), [(2,)] * 40) is Plan.INLINE
+    assert choose_plan(STREAM, (1,), [(1,), (2,)] * 40) is Plan.INLINE
+    assert choose_plan(STREAM, (), [()]) is Plan.INLINE
 
 
 def test_many_arities_are_folded():
-    assert choose_plan((1,), [(1,), (2,), (3,)]) is Plan.FOLD
+    assert choose_plan(STREAM, (1,), [(1,), (2,), (3,)]) is Plan.FOLD
 
 
 def test_long_chains_are_folded():
-    assert choose_plan((5,), [(5,)]) is Plan.FOLD
-    assert choose_plan((1, 9), [(1, 9)]) is Plan.FOLD
+    assert choose_plan(STREAM, (5,), [(5,)]) is Plan.FOLD
+    assert choose_plan(STREAM, (1, 9), [(1, 9)]) is Plan.FOLD
+
+
+def test_a_reduction_behind_float32_terms_is_never_folded():
+    """A reduction's order of adding may change with its kernel, and float32 is to keep every bit."""
+    many = [(1,), (2,), (3,)]
+    assert choose_plan(summed("float32"), (3,), many) is Plan.INLINE
+    assert choose_plan(summed("bfloat16"), (3,), many) is Plan.FOLD
 
 
 @pytest.mark.parametrize("arity", range(1, 200))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fusioncache.ir import Arg, Bypass, Const
@@ -38,7 +39,7 @@ def encode(value: Any) -> Const:
     raise Bypass(f"literal of type {type(value).__name__}")
 
 
-def decode(arg: Arg, value_of) -> Any:
+def decode(arg: Arg, value_of: Callable[[int], Any]) -> Any:
     """A constant as Thunder's literal, a value as ``value_of(index)``, a tuple as a tuple of these."""
     import torch
     from thunder.core.devices import Device

@@ -113,7 +113,9 @@ def _architecture() -> str:
 
     if not torch.cuda.is_available():
         return "none"
-    return " ".join(sorted({"sm_{}{}".format(*torch.cuda.get_device_capability(i)) for i in range(torch.cuda.device_count())}))
+    return " ".join(
+        sorted({"sm_{}{}".format(*torch.cuda.get_device_capability(i)) for i in range(torch.cuda.device_count())})
+    )
 
 
 def nvfuser_problem() -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from fusioncache.ir.types import Ref, TensorType, ValueType
 
@@ -88,7 +88,7 @@ Region = Graph
 """A graph as it was found in a trace: inputs and outputs in the order of the fused call."""
 
 
-def map_arg(arg: Arg, rename) -> Arg:
+def map_arg(arg: Arg, rename: Callable[[int], Ref]) -> Arg:
     """The argument with each ``Ref`` replaced by ``rename(index)``."""
     if isinstance(arg, Ref):
         return rename(arg.index)
@@ -97,12 +97,12 @@ def map_arg(arg: Arg, rename) -> Arg:
     return arg
 
 
-def map_type(type_: ValueType | None, rename) -> ValueType | None:
+def map_type[T: ValueType | None](type_: T, rename: Callable[[int], Ref]) -> T:
     """The type with each symbolic size replaced by ``rename(index)``."""
     if not isinstance(type_, TensorType) or not any(isinstance(size, Ref) for size in type_.shape):
         return type_
     shape = tuple(rename(size.index) if isinstance(size, Ref) else size for size in type_.shape)
-    return TensorType(type_.dtype, shape, type_.device)
+    return replace(type_, shape=shape)
 
 
 def refs_in(arg: Arg | ValueType | None, path: str = "") -> Iterator[tuple[str, int]]:
@@ -113,7 +113,9 @@ def refs_in(arg: Arg | ValueType | None, path: str = "") -> Iterator[tuple[str, 
         for position, item in enumerate(arg):
             yield from refs_in(item, f"{path}.{position}")
     elif isinstance(arg, TensorType):
-        yield from refs_in(arg.shape, path)
+        for dimension, size in enumerate(arg.shape):
+            if isinstance(size, Ref):
+                yield f"{path}.{dimension}", size.index
 
 
 def operands(op: Op) -> Iterator[tuple[str, int]]:

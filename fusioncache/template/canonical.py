@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, ValueType, operands, refs_in
+from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, map_type, operands, refs_in
 from fusioncache.template.refine import Edge, canonical_ranks
 from fusioncache.template.residual import Collapsed, collapse
 from fusioncache.template.simplify import Commuting, rename_operands, simplify
@@ -106,7 +106,7 @@ class _Writer:
             written.append(rename_operands(self._sorted(op, first), lambda index: Ref(number[index])))
             number.update({first + position: next_number + position for position in range(len(op.outputs))})
             next_number += len(op.outputs)
-        types = tuple(_renamed_type(self.old.inputs[slot], number) for slot in slots)
+        types = tuple(map_type(self.old.inputs[slot], lambda index: Ref(number[index])) for slot in slots)
         return Graph(types, tuple(written), tuple(number[value] for value in outputs), len(sizes))
 
     def _sorted(self, op: Op, first: int) -> Op:
@@ -126,13 +126,6 @@ class _Writer:
 
     def _is_tensor(self, value: int) -> bool:
         return isinstance(self.old.inputs[value], TensorType)
-
-
-def _renamed_type(type_: ValueType, number: dict[int, int]) -> ValueType:
-    if not isinstance(type_, TensorType):
-        return type_
-    shape = tuple(Ref(number[size.index]) if isinstance(size, Ref) else size for size in type_.shape)
-    return TensorType(type_.dtype, shape, type_.device)
 
 
 def _terms_by_result(collapsed: Collapsed) -> dict[int, tuple[int, ...]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from fusioncache.ir import Const, Graph, Op, Ref, TensorType
+from fusioncache.ir import Const, Graph, Op, Ref, TensorType, ValueType, map_type
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Arities, fold_widths
 from fusioncache.template.simplify import rename_operands
@@ -66,8 +67,8 @@ class Core:
 class Folded:
     """A template compiled in parts: each chain by folds, then the core. The core is the same for every arity.
 
-    Bitwise the same as the region: the chain's order is kept, partial sums between kernels keep the dtype in which the
-    region computes them, and no product crosses from one kernel to another.
+    Bitwise the same as the region as far as ``plan.folding_is_bitwise``: the chain's order is kept, partial sums between
+    kernels keep the dtype in which the region computes them, and no product crosses from one kernel to another.
     """
 
     chains: tuple[ChainFolds, ...]
@@ -85,22 +86,22 @@ def fold(template: Graph, arities: Arities) -> Folded:
 
 
 def _chain_folds(template: Graph, op: Op, terms: range) -> ChainFolds:
-    sum_type, accumulated = template.inputs[_head(op)], op.outputs[0]
+    sum_type = template.inputs[_head(op)]
     folds, start = [], terms.start
     for width in fold_widths(len(terms)):
         folds.append(Fold(_fold_graph(op, sum_type, width), range(start, start + width)))
-        sum_type, start = accumulated, start + width
+        sum_type, start = _sum_type(op), start + width
     return ChainFolds(_head(op), tuple(folds))
 
 
-def _fold_graph(op: Op, sum_type, width: int) -> Graph:
+def _fold_graph(op: Op, sum_type: ValueType, width: int) -> Graph:
     writer = _Writer((sum_type, *[_term_type(op)] * width), 0, 0)
     return writer.graph([writer.sum(op, 0, range(1, width + 1))], renamed=True)
 
 
 def _core(template: Graph) -> Core:
     sums = [first for op, first in template.results() if op.name == RESIDUAL]
-    sum_types = tuple(op.outputs[0] for op in template.ops if op.name == RESIDUAL)
+    sum_types = tuple(_sum_type(op) for op in template.ops if op.name == RESIDUAL)
     writer = _Writer((*template.inputs, *sum_types), len(template.inputs), template.sizes)
     for position, value in enumerate(sums):
         writer.renamed[value] = len(template.inputs) + position
@@ -122,9 +123,15 @@ def _head(op: Op) -> int:
 
 
 def _term_type(op: Op) -> TensorType:
-    accumulated, dtype = op.outputs[0], op.args[1]
-    assert isinstance(accumulated, TensorType) and isinstance(dtype, Const)
-    return TensorType(dtype.text, accumulated.shape, accumulated.device)
+    dtype = op.args[1]
+    assert isinstance(dtype, Const)
+    return replace(_sum_type(op), dtype=dtype.text)
+
+
+def _sum_type(op: Op) -> TensorType:
+    accumulated = op.outputs[0]
+    assert isinstance(accumulated, TensorType)
+    return accumulated
 
 
 def _term_types(template: Graph) -> list[TensorType]:
@@ -134,7 +141,7 @@ def _term_types(template: Graph) -> list[TensorType]:
 class _Writer:
     """Writes a graph op by op, with inputs put in behind the first ``kept`` ones."""
 
-    def __init__(self, inputs: tuple, kept: int, sizes: int):
+    def __init__(self, inputs: tuple[ValueType, ...], kept: int, sizes: int):
         self.sizes = sizes
         added = len(inputs) - kept
         self.renamed = {value: value + (added if value >= kept else 0) for value in range(kept + sizes)}
@@ -149,13 +156,13 @@ class _Writer:
 
     def sum(self, residual: Op, head: int, terms: range) -> int:
         """Writes out a residual chain; returns the number of the sum."""
-        result = self._type(residual.outputs[0])
+        result = self._type(_sum_type(residual))
         total = self._converted(head, result)
         for term in terms:
             total = self._append(Op(ADD, (Ref(total), Ref(self._converted(term, result))), (result,)))
         return total
 
-    def graph(self, outputs, *, renamed: bool = False) -> Graph:
+    def graph(self, outputs: Iterable[int], *, renamed: bool = False) -> Graph:
         """What was written; ``outputs`` are values of the old graph unless ``renamed``."""
         numbers = tuple(value if renamed else self.renamed[value] for value in outputs)
         return Graph(self.inputs, tuple(self.ops), numbers, self.sizes)
@@ -170,8 +177,5 @@ class _Writer:
         self.types.extend(op.outputs)
         return len(self.types) - len(op.outputs)
 
-    def _type(self, type_):
-        if not isinstance(type_, TensorType):
-            return type_
-        shape = tuple(Ref(self.renamed[size.index]) if isinstance(size, Ref) else size for size in type_.shape)
-        return TensorType(type_.dtype, shape, type_.device)
+    def _type[T: ValueType](self, type_: T) -> T:
+        return map_type(type_, lambda index: Ref(self.renamed[index]))

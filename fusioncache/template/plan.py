@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
+from fusioncache.ir import Const, Graph
+from fusioncache.template.vocabulary import RESIDUAL, adds_up_elements
+
 FOLD_WIDTHS = (8, 4, 2, 1)
 """How many terms one fold adds. Few, so that they are soon all compiled: chains of up to 8 terms use every one."""
+
+_EXACT = frozenset({"float32", "float64", "complex64", "complex128"})
 
 INLINE_ARITIES = 2
 INLINE_TERMS = 4
@@ -26,7 +31,7 @@ class Plan(Enum):
 Arities = tuple[int, ...]
 
 
-def choose_plan(arities: Arities, wanted: Iterable[Arities]) -> Plan:
+def choose_plan(template: Graph, arities: Arities, wanted: Iterable[Arities]) -> Plan:
     """The plan for one region.
 
     A model without recompute has one or two short residual adds in a region and asks for the same few arities in every
@@ -34,12 +39,28 @@ def choose_plan(arities: Arities, wanted: Iterable[Arities]) -> Plan:
     depth: then the core is compiled once, however many there are.
 
     Args:
+        template: what the region is one of.
         arities: the number of terms of each chain of the region.
         wanted: the arities of all regions of the trace that have this template.
     """
     few = len(set(wanted)) <= INLINE_ARITIES
     short = all(arity <= INLINE_TERMS for arity in arities)
-    return Plan.INLINE if few and short else Plan.FOLD
+    return Plan.INLINE if (few and short) or not folding_is_bitwise(template) else Plan.FOLD
+
+
+def folding_is_bitwise(template: Graph) -> bool:
+    """Whether the fold plan keeps every bit that it must keep.
+
+    The chain's sum always has the region's bits. But nvFuser schedules a reduction by the number of tensors that its
+    kernel reads, so that one behind the chain may add up its elements in another order. In lower precisions that is
+    taken: two regions of Thunder's own with different numbers of terms differ in the same way. With float32 terms the
+    result is to be bitwise that of the region, and such a template is inlined.
+    """
+    stored_exactly = any(
+        op.name == RESIDUAL and isinstance(op.args[1], Const) and op.args[1].text.rstrip("_") in _EXACT
+        for op in template.ops
+    )
+    return not (stored_exactly and any(adds_up_elements(op.name) for op in template.ops))
 
 
 def fold_widths(arity: int) -> tuple[int, ...]:

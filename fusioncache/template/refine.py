@@ -10,7 +10,7 @@ they are not, two equal regions may get different texts: a missed sharing, never
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 Edge = tuple[int, int, str]
 """From a node to a node it uses, with the place where it uses it."""
@@ -63,7 +63,7 @@ class _Partition:
         """Gives one node of a cell a cell of its own, then refines."""
         self.refine(self._divide(start, [[self.order[start]]])[-1:])
 
-    def refine(self, splitters) -> None:
+    def refine(self, splitters: Iterable[int]) -> None:
         """Splits cells until all nodes of a cell have the same edges to every cell."""
         pending = deque(start for start in splitters if self.size[start])
         waiting = set(pending)

@@ -122,10 +122,12 @@ class _Finder:
         return None
 
     def _sides(self, op: Op) -> tuple[tuple[int, int], ...]:
-        if op.name != ADD or op.kwargs or not all(isinstance(arg, Ref) for arg in op.args):
+        if op.name != ADD or op.kwargs:
             return ()
-        left, right = (arg.index for arg in op.args)
-        return (left, right), (right, left)
+        match op.args:
+            case (Ref(left), Ref(right)):
+                return (left, right), (right, left)
+        return ()
 
     def _is_input(self, value: int) -> bool:
         return value < len(self.graph.inputs) and isinstance(self.graph.inputs[value], TensorType)
@@ -136,10 +138,9 @@ class _Finder:
         if not self._is_input(source):
             return None
         raw, total = self.type[source], add.outputs[0]
-        return source if (raw.shape, raw.device) == (total.shape, total.device) and self._fits(value, add) else None
-
-    def _fits(self, value: int, add: Op) -> bool:
-        return self.type[value] == add.outputs[0]
+        if not isinstance(raw, TensorType) or self.type[value] != total:
+            return None
+        return source if replace(raw, dtype=self.type[value].dtype) == total else None
 
     def _term(self, value: int, add: Op) -> int | None:
         """Like ``_source``, for an operand that is used nowhere else."""

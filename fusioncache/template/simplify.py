@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from fusioncache.ir import Arg, Graph, Op, Ref, map_arg, map_type, operands, refs_in
@@ -64,7 +65,7 @@ def _without_dead_ops(graph: Graph) -> Graph:
     return Graph(graph.inputs, tuple(kept), tuple(renamed[value].index for value in graph.outputs), graph.sizes)
 
 
-def rename_operands(op: Op, rename) -> Op:
+def rename_operands(op: Op, rename: Callable[[int], Ref]) -> Op:
     """The op with each used value replaced by ``rename(index)``."""
     return Op(
         op.name,

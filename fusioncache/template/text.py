@@ -11,7 +11,9 @@ def type_text(type_: ValueType | None, *, anonymous: bool = False) -> str:
         return "_"
     if not anonymous or not isinstance(type_, TensorType):
         return str(type_)
-    return str(TensorType(type_.dtype, tuple(-1 if isinstance(size, Ref) else size for size in type_.shape), type_.device))
+    return str(
+        TensorType(type_.dtype, tuple(-1 if isinstance(size, Ref) else size for size in type_.shape), type_.device)
+    )
 
 
 def graph_text(graph: Graph) -> str:

@@ -39,6 +39,20 @@ _NEVER_A_PRODUCT = frozenset(
 ) | {RESIDUAL}
 
 
+_ADDS_UP = frozenset(
+    f"prims.{name}"
+    for name in (
+        *("sum", "prod", "var", "var_mean", "cumsum", "linear", "matmul", "convolution", "embedding_backward"),
+        *("scatter_add", "index_add", "index_put", "_grouped_mm"),
+    )
+)
+
+
+def adds_up_elements(operation: str) -> bool:
+    """Whether an op adds elements of one tensor in an order that the compiler chooses anew for every kernel."""
+    return operation in _ADDS_UP or not (operation.startswith("prims.") or operation == RESIDUAL)
+
+
 def products(operation: str, operand_is_product: bool) -> bool:
     """Whether an op's result may be the direct result of a multiplication, inside one kernel.
 

@@ -97,7 +97,8 @@ class FusionCache(Transform):
         replacements = {}
         for region in found:
             arities, call = region.binding.arities, region.call
-            call.allow(arities, choose_plan(arities, wanted[call.template.name]), _fallback(region))
+            plan = choose_plan(call.template.graph, arities, wanted[call.template.name])
+            call.allow(arities, plan, _fallback(region))
             replacements[region.position] = call_of(region.fusion, region.binding, call)
         return rewritten(trace, replacements, start) if replacements else trace
 
@@ -157,5 +158,7 @@ def _fallback(found: _Found) -> Fallback:
 
 
 def _device(fusion: Any) -> str:
-    devices = {proxy.device.type for proxy in [*fusion.flat_proxy_args, *fusion.flat_proxy_outs] if hasattr(proxy, "device")}
+    devices = {
+        proxy.device.type for proxy in [*fusion.flat_proxy_args, *fusion.flat_proxy_outs] if hasattr(proxy, "device")
+    }
     return "cuda" if "cuda" in devices else "cpu"

@@ -1,0 +1,79 @@
+"""The shape of the house: imports run one way, template/ is pure, importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "fusioncache"
+MAY_IMPORT = {
+    "ir": set(),
+    "template": {"ir"},
+    "cache": {"ir", "template"},
+    "backends": {"ir"},
+    "trace": {"ir", "template", "cache", "backends"},
+    "cli": {"cache"},
+}
+KNOW_TORCH = {"cache/call.py", "cache/entry.py"}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+FILES = sorted(path for folder in MAY_IMPORT for path in (PACKAGE / folder).glob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_one_way(path):
+    folder = path.parent.name
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("fusioncache.")}
+    assert used <= MAY_IMPORT[folder] | {folder}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_trace_and_backends_know_thunder_and_torch(path):
+    roots = {name.split(".")[0] for name in imports(path)}
+    if path.parent.name in ("trace", "backends"):
+        return
+    assert not roots & {"thunder", "nvfuser_direct", "numpy"}
+    if str(path.relative_to(PACKAGE)) not in KNOW_TORCH:
+        assert "torch" not in roots
+
+
+def in_new_process(program: str) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent).stdout
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    program = (
+        "import sys, fusioncache; print(sorted({'torch', 'thunder', 'rich', 'click', 'sqlite3'} & set(sys.modules)))"
+    )
+    assert in_new_process(program) == "[]\n"
+
+
+@pytest.mark.parametrize("order", ["fusioncache, thunder", "thunder, fusioncache"])
+def test_thunder_knows_the_executor_whichever_is_imported_first(order):
+    program = f"import {order}; print(thunder.get_executor('fusioncache').name)"
+    assert in_new_process(program).splitlines()[-1] == "fusioncache"
+
+
+def test_unknown_names_are_refused():
+    import fusioncache
+
+    with pytest.raises(AttributeError, match="module 'fusioncache' has no attribute 'Cash'"):
+        fusioncache.Cash
+    assert set(fusioncache.__all__) <= set(dir(fusioncache))
+    for name in fusioncache.__all__:
+        assert getattr(fusioncache, name) is not None
