@@ -32,15 +32,16 @@ def nvfuser_executor() -> Any:
         return nvfuser.nvfuser_executor().ex
 
 
-def traces(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], *, grad: bool, dtype: str = "float32") -> list:
+def traces(
+    function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], *, grad: bool, dtype: str = "float32"
+) -> list:
     """The forward trace, and with ``grad`` the backward trace, of a function of tensors on ``cuda:0``.
 
     The same passes, in the same order, as in ``thunder.jit``, up to the transforms after optimization.
     """
     import thunder
-    from thunder.common import CompileData, CompileStats
+    from thunder.common import CompileData, CompileStats, transform_for_execution
     from thunder.common import trace as thunder_trace
-    from thunder.common import transform_for_execution
     from thunder.core import devices, dtypes
     from thunder.core.compile_data import compile_data_and_stats
     from thunder.core.proxies import TensorProxy

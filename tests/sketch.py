@@ -11,8 +11,9 @@ import numpy as np
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType, operands
 from fusioncache.template.canonical import Canonical
 from fusioncache.template.expand import fold, inline
-from fusioncache.template.simplify import Commuting, rename_operands
+from fusioncache.template.simplify import Commuting
 from fusioncache.template.vocabulary import CONVERT
+from fusioncache.template.writer import rename_operands
 
 TYPE = TensorType("float32", (2, 3), "cpu")
 
@@ -36,19 +37,21 @@ class Sketch:
         encoded = tuple(map(literal, args))
         if type_ is None:
             type_ = next((self.types[arg.index] for arg in encoded if isinstance(arg, Ref)), TYPE)
-        self.ops.append(Op(f"prims.{name}", encoded, (type_,), tuple(sorted((k, literal(v)) for k, v in kwargs.items()))))
+        self.ops.append(
+            Op(f"prims.{name}", encoded, (type_,), tuple(sorted((k, literal(v)) for k, v in kwargs.items())))
+        )
         self.types.append(type_)
         return Ref(len(self.types) - 1)
 
     def to(self, value: Ref, dtype: str) -> Ref:
         old = self.types[value.index]
         assert isinstance(old, TensorType)
-        return self.op("convert_element_type", value, Const("dtype", dtype), type_=TensorType(dtype, old.shape, old.device))
+        return self.op(
+            "convert_element_type", value, Const("dtype", dtype), type_=TensorType(dtype, old.shape, old.device)
+        )
 
     def graph(self, *outputs: Ref) -> Graph:
-        return Graph(
-            tuple(self.types[: self.inputs]), tuple(self.ops), tuple(output.index for output in outputs)
-        )
+        return Graph(tuple(self.types[: self.inputs]), tuple(self.ops), tuple(output.index for output in outputs))
 
 
 def literal(value: Any) -> Arg:

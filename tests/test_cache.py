@@ -242,7 +242,7 @@ def test_a_fallback_runs_in_the_templates_terms():
             raise RuntimeError("broken")
 
     s = Sketch()
-    x, unused, y = s.input(), s.input(), s.input()
+    x, _unused, y = s.input(), s.input(), s.input()
     region = s.graph(s.op("tanh", y), s.op("sub", x, y))
     call, binding, ledger, _ = call_of(region, compiler=Broken())
     place = {position: index for index, position in enumerate(binding.arguments)}

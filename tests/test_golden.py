@@ -16,21 +16,28 @@ def text(graph) -> str:
 
 
 def test_a_residual_stream():
-    assert text(residual(3)) == text(residual(30)) == """\
+    assert (
+        text(residual(3))
+        == text(residual(30))
+        == """\
 input %0: float32[2, 3] cpu
 %1: float32[2, 3] cpu = residual(%0, dtype:float32)
 %2: float32[2, 3] cpu = prims.tanh(%1)
 output %2
 """
+    )
 
 
 def test_a_residual_stream_stored_in_bfloat16():
-    assert text(residual(3, dtype="bfloat16")) == """\
+    assert (
+        text(residual(3, dtype="bfloat16"))
+        == """\
 input %0: bfloat16[2, 3] cpu
 %1: float32[2, 3] cpu = residual(%0, dtype:bfloat16)
 %2: float32[2, 3] cpu = prims.tanh(%1)
 output %2
 """
+    )
 
 
 def rms_norm():
@@ -45,7 +52,9 @@ def rms_norm():
 
 
 def test_a_norm_after_a_residual_add():
-    assert text(rms_norm()) == """\
+    assert (
+        text(rms_norm())
+        == """\
 input %0: float32[2, 3] cpu
 input %1: float32[3] cpu
 %2: float32[2, 3] cpu = residual(%0, dtype:float32)
@@ -61,6 +70,7 @@ input %1: float32[3] cpu
 output %11
 output %2
 """
+    )
 
 
 def test_constants_and_attributes_stand_in_ingredients_of_their_own():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import fake_cuda
 import pytest
 from models import fused, recompute
@@ -108,7 +110,7 @@ def test_bfloat16_sums_stay_in_float32_between_kernels():
     (stream,) = [call for call in transform.calls() if max(call.arities())[:1] > (8,) and "sum" in call.template.name]
     programs = stream.programs(max(stream.arities()))
     assert len(programs) > 2
-    for fold, later in zip(programs, programs[1:], strict=False):
+    for fold, later in itertools.pairwise(programs):
         assert all(fold.graph.ops[-1].outputs[0].dtype == "float32" for _ in fold.graph.outputs)
         assert any(type_.dtype == "float32" for type_ in later.graph.inputs)
 

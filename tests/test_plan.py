@@ -6,12 +6,10 @@ import pytest
 from sketch import Sketch, residual
 
 from fusioncache.ir import TensorType
-
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.expand import fold, inline
 from fusioncache.template.plan import FOLD_WIDTHS, Plan, choose_plan, fold_widths
 from fusioncache.template.text import graph_text
-
 
 STREAM = canonicalize(residual(1)).graph
 

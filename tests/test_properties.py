@@ -51,7 +51,9 @@ def numbers(graph: Graph, seed: int) -> list[np.ndarray]:
 def same_bits(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     # Which NaN comes of two NaNs depends on their order; every other bit counts.
     return all(
-        a.dtype == b.dtype and (np.isnan(a) == np.isnan(b)).all() and a[~np.isnan(a)].tobytes() == b[~np.isnan(b)].tobytes()
+        a.dtype == b.dtype
+        and (np.isnan(a) == np.isnan(b)).all()
+        and a[~np.isnan(a)].tobytes() == b[~np.isnan(b)].tobytes()
         for a, b in zip(one, other, strict=True)
     )
 

@@ -25,7 +25,9 @@ def fusion_of(build, *shapes, device="cpu", dtype=dtypes.float32):
     trace = TraceCtx(None)
     with tracectx(trace):
         inputs = [
-            shape if not isinstance(shape, tuple) else TensorProxy(shape=shape, device=devices.Device(device), dtype=dtype)
+            shape
+            if not isinstance(shape, tuple)
+            else TensorProxy(shape=shape, device=devices.Device(device), dtype=dtype)
             for shape in (shape() if callable(shape) else shape for shape in shapes)
         ]
         outputs = build(*inputs)
@@ -112,7 +114,9 @@ def test_the_device_type_counts_and_the_index_does_not():
 
 
 def test_in_place_effects_are_refused():
-    assert reason(lambda x, y: prims.copy_(x, y, grad_enabled=False), (2, 3), (2, 3)) == "in-place effect of prims.copy_"
+    assert (
+        reason(lambda x, y: prims.copy_(x, y, grad_enabled=False), (2, 3), (2, 3)) == "in-place effect of prims.copy_"
+    )
 
 
 def test_the_state_of_a_random_generator_is_refused():
@@ -199,9 +203,7 @@ def compiled_trace_only(compiled, *inputs):
 def test_bypasses_are_counted_by_reason_and_leave_the_trace_alone():
     executor = thunder.extend.get_executor("torchcompile")
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
-    compiled = thunder.jit(
-        lambda x: torch.nn.functional.dropout(x, 0.5), executors=[executor], transforms=[transform]
-    )
+    compiled = thunder.jit(lambda x: torch.nn.functional.dropout(x, 0.5), executors=[executor], transforms=[transform])
     compiled_trace_only(compiled, torch.randn(4))
     (fusion,) = fused(thunder.last_traces(compiled)[-1])
     assert fusion.sym.name.startswith("TorchCompile")

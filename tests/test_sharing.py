@@ -172,9 +172,7 @@ def changed(change: Callable[[Sketch, Ref, Ref], Ref]) -> Graph:
         pytest.param(
             binary("mul"), binary("mul", type_=TensorType("float64", (2, 3), "cpu")), id="dtype of all values"
         ),
-        pytest.param(
-            binary("mul"), binary("mul", type_=TensorType("float32_", (2, 3), "cpu")), id="weak dtype"
-        ),
+        pytest.param(binary("mul"), binary("mul", type_=TensorType("float32_", (2, 3), "cpu")), id="weak dtype"),
         pytest.param(binary("mul"), binary("mul", type_=TensorType("float32", (2, 4), "cpu")), id="size"),
         pytest.param(binary("mul"), binary("mul", type_=TensorType("float32", (2, 3, 1), "cpu")), id="rank"),
         pytest.param(binary("mul"), binary("mul", type_=TensorType("float32", (2, 3), "cuda")), id="device type"),
@@ -184,7 +182,9 @@ def changed(change: Callable[[Sketch, Ref, Ref], Ref]) -> Graph:
             id="broadcast",
         ),
         pytest.param(
-            changed(lambda s, x, y: s.op("sub", x, y)), changed(lambda s, x, y: s.op("sub", x, x)), id="f(x, y) and f(x, x)"
+            changed(lambda s, x, y: s.op("sub", x, y)),
+            changed(lambda s, x, y: s.op("sub", x, x)),
+            id="f(x, y) and f(x, x)",
         ),
         pytest.param(
             changed(lambda s, x, y: s.op("add", x, y)), changed(lambda s, x, y: s.op("add", x, x)), id="x + y and x + x"

@@ -73,7 +73,7 @@ def test_unknown_names_are_refused():
     import fusioncache
 
     with pytest.raises(AttributeError, match="module 'fusioncache' has no attribute 'Cash'"):
-        fusioncache.Cash
+        _ = fusioncache.Cash
     assert set(fusioncache.__all__) <= set(dir(fusioncache))
     for name in fusioncache.__all__:
         assert getattr(fusioncache, name) is not None

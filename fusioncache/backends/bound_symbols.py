@@ -14,7 +14,7 @@ from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType, ValueType
 
 @dataclass(frozen=True, slots=True)
 class BoundGraph:
-    """A graph in Thunder's terms: ``inputs`` and ``outputs`` are proxies, ``bound_symbols`` lead from these to those."""
+    """A graph in Thunder's terms: ``bound_symbols`` lead from the proxies ``inputs`` to the proxies ``outputs``."""
 
     inputs: tuple[Any, ...]
     bound_symbols: tuple[Any, ...]

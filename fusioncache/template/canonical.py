@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, map_type, operands, refs_in
 from fusioncache.template.refine import Edge, canonical_ranks
 from fusioncache.template.residual import Collapsed, collapse
-from fusioncache.template.simplify import Commuting, rename_operands, simplify
+from fusioncache.template.simplify import Commuting, simplify
 from fusioncache.template.text import type_text
 from fusioncache.template.vocabulary import RESIDUAL
+from fusioncache.template.writer import rename_operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ def _edges(graph: Graph, node_of: dict[int, int], commutes: set[int]) -> Iterato
 
 
 def _colours(graph: Graph, edges: list[Edge], nodes: list[int]) -> list[str]:
-    """A digest for each node of all that is below it, of which of its results are outputs, and of all that is above it."""
+    """A digest for each node: of all that is below it, of which results are outputs, and of all that is above it."""
     below: list[list[tuple[int, str]]] = [[] for _ in nodes]
     above: list[list[tuple[int, str]]] = [[] for _ in nodes]
     for user, used, label in edges:

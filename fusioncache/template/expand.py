@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType, ValueType, map_type
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Arities, fold_widths
-from fusioncache.template.simplify import rename_operands
 from fusioncache.template.vocabulary import ADD, CONVERT, RESIDUAL
+from fusioncache.template.writer import GraphWriter
 
 
 def inline(template: Graph, arities: Arities) -> Graph:
@@ -17,17 +16,17 @@ def inline(template: Graph, arities: Arities) -> Graph:
 
     Inputs: the template's, then the terms, chain by chain. Bitwise the same as the region.
     """
-    term_types = _term_types(template)
-    terms = [type_ for type_, arity in zip(term_types, arities, strict=True) for _ in range(arity)]
-    writer = _Writer((*template.inputs, *terms), len(template.inputs), template.sizes)
-    next_term, chain = len(template.inputs), 0
+    residuals = [op for op in template.ops if op.name == RESIDUAL]
+    terms = [_term_type(op) for op, arity in zip(residuals, arities, strict=True) for _ in range(arity)]
+    writer = GraphWriter(template, tuple(terms))
+    next_term, waiting = len(template.inputs), iter(arities)
     for op, first in template.results():
         if op.name != RESIDUAL:
             writer.copy(op, first)
             continue
-        numbers = range(next_term, next_term + arities[chain])
-        writer.renamed[first] = writer.sum(op, writer.renamed[_head(op)], numbers)
-        next_term, chain = numbers.stop, chain + 1
+        numbers = range(next_term, next_term + next(waiting))
+        writer.move(first, _write_sum(writer, op, writer.new(_head(op)).index, numbers))
+        next_term = numbers.stop
     return writer.graph(template.outputs)
 
 
@@ -67,8 +66,8 @@ class Core:
 class Folded:
     """A template compiled in parts: each chain by folds, then the core. The core is the same for every arity.
 
-    Bitwise the same as the region as far as ``plan.folding_is_bitwise``: the chain's order is kept, partial sums between
-    kernels keep the dtype in which the region computes them, and no product crosses from one kernel to another.
+    Bitwise the same as the region as far as ``plan.folding_is_bitwise``: the chain's order is kept, partial sums
+    between kernels keep the dtype in which the region computes them, and no product crosses into another kernel.
     """
 
     chains: tuple[ChainFolds, ...]
@@ -95,16 +94,33 @@ def _chain_folds(template: Graph, op: Op, terms: range) -> ChainFolds:
 
 
 def _fold_graph(op: Op, sum_type: ValueType, width: int) -> Graph:
-    writer = _Writer((sum_type, *[_term_type(op)] * width), 0, 0)
-    return writer.graph([writer.sum(op, 0, range(1, width + 1))], renamed=True)
+    writer = GraphWriter(Graph((sum_type, *[_term_type(op)] * width), (), ()))
+    writer.move(0, _write_sum(writer, op, 0, range(1, width + 1)))
+    return writer.graph([0])
+
+
+def _write_sum(writer: GraphWriter, residual: Op, head: int, terms: range) -> int:
+    """Writes out a residual chain on values of the new graph; returns the number of the sum."""
+    result = map_type(_sum_type(residual), writer.new)
+
+    def converted(value: int) -> Ref:
+        type_ = writer.types[value]
+        if isinstance(type_, TensorType) and type_.dtype == result.dtype:
+            return Ref(value)
+        return Ref(writer.append(Op(CONVERT, (Ref(value), Const("dtype", result.dtype)), (result,))))
+
+    total = converted(head)
+    for term in terms:
+        total = Ref(writer.append(Op(ADD, (total, converted(term)), (result,))))
+    return total.index
 
 
 def _core(template: Graph) -> Core:
     sums = [first for op, first in template.results() if op.name == RESIDUAL]
     sum_types = tuple(_sum_type(op) for op in template.ops if op.name == RESIDUAL)
-    writer = _Writer((*template.inputs, *sum_types), len(template.inputs), template.sizes)
+    writer = GraphWriter(template, sum_types)
     for position, value in enumerate(sums):
-        writer.renamed[value] = len(template.inputs) + position
+        writer.move(value, len(template.inputs) + position)
     for op, first in template.results():
         if op.name != RESIDUAL:
             writer.copy(op, first)
@@ -132,50 +148,3 @@ def _sum_type(op: Op) -> TensorType:
     accumulated = op.outputs[0]
     assert isinstance(accumulated, TensorType)
     return accumulated
-
-
-def _term_types(template: Graph) -> list[TensorType]:
-    return [_term_type(op) for op in template.ops if op.name == RESIDUAL]
-
-
-class _Writer:
-    """Writes a graph op by op, with inputs put in behind the first ``kept`` ones."""
-
-    def __init__(self, inputs: tuple[ValueType, ...], kept: int, sizes: int):
-        self.sizes = sizes
-        added = len(inputs) - kept
-        self.renamed = {value: value + (added if value >= kept else 0) for value in range(kept + sizes)}
-        self.inputs = tuple(self._type(type_) for type_ in inputs)
-        self.types: list = [*self.inputs, *[None] * sizes]
-        self.ops: list[Op] = []
-
-    def copy(self, op: Op, first: int) -> None:
-        """Writes an op of the old graph."""
-        number = self._append(rename_operands(op, lambda index: Ref(self.renamed[index])))
-        self.renamed.update({first + position: number + position for position in range(len(op.outputs))})
-
-    def sum(self, residual: Op, head: int, terms: range) -> int:
-        """Writes out a residual chain; returns the number of the sum."""
-        result = self._type(_sum_type(residual))
-        total = self._converted(head, result)
-        for term in terms:
-            total = self._append(Op(ADD, (Ref(total), Ref(self._converted(term, result))), (result,)))
-        return total
-
-    def graph(self, outputs: Iterable[int], *, renamed: bool = False) -> Graph:
-        """What was written; ``outputs`` are values of the old graph unless ``renamed``."""
-        numbers = tuple(value if renamed else self.renamed[value] for value in outputs)
-        return Graph(self.inputs, tuple(self.ops), numbers, self.sizes)
-
-    def _converted(self, value: int, to: TensorType) -> int:
-        if self.types[value].dtype == to.dtype:
-            return value
-        return self._append(Op(CONVERT, (Ref(value), Const("dtype", to.dtype)), (to,)))
-
-    def _append(self, op: Op) -> int:
-        self.ops.append(op)
-        self.types.extend(op.outputs)
-        return len(self.types) - len(op.outputs)
-
-    def _type[T: ValueType](self, type_: T) -> T:
-        return map_type(type_, lambda index: Ref(self.renamed[index]))

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType, operands
-from fusioncache.template.simplify import rename_operands
 from fusioncache.template.vocabulary import ADD, CONVERT, RESIDUAL
+from fusioncache.template.writer import GraphWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +43,17 @@ def collapse(graph: Graph) -> Collapsed:
     """
     chains = _chains(graph)
     inside = _partial_sums(graph, chains)
-    renamed: dict[int, Ref] = {value: Ref(value) for value in range(graph.first_result)}
-    ops: list[Op] = []
+    writer = GraphWriter(graph)
     terms: list[tuple[int, ...]] = []
-    number = graph.first_result
     for op, first in graph.results():
-        if first in inside:
-            continue
-        if op.name == RESIDUAL:
-            terms.append(())
-        if first in chains:
-            chain = chains[first]
-            terms.append(chain.terms)
+        chain = chains.get(first)
+        if chain is not None:
             op = Op(RESIDUAL, (Ref(chain.head), Const("dtype", chain.term)), op.outputs)
-        ops.append(rename_operands(op, renamed.__getitem__))
-        for position in range(len(op.outputs)):
-            renamed[first + position] = Ref(number + position)
-        number += len(op.outputs)
-    outputs = tuple(renamed[value].index for value in graph.outputs)
-    return Collapsed(Graph(graph.inputs, tuple(ops), outputs, graph.sizes), tuple(terms))
+        if op.name == RESIDUAL:
+            terms.append(chain.terms if chain else ())
+        if first not in inside:
+            writer.copy(op, first)
+    return Collapsed(writer.graph(graph.outputs), tuple(terms))
 
 
 def _chains(graph: Graph) -> dict[int, Chain]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from fusioncache.ir import Arg, Graph, Op, Ref, map_arg, map_type, operands, refs_in
+from fusioncache.ir import Arg, Graph, Op, Ref, operands, refs_in
 from fusioncache.template.vocabulary import ADD, COMMUTATIVE, IDENTITY, NEVER_MERGED, products
+from fusioncache.template.writer import GraphWriter
 
 
 def simplify(graph: Graph) -> Graph:
@@ -16,67 +16,60 @@ def simplify(graph: Graph) -> Graph:
 
     Bitwise the same: no op is replaced by another, and none is computed from other operands.
     """
-    renamed: dict[int, int] = {value: value for value in range(graph.first_result)}
-    seen: dict[Op, int] = {}
-    kept: list[Op] = []
-    commuting = Commuting(graph.first_result)
-    number = graph.first_result
-    outputs = set(graph.outputs)
+    return _without_dead_ops(_without_duplicates(_without_identities(graph)))
 
+
+def _without_identities(graph: Graph) -> Graph:
+    """Forwards the operand of each identity, but for an input that leaves as it came: that is a copy."""
+    leaving = set(graph.outputs)
+    writer = GraphWriter(graph)
     for op, first in graph.results():
-        op = rename_operands(op, lambda index: Ref(renamed[index]))
-        if op.name in IDENTITY and isinstance(op.args[0], Ref):
-            leaves_as_it_came = op.args[0].index < graph.first_result and first in outputs
-            if not leaves_as_it_came:
-                renamed[first] = op.args[0].index
-                continue
-        signature = commuting.sorted(op)
-        duplicate = None if op.name in NEVER_MERGED else seen.get(signature)
-        target = number if duplicate is None else duplicate
-        for position in range(len(op.outputs)):
-            renamed[first + position] = target + position
-        if duplicate is None:
-            seen[signature] = number
-            kept.append(op)
-            commuting.define(op)
-            number += len(op.outputs)
+        operand = _forwarded(writer.renamed(op))
+        if operand is None or (operand < graph.first_result and first in leaving):
+            writer.copy(op, first)
+        else:
+            writer.move(first, operand)
+    return writer.graph(graph.outputs)
 
-    return _without_dead_ops(
-        Graph(graph.inputs, tuple(kept), tuple(renamed[value] for value in graph.outputs), graph.sizes)
-    )
+
+def _forwarded(op: Op) -> int | None:
+    match op.args:
+        case (Ref(operand),) if op.name in IDENTITY:
+            return operand
+    return None
+
+
+def _without_duplicates(graph: Graph) -> Graph:
+    seen: dict[Op, int] = {}
+    commuting = Commuting(graph.first_result)
+    writer = GraphWriter(graph)
+    for op, first in graph.results():
+        op = writer.renamed(op)
+        signature = commuting.sorted(op)
+        known = None if op.name in NEVER_MERGED else seen.get(signature)
+        if known is None:
+            known = seen[signature] = writer.append(op)
+            commuting.define(op)
+        writer.move(first, known, len(op.outputs))
+    return writer.graph(graph.outputs)
 
 
 def _without_dead_ops(graph: Graph) -> Graph:
     live = set(graph.outputs)
     for op, first in reversed(list(graph.results())):
-        if any(first + position in live for position in range(len(op.outputs))):
+        if not live.isdisjoint(range(first, first + len(op.outputs))):
             live.update(index for _, index in operands(op))
-    renamed = {value: Ref(value) for value in range(graph.first_result)}
-    kept: list[Op] = []
-    number = graph.first_result
+    writer = GraphWriter(graph)
     for op, first in graph.results():
-        numbers = range(first, first + len(op.outputs))
-        if not any(value in live for value in numbers):
-            continue
-        outputs = tuple(type_ if value in live else None for value, type_ in zip(numbers, op.outputs, strict=True))
-        kept.append(rename_operands(replace(op, outputs=outputs), renamed.__getitem__))
-        renamed.update({value: Ref(number + position) for position, value in enumerate(numbers)})
-        number += len(op.outputs)
-    return Graph(graph.inputs, tuple(kept), tuple(renamed[value].index for value in graph.outputs), graph.sizes)
-
-
-def rename_operands(op: Op, rename: Callable[[int], Ref]) -> Op:
-    """The op with each used value replaced by ``rename(index)``."""
-    return Op(
-        op.name,
-        tuple(map_arg(arg, rename) for arg in op.args),
-        tuple(map_type(type_, rename) for type_ in op.outputs),
-        tuple((name, map_arg(arg, rename)) for name, arg in op.kwargs),
-    )
+        kept = [first + place in live for place in range(len(op.outputs))]
+        if any(kept):
+            outputs = tuple(type_ if keep else None for type_, keep in zip(op.outputs, kept, strict=True))
+            writer.copy(replace(op, outputs=outputs), first)
+    return writer.graph(graph.outputs)
 
 
 class Commuting:
-    """Knows of each op of a graph, defined in order, whether its two operands may change places without changing bits."""
+    """Knows of each op of a graph, defined in order, whether its operands may change places without changing bits."""
 
     def __init__(self, inputs: int):
         self._product = [False] * inputs
