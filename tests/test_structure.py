@@ -77,3 +77,10 @@ def test_unknown_names_are_refused():
     assert set(fusioncache.__all__) <= set(dir(fusioncache))
     for name in fusioncache.__all__:
         assert getattr(fusioncache, name) is not None
+
+
+@pytest.mark.parametrize(
+    "use", ["fusioncache.executors()", "fusioncache.FusionCache(backend='eager')", "fusioncache.Plugin()"]
+)
+def test_thunder_need_not_be_imported_first(use):
+    assert in_new_process(f"import fusioncache; print(bool({use}))").splitlines()[-1] == "True"

@@ -40,7 +40,7 @@ def _copy(source: Any, target: Any) -> Any:
     import torch
     from thunder.core.symbol import Symbol
 
-    return Symbol("clone", meta=None, is_fusion=True).bind(source, output=target, _call_ctx={"clone": torch.clone})
+    return Symbol("clone", meta=None).bind(source, output=target, _call_ctx={"clone": torch.clone})
 
 
 def rewritten(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:

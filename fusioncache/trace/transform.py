@@ -85,8 +85,8 @@ class FusionCache(Transform):
             self._failed("a trace", error)
             return trace
         finally:
-            self._ledger.canonicalized(time.perf_counter() - start)
             self.cache.save()
+            self._ledger.canonicalized(time.perf_counter() - start)
 
     def _transform(self, trace: Any, start: float) -> Any:
         regions = (self._find(position, symbol) for position, symbol in enumerate(trace.bound_symbols))

@@ -1,0 +1,61 @@
+# make setup    a .venv with everything        make bench    the benchmark, a table and build/bench.svg
+# make test     all tests                      make check    lint, format and types
+# make overhead host time of a call            make clean    removes .venv and build
+#
+# PYTHON names the Python 3.12 to use, if the one that is found is the wrong one.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup test check bench overhead clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made-from-pyproject
+# nvFuser's wheel is built against torch 2.10.
+TORCH := 2.10.0
+PYTHON ?=
+
+help:
+	@sed -n '1,5s/^# \{0,1\}//p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null; then \
+	  python=$$($(FIND_PYTHON)); echo "making $(VENV) with $$($$python --version)"; $$python -m venv --clear $(VENV); \
+	fi
+	$(BIN)/python -m pip install --quiet "torch==$(TORCH)" -e ".[nvfuser,bench,dev]"
+	@touch $@
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	@mkdir -p build
+	$(BIN)/python benchmarks/compile_scaling.py --model residual --recompute --json build/bench.json --plot build/bench.svg
+
+overhead: $(STAMP)
+	@mkdir -p build
+	$(BIN)/python benchmarks/call_overhead.py --json build/overhead.json
+
+clean:
+	rm -rf $(VENV) build
+
+# Prints the path of a Python 3.12 that runs. A shim of pyenv runs only where its version is the chosen one, so that
+# pyenv's own installations are looked at as well.
+define FIND_PYTHON
+  for python in $(PYTHON) python3.12 python3 $$( \
+      for version in $$(pyenv versions --bare 2>/dev/null | grep '^3\.12' || true); do \
+        echo "$$(pyenv prefix $$version)/bin/python3.12"; done); do \
+    if "$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null; then \
+      "$$python" -c 'import sys; print(sys.executable)'; exit 0; fi; \
+  done; \
+  echo "no Python 3.12 was found, the one version with wheels of nvFuser: install it, or name it with PYTHON=..." >&2; \
+  exit 1
+endef

@@ -1,0 +1,1 @@
+"""Measurements of what fusioncache gains and costs."""

@@ -1,0 +1,117 @@
+"""How long a model takes to its first step, and how much of that is compiling, as it gets deeper.
+
+Every point is measured in a fresh process with empty cache directories. ``benchmarks/worker.py`` says what the seconds
+mean. Options that are not given follow from the hardware.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import plot, processes, report, scaling
+from benchmarks.options import Layers, Modes, NewFile
+from benchmarks.spec import MODELS, MODES, Spec
+
+SCHEMA = 1
+
+
+@click.command(context_settings={"show_default": True}, help=__doc__)
+@click.option("--model", type=click.Choice(MODELS), default="residual", help="What is compiled.")
+@click.option("--layers", type=Layers(), help="As in 1,2,4,8.  [default: to 16, with a GPU to 32]")
+@click.option("--modes", type=Modes(MODES), help="As in cached,uncached.  [default: all that work here]")
+@click.option("--recompute/--no-recompute", default=None, help="As NVIDIA/Fuser#2916.  [default: for residual]")
+@click.option("--grad/--no-grad", default=None, help="Include a backward pass.  [default: with a GPU]")
+@click.option("--backend", type=click.Choice(["auto", "nvfuser", "inductor", "eager"]), default="auto")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, help="Processes for each point; the median counts.")
+@click.option("--limit", type=click.FloatRange(min=0), default=60.0, help="Stop a mode after a point of more seconds.")
+@click.option("--size", type=click.IntRange(min=1), default=10, help="Of the residual model's matrices.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32", "bfloat16", "float16"]),
+    help="Of the model.  [default: float32; bfloat16 for llama with a GPU]",
+)
+@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
+@click.option("--plot", "plot_file", type=NewFile(plot.SUFFIXES), metavar="FILE", help="Write a plot, SVG or PNG.")
+def main(json_file: Path | None, plot_file: Path | None, **options: Any) -> None:
+    if plot_file and find_spec("matplotlib") is None:
+        raise click.UsageError("--plot needs matplotlib: pip install matplotlib (or fusioncache[bench])")
+    if options["model"] == "llama" and find_spec("litgpt") is None:
+        raise click.UsageError("--model llama needs litgpt: pip install litgpt==0.5.13 jsonargparse")
+    _say("looking at the hardware and the versions\n")
+    try:
+        here = processes.call("benchmarks.environment", options["backend"])
+    except processes.ProcessFailed as failure:
+        raise click.ClickException(f"{failure}\n{failure.log}") from None
+    if here["problem"]:
+        raise click.UsageError(f"--backend {options['backend']} does not work here: {here['problem']}")
+    plan, notes = _plan(here, **options)
+    environment = here["environment"] | {"options": _options(plan)}
+
+    def result(outcome: scaling.Outcome) -> dict[str, Any]:
+        all_notes = [*notes, *outcome.notes]
+        return {"schema": SCHEMA, "environment": environment, "points": outcome.points, "notes": all_notes}
+
+    def save(outcome: scaling.Outcome) -> None:
+        if json_file:
+            json_file.write_text(json.dumps(result(outcome), indent=1) + "\n")
+
+    outcome = scaling.run(plan, _say, save)
+    save(outcome)
+    _finish(result(outcome), outcome, notes, plot_file)
+
+
+def _finish(result: dict[str, Any], outcome: scaling.Outcome, notes: list[str], plot_file: Path | None) -> None:
+    if plot_file:
+        plot.plot(result, plot_file)
+        _say(f"plot written to {plot_file}\n")
+    outcome.notes[:0] = notes
+    report.print_outcome(outcome, plot.title(result))
+    sys.exit(1 if outcome.failed else 0)
+
+
+def _plan(here: dict[str, Any], **options: Any) -> tuple[scaling.Plan, list[str]]:
+    """What to run on this hardware, and what is left out, with the reason."""
+    model, gpu, backend = options["model"], here["device"] == "cuda", here["backend"]
+    modes, notes = list(options["modes"] or MODES), []
+    if "lru" in modes and backend != "nvfuser":
+        modes.remove("lru")
+        reason = "it is nvFuser's own cache" if gpu else "it is nvFuser's own cache, and there is no CUDA device"
+        notes = [f"lru skipped: {reason}"] if options["modes"] else []
+    for note in notes:
+        _say(f"{note}\n")
+    spec = Spec(
+        model=model,
+        layers=0,
+        mode="",
+        recompute=model == "residual" if options["recompute"] is None else options["recompute"],
+        grad=gpu if options["grad"] is None else options["grad"],
+        backend=backend,
+        device=here["device"],
+        dtype=options["dtype"] or ("bfloat16" if model == "llama" and gpu else "float32"),
+        size=options["size"],
+    )
+    layers = options["layers"] or ((1, 2, 4, 8, 16, 32) if gpu else (1, 2, 4, 8, 16))
+    return scaling.Plan(spec, layers, modes, options["repeat"], options["limit"]), notes
+
+
+def _options(plan: scaling.Plan) -> dict[str, Any]:
+    options = asdict(plan)
+    common = options.pop("spec")
+    return {**{name: value for name, value in common.items() if name not in ("layers", "mode")}, **options}
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True, nl=False)
+
+
+if __name__ == "__main__":
+    main()

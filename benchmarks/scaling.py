@@ -1,0 +1,120 @@
+"""Runs the points of the scaling benchmark, one after the other, and compares what they computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from benchmarks import processes
+from benchmarks.spec import Spec
+
+Point = dict[str, Any]
+"""A point as it is in the JSON: its options, its counts and seconds, or ``error``."""
+
+_OPTIONS = ("model", "layers", "mode", "recompute", "grad", "backend")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What is known so far.
+
+    Attributes:
+        points: in the order in which they were run.
+        notes: what was left out, and why.
+    """
+
+    points: list[Point] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a point failed, or computed something else than the same point in another mode."""
+        return any("error" in point for point in self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+        spec: what all points have in common; its layers and mode do not matter.
+        layers: of the points.
+        modes: of the points. They take turns, so that a machine that slows down does so for all of them.
+        repeat: how many processes measure a point. The one whose first step took the median time stands for it.
+        limit: a mode whose last point took more seconds to its first step stops there.
+    """
+
+    spec: Spec
+    layers: Sequence[int]
+    modes: Sequence[str]
+    repeat: int
+    limit: float
+
+
+def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None]) -> Outcome:
+    """Runs all points.
+
+    Args:
+        plan: what to run.
+        say: is told of progress, a line or the beginning of one at a time.
+        save: is given the outcome after each point.
+    """
+    outcome = Outcome()
+    stopped: set[str] = set()
+    for layers in plan.layers:
+        of_these_layers: list[tuple[Point, dict[str, str]]] = []
+        for mode in plan.modes:
+            if mode in stopped:
+                continue
+            point, tensors = _measured(replace(plan.spec, layers=layers, mode=mode), plan.repeat, say)
+            of_these_layers.append((point, tensors))
+            outcome.points.append(point)
+            _compare(of_these_layers, say)
+            seconds = point["seconds"]["first_step"] if "seconds" in point else 0.0
+            if seconds > plan.limit and layers != plan.layers[-1]:
+                stopped.add(mode)
+                outcome.notes.append(
+                    f"{mode} stopped at {layers} layers: {seconds:.1f} s is over the limit of {plan.limit:g} s"
+                )
+                say(outcome.notes[-1] + "\n")
+            save(outcome)
+    return outcome
+
+
+def _measured(spec: Spec, repeat: int, say: Callable[[str], None]) -> tuple[Point, dict[str, str]]:
+    """A point, and the digests of what it computed."""
+    point: Point = {name: value for name, value in asdict(spec).items() if name in _OPTIONS}
+    say(f"{spec}: ")
+    try:
+        results = [processes.call("benchmarks.worker", asdict(spec)) for _ in range(repeat)]
+    except processes.ProcessFailed as failure:
+        say(f"failed, {failure}\n{failure.log}\n")
+        return point | {"error": str(failure)}, {}
+    results.sort(key=lambda result: result["seconds"]["first_step"])
+    result = results[(repeat - 1) // 2]
+    tensors = result.pop("tensors")
+    point |= result
+    point |= {"repeat": repeat, "first_steps": [other["seconds"]["first_step"] for other in results]}
+    say(f"{point['seconds']['first_step']:.2f} s, {point['compiles']} compiles\n")
+    if any(other["checksum"] != point["checksum"] for other in results):
+        point["error"] = "its repetitions computed different results"
+        say(f"{spec}: {point['error']}\n")
+    return point, tensors
+
+
+def _compare(alike: Sequence[tuple[Point, dict[str, str]]], say: Callable[[str], None]) -> None:
+    """Marks the last of some points that must agree, if it differs from the first that ran."""
+    point, tensors = alike[-1]
+    reference, expected = next(((other, found) for other, found in alike if found), (point, tensors))
+    if not tensors or tensors == expected:
+        return
+    names = [name for name in _all_names(tensors, expected) if tensors.get(name) != expected.get(name)]
+    point["error"] = (
+        f"{len(names)} of {len(expected)} results differ from those of {reference['mode']}, the first is {names[0]}"
+    )
+    say(f"{point['mode']}: {point['error']}\n")
+
+
+def _all_names(*tensors: Iterable[str]) -> Iterator[str]:
+    return iter(dict.fromkeys(name for names in tensors for name in names))
