@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from benchmarks import processes
@@ -41,7 +42,7 @@ class Plan:
         spec: what all points have in common; its layers and mode do not matter.
         layers: of the points.
         modes: of the points. They take turns, so that a machine that slows down does so for all of them.
-        repeat: how many processes measure a point. The one whose first step took the median time stands for it.
+        repeat: how many processes measure a point.
         limit: a mode whose last point took more seconds to its first step stops there.
     """
 
@@ -63,41 +64,58 @@ def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None])
     outcome = Outcome()
     stopped: set[str] = set()
     for layers in plan.layers:
+        specs = [replace(plan.spec, layers=layers, mode=mode) for mode in plan.modes if mode not in stopped]
         of_these_layers: list[tuple[Point, dict[str, str]]] = []
-        for mode in plan.modes:
-            if mode in stopped:
-                continue
-            point, tensors = _measured(replace(plan.spec, layers=layers, mode=mode), plan.repeat, say)
+        for spec, results in _measured(specs, plan.repeat, say):
+            point, tensors = _summary(spec, results, say)
             of_these_layers.append((point, tensors))
             outcome.points.append(point)
             _compare(of_these_layers, say)
             seconds = point["seconds"]["first_step"] if "seconds" in point else 0.0
             if seconds > plan.limit and layers != plan.layers[-1]:
-                stopped.add(mode)
+                stopped.add(spec.mode)
                 outcome.notes.append(
-                    f"{mode} stopped at {layers} layers: {seconds:.1f} s is over the limit of {plan.limit:g} s"
+                    f"{spec.mode} stopped at {layers} layers: {seconds:.1f} s is over the limit of {plan.limit:g} s"
                 )
                 say(outcome.notes[-1] + "\n")
-            save(outcome)
+        save(outcome)
     return outcome
 
 
-def _measured(spec: Spec, repeat: int, say: Callable[[str], None]) -> tuple[Point, dict[str, str]]:
-    """A point, and the digests of what it computed."""
+Result = dict[str, Any] | processes.ProcessFailed
+
+
+def _measured(specs: Sequence[Spec], repeat: int, say: Callable[[str], None]) -> Iterator[tuple[Spec, list[Result]]]:
+    """What the processes of each point said. The points take turns, so that a drift of the machine hits all alike."""
+    results: dict[Spec, list[Result]] = {spec: [] for spec in specs}
+    for turn in range(repeat):
+        for spec in specs:
+            say(f"{spec}: ")
+            try:
+                answer = processes.call("benchmarks.worker", asdict(spec))
+            except processes.ProcessFailed as failure:
+                results[spec].append(failure)
+                say(f"failed, {failure}\n{failure.log}\n")
+            else:
+                results[spec].append(answer)
+                say(f"{answer['seconds']['first_step']:.2f} s, {answer['compiles']} compiles\n")
+            if turn == repeat - 1:
+                yield spec, results[spec]
+
+
+def _summary(spec: Spec, results: list[Result], say: Callable[[str], None]) -> tuple[Point, dict[str, str]]:
+    """A point, with the median of each phase's seconds over its processes, and digests of what it computed."""
     point: Point = {name: value for name, value in asdict(spec).items() if name in _OPTIONS}
-    say(f"{spec}: ")
-    try:
-        results = [processes.call("benchmarks.worker", asdict(spec)) for _ in range(repeat)]
-    except processes.ProcessFailed as failure:
-        say(f"failed, {failure}\n{failure.log}\n")
-        return point | {"error": str(failure)}, {}
-    results.sort(key=lambda result: result["seconds"]["first_step"])
-    result = results[(repeat - 1) // 2]
-    tensors = result.pop("tensors")
-    point |= result
-    point |= {"repeat": repeat, "first_steps": [other["seconds"]["first_step"] for other in results]}
-    say(f"{point['seconds']['first_step']:.2f} s, {point['compiles']} compiles\n")
-    if any(other["checksum"] != point["checksum"] for other in results):
+    for failure in results:
+        if isinstance(failure, processes.ProcessFailed):
+            return point | {"error": str(failure)}, {}
+    measured = [result for result in results if not isinstance(result, processes.ProcessFailed)]
+    tensors = measured[0].pop("tensors")
+    point |= measured[0]
+    every = [result["seconds"] for result in measured]
+    point["seconds"] = {phase: median(seconds[phase] for seconds in every) for phase in every[0]}
+    point |= {"repeat": len(measured), "repeats": every}
+    if any(result["checksum"] != point["checksum"] for result in measured):
         point["error"] = "its repetitions computed different results"
         say(f"{spec}: {point['error']}\n")
     return point, tensors

@@ -256,3 +256,20 @@ def test_the_fusioncache_executor_with_nvfuser_as_its_compiler():
     torch.testing.assert_close(compiled(x), function(x))
     assert len(fused(thunder.last_traces(compiled)[-1])) == transform.stats().regions == 1
     assert not transform.stats().bypasses
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_one_cache_serves_two_gpus():
+    cache = fusioncache.Cache()
+    results, transforms = [], []
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        torch.manual_seed(0)
+        model = Blocks(2, 64).to(device)
+        x = torch.linspace(-1, 1, 32 * 64).reshape(32, 64).to(device)
+        transforms.append(fusioncache.FusionCache(cache=cache))
+        result = step(thunder.jit(model, transforms=transforms[-1:]), model, x)
+        assert same(result, step(thunder.jit(model), model, x))
+        assert {tensor.device for tensor in result} == {torch.device(device)}
+        results.append([tensor.cpu() for tensor in result])
+    assert same(results[0], results[1])
+    assert transforms[1].stats().misses == transforms[1].stats().compiles == 0
