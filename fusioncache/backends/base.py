@@ -24,7 +24,7 @@ class Backend(Protocol):
         """What a compilation depends on, of the arguments' memory layout."""
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
-        """A function that takes the arguments as one sequence and returns the outputs."""
+        """A function that takes the arguments as one sequence and returns the outputs. Nothing is left to compile."""
 
 
 def make_backend(name: str, **options: Any) -> Backend:

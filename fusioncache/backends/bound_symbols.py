@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ def bind(graph: Graph) -> BoundGraph:
     """
     from thunder.core.trace import TraceCtx, tracectx
 
-    with tracectx(TraceCtx(None)), _symbolic_sizes():
+    with tracectx(TraceCtx(None)), _symbolic_sizes() if graph.sizes else nullcontext():
         proxies: dict[int, Any] = {}
         for number in range(len(graph.inputs), graph.first_result):
             proxies[number] = _proxy(f"i{number}", NumberType("int"), proxies)

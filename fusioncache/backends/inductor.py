@@ -45,6 +45,7 @@ class Inductor:
 
         bound = bind(graph)
         function = inductor_function(torch_function(bound.bound_symbols, bound.inputs, bound.outputs), self._mode)
+        function(*args)  # compiles
         return lambda args: function(*args)
 
 

@@ -55,11 +55,11 @@ class NvFuser:
         return descriptors(args)
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-        """See ``Backend``. nvFuser compiles at the function's first call."""
+        """See ``Backend``."""
         definition = define(graph, descriptors(args))
         options = {"_enable_options": self._enable, "_disable_options": self._disable}
         device = definition._get_device_index(definition._selected_device)
-        definition.execute(list(args), device=device, **options)
+        definition.execute(list(args), device=device, **options)  # compiles
         execute = definition.fec.execute
 
         def run(args: Sequence[Any]) -> Any:

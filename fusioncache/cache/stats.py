@@ -18,7 +18,7 @@ class Stats:
         misses: regions whose template was new.
         bypasses: regions left as Thunder made them, by reason.
         compiles: compilations asked of the backend: cores, inlined variants, stride variants and folds.
-        compile_seconds: seconds spent in these, each up to the end of its first execution.
+        compile_seconds: seconds spent in these, each with its first execution, which is when nvFuser compiles.
         saved_seconds: an estimate: each template's measured compile seconds times its hits.
         canonicalize_seconds: seconds spent turning regions into templates, keys and plans.
     """
