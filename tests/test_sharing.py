@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from sketch import TYPE, Sketch, residual
 
+from benchmarks import canonical_scaling
 from fusioncache.ir import Bypass, Const, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
@@ -306,3 +307,11 @@ def test_strings_in_attributes_are_quoted():
 
     odd = ["", " ", "a", "a\nb", "'", '"', "\\", "\x00", "é", "e\u0301", "%0", "constant0"]
     assert len({key(region(text)) for text in odd}) == len(odd)
+
+
+@pytest.mark.parametrize("shape", canonical_scaling.SHAPES)
+def test_neither_depth_nor_symmetry_is_a_limit(shape):
+    canonical = canonicalize(shape(10_000))
+    assert key(shape(10_000)) == make_key(canonical.graph, {})
+    assert key(shape(10_000)) != key(shape(9_998)) or shape is canonical_scaling.residual
+    assert sum(canonical.binding.arities) == (9_999 if shape is canonical_scaling.residual else 0)

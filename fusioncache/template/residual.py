@@ -18,13 +18,11 @@ class Chain:
         head: the region input where the sum starts; it may have other uses.
         terms: the region inputs that are added, in order; each has this one use.
         term: the dtype in which the terms are stored.
-        swaps: whether head and the only term could change places.
     """
 
     head: int
     terms: tuple[int, ...]
     term: str
-    swaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def collapse(graph: Graph) -> Collapsed:
 def _chains(graph: Graph) -> dict[int, Chain]:
     """The chains by the number of their last sum."""
     finder = _Finder(graph)
-    chains: dict[int, Chain] = {}
+    chains: dict[int, _Growing] = {}
     for op, first in graph.results():
         finder.define(op, first)
         chain = finder.extend(op, chains) or finder.start(op)
@@ -68,12 +66,25 @@ def _chains(graph: Graph) -> dict[int, Chain]:
     return {last: _settle(graph, chain) for last, chain in chains.items()}
 
 
-def _settle(graph: Graph, chain: Chain) -> Chain:
+def _settle(graph: Graph, chain: _Growing) -> Chain:
     """Of one add whose two sides differ in dtype either could be the head: take the one with the greater name."""
     head = graph.inputs[chain.head]
     if chain.swaps and isinstance(head, TensorType) and head.dtype < chain.term:
-        return Chain(chain.terms[0], (chain.head,), head.dtype)
-    return replace(chain, swaps=False)
+        chain.swap(head.dtype)
+    return Chain(chain.head, tuple(chain.terms), chain.term)
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A chain as far as it was followed. ``swaps``: whether its head and its only term could change places."""
+
+    head: int
+    terms: list[int]
+    term: str
+    swaps: bool
+
+    def swap(self, term: str) -> None:
+        self.head, self.terms, self.term = self.terms[0], [self.head], term
 
 
 class _Finder:
@@ -89,8 +100,8 @@ class _Finder:
         if op.name == CONVERT and isinstance(op.args[0], Ref) and self._is_input(op.args[0].index):
             self.converted[first] = op.args[0].index
 
-    def extend(self, op: Op, chains: dict[int, Chain]) -> Chain | None:
-        """The chain that ends in this add and goes on from one of its operands, which nobody else uses."""
+    def extend(self, op: Op, chains: dict[int, _Growing]) -> _Growing | None:
+        """The chain that goes on with this add from one of its operands, which nobody else uses."""
         for partial, term in self._sides(op):
             chain = chains.get(partial)
             source = self._term(term, op)
@@ -98,19 +109,20 @@ class _Finder:
                 continue
             dtype = self.type[source].dtype
             if dtype != chain.term and chain.swaps and dtype == self.type[chain.head].dtype:
-                chain = Chain(chain.terms[0], (chain.head,), dtype)
+                chain.swap(dtype)
             if dtype == chain.term:
-                del chains[partial]
-                return Chain(chain.head, (*chain.terms, source), dtype)
+                chain.terms.append(source)
+                chain.swaps = False
+                return chains.pop(partial)
         return None
 
-    def start(self, op: Op) -> Chain | None:
+    def start(self, op: Op) -> _Growing | None:
         """The chain of one term that this add is, if both operands are region inputs."""
         for left, right in self._sides(op):
             head, term = self._source(left, op), self._term(right, op)
             if head is not None and term is not None and head != term:
                 swaps = self._term(left, op) is not None
-                return Chain(head, (term,), self.type[term].dtype, swaps)
+                return _Growing(head, [term], self.type[term].dtype, swaps)
         return None
 
     def _sides(self, op: Op) -> tuple[tuple[int, int], ...]:
