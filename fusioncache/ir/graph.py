@@ -99,7 +99,7 @@ def map_arg(arg: Arg, rename: Callable[[int], Ref]) -> Arg:
 
 def map_type[T: ValueType | None](type_: T, rename: Callable[[int], Ref]) -> T:
     """The type with each symbolic size replaced by ``rename(index)``."""
-    if not isinstance(type_, TensorType) or not any(isinstance(size, Ref) for size in type_.shape):
+    if not isinstance(type_, TensorType) or Ref not in map(type, type_.shape):
         return type_
     shape = tuple(rename(size.index) if isinstance(size, Ref) else size for size in type_.shape)
     return replace(type_, shape=shape)

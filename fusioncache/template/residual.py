@@ -40,6 +40,8 @@ def collapse(graph: Graph) -> Collapsed:
     last multiplication may be contracted with the add into one rounding (soundness rule 3).
     """
     chains = _chains(graph)
+    if not chains:
+        return Collapsed(graph, tuple(() for op in graph.ops if op.name == RESIDUAL))
     inside = _partial_sums(graph, chains)
     writer = GraphWriter(graph)
     terms: list[tuple[int, ...]] = []

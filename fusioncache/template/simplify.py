@@ -21,6 +21,8 @@ def simplify(graph: Graph) -> Graph:
 
 def _without_identities(graph: Graph) -> Graph:
     """Forwards the operand of each identity, but for an input that leaves as it came: that is a copy."""
+    if not any(op.name in IDENTITY for op in graph.ops):
+        return graph
     leaving = set(graph.outputs)
     writer = GraphWriter(graph)
     for op, first in graph.results():
@@ -59,6 +61,8 @@ def _without_dead_ops(graph: Graph) -> Graph:
     for op, first in reversed(list(graph.results())):
         if not live.isdisjoint(range(first, first + len(op.outputs))):
             live.update(index for _, index in operands(op))
+    if live.issuperset(range(graph.first_result, graph.first_result + sum(len(op.outputs) for op in graph.ops))):
+        return graph
     writer = GraphWriter(graph)
     for op, first in graph.results():
         kept = [first + place in live for place in range(len(op.outputs))]
