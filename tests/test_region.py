@@ -154,6 +154,21 @@ def test_values_from_nowhere_are_refused():
         region_of(fusion.from_bsym(subsymbols=fusion.subsymbols[1:]))
 
 
+def test_values_defined_twice_are_refused():
+    fusion = fusion_of(lambda x: prims.sin(x), (2, 3))
+    with pytest.raises(Bypass, match="a value defined twice"):
+        region_of(fusion.from_bsym(subsymbols=(fusion.subsymbols[0], fusion.subsymbols[0])))
+    with pytest.raises(Bypass, match="a value defined twice"):
+        region_of(fusion.from_bsym(args=(fusion.args[0], fusion.args[0])))
+
+
+def test_results_that_are_no_values_are_refused():
+    fusion = fusion_of(prims.sin, (2, 3))
+    changed = fusion.subsymbols[0].from_bsym(output=(fusion.output[0], 3))
+    with pytest.raises(Bypass, match="a result that is no value"):
+        region_of(fusion.from_bsym(subsymbols=(changed,)))
+
+
 def test_unknown_literals_are_refused():
     fusion = fusion_of(lambda x: prims.sum(x, (1,)), (2, 3))
     changed = fusion.subsymbols[0].from_bsym(args=(fusion.args[0], slice(1)))

@@ -37,17 +37,17 @@ class _Reader:
         if self.fusion.kwargs or not all(isinstance(proxy, Proxy) for proxy in inputs):
             raise Bypass("a call with something else than values")
         for proxy in inputs:
-            self._define(proxy)
-        if len(self.number) != len(inputs):
-            raise Bypass("one value passed twice")
+            self._define(proxy.name)
         sizes = self._define_sizes(inputs)
         types = tuple(self._type(proxy) for proxy in inputs)
         ops = tuple(self._op(bound_symbol) for bound_symbol in self.fusion.subsymbols)
         outputs = tuple(self._known(proxy) for proxy in outputs_of(self.fusion))
         return Region(types, ops, outputs, sizes)
 
-    def _define(self, proxy: Any) -> None:
-        self.number[proxy.name] = len(self.number)
+    def _define(self, name: str) -> None:
+        if name in self.number:
+            raise Bypass("a value defined twice")
+        self.number[name] = len(self.number)
 
     def _define_sizes(self, inputs: Any) -> int:
         """Numbers the symbolic sizes that are no inputs themselves; returns how many there are."""
@@ -58,7 +58,7 @@ class _Reader:
             if isinstance(proxy, TensorProxy):
                 for size in proxy._shape:
                     if isinstance(size, NumberProxy) and size.value != 1 and size.name not in self.number:
-                        self._define(size)
+                        self._define(size.name)
         return len(self.number) - before
 
     def _known(self, proxy: Any) -> int:
@@ -73,12 +73,17 @@ class _Reader:
         kwargs = tuple((key, self._arg(bound_symbol.kwargs[key])) for key in sorted(bound_symbol.kwargs))
         output = bound_symbol.output
         results = tuple(output) if isinstance(output, (tuple, list)) else (output,)
-        for position, proxy in enumerate(results):
+        for proxy in results:
             # A result that nobody uses is None and still takes a number.
-            self.number[f"{len(self.number)} unused" if proxy is None else proxy.name] = len(self.number)
-            if proxy is not None and self.number[proxy.name] != len(self.number) - 1:
-                raise Bypass(f"{name} defines a value again" if position == 0 else f"{name} defines a value twice")
+            self._define(f"unused {len(self.number)}" if proxy is None else self._named(proxy))
         return Op(name, args, tuple(None if proxy is None else self._type(proxy) for proxy in results), kwargs)
+
+    def _named(self, proxy: Any) -> str:
+        from thunder.core.proxies import Proxy
+
+        if not isinstance(proxy, Proxy):
+            raise Bypass("a result that is no value")
+        return proxy.name
 
     def _arg(self, arg: Any) -> Arg:
         from thunder.core.proxies import Proxy
