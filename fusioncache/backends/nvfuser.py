@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -100,7 +100,7 @@ def contiguous(graph: Graph) -> tuple:
     return tuple(of(type_) for type_ in graph.inputs)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _descriptor(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple:
     from nvfuser_direct import compute_tensor_descriptor
 
