@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sketch import Sketch, residual
 
 from fusioncache.ir import TensorType
@@ -15,29 +16,16 @@ def text(graph) -> str:
     return graph_text(canonicalize(graph).graph)
 
 
-def test_a_residual_stream():
-    assert (
-        text(residual(3))
-        == text(residual(30))
-        == """\
-input %0: float32[2, 3] cpu
-%1: float32[2, 3] cpu = residual(%0, dtype:float32)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("adds", [1, 3, 30])
+def test_a_residual_stream(dtype, adds):
+    expected = f"""\
+input %0: {dtype}[2, 3] cpu
+%1: float32[2, 3] cpu = residual(%0, dtype:{dtype})
 %2: float32[2, 3] cpu = prims.tanh(%1)
 output %2
 """
-    )
-
-
-def test_a_residual_stream_stored_in_bfloat16():
-    assert (
-        text(residual(3, dtype="bfloat16"))
-        == """\
-input %0: bfloat16[2, 3] cpu
-%1: float32[2, 3] cpu = residual(%0, dtype:bfloat16)
-%2: float32[2, 3] cpu = prims.tanh(%1)
-output %2
-"""
-    )
+    assert text(residual(adds, dtype=dtype)) == expected
 
 
 def rms_norm():

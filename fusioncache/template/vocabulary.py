@@ -11,9 +11,12 @@ RESIDUAL = "residual"
 dtype before they are added.
 """
 
-COMMUTATIVE = frozenset(
-    f"prims.{name}" for name in ("add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor")
-)
+
+def _prims(names: str) -> frozenset[str]:
+    return frozenset(f"prims.{name}" for name in names.split())
+
+
+COMMUTATIVE = _prims("add mul eq ne bitwise_and bitwise_or bitwise_xor")
 """Exact under exchange of the two operands. maximum and minimum are not: they may tell 0.0 from -0.0 by position."""
 
 IDENTITY = frozenset({"prims.shallow_copy"})
@@ -25,26 +28,15 @@ RANDOM = frozenset({"prims.uniform_philox"})
 NEVER_MERGED = RANDOM | {RESIDUAL}
 """Two of these with the same operands stay two: draws, to be on the safe side; residual chains, for their terms."""
 
-_PASSES_PRODUCT_ON = frozenset(
-    f"prims.{name}"
-    for name in ("neg", "convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "slice_prim")
+_PASSES_PRODUCT_ON = _prims("neg abs convert_element_type broadcast_in_dim reshape transpose squeeze slice_prim")
+# Short on purpose: exp, tanh, sin and their like are library code that may itself end in a multiplication.
+_NEVER_A_PRODUCT = {RESIDUAL} | _prims(
+    "add sub eq ne lt le gt ge sum amax amin full iota maximum minimum floor ceil sign "
+    "bitwise_and bitwise_or bitwise_xor"
 )
-_NEVER_A_PRODUCT = frozenset(
-    f"prims.{name}"
-    for name in (
-        *("add", "sub", "tanh", "exp", "exp2", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "sin", "cos", "erf"),
-        *("abs", "where", "eq", "ne", "lt", "le", "gt", "ge", "sum", "amax", "amin", "full", "iota", "uniform_philox"),
-        *("maximum", "minimum", "floor", "ceil", "sign", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
-    )
-) | {RESIDUAL}
-
-
-_ADDS_UP = frozenset(
-    f"prims.{name}"
-    for name in (
-        *("sum", "prod", "var", "var_mean", "cumsum", "linear", "matmul", "convolution", "embedding_backward"),
-        *("scatter_add", "index_add", "index_put", "_grouped_mm"),
-    )
+_ADDS_UP = _prims(
+    "sum prod var var_mean cumsum linear matmul convolution embedding_backward "
+    "scatter_add index_add index_put _grouped_mm"
 )
 
 
