@@ -22,6 +22,7 @@ from fusioncache.cache.stats import Stats
 from fusioncache.ir import Binding, Bypass, Graph
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Arities, choose_plan
+from fusioncache.trace.fast_tracing import install
 from fusioncache.trace.maker import Maker, maker_of
 from fusioncache.trace.region import outputs_of, region_of
 from fusioncache.trace.rewrite import call_of, rewritten
@@ -50,13 +51,15 @@ class FusionCache(Transform):
         cache: where templates are kept; by default one cache that the whole process shares.
         backend: ``"nvfuser"``, ``"inductor"``, ``"eager"``, or ``"auto"``: the compiler that the region was made for,
             where there is one, else the best that works here.
+        fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
+            does not. Traces stay the same. It holds for the whole process, from now on.
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``.
         ValueError: if the backend is unknown or does not work here.
     """
 
-    def __init__(self, *, cache: Cache | None = None, backend: str = "auto"):
+    def __init__(self, *, cache: Cache | None = None, backend: str = "auto", fast_tracing: bool = True):
         super().__init__()
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
@@ -64,6 +67,8 @@ class FusionCache(Transform):
         if backend != "auto":
             make_backend(backend)
         self.backend = backend
+        if fast_tracing:
+            install()
         self._ledger = Ledger(self.cache.ledger)
         self._calls: dict[str, TemplateCall] = {}
         self._backends: dict[Any, tuple[Backend, Mapping[str, str]]] = {}
