@@ -80,6 +80,14 @@ def generators(x):
     return sum(i * x for i in range(3)) + [x * j for j in (1, 2)][1]
 
 
+def truths(x, empty, full):
+    found = [bool(each) for each in (empty, full, (), (x,), [], {}, {"a": 1}, OrderedDict(), OrderedDict(a=1), "", 0)]
+    x = x + sum(found) + len(empty) * len(full) + ("a" in full) + ("b" not in full) + (3 in [1, 3])
+    while full:
+        x, full = x * 2, None
+    return x if not empty else -x
+
+
 def no_such_global(x):
     return x + missing_name  # noqa: F821
 
@@ -95,6 +103,8 @@ def no_such_index(x):
 X = torch.linspace(-1, 1, 16).reshape(4, 4)
 PROGRAMS = [
     *((function, (X,), {}) for function in (globals_and_builtins, subscripts, caught_errors, generators)),
+    (truths, (X, {}, {"a": X}), {}),
+    (truths, (X, {"b": 1}, {}), {}),
     (Containers, (X, X, X), {"scale": 2.0, "b": X, "a": X}),
     (lambda: Blocks(2, 4), (X,), {}),
     (lambda: Residual(2, 4), (X,), {}),

@@ -1,0 +1,145 @@
+"""What the detours of Thunder's interpreter come down to.
+
+Each function takes one of the interpreter's own and returns one that does the same with fewer steps, or calls it.
+The interpreter wraps every value with where it comes from; a subscript, ``len`` or ``in`` of a plain container ends in
+a method for the wrapper, after some interpreted code that only finds that out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from types import ModuleType
+from typing import Any
+
+_MOST_CODE_OBJECTS = 4096
+_SWITCH_SECONDS = 1e-5
+
+
+def direct_globals(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A global is an item of a dict, a builtin an item of an item of it: no need to interpret subscripts for that."""
+    from thunder.core.interpreter import wrap_const
+
+    @wraps(original)
+    def globals_lookup(globals_dict: Any, name: Any) -> Any:
+        if not _is_wrapped(globals_dict, dict) or not _is_wrapped(name, str):
+            return original(globals_dict, name)
+        if name.value in globals_dict.value:
+            return _method("__getitem__", globals_dict, name)
+        if type(globals_dict.value.get("__builtins__")) is dict and name.value in globals_dict.value["__builtins__"]:
+            builtins = _method("__getitem__", globals_dict, wrap_const("__builtins__"))
+            return _method("__getitem__", builtins, name)
+        return original(globals_dict, name)
+
+    return globals_lookup
+
+
+def direct_subscript(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A subscript of a plain container ends at the container's own method: no need to interpret the way there."""
+    from thunder.core.interpreter import INTERPRETER_SIGNALS, check_and_append
+
+    @wraps(original)
+    def binary_subscr_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
+        key, container = stack.getitem_wrapped(-1), stack.getitem_wrapped(-2)
+        if not (_is_wrapped(container, dict, list, tuple) and _is_wrapped(key, str, int)):
+            return original(inst, stack=stack, **kwargs)
+        del stack[-2:]
+        result = _method("__getitem__", container, key)
+        return result if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED else check_and_append(stack, result)
+
+    return binary_subscr_handler
+
+
+def direct_contains(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether a plain dict has a key."""
+
+    @wraps(original)
+    def contains_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
+        container, key = stack.getitem_wrapped(-1), stack.getitem_wrapped(-2)
+        if inst.arg == 1 or not (_is_wrapped(container, dict) and _is_wrapped(key, str, int)):
+            return original(inst, stack=stack, **kwargs)
+        del stack[-2:]
+        stack.append(_method("__contains__", container, key))
+        return None
+
+    return contains_op_handler
+
+
+def direct_len(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The length of a plain container."""
+
+    @wraps(original)
+    def len_lookaside(obj: Any) -> Any:
+        return _method("__len__", obj) if _is_wrapped(obj, dict, OrderedDict, list, tuple) else original(obj)
+
+    return len_lookaside
+
+
+def direct_bool(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain container is true if it has a length. ``torch.nn.Module`` asks eight of hooks at every call."""
+    from thunder.core.interpreter import _interpret_call
+
+    def is_not_zero(length: int) -> bool:
+        return length != 0
+
+    @wraps(original)
+    def bool_lookaside(x: Any) -> Any:
+        if not _is_wrapped(x, dict, OrderedDict, list, tuple):
+            return original(x)
+        return _interpret_call(is_not_zero, _method("__len__", x))
+
+    return bool_lookaside
+
+
+def decoded_once(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same code objects run again and again."""
+
+    @lru_cache(maxsize=_MOST_CODE_OBJECTS)
+    @wraps(original)
+    def get_instructions(code: Any) -> tuple[Any, ...]:
+        return tuple(original(code))
+
+    return get_instructions
+
+
+def without_spinning(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Thunder waits in a busy loop for a thread that makes a frame; Python would let that thread run after 5 ms only.
+
+    Exceptions that a model's code catches, as each ``for`` loop does at its end, cost that much each.
+    """
+
+    @wraps(original)
+    def get_or_make_python_frame(self: Any) -> Any:
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
+        try:
+            return original(self)
+        finally:
+            sys.setswitchinterval(interval)
+
+    return get_or_make_python_frame
+
+
+def _is_wrapped(value: Any, *types: type) -> bool:
+    """Whether this is the interpreter's wrapper around a value of exactly one of these types."""
+    from thunder.core.interpreter import WrappedValue
+
+    return isinstance(value, WrappedValue) and type(value.value) in types
+
+
+def _method(name: str, container: Any, *args: Any) -> Any:
+    """Calls what the interpreter has in the place of a container's method."""
+    from thunder.core.interpreter import get_interpretercompilectx
+
+    method = getattr(type(container.value), name)
+    return get_interpretercompilectx().lookaside(method, container, *args)(container, *args)
+
+
+def like(module: ModuleType, **changes: Any) -> ModuleType:
+    """A copy of a module with some names changed."""
+    copy = ModuleType(module.__name__, module.__doc__)
+    copy.__dict__.update(vars(module))
+    copy.__dict__.update(changes)
+    return copy
