@@ -228,3 +228,20 @@ def test_recompute_refuses_a_thunder_that_it_does_not_know():
 
     with pytest.raises(RuntimeError, match=r"found 0: it was written for lightning-thunder 0\.2\.6"):
         with_zero_weight(other)
+
+
+def test_first_step_takes_a_step_apart(tmp_path):
+    file = tmp_path / "first_step.json"
+    options = ("--model", "residual", "--layers", "1,3", "--backend", "eager", "--json", str(file))
+    done = script("first_step.py", *options)
+    assert done.returncode == 0, done.stderr
+    assert "remat" in done.stdout and "prologue" in done.stdout
+    points = json.loads(file.read_text())["points"]
+    assert [(point["layers"], point["tracing"]) for point in points] == [
+        *((1, "own"), (1, "fast"), (3, "own"), (3, "fast"))
+    ]
+    for point in points:
+        seconds = dict(point["seconds"])
+        total = seconds.pop("total")
+        assert all(seconds[phase] > 0 for phase in ("interpret", "grad", "claim", "fuse", "fusioncache", "compile"))
+        assert sum(seconds.values()) == pytest.approx(total)
