@@ -278,3 +278,36 @@ def test_two_templates_of_one_name_are_kept_apart(cache, monkeypatch):
     compiled, transform = compile_(model, cache)
     assert same(step(compiled, model, x), step(plain(model), model, x))
     assert transform.stats().bypasses["two templates of one name"] > 0
+
+
+@pytest.mark.parametrize("function", [lambda x: torch.tanh(x) * 2, lambda x: (x + 0, torch.sin(x), torch.sin(x))])
+def test_rewritten_traces_pass_thunders_own_check(function):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
+    checked = thunder.DebugOptions(check_traces=True)
+    compiled = thunder.jit(function, executors=["fusioncache"], transforms=[transform], debug_options=checked)
+    x = torch.linspace(-1, 1, 6)
+    torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
+    assert transform.stats().regions
+
+
+def test_regions_that_compute_with_numbers_run():
+    function = lambda x: sum(x.shape)  # noqa: E731
+    compiled = thunder.jit(function, executors=["fusioncache"], cache="symbolic values")
+    assert compiled(torch.ones(2, 3, 4, 5)) == 14
+
+
+def test_what_another_executor_claimed_stays_with_it():
+    from thunder.extend import OperatorExecutor, deregister_executor, register_executor
+
+    executor = OperatorExecutor("claims_add")
+    register_executor(executor)
+    try:
+        doubled = executor.register_operator(
+            "doubled", like=thunder.torch.add, fn=lambda a, b, **_: 2 * torch.add(a, b)
+        )
+        executor.register_implementation(thunder.torch.add, doubled)
+        compiled = thunder.jit(lambda x: torch.tanh(x + 1), executors=[executor, "fusioncache"])
+        x = torch.linspace(-1, 1, 6)
+        assert torch.equal(compiled(x), torch.tanh(2 * (x + 1)))
+    finally:
+        deregister_executor(executor)

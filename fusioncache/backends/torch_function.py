@@ -7,7 +7,7 @@ from typing import Any
 
 
 def torch_function(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
-    """A function that runs the bound symbols one by one through Thunder's torch executor.
+    """A function that runs the bound symbols one by one through Thunder's executors for torch and for plain Python.
 
     Args:
         bound_symbols: in dependency order.
@@ -18,6 +18,7 @@ def torch_function(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs:
     from thunder.core.codeutils import SigInfo
     from thunder.core.trace import TraceCtx, tracectx
     from thunder.executors.passes import transform_for_execution
+    from thunder.executors.pythonex import ex as python_executor
     from thunder.executors.torchex import ex as torch_executor
 
     trace = TraceCtx(None)
@@ -31,7 +32,8 @@ def torch_function(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs:
     trace.bound_symbols += [*bound_symbols, prims.python_return.bind(list(outputs), output=None)]
     trace._siginfo = SigInfo("region")
     trace._siginfo.args = [(proxy.name, None) for proxy in inputs]
-    return transform_for_execution(trace, executors_list=(torch_executor,)).python_callable(include_decorators=False)
+    trace = transform_for_execution(trace, executors_list=(torch_executor, python_executor))
+    return trace.python_callable(include_decorators=False)
 
 
 def _reserve_names(bound_symbol: Any, names: set[str]) -> None:

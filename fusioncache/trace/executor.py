@@ -9,7 +9,7 @@ from typing import Any
 from thunder.core import prims, utils
 from thunder.core.proxies import unvariableify
 from thunder.core.rematerialization import rematerialize
-from thunder.core.symbol import BoundSymbol, Symbol, has_tags
+from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.core.trace import TraceProvenance, from_trace
 from thunder.core.transform_common import dce
 from thunder.executors.data_dependent_partition import Node, fuse_bound_symbols
@@ -52,8 +52,11 @@ class FusionCacheExecutor(FusionExecutor):
         primitives = [inner for bound_symbol in region.bound_symbols for inner in _primitives(bound_symbol)]
         name = f"Fusion{fusion_counter}"
         function = _compiled_when_called(primitives, inputs, outputs)
-        symbol = Symbol(name, meta=None, is_fusion=True, executor=self)
-        return BoundSymbol(symbol, tuple(inputs), {}, outputs, primitives, _call_ctx={name: function})
+        return self.register_temporary_operation(name, function, inputs=inputs, outputs=outputs, bsyms=primitives)
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """Whether an operation may become part of a region. What another executor has claimed stays with it."""
+        return bsym.sym.executor in (None, self) and super().can_fuse(bsym)
 
     def fusion_pass(self, trace: Any) -> Any:
         """Thunder's hook: the trace with each group of fusible bound symbols made one call."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusioncache.cache.call import TemplateCall
@@ -16,10 +16,6 @@ def call_of(fusion: Any, binding: Binding, call: TemplateCall) -> list[Any]:
 
     Where two outputs of the region are one value, the second is a copy: they were two tensors before.
     """
-    from thunder.core.symbol import Symbol
-
-    name = call.template.name
-    symbol = Symbol(name, meta=None, is_fusion=True, executor=fusion.sym.executor)
     args = [fusion.args[position] for position in binding.arguments]
     if call.takes_arities:
         args.insert(0, binding.arities)
@@ -30,17 +26,28 @@ def call_of(fusion: Any, binding: Binding, call: TemplateCall) -> list[Any]:
             outputs[slot] = proxy
         else:
             copies.append(_copy(outputs[slot], proxy))
+    symbol = _symbol(call.template.name, call.entry, outputs, is_fusion=True, executor=fusion.sym.executor)
+    context = {symbol.name: call.entry}
     replaced = fusion.from_bsym(
-        sym=symbol, args=tuple(args), output=outputs, _call_ctx={name: call.entry}, _import_ctx={}, _object_ctx={}
+        sym=symbol, args=tuple(args), output=outputs, _call_ctx=context, _import_ctx={}, _object_ctx={}
     )
     return [replaced, *copies]
 
 
 def _copy(source: Any, target: Any) -> Any:
     import torch
+
+    return _symbol("clone", torch.clone, target).bind(source, output=target)
+
+
+def _symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:
+    """A symbol that Thunder can bind anew, as it does where it checks a trace or a pass calls what it finds."""
     from thunder.core.symbol import Symbol
 
-    return Symbol("clone", meta=None).bind(source, output=target, _call_ctx={"clone": torch.clone})
+    def bound(bound_symbol: Any) -> None:
+        bound_symbol._call_ctx = {name: function}
+
+    return Symbol(name, meta=lambda *_: results, _bind_postprocess=bound, **options)
 
 
 def rewritten(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:
