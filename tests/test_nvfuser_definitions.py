@@ -159,3 +159,9 @@ def test_symbolic_sizes_are_dynamic_in_the_definition():
     with fake_cuda.pretended_gpu():
         text = repr(nvfuser.define(graph, [nvfuser._descriptor((5, 8), (8, 1))]))
     assert "shape=[-1, 8]" in text
+
+
+def test_the_module_that_stands_in_for_nvfuser_can_be_asked_for():
+    """Other packages look whether there is one; a module without a specification would make that raise."""
+    nvfuser_executor()
+    assert importlib.util.find_spec("nvfuser") is not None

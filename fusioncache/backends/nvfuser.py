@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, lru_cache
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -149,6 +150,7 @@ def nvfuser_executor() -> ModuleType:
         shim = ModuleType("nvfuser", "Forwards to nvfuser_direct; put here by fusioncache.")
         shim.compute_tensor_descriptor = nvfuser_direct.compute_tensor_descriptor  # type: ignore[attr-defined]
         shim.version = nvfuser_direct.version  # type: ignore[attr-defined]
+        shim.__spec__ = ModuleSpec("nvfuser", None)  # without one find_spec raises, whoever asks for this module
         sys.modules["nvfuser"] = shim
     import thunder.executors.nvfuserex_impl as executor
 

@@ -1,0 +1,16 @@
+"""Tests of Thunder's that cannot end the same way, and why."""
+
+from __future__ import annotations
+
+# A regular expression to be found in a test's id -> the reason. Only for tests that look at the very thing that
+# fusioncache replaces. Those of bfloat16 compare with PyTorch at a tolerance of 1e-5, and pass without a GPU only where
+# Thunder calls PyTorch's own layer_norm and gelu; regions compute these in float32 (their distance from the model in
+# float32 is the same), and sharing changes no bit of that.
+EXPLAINED: dict[str, str] = {
+    r"test_check_trace\.py::test_debug_option$": "a broken trace fails while it is fused, not in Python",
+    r"test_extend\.py::test_get_all_executors_includes_all_native_executors$": "fusioncache registers one more",
+    r"test_jit_general\.py::test_(litgpt|nanogpt)$": "bfloat16 close to bitwise, and regions round elsewhere",
+    r"test_jit_general\.py::test_post_optimization_transform$": "looks in a trace for a single add",
+    r"test_transforms\.py::test_debug_transform$": "counts single operations in a trace, which are one region here",
+    r"test_transforms\.py::test_constant_folding$": "looks in a trace for a single operation, which is in a region",
+}

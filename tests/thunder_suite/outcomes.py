@@ -1,0 +1,110 @@
+"""What a run left behind: how each test ended, and what fusioncache did in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_CRASH = re.compile(r"worker '[^']*' crashed while running")
+_FATAL = re.compile(r"Timeout.*>\s*[\d.]+s")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What fusioncache did: regions seen (bypassed ones included), hits, misses, bypasses by reason."""
+
+    calls: int = 0
+    regions: int = 0
+    hits: int = 0
+    misses: int = 0
+    compiles: int = 0
+    bypasses: dict[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def total(several: Iterable[Counts]) -> Counts:
+        """The sum of all."""
+        numbers: Counter[str] = Counter()
+        bypasses: Counter[str] = Counter()
+        for one in several:
+            numbers.update({name: value for name, value in vars(one).items() if name != "bypasses"})
+            bypasses.update(one.bypasses)
+        return Counts(**numbers, bypasses=dict(bypasses))
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a test ended.
+
+    ``outcome`` is one of passed, failed, error, skipped, xfailed, xpassed, crashed (the process died), timeout,
+    missing (it was to run, and no result came), unreached (the run was stopped before).
+    """
+
+    outcome: str
+    message: str = ""
+    seconds: float = 0.0
+    counts: Counts = field(default_factory=Counts)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All results of one run of pytest, by test id.
+
+    Attributes:
+        finished: whether pytest came to its end by itself.
+    """
+
+    results: dict[str, Result]
+    finished: bool = True
+
+    def result(self, id_: str) -> Result:
+        """A test's result. One that never got as far as a result is missing, or unreached in a run that was stopped."""
+        return self.results.get(id_) or Result("missing" if self.finished else "unreached")
+
+
+def load(file: Path) -> Run:
+    """Reads what ``recording`` wrote."""
+    events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    by_id: dict[str, list[dict[str, Any]]] = {}
+    collected: list[str] = []
+    for event in events:
+        collected += event.get("collected", ())
+        if "id" in event:
+            by_id.setdefault(event["id"], []).append(event)
+    finished = any("finished" in event for event in events)
+    nothing = Result("missing" if finished else "unreached")
+    results = {id_: _result(found, nothing) for id_, found in by_id.items()}
+    for id_ in collected:
+        results.setdefault(id_, nothing)
+    return Run(results, finished)
+
+
+def _result(events: list[dict[str, Any]], nothing: Result) -> Result:
+    """The outcome that weighs most among a test's setup, call and teardown; ``nothing`` if it broke off in between."""
+    worst = max(events, key=lambda event: _WEIGHT.index(_outcome(event)))
+    outcome = _outcome(worst)
+    if outcome == "passed" and all(event["when"] != "teardown" for event in events):
+        return nothing
+    counts: dict[str, Any] = next((event["fusioncache"] for event in events if "fusioncache" in event), {})
+    seconds = sum(event.get("seconds", 0.0) for event in events)
+    return Result(outcome, worst.get("message", ""), seconds, Counts(**counts))
+
+
+_WEIGHT = ("passed", "xpassed", "xfailed", "skipped", "failed", "error", "timeout", "crashed")
+
+
+def _outcome(event: dict[str, Any]) -> str:
+    if event["outcome"] == "failed":
+        message = event.get("message", "")
+        if _CRASH.search(message):
+            return "crashed"
+        if _FATAL.search(message):
+            return "timeout"
+        return "failed" if event["when"] == "call" else "error"
+    if event.get("xfail"):
+        return "xfailed" if event["outcome"] == "skipped" else "xpassed"
+    return str(event["outcome"])

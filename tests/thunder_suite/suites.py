@@ -1,0 +1,82 @@
+"""Which of Thunder's tests are run where."""
+
+from __future__ import annotations
+
+from thunder_suite.settings import Selection
+
+_ALL = Selection()
+
+# Files whose tests run without a GPU and call thunder.jit. Interpreter tests make no regions, and the files of single
+# libraries (apex, cudnn, flash attention, transformer engine) skip everything where these are missing.
+CPU = {
+    "test_autocast.py": _ALL,
+    "test_auto_register_torchops.py": Selection(sample=20),
+    "test_check_trace.py": _ALL,
+    "test_core.py": _ALL,
+    "test_dynamo.py": _ALL,
+    "test_einops.py": _ALL,
+    "test_elementwise.py": _ALL,
+    "test_examine.py": _ALL,
+    "test_examine_memory.py": _ALL,
+    "test_extend.py": _ALL,
+    "test_grad.py": Selection(sample=8),
+    "test_inplace_copy.py": _ALL,
+    "test_jit_general.py": _ALL,
+    "test_networks.py": _ALL,
+    "test_ops.py": Selection(sample=20),
+    "test_patterns.py": _ALL,
+    "test_pythonex.py": _ALL,
+    "test_randomness.py": _ALL,
+    "test_recipes.py": _ALL,
+    "test_reductions.py": _ALL,
+    "test_sdpaex_executor.py": _ALL,
+    "test_shape_ops.py": _ALL,
+    "test_torch_compile_executor.py": _ALL,
+    "test_torch_library_custom_op.py": _ALL,
+    "test_torch_library_custom_op_with_lists.py": _ALL,
+    "test_transforms.py": _ALL,
+    "test_update_aliases.py": _ALL,
+}
+
+# What PyTorch's executor is asked to run, and what runs on the CPU there, makes no regions.
+_WITHOUT_REGIONS = r"_torch_c(pu|uda)|_torchcompile_|_cpu_|\[(cpu|meta)"
+_ON_GPU = Selection(leave=_WITHOUT_REGIONS)
+
+
+def _nvfuser(sample: int) -> Selection:
+    return Selection(pattern="nvfuser", leave=_WITHOUT_REGIONS, sample=sample)
+
+
+# In about 9 minutes on an H200 with 14 processes.
+GPU = {
+    "test_nvfuser.py": _ALL,
+    "test_nvfuser_remat.py": _ALL,
+    "test_autocast.py": _nvfuser(1),
+    "test_core.py": _ON_GPU,
+    "test_elementwise.py": _nvfuser(1),
+    "test_grad.py": _nvfuser(4),
+    "test_inplace_copy.py": _nvfuser(1),
+    "test_jit_general.py": _ON_GPU,
+    "test_networks.py": _ON_GPU,
+    "test_ops.py": _nvfuser(20),
+    "test_randomness.py": _nvfuser(1),
+    "test_reductions.py": _nvfuser(1),
+    "test_transforms.py": _ON_GPU,
+    "test_update_aliases.py": _nvfuser(2),
+}
+
+# In a minute and a half, both runs together, on two cores.
+CI = {
+    "test_check_trace.py": Selection(pattern="missing_symbol"),
+    "test_core.py": Selection(
+        pattern=r"_torch_cpu_(None|thunder.dtypes.float32)$", leave="eval_trace|test_inplace_|caching"
+    ),
+    "test_inplace_copy.py": Selection(pattern="float32"),
+    "test_jit_general.py": Selection(pattern="nanogpt_(attn|block|mlp)|add|symbolic|autograd|renames"),
+    "test_networks.py": Selection(pattern="mlp_torch_cpu"),
+    "test_reductions.py": _ALL,
+    "test_transforms.py": Selection(pattern="prologue|thunderfx|debug|symbolic"),
+    "test_update_aliases.py": Selection(pattern="_torch_cpu_"),
+}
+
+SUITES = {"cpu": CPU, "gpu": GPU, "ci": CI}
