@@ -311,3 +311,11 @@ def test_what_another_executor_claimed_stays_with_it():
         assert torch.equal(compiled(x), torch.tanh(2 * (x + 1)))
     finally:
         deregister_executor(executor)
+
+
+def test_thunders_examination_finds_the_calls_by_their_names(cache):
+    compiled, transform = compile_(lambda x: torch.tanh(x) * 2, cache)
+    compiled(torch.ones(3))
+    found = thunder.examine.get_fusions(thunder.last_traces(compiled)[-1], warn_if_fusions_unavailable=False)
+    (template,) = transform.calls()
+    assert [(name, function.name) for name, function in found] == [(template.template.name,) * 2]

@@ -59,6 +59,7 @@ class TemplateCall:
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
         self.entry = make_entry(template.graph, takes_arities=self.takes_arities, prepare=self._prepare)
         self.entry.__name__ = self.entry.__qualname__ = template.name
+        self.entry.name = template.name  # type: ignore[attr-defined]  # where thunder.examine's users look for it
 
     @property
     def takes_arities(self) -> bool:

@@ -11,6 +11,9 @@ EXPLAINED: dict[str, str] = {
     r"test_extend\.py::test_get_all_executors_includes_all_native_executors$": "fusioncache registers one more",
     r"test_jit_general\.py::test_(litgpt|nanogpt)$": "bfloat16 close to bitwise, and regions round elsewhere",
     r"test_jit_general\.py::test_post_optimization_transform$": "looks in a trace for a single add",
+    r"test_nvfuser\.py::test_cse_subsymbol_redundant_args_": "names the arguments of a fused call in Thunder's order",
+    r"test_nvfuser\.py::test_redundant_cast_nvfusion_": "names the arguments of a fused call in Thunder's order",
+    r"test_nvfuser_remat\.py::test_(apply_remat|find_cut|find_nvfuser)": "looks for fused calls by the name nvFusion",
     r"test_transforms\.py::test_debug_transform$": "counts single operations in a trace, which are one region here",
     r"test_transforms\.py::test_constant_folding$": "looks in a trace for a single operation, which is in a region",
 }
