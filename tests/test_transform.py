@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import thunder
+import thunder.examine
 import torch
 from models import Blocks, Residual, all_fused, fused, recompute, same, step
 

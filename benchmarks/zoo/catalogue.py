@@ -1,0 +1,70 @@
+"""Which models there are, and what is known about their templates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+_BETWEEN = "the gradient passes from a layer to the one in front by another region than from the first to the embedding"
+_ALIKE = "the gradient leaves every layer by the same region, the first included"
+_ALTERNATES = f"layers with sliding-window and with global attention alternate, and {_BETWEEN}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One model of the catalogue.
+
+    Attributes:
+        name: of the model, here.
+        package: which it comes from, and whose configuration says how many layers it really has.
+        source: its configuration's name in litgpt, or what its classes in transformers start with.
+        changes: of that configuration, other than widths.
+        steady: the number of layers from which on another layer brings no new template, as seen with fusioncache's own
+            executor. nvFuser's regions are larger, and Gemma-2's may need an even number of layers to be compared.
+        why: the reason for that number.
+    """
+
+    name: str
+    package: Literal["litgpt", "transformers"]
+    source: str
+    changes: dict[str, object] = field(default_factory=dict)
+    steady: int = 2
+    why: str = _BETWEEN
+
+
+ENTRIES = (
+    Entry("llama-2", "litgpt", "Llama-2-7b-hf"),
+    Entry("llama-3", "litgpt", "Llama-3-8B"),
+    Entry("gemma", "litgpt", "Gemma-2b"),
+    Entry("gemma-2", "litgpt", "Gemma-2-2b", why=_ALTERNATES),
+    Entry("mistral", "litgpt", "Mistral-7B-v0.1"),
+    Entry("mixtral", "litgpt", "Mixtral-8x7B-v0.1"),
+    Entry("pythia", "litgpt", "pythia-160m"),
+    Entry("falcon", "litgpt", "falcon-7b"),
+    Entry("phi", "litgpt", "phi-2"),
+    Entry("olmo-2", "litgpt", "OLMo-2-1124-7B", steady=1, why=_ALIKE),
+    Entry("stablelm", "litgpt", "stablelm-3b-4e1t"),
+    # Pythia 160M has the depth and the widths of the smallest GPT-2.
+    Entry("gpt2-like", "litgpt", "pythia-160m", {"parallel_residual": False, "gelu_approximate": "tanh"}),
+    Entry("hf-gpt2", "transformers", "GPT2", steady=1, why=_ALIKE),
+    Entry("hf-llama", "transformers", "Llama"),
+    Entry("hf-bert", "transformers", "Bert"),
+    Entry("hf-vit", "transformers", "ViT"),
+)
+
+
+def names() -> tuple[str, ...]:
+    """The models there are."""
+    return tuple(entry.name for entry in ENTRIES)
+
+
+def entry(name: str) -> Entry:
+    """The model of this name.
+
+    Raises:
+        KeyError: if there is none; the message lists those there are.
+    """
+    for found in ENTRIES:
+        if found.name == name:
+            return found
+    raise KeyError(f"unknown model {name!r}: use one of {', '.join(names())}")

@@ -1,0 +1,77 @@
+"""Models of Hugging Face, with random weights from their own configurations. Nothing is downloaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+
+from benchmarks.zoo.catalogue import Entry
+from benchmarks.zoo.make import Built, Sizes, Way, Width
+
+_HEADS = {"GPT2": "LMHeadModel", "Llama": "ForCausalLM", "Bert": "ForMaskedLM", "ViT": "ForImageClassification"}
+_CLASSES, _PATCH, _PATCHES = 10, 8, 4
+
+# Random numbers are for the tests of dropout; a cache of keys and values is for generating.
+_FIXED: dict[str, dict[str, Any]] = {
+    "GPT2": {"use_cache": False, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "Llama": {"use_cache": False},
+    "Bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    "ViT": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": _CLASSES},
+}
+
+
+class Logits(torch.nn.Module):
+    """The model, called with its inputs in turn, without the rest of what it returns."""
+
+    def __init__(self, model: torch.nn.Module, names: tuple[str, ...]):
+        super().__init__()
+        self.model = model
+        self.names = names
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.model(**dict(zip(self.names, inputs, strict=True))).logits
+
+
+def build(entry: Entry, layers: int | None, sizes: Sizes, width: Width) -> Built:
+    """The model and its inputs, on the CPU."""
+    source = entry.source
+    make_config = getattr(transformers, f"{source}Config")
+    real = make_config()
+    count = layers or real.num_hidden_layers
+    narrow = _narrow(source, real, sizes) if width == "narrow" else {}
+    config = make_config(num_hidden_layers=count, **_FIXED[source], **narrow)
+    inputs = _inputs(source, config, sizes)
+    model = Logits(getattr(transformers, source + _HEADS[source])(config), tuple(inputs))
+    classes = _CLASSES if source == "ViT" else config.vocab_size
+    return Built(model, tuple(inputs.values()), classes, count, real.num_hidden_layers, _way())
+
+
+def _narrow(source: str, real: Any, sizes: Sizes) -> dict[str, Any]:
+    widths = {"hidden_size": sizes.embedding, "num_attention_heads": sizes.heads}
+    if source != "GPT2":  # there it is 4 times the other by itself
+        ratio = real.intermediate_size / real.hidden_size
+        widths["intermediate_size"] = 8 * round(ratio * sizes.embedding / 8)
+    if source == "ViT":
+        return widths | {"image_size": _PATCH * _PATCHES, "patch_size": _PATCH}
+    return widths | {"vocab_size": sizes.vocabulary, "max_position_embeddings": 2 * sizes.sequence}
+
+
+def _inputs(source: str, config: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
+    if source == "ViT":
+        return {"pixel_values": torch.randn(sizes.batch, 3, config.image_size, config.image_size)}
+    shape = sizes.batch, sizes.sequence
+    tokens = torch.randint(0, config.vocab_size, shape)
+    if source == "Bert":
+        padded = torch.arange(sizes.sequence) < sizes.sequence - torch.tensor([[0], [3]])
+        return {"input_ids": tokens, "attention_mask": padded.long()}
+    causal = torch.full((sizes.sequence, sizes.sequence), torch.finfo(torch.float32).min).triu(1)
+    positions = torch.arange(sizes.sequence).expand(shape).contiguous()
+    mask = causal.expand(sizes.batch, 1, -1, -1).contiguous()
+    return {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
+
+
+def _way() -> Way:
+    """``thunder.jit`` refuses models that set globals while they run, as those of version 5 do."""
+    return "jit" if int(transformers.__version__.split(".")[0]) < 5 else "thunderfx"
