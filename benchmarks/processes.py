@@ -24,18 +24,25 @@ class ProcessFailed(Exception):
         self.log = log
 
 
-def call(module: str, argument: Any) -> Any:
+def call(module: str, argument: Any, *, caches: Path | None = None) -> Any:
     """What ``serve`` in this module's process answers to an argument. Both are JSON.
+
+    Args:
+        module: the one to run.
+        argument: of its function.
+        caches: where the cache directories are made, or found as the last process left them; not given: somewhere
+            new that is removed afterwards.
 
     Raises:
         ProcessFailed: if the process raised or died.
     """
     with TemporaryDirectory(prefix="fusioncache-benchmark-") as directory:
         answer, log = Path(directory, "answer.json"), Path(directory, "log")
+        environment = _environment(directory if caches is None else str(caches))
         command = [sys.executable, "-m", module, json.dumps(argument), str(answer)]
         with log.open("wb") as output:
             code = subprocess.run(
-                command, cwd=ROOT, env=_environment(directory), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             ).returncode
         end = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:])
         if not answer.exists():
@@ -65,7 +72,7 @@ def _environment(directory: str) -> dict[str, str]:
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     for variable in _CACHES:
         environment[variable] = str(Path(directory, variable.lower()))
-        Path(environment[variable]).mkdir()
+        Path(environment[variable]).mkdir(exist_ok=True)
     return environment
 
 

@@ -1,0 +1,76 @@
+"""What the worker asks of every peer, and the peer that compiles nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+Call = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of a first step that were no execution."""
+
+    trace: float = 0.0
+    compile: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was compiled so far; None for what a peer has none of.
+
+    Attributes:
+        kernels: definitions that nvFuser compiled, or kernels that TorchInductor generated.
+        units: what was given to the compiler at once: regions of Thunder's, each once however often it is shared;
+            graphs of TorchInductor's, forward and backward.
+        regions: fused calls in what Thunder runs.
+        graph_breaks: of Dynamo.
+    """
+
+    kernels: int | None = None
+    units: int | None = None
+    regions: int | None = None
+    graph_breaks: int | None = None
+
+
+class Contender(Protocol):
+    """A peer in the process that measures it."""
+
+    def warm_up(self, function: Call) -> Call:
+        """Compiles a function that has nothing to do with the model, in the same way. Called first."""
+
+    def compile(self, model: nn.Module) -> Call:
+        """What is called in place of the model. Counts and seconds are those from here on."""
+
+    def spent(self) -> Spent:
+        """Where the time of the first step went."""
+
+    def counts(self) -> Counts:
+        """What was compiled."""
+
+    def notes(self) -> Sequence[str]:
+        """What a reader of the numbers must know."""
+
+
+class Eager:
+    """torch as it is."""
+
+    def warm_up(self, function: Call) -> Call:
+        return function
+
+    def compile(self, model: nn.Module) -> Call:
+        return model
+
+    def spent(self) -> Spent:
+        return Spent()
+
+    def counts(self) -> Counts:
+        return Counts()
+
+    def notes(self) -> Sequence[str]:
+        return ()
