@@ -11,7 +11,10 @@ from typing import Any
 
 from benchmarks.processes import ROOT, serve
 
-_PACKAGES = {"torch": "torch", "thunder": "lightning-thunder", "litgpt": "litgpt", "triton": "triton"}
+_PACKAGES = {
+    **{name: name for name in ("torch", "litgpt", "transformers", "triton")},
+    "thunder": "lightning-thunder",
+}
 
 
 def describe() -> dict[str, Any]:

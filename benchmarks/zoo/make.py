@@ -32,7 +32,7 @@ class Sizes:
 
 
 _SIZES = {
-    "cpu": Sizes(batch=2, sequence=8, embedding=64, heads=4, vocabulary=256, experts=4),
+    "cpu": Sizes(batch=2, sequence=8, embedding=64, heads=4, vocabulary=256, experts=3),
     "cuda": Sizes(batch=2, sequence=64, embedding=512, heads=8, vocabulary=1024, experts=8),
 }
 

@@ -1,0 +1,1 @@
+"""The README's tables and plots, made from the results that are kept in ``benchmarks/results``."""

@@ -1,0 +1,15 @@
+"""How figures are written."""
+
+from __future__ import annotations
+
+
+def seconds(value: float | None) -> str:
+    """With three digits, or two below a second."""
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def times(ours: float, theirs: float | None) -> str:
+    """How many times smaller ``ours`` is."""
+    return "" if theirs is None else f"{theirs / ours:.1f} x"

@@ -1,0 +1,27 @@
+"""Tables between two comments of a Markdown file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+_BLOCK = re.compile(r"(?P<begin><!-- figure: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of figure -->)", re.DOTALL)
+
+
+def filled(text: str, figures: Mapping[str, str]) -> str:
+    """The text with each block ``<!-- figure: NAME -->`` filled anew.
+
+    Raises:
+        ValueError: if a block has no figure, or a figure no block.
+    """
+    found = {match["name"] for match in _BLOCK.finditer(text)}
+    if found != set(figures):
+        raise ValueError(f"no figure or no place for {', '.join(sorted(found ^ set(figures)))}")
+    return _BLOCK.sub(lambda match: match["begin"] + figures[match["name"]] + match["end"], text)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table. A column whose name starts with ``<`` is set flush left."""
+    head = [column.removeprefix("<") for column in columns]
+    rule = ["---" if column.startswith("<") else "---:" for column in columns]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))

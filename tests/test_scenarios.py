@@ -1,0 +1,327 @@
+"""What people do with a model, with and without fusioncache: the same bits, and shared templates.
+
+On the CPU regions run op by op, in both; on a GPU nvFuser compiles them, in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from models import same
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import fusioncache
+from benchmarks.backends import compile_regions_with, executors
+from fusioncache.trace import executor
+
+WIDTH, HEADS, WORDS, LENGTH = 32, 2, 64, 12
+
+
+class Block(torch.nn.Module):
+    """Attention and a gated MLP, each behind a norm of its own kind."""
+
+    def __init__(self, dropout: float):
+        super().__init__()
+        self.norms = torch.nn.ModuleList([torch.nn.LayerNorm(WIDTH), torch.nn.RMSNorm(WIDTH)])
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        self.up, self.down = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(2 * WIDTH, WIDTH)
+        self.dropout = torch.nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.qkv(self.norms[0](x)).view(*x.shape[:-1], 3 * HEADS, WIDTH // HEADS).transpose(1, 2)
+        query, key, value = heads.split(HEADS, 1)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.dropout(self.out(attended.transpose(1, 2).reshape(x.shape)))
+        gate, up = self.up(self.norms[1](x)).chunk(2, -1)
+        return x + self.dropout(self.down(functional.silu(gate) * up))
+
+
+class Language(torch.nn.Module):
+    """Three blocks, and an embedding that is the head's weight as well."""
+
+    def __init__(self, dropout: float = 0.0, checkpointed: bool = False):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(WORDS, WIDTH)
+        self.blocks = torch.nn.ModuleList(Block(dropout) for _ in range(3))
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.head = torch.nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.embedding.weight
+        self.checkpointed = checkpointed
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        return self.head(self.norm(x))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two models of equal parameters, compiled with and without fusioncache, and what fusioncache counted."""
+
+    device: str
+    models: tuple[torch.nn.Module, torch.nn.Module]
+    compiled: tuple[Callable[..., Any], Callable[..., Any]]
+    transform: fusioncache.FusionCache
+
+    def run(self, scenario: Callable[[torch.nn.Module, Any], list[torch.Tensor]]) -> list[torch.Tensor]:
+        """What a scenario computes, which is the same bit for bit with and without, and shares some templates."""
+        results = []
+        for model, compiled in zip(self.models, self.compiled, strict=True):
+            torch.manual_seed(7)
+            results.append([tensor.detach().clone() for tensor in scenario(model, compiled)])
+        ours, plain = results
+        assert same(ours, plain)
+        assert all(tensor.isfinite().all() for tensor in ours)
+        stats = self.transform.stats()
+        assert stats.hits > 0 and not stats.bypasses
+        assert 0 < stats.compiles < stats.regions
+        return ours
+
+    def tokens(self, length: int = LENGTH, seed: int = 0) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(0, WORDS, (2, length), generator=generator).to(self.device)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(executor, "best_backend", executor.best_backend)  # to be put back
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    compile_regions_with(backend(request.param))
+    yield request.param
+    torch.use_deterministic_algorithms(deterministic)
+
+
+def backend(device: str) -> str:
+    return "eager" if device == "cpu" else "nvfuser"
+
+
+def make(device: str, dtype: torch.dtype = torch.float32, **options: Any) -> Pair:
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(Language(**options).to(device, dtype))
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend(device))
+    regions = executors(backend(device))
+    ours = thunder.jit(models[0], executors=regions, transforms=[transform])
+    return Pair(device, (models[0], models[1]), (ours, thunder.jit(models[1], executors=regions)), transform)
+
+
+def loss_of(compiled: Any, tokens: torch.Tensor) -> torch.Tensor:
+    logits = compiled(tokens).float()
+    return functional.cross_entropy(logits[:, :-1].reshape(-1, WORDS), tokens[:, 1:].reshape(-1))
+
+
+def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_three_optimizer_steps(device, dtype):
+    pair = make(device, dtype)
+
+    def train(model, compiled):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        losses = []
+        for seed in range(3):
+            optimizer.zero_grad()
+            losses.append(loss_of(compiled, pair.tokens(seed=seed)))
+            losses[-1].backward()
+            optimizer.step()
+        return [*losses, *gradients(model), *model.parameters()]
+
+    pair.run(train)
+    regions = pair.transform.stats().regions
+    pair.run(train)
+    assert pair.transform.stats().regions == regions  # nothing is traced again
+
+
+def test_inference(device):
+    pair = make(device)
+    for model in pair.models:
+        model.eval().requires_grad_(False)
+    (logits,) = pair.run(lambda model, compiled: [compiled(pair.tokens())])
+    torch.testing.assert_close(logits, pair.models[1](pair.tokens()))
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_evaluation_between_two_steps_of_training(device, without):
+    pair = make(device)
+
+    def scenario(model, compiled):
+        loss_of(compiled, pair.tokens()).backward()
+        with without():
+            logits = compiled(pair.tokens(seed=1))
+        assert not logits.requires_grad
+        loss_of(compiled, pair.tokens(seed=2)).backward()
+        return [logits.clone(), *gradients(model)]
+
+    pair.run(scenario)
+
+
+def test_dropout_draws_the_same_numbers(device):
+    pair = make(device, dropout=0.3)
+
+    def scenario(model, compiled):
+        losses = [loss_of(compiled, pair.tokens()) for _ in range(2)]
+        sum(losses).backward()
+        return [*losses, *gradients(model)]
+
+    first, second, *_ = pair.run(scenario)
+    assert first != second
+
+
+def test_gradient_accumulation(device):
+    pair = make(device)
+
+    def accumulate(model, compiled):
+        model.zero_grad()
+        for seed in range(3):
+            (loss_of(compiled, pair.tokens(seed=seed)) / 3).backward()
+        return gradients(model)
+
+    def once(model, compiled):
+        model.zero_grad()
+        (loss_of(compiled, pair.tokens()) / 3).backward()
+        return gradients(model)
+
+    assert not same(pair.run(accumulate), pair.run(once))
+
+
+def test_torch_autocast(device):
+    pair = make(device)
+
+    def scenario(model, compiled):
+        with torch.autocast(device, torch.bfloat16):
+            logits = compiled(pair.tokens())
+        assert logits.dtype is torch.bfloat16
+        logits.float().square().mean().backward()
+        return [logits, *gradients(model)]
+
+    pair.run(scenario)
+    assert all(gradient.dtype is torch.float32 for gradient in gradients(pair.models[0]))
+
+
+def test_thunder_autocast(device):
+    """Thunder applies it to a function's trace, which is then compiled without autograd."""
+    from thunder.transforms.autocast import autocast
+
+    def layers(x, *weights):
+        for weight in weights:
+            x = x + (x @ weight).tanh() * 0.5
+        return x
+
+    torch.manual_seed(0)
+    inputs = [torch.randn(16, 16, device=device) for _ in range(6)]
+    function = thunder.trace()(autocast(layers, dtype=thunder.bfloat16), *inputs).python_callable()
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend(device))
+    options = {"executors": executors(backend(device)), "disable_torch_autograd": True}
+    ours = thunder.jit(function, transforms=[transform], **options)(*inputs)
+    assert torch.equal(ours, thunder.jit(function, **options)(*inputs))
+    assert not torch.equal(ours, layers(*inputs))
+    assert transform.stats().hits > 0 and not transform.stats().bypasses
+
+
+def test_tied_weights_get_one_gradient_of_both_uses(device):
+    pair = make(device)
+
+    def scenario(model, compiled):
+        loss_of(compiled, pair.tokens()).backward()
+        return [model.embedding.weight.grad]
+
+    (tied,) = pair.run(scenario)
+    assert sum(parameter.shape == (WORDS, WIDTH) for parameter in pair.models[0].parameters()) == 1
+    # Words that do not occur get a gradient from the head alone, the others from both uses.
+    missing = sorted(set(range(WORDS)) - set(pair.tokens().flatten().tolist()))
+    assert missing and (tied[missing] != 0).any()
+    eager = make(device).models[1]
+    loss_of(eager, pair.tokens()).backward()
+    torch.testing.assert_close(tied, eager.embedding.weight.grad)
+
+
+def test_activation_checkpointing(device):
+    def scenario(model, compiled):
+        loss = loss_of(compiled, pair.tokens())
+        loss.backward()
+        return [loss, *gradients(model)]
+
+    pair = make(device)
+    pair.run(scenario)
+    kept = saved(pair)
+    pair = make(device, checkpointed=True)
+    pair.run(scenario)
+    assert saved(pair) < kept
+
+
+def saved(pair: Pair) -> int:
+    """How many values the forward pass returns: the output, and what it saves for the backward pass."""
+    return len(thunder.last_traces(pair.compiled[0])[-1].bound_symbols[-1].flat_proxy_args)
+
+
+def test_two_sequence_lengths_in_turn(device):
+    pair = make(device)
+
+    def scenario(model, compiled):
+        for length in (LENGTH, LENGTH + 4, LENGTH):
+            loss_of(compiled, pair.tokens(length)).backward()
+        return gradients(model)
+
+    pair.run(scenario)
+    before = pair.transform.stats()
+    pair.run(scenario)
+    assert pair.transform.stats().compiles == before.compiles
+    assert before.templates * 2 < before.regions
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("grad", [False, True])
+def test_cuda_graphs(grad):
+    from thunder.transforms.cudagraph import CUDAGraphTransform
+
+    compare_graphs(lambda model, transforms: thunder.jit(model, transforms=[*transforms, CUDAGraphTransform()]), grad)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("grad", [False, True])
+def test_reduce_overhead(grad):
+    from thunder.plugins import ReduceOverhead
+
+    compare_graphs(
+        lambda model, transforms: thunder.compile(model, plugins=[*map(AsPlugin, transforms), ReduceOverhead()]), grad
+    )
+
+
+class AsPlugin(fusioncache.Plugin):
+    """A plugin around a transform that is there already."""
+
+    def __init__(self, transform: fusioncache.FusionCache):
+        super().__init__(cache=transform.cache)
+        self.transform = transform
+
+
+def compare_graphs(compile_: Callable[[torch.nn.Module, list[Any]], Any], grad: bool) -> None:
+    """Records CUDA graphs of Thunder's regions and of shared ones, and replays both."""
+    torch.manual_seed(0)
+    model = Language().cuda().requires_grad_(grad)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    results = []
+    for compiled in (compile_(model, [transform]), compile_(model, [])):
+        for seed in range(4):
+            tokens = torch.randint(0, WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(seed)).cuda()
+            model.zero_grad()
+            with nullcontext() if grad else torch.no_grad():
+                loss = loss_of(compiled, tokens)
+            if grad:
+                loss.backward()
+            results.append([tensor.clone() for tensor in [loss.detach(), *(gradients(model) if grad else [])]])
+    assert all(same(one, other) for one, other in zip(results[:4], results[4:], strict=True))
+    assert not same(results[0], results[1])
+    assert transform.stats().hits > 0 and not transform.stats().bypasses

@@ -1,0 +1,140 @@
+"""Real models, narrow and on the CPU: every bit stays as it was, and another layer brings no new template.
+
+``benchmarks/model_equality.py`` does this at real depth, with other compilers, on a GPU.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from thunder.dynamo import thunderfx
+
+import fusioncache
+from benchmarks import zoo
+from benchmarks.backends import compile_regions_with, executors
+from benchmarks.model_equality_worker import compare, count_folded, train
+from fusioncache.trace import executor, transform
+
+REAL_LAYERS = {"llama-2": 32, "gemma": 18, "gemma-2": 26, "gpt2-like": 12, "hf-llama": 32, "hf-vit": 12}
+
+
+def use(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both with and without fusioncache, regions are compiled by this backend, until the test ends."""
+    # Dynamo counts all models that go through one forward function, and at 8 it leaves the next one uncompiled.
+    torch.compiler.reset()
+    for module, name in ((executor, "best_backend"), (transform, "choose_plan")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # to be put back
+    compile_regions_with(backend)
+
+
+def make(name: str, layers: int | None) -> zoo.Workload:
+    pytest.importorskip(zoo.entry(name).package)
+    return zoo.make(name, layers)
+
+
+def trained(workload: zoo.Workload, backend: str) -> tuple[dict[str, torch.Tensor], fusioncache.Stats]:
+    """What a step of training with fusioncache computes, and what became of the regions."""
+    cache = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend)
+    compiled = workload.compile(executors(backend), [cache])
+    return train(workload, compiled, start_of(workload)), cache.stats()
+
+
+def start_of(workload: zoo.Workload) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in workload.model.state_dict().items()}
+
+
+def assert_every_bit(workload: zoo.Workload, found: dict[str, torch.Tensor], backend: str) -> None:
+    """Compares with Thunder without fusioncache, which computes the parameters' start anew."""
+    again = zoo.make(workload.name, workload.layers)
+    expected = train(again, again.compile(executors(backend)), start_of(again))
+    parameters = dict(again.model.named_parameters())
+    assert {f"gradient of {name}" for name in parameters} <= expected.keys()
+    result = compare(found, expected, expected)
+    assert not result["differing"] and not result["not_finite"]
+    assert result["tensors"] == 3 + 2 * len(parameters)
+
+
+# One test for all assertions about a model, because each of its traces takes seconds.
+@pytest.mark.parametrize("name", zoo.names())
+def test_training_keeps_every_bit_and_depth_brings_no_templates(name, monkeypatch):
+    use("eager", monkeypatch)
+    folded = count_folded()
+    depth = zoo.entry(name).steady
+    workload = make(name, depth)
+    found, shallow = trained(workload, "eager")
+    assert_every_bit(workload, found, "eager")
+    _, deep = trained(zoo.make(name, depth + 1), "eager")
+    assert deep.templates == shallow.templates
+    assert deep.hits - shallow.hits == deep.regions - shallow.regions > 0
+    assert not shallow.bypasses and not deep.bypasses
+    assert folded() == 0
+
+
+@pytest.mark.parametrize("name", ["gpt2-like", "llama-3"])
+@pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
+def test_training_with_inductor_keeps_every_bit(name, monkeypatch):
+    use("inductor", monkeypatch)
+    workload = make(name, 1)
+    found, stats = trained(workload, "inductor")
+    assert_every_bit(workload, found, "inductor")
+    assert stats.compiles == stats.templates < stats.regions
+    assert not stats.bypasses
+
+
+@pytest.mark.parametrize("name", REAL_LAYERS)
+def test_real_depth_is_the_configurations_own(name):
+    workload = make(name, None)
+    assert workload.layers == workload.real_layers == REAL_LAYERS[name]
+    assert workload.model(*workload.inputs).isfinite().all()
+
+
+def test_real_widths_are_the_configurations_own():
+    pytest.importorskip("litgpt")
+    model = zoo.make("pythia", 1, width="real").model
+    assert (model.config.n_embd, model.config.n_head, model.config.intermediate_size) == (768, 12, 3072)
+
+
+def test_the_dense_mixture_of_experts_is_the_routed_one():
+    workload = make("mixtral", 1)
+    from litgpt.model import LLaMAMoE
+
+    (dense,) = (module for module in workload.model.modules() if isinstance(module, LLaMAMoE))
+    x = torch.randn(2, 5, 64, requires_grad=True)
+    expected = LLaMAMoE.forward(dense, x)
+    (gradient,) = torch.autograd.grad(expected.square().sum(), x)
+    found = dense(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), x)[0], gradient)
+
+
+def test_unknown_models_are_refused_with_a_list():
+    with pytest.raises(KeyError, match="unknown model 'llama-9': use one of llama-2, llama-3"):
+        zoo.make("llama-9")
+
+
+def test_a_catalogue_is_read_without_torch():
+    import subprocess
+    import sys
+
+    code = "import sys; from benchmarks import zoo; zoo.names(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_routed_mixture_is_still_refused_by_thunder():
+    """If this fails, the catalogue can have litgpt's own Mixtral."""
+    import thunder
+
+    with pytest.raises(NotImplementedError, match="only specifying a condition"):
+        thunder.jit(lambda mask: torch.where(mask))(torch.tensor([True, False]))
+
+
+def test_masks_made_by_vmap_are_still_refused_by_thunder():
+    """If this fails, Hugging Face's decoders need no finished mask."""
+
+    def mask(x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda i: i <= x)(x)
+
+    with pytest.raises(Exception, match=r"tree_flatten of type <class 'torch.Tensor'> is not supported"):
+        thunderfx(mask)(torch.arange(3))
