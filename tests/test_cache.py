@@ -15,7 +15,7 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.program import Program
-from fusioncache.ir import NumberType, Template, TensorType
+from fusioncache.ir import NumberType, Original, Template, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import Plan
@@ -47,7 +47,7 @@ def call_of(region, plan=Plan.INLINE, compiler=None):
     template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
     programs: dict = {}
     ledger = Ledger()
-    call = TemplateCall(template, lambda graph: programs.setdefault(graph, Program(graph, compiler)), ledger)
+    call = TemplateCall(template, lambda graph, _: programs.setdefault(graph, Program(graph, compiler)), ledger)
     call.allow(canonical.binding.arities, plan, Fallback(lambda *args: pytest.fail("fell back"), (), ()))
     return call, canonical.binding, ledger, compiler
 
@@ -273,3 +273,35 @@ def test_stats_are_frozen_and_add_up():
         stats.hits = 3
     with pytest.raises(TypeError):
         stats.bypasses["why"] = 3
+
+
+def test_the_backend_is_given_the_region_as_it_was_first_written():
+    """In an order of inputs, ops and outputs that is not the canonical one, with a copy and a dead end in it."""
+    s = Sketch()
+    x, y = s.input(), s.input()
+    sine, difference = s.op("sin", x), s.op("sub", y, x)
+    region = s.graph(difference, s.op("mul", sine, s.op("shallow_copy", sine)))
+    canonical = canonicalize(region)
+    original = Original.of(region, canonical.binding)
+    given = []
+
+    class Recording(CountingEager):
+        def compile(self, graph, args):
+            given.append(graph)
+            return super().compile(graph, args)
+
+    program = Program(canonical.graph, Recording(), original)
+    inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)]
+    args = [inputs[position] for position in canonical.binding.arguments]
+    results = program.run_for(args, lambda seconds: None)(args)
+    expected = [inputs[1] - inputs[0], torch.sin(inputs[0]) ** 2]
+    assert given == [region]
+    for slot, value in zip(canonical.binding.outputs, expected, strict=True):
+        assert torch.equal(results[slot], value)
+
+
+def test_a_region_with_an_unused_input_is_compiled_in_canonical_form():
+    s = Sketch()
+    x, _ = s.input(), s.input()
+    region = s.graph(s.op("tanh", x))
+    assert Original.of(region, canonicalize(region).binding) is None

@@ -9,7 +9,7 @@ from fusioncache.cache.lru import LruMap
 from fusioncache.cache.program import Compiler, Program
 from fusioncache.cache.recorder import Recorder
 from fusioncache.cache.stats import Stats, TemplateStats
-from fusioncache.ir import Graph, Key, Template
+from fusioncache.ir import Graph, Key, Original, Template
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
 
@@ -38,9 +38,12 @@ class Cache:
         key = make_key(graph, environment)
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
-    def program(self, graph: Graph, environment: Mapping[str, str], compiler: Compiler) -> Program:
-        """The program for a graph without parameters. ``compiler`` makes it if it is not there."""
-        return self._programs.get_or_make(make_key(graph, environment), lambda: Program(graph, compiler))[0]
+    def program(
+        self, graph: Graph, original: Original | None, environment: Mapping[str, str], compiler: Compiler
+    ) -> Program:
+        """The program for a graph without parameters. ``compiler`` makes it, from the original, if it is not there."""
+        key = make_key(graph, environment)
+        return self._programs.get_or_make(key, lambda: Program(graph, compiler, original))[0]
 
     def stats(self) -> Stats:
         """What all users of this cache have done so far."""

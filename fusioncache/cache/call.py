@@ -11,7 +11,7 @@ from typing import Any
 from fusioncache.cache.entry import make_entry
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.program import Program, Run
-from fusioncache.ir import Graph, Template
+from fusioncache.ir import Graph, Original, Template
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.plan import Arities, Plan
 from fusioncache.template.vocabulary import RESIDUAL
@@ -50,12 +50,13 @@ class TemplateCall:
         entry: the function that a trace calls.
     """
 
-    def __init__(self, template: Template, program: Callable[[Graph], Program], ledger: Ledger):
+    def __init__(self, template: Template, program: Callable[[Graph, Original | None], Program], ledger: Ledger):
         self.template = template
         self._program = program
         self._ledger = ledger
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
+        self._originals: dict[Arities, Original | None] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
         self.entry = make_entry(template.graph, takes_arities=self.takes_arities, prepare=self._prepare)
         self.entry.__name__ = self.entry.__qualname__ = template.name
@@ -66,10 +67,11 @@ class TemplateCall:
         """Whether a call starts with the tuple of arities."""
         return self._chains > 1
 
-    def allow(self, arities: Arities, plan: Plan, fallback: Fallback) -> None:
-        """Says how to run regions with these arities. What was said first stands."""
+    def allow(self, arities: Arities, plan: Plan, fallback: Fallback, original: Original | None = None) -> None:
+        """Says how to run regions with these arities, and gives one of them. What was said first stands."""
         self._plans.setdefault(arities, plan)
         self._fallbacks.setdefault(arities, fallback)
+        self._originals.setdefault(arities, original)
 
     def arities(self) -> tuple[Arities, ...]:
         """The numbers of residual terms that calls may have."""
@@ -78,10 +80,10 @@ class TemplateCall:
     def programs(self, arities: Arities) -> list[Program]:
         """What a call with these arities runs, in order. Compiles nothing."""
         if self._plans[arities] is Plan.INLINE:
-            return [self._program(inline(self.template.graph, arities))]
+            return [self._inline_program(arities)]
         folded = fold(self.template.graph, arities)
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
-        return [self._program(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
+        return [self._program(graph, None) for graph in [*graphs, folded.core.graph] if graph is not None]
 
     def _prepare(self, args: Sequence[Any], arities: Arities | None) -> Run:
         import torch
@@ -96,7 +98,10 @@ class TemplateCall:
             return self._fall_back(arities, error)
 
     def _inlined(self, args: Sequence[Any], arities: Arities) -> Run:
-        return self._program(inline(self.template.graph, arities)).run_for(args, self._compiled)
+        return self._inline_program(arities).run_for(args, self._compiled)
+
+    def _inline_program(self, arities: Arities) -> Program:
+        return self._program(inline(self.template.graph, arities), self._originals[arities])
 
     def _folded(self, args: Sequence[Any], arities: Arities) -> Run:
         folded = fold(self.template.graph, arities)
@@ -125,7 +130,7 @@ class TemplateCall:
         return add
 
     def _launcher(self, graph: Graph) -> Run:
-        program, compiled = self._program(graph), self._compiled
+        program, compiled = self._program(graph, None), self._compiled
         return lambda args: program.run_for(args, compiled)(args)
 
     def _fall_back(self, arities: Arities, error: Exception) -> Run:

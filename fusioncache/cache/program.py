@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from operator import itemgetter
 from typing import Any, Protocol
 
-from fusioncache.ir import Graph
+from fusioncache.ir import Graph, Original
 
 _MOST_SEEN = 1024
 
@@ -26,16 +27,31 @@ class Compiler(Protocol):
 
 
 class Program:
-    """Compiles a graph at most once for each layout, whichever threads and templates ask for it."""
+    """Compiles a graph at most once for each layout, whichever threads and templates ask for it.
 
-    __slots__ = ("_compiler", "_lock", "_seen", "_variants", "graph")
+    What the backend is given is the region that the graph was first seen in, where there is one: nvFuser splits and
+    schedules a kernel by the order of its definition, so that only Thunder's own order gives Thunder's own bits.
 
-    def __init__(self, graph: Graph, compiler: Compiler):
+    Args:
+        graph: what to compute, in canonical order.
+        compiler: compiles it.
+        original: the region that it comes from.
+    """
+
+    __slots__ = ("_compiler", "_lock", "_original", "_seen", "_variants", "graph")
+
+    def __init__(self, graph: Graph, compiler: Compiler, original: Original | None = None):
         self.graph = graph
+        self._original = original
         self._compiler = compiler
         self._variants: dict[Hashable, Run] = {}
         self._seen: dict[Hashable, Run] = {}
         self._lock = threading.Lock()
+
+    @property
+    def source(self) -> Graph:
+        """What the backend is given."""
+        return self._original.region if self._original else self.graph
 
     def run_for(self, args: Sequence[Any], compiled: Callable[[float], None]) -> Run:
         """The function for arguments of this layout.
@@ -62,7 +78,34 @@ class Program:
             run = self._variants.get(layout)
             if run is None:
                 start = time.perf_counter()
-                run = self._compiler.compile(self.graph, args)
+                run = self._compile(args)
                 compiled(time.perf_counter() - start)
                 self._variants[layout] = run
         return run
+
+    def _compile(self, args: Sequence[Any]) -> Run:
+        original = self._original
+        if original is None:
+            return self._compiler.compile(self.source, args)
+        run = self._compiler.compile(self.source, [args[place] for place in original.inputs])
+        return _reordered(run, original, len(args))
+
+
+def _reordered(run: Run, original: Original, inputs: int) -> Run:
+    """The original's function in the terms of its template."""
+    take, give = _picker(original.inputs, inputs), _picker(original.outputs, len(original.region.outputs))
+    if take and give:
+        return lambda args: give(run(take(args)))
+    if take:
+        return lambda args: run(take(args))
+    return (lambda args: give(run(args))) if give else run
+
+
+def _picker(places: Sequence[int], count: int) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+    """Picks these of ``count`` values; None if that changes nothing."""
+    if tuple(places) == tuple(range(count)):
+        return None
+    if len(places) == 1:
+        (place,) = places
+        return lambda values: (values[place],)
+    return itemgetter(*places)

@@ -2,7 +2,7 @@
 
 from fusioncache.ir.errors import Bypass
 from fusioncache.ir.graph import Arg, Const, Graph, Op, Ref, Region, map_arg, map_type, operands, refs_in
-from fusioncache.ir.template import Binding, Ingredient, Key, Template
+from fusioncache.ir.template import Binding, Ingredient, Key, Original, Template
 from fusioncache.ir.types import NumberType, TensorType, ValueType
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Key",
     "NumberType",
     "Op",
+    "Original",
     "Ref",
     "Region",
     "Template",

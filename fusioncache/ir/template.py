@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusioncache.ir.graph import Graph
+from fusioncache.ir.graph import Graph, Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +76,28 @@ class Binding:
     def arguments(self) -> tuple[int, ...]:
         """The region's inputs in the order in which the compiled template takes them."""
         return self.slots + tuple(position for chain in self.terms for position in chain)
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A region in its own order, callable in the terms of its template.
+
+    Attributes:
+        region: as Thunder made it.
+        inputs: for each input of the region, the position of the compiled template's argument.
+        outputs: for each output of the template, the position of the region's output.
+    """
+
+    region: Region
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, region: Region, binding: Binding) -> Original | None:
+        """The region with its binding; None if it has inputs that it does not use."""
+        places = {position: place for place, position in enumerate(binding.arguments)}
+        if len(places) < len(region.inputs):
+            return None
+        slots = range(max(binding.outputs, default=-1) + 1)
+        inputs = tuple(places[position] for position in range(len(region.inputs)))
+        return cls(region, inputs, tuple(binding.outputs.index(slot) for slot in slots))

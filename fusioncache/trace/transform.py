@@ -19,7 +19,7 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.stats import Stats
-from fusioncache.ir import Binding, Bypass, Graph
+from fusioncache.ir import Binding, Bypass, Graph, Original, Region
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Arities, choose_plan
 from fusioncache.trace.fast_tracing import install
@@ -36,6 +36,7 @@ class _Found:
 
     position: int
     fusion: Any
+    region: Region
     binding: Binding
     call: TemplateCall
     maker: Maker
@@ -97,14 +98,14 @@ class FusionCache(Transform):
         regions = (self._find(position, symbol) for position, symbol in enumerate(trace.bound_symbols))
         found = [region for region in regions if region is not None]
         wanted: dict[str, set[Arities]] = defaultdict(set)
-        for region in found:
-            wanted[region.call.template.name].add(region.binding.arities)
+        for item in found:
+            wanted[item.call.template.name].add(item.binding.arities)
         replacements = {}
-        for region in found:
-            arities, call = region.binding.arities, region.call
+        for item in found:
+            arities, call = item.binding.arities, item.call
             plan = choose_plan(call.template.graph, arities, wanted[call.template.name])
-            call.allow(arities, plan, _fallback(region))
-            replacements[region.position] = call_of(region.fusion, region.binding, call)
+            call.allow(arities, plan, _fallback(item), Original.of(item.region, item.binding))
+            replacements[item.position] = call_of(item.fusion, item.binding, call)
         return rewritten(trace, replacements, start) if replacements else trace
 
     def _find(self, position: int, bound_symbol: Any) -> _Found | None:
@@ -113,7 +114,8 @@ class FusionCache(Transform):
             return None
         try:
             maker = maker_of(bound_symbol)
-            canonical = canonicalize(region_of(bound_symbol))
+            region = region_of(bound_symbol)
+            canonical = canonicalize(region)
             call, hit = self._call(canonical.graph, *self._backend(maker, bound_symbol))
         except Bypass as bypass:
             self._ledger.bypass(bypass.reason)
@@ -123,7 +125,7 @@ class FusionCache(Transform):
             self._failed(bound_symbol.sym.name, error)
             return None
         self._ledger.region(call.template, canonical.binding.arities, hit=hit)
-        return _Found(position, bound_symbol, canonical.binding, call, maker)
+        return _Found(position, bound_symbol, region, canonical.binding, call, maker)
 
     def _failed(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)
