@@ -1,13 +1,14 @@
 # make setup    a .venv with everything        make bench    the benchmark, a table and build/bench.svg
 # make test     all tests                      make check    lint, format and types
-# make overhead host time of a call            make clean    removes .venv and build
+# make overhead host time of a call            make figures  the README's tables and plots
+# make clean    removes .venv and build
 #
 # PYTHON names the Python 3.12 to use, if the one that is found is the wrong one.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test check bench overhead clean
+.PHONY: help setup test check bench overhead figures clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +18,7 @@ TORCH := 2.10.0
 PYTHON ?=
 
 help:
-	@sed -n '1,5s/^# \{0,1\}//p' Makefile
+	@sed -n '1,6s/^# \{0,1\}//p' Makefile
 
 setup: $(STAMP)
 
@@ -43,6 +44,9 @@ bench: $(STAMP)
 overhead: $(STAMP)
 	@mkdir -p build
 	$(BIN)/python benchmarks/call_overhead.py --json build/overhead.json
+
+figures: $(STAMP)
+	$(BIN)/python -m benchmarks.figures.make
 
 clean:
 	rm -rf $(VENV) build

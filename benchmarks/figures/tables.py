@@ -9,29 +9,45 @@ from benchmarks.figures.numbers import seconds, times
 from benchmarks.figures.readme import table
 
 Result = Mapping[str, Any]
+Point = Mapping[str, Any]
+
+_STEPS = {
+    "interpret": "interpreting the model",
+    "prologue": "prologue",
+    "grad": "deriving the backward pass",
+    "claim": "executors claim operations",
+    "fuse": "fusing",
+    "rematerialize": "rematerialization",
+    "cleanup": "dead code, `del`",
+    "codegen": "printing Python",
+    "fusioncache": "templates, keys, plans",
+    "compile": "compiling",
+    "rest": "rest",
+    "total": "first step",
+}
 
 
 def residual(result: Result) -> str:
     """First step and compiles of the residual model, with and without fusioncache."""
     ours = ("layers", "regions", "compiles", "compile seconds", "first step")
     theirs = ("without fusioncache: compiles", "compile seconds", "first step", "")
-    return table((*ours, *theirs), _residual_rows(by_mode(result["points"])))
+    return table((*ours, *theirs), _residual_rows(result["points"]))
 
 
-def _residual_rows(points: Mapping[int, Mapping[str, Any]]) -> Iterator[list[str]]:
-    for layers, modes in points.items():
-        ours, plain = modes["cached"], modes.get("uncached")
-        row = [str(layers), str(ours["regions"]), *_compiles(ours)]
-        yield [*row, *(_compiles(plain) if plain else ["", "", "not run"]), _gain(ours, plain)]
+def _residual_rows(points: list[Point]) -> Iterator[list[str]]:
+    plain = {point["layers"]: point for point in points if point["mode"] == "uncached"}
+    for ours in points:
+        if ours["mode"] != "cached":
+            continue
+        theirs = plain.get(ours["layers"])
+        row = [str(ours["layers"]), str(ours["regions"]), *_compiles(ours)]
+        gain = times(ours["seconds"]["first_step"], theirs["seconds"]["first_step"]) if theirs else ""
+        yield [*row, *(_compiles(theirs) if theirs else ["", "", "not run"]), gain]
 
 
-def _compiles(point: Mapping[str, Any]) -> list[str]:
+def _compiles(point: Point) -> list[str]:
     spent = point["seconds"]
     return [str(point["compiles"]), seconds(spent["compile"]), f"{seconds(spent['first_step'])} s"]
-
-
-def _gain(ours: Mapping[str, Any], plain: Mapping[str, Any] | None) -> str:
-    return times(ours["seconds"]["first_step"], plain["seconds"]["first_step"] if plain else None)
 
 
 def call_overhead(result: Result) -> str:
@@ -40,15 +56,62 @@ def call_overhead(result: Result) -> str:
     return table(columns, map(_overhead_row, result["points"]))
 
 
-def _overhead_row(point: Mapping[str, Any]) -> list[str]:
+def _overhead_row(point: Point) -> list[str]:
     spent, added = point["microseconds"], point["added"]
     cells = [f"{spent[name]:.1f} ({added[name]:+.1f})" for name in ("fusioncache", "thunder")]
     return [str(point["inputs"]), f"{spent['execute']:.1f}", *cells]
 
 
-def by_mode(points: Any) -> dict[int, dict[str, Any]]:
-    """Points by their layers, then by their mode."""
-    found: dict[int, dict[str, Any]] = {}
-    for point in points:
-        found.setdefault(point["layers"], {})[point["mode"]] = point
-    return found
+def peers(result: Result) -> str:
+    """First and later steps of every peer."""
+    columns = ("<peer", "first step", "tracing", "compiling", "second process", "step", "host time")
+    return table((*columns, "GiB", "kernels", "correct"), map(_peer_row, result["points"]))
+
+
+def _peer_row(point: Point) -> list[str]:
+    cold, warm = point["seconds"]["cold"], point["seconds"]["warm"]
+    spent = [f"{seconds(cold['total'])} s", seconds(cold["trace"]), seconds(cold["compile"])]
+    spent.append(f"{seconds(warm['total'])} s" if warm else "the same")
+    later = [f"{point['step_ms']['median']:.1f} ms", f"{point['host_us']['median'] / 1000:.1f} ms"]
+    counts = [f"{point['peak_bytes'] / 2**30:.2f}", str(point["kernels"] or "")]
+    return [point["peer"], *spent, *later, *counts, "yes" if point["correct"] else str(point["error_of_wrong"])]
+
+
+def first_step(result: Result) -> str:
+    """The passes of a first step, with Thunder's own tracing and with the fast one."""
+    points = result["points"]
+    columns = [f"{point['layers']} layers, {point['tracing']}" for point in points]
+    rows = ([name, *(seconds(point["seconds"][step]) for point in points)] for step, name in _STEPS.items())
+    return table(("<seconds", *columns), rows)
+
+
+def models(real: Result, host: Result, exact: Result) -> str:
+    """Every model: what is shared, what is the same, and the host time of a step."""
+    shallow, single = _by_model(host), _by_model(exact)
+    deep = {**shallow, **_by_model(real)}
+    columns = ("<model", "layers", "regions", "templates", "at 2 layers", "bitwise, bfloat16")
+    rows = (_model_row(deep[name], shallow.get(name), single[name]) for name in deep)
+    return table((*columns, "float32, 2 layers", "host time to Thunder's"), rows)
+
+
+def _model_row(deep: Point, shallow: Point | None, single: Point) -> list[str]:
+    counts = [str(deep["layers"]), str(deep["regions"]), str(deep["templates"])]
+    templates = str(shallow["templates"]) if shallow else ""
+    same = [f"{point['bitwise']} of {point['tensors']}" for point in (deep, single)]
+    return [deep["model"], *counts, templates, *same, f"{shallow['host']['ratio']:.2f}" if shallow else "not run"]
+
+
+def _by_model(result: Result) -> dict[str, Point]:
+    return {point["model"]: point for point in result["points"] if "tensors" in point}
+
+
+def thunder_suite(result: Result) -> str:
+    """Thunder's own tests, file by file."""
+    rows = [*result["files"].items(), ("all", result["total"])]
+    columns = ("<tests of Thunder", "run", "passed without", "passed with", "regions", "hits", "bypasses")
+    return table(columns, (_suite_row(name, row) for name, row in rows))
+
+
+def _suite_row(name: str, row: Point) -> list[str]:
+    counts = [row["tests"], *row["passed"], row["regions"], row["hits"], row["bypasses"]]
+    return [name.removeprefix("test_").removesuffix(".py"), *map(str, counts)]

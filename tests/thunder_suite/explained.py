@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_BY_NAME = "looks for fused calls by the name nvFusion"
+
 # A regular expression to be found in a test's id -> the reason. Only for tests that look at the very thing that
 # fusioncache replaces. Those of bfloat16 compare with PyTorch at a tolerance of 1e-5, and pass without a GPU only where
 # Thunder calls PyTorch's own layer_norm and gelu; regions compute these in float32 (their distance from the model in
@@ -11,9 +13,10 @@ EXPLAINED: dict[str, str] = {
     r"test_extend\.py::test_get_all_executors_includes_all_native_executors$": "fusioncache registers one more",
     r"test_jit_general\.py::test_(litgpt|nanogpt)$": "bfloat16 close to bitwise, and regions round elsewhere",
     r"test_jit_general\.py::test_post_optimization_transform$": "looks in a trace for a single add",
-    r"test_nvfuser\.py::test_cse_subsymbol_redundant_args_": "names the arguments of a fused call in Thunder's order",
-    r"test_nvfuser\.py::test_redundant_cast_nvfusion_": "names the arguments of a fused call in Thunder's order",
-    r"test_nvfuser_remat\.py::test_(apply_remat|find_cut|find_nvfuser)": "looks for fused calls by the name nvFusion",
+    r"test_nvfuser\.py::test_cse_subsymbol_redundant_args": "names the arguments of a fused call in Thunder's order",
+    r"test_nvfuser\.py::test_redundant_cast_nvfusion": "names the arguments of a fused call in Thunder's order",
+    r"test_nvfuser_remat\.py::test_apply_rematerialization_(producer|consumer|consumer_early_exit)": _BY_NAME,
+    r"test_nvfuser_remat\.py::test_find_(cut|cut_dropout|nvfuser_producer_consumer_pairs)": _BY_NAME,
     r"test_transforms\.py::test_debug_transform$": "counts single operations in a trace, which are one region here",
     r"test_transforms\.py::test_constant_folding$": "looks in a trace for a single operation, which is in a region",
 }
