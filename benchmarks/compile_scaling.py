@@ -17,7 +17,8 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import plot, processes, report, scaling
+from benchmarks import plot, report, scaling
+from benchmarks.hardware import look
 from benchmarks.options import Layers, Modes, NewFile
 from benchmarks.spec import MODELS, MODES, Spec
 
@@ -46,13 +47,7 @@ def main(json_file: Path | None, plot_file: Path | None, **options: Any) -> None
         raise click.UsageError("--plot needs matplotlib: pip install matplotlib (or fusioncache[bench])")
     if options["model"] == "llama" and find_spec("litgpt") is None:
         raise click.UsageError("--model llama needs litgpt: pip install litgpt==0.5.13 jsonargparse")
-    _say("looking at the hardware and the versions\n")
-    try:
-        here = processes.call("benchmarks.environment", options["backend"])
-    except processes.ProcessFailed as failure:
-        raise click.ClickException(f"{failure}\n{failure.log}") from None
-    if here["problem"]:
-        raise click.UsageError(f"--backend {options['backend']} does not work here: {here['problem']}")
+    here = look(options["backend"])
     plan, notes = _plan(here, **options)
     environment = here["environment"] | {"options": _options(plan)}
 

@@ -20,6 +20,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import processes, report
+from benchmarks.hardware import look
 from benchmarks.options import Layers, Modes, NewFile
 from benchmarks.spec import MODELS, Spec
 
@@ -41,9 +42,7 @@ PHASES = (
 def main(
     json_file: Path | None, layers: tuple[int, ...], tracing: tuple[str, ...], repeat: int, **options: Any
 ) -> None:
-    here = processes.call("benchmarks.environment", options["backend"])
-    if here["problem"]:
-        raise click.UsageError(f"--backend {options['backend']} does not work here: {here['problem']}")
+    here = look(options["backend"])
     gpu = here["device"] == "cuda"
     common = {
         **options,

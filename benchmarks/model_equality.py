@@ -20,6 +20,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import model_equality_report, processes, zoo
+from benchmarks.hardware import look
 from benchmarks.model_equality_spec import REFERENCES, Depths, Point
 from benchmarks.options import Modes, NewFile
 
@@ -43,7 +44,7 @@ Row = dict[str, Any]
 @click.option("--rounds", type=click.IntRange(min=1), default=30, help="Steps of each kind for --host-time.")
 @click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
 def main(json_file: Path | None, **options: Any) -> None:
-    here = _hardware(options["backend"])
+    here = look(options["backend"])
     if options["reference"] == "lru" and here["backend"] != "nvfuser":
         raise click.UsageError("--reference lru is nvFuser's own cache, which is for --backend nvfuser")
     points = list(_points(here, options))
@@ -59,17 +60,6 @@ def main(json_file: Path | None, **options: Any) -> None:
         json_file.write_text(json.dumps(_result(here, options, rows), indent=1) + "\n")
     model_equality_report.print_rows(rows, here["environment"]["gpu"] or here["device"])
     sys.exit(1 if any("error" in row for row in rows) else 0)
-
-
-def _hardware(backend: str) -> dict[str, Any]:
-    _say("looking at the hardware and the versions\n")
-    try:
-        here: dict[str, Any] = processes.call("benchmarks.environment", backend)
-    except processes.ProcessFailed as failure:
-        raise click.ClickException(f"{failure}\n{failure.log}") from None
-    if here["problem"]:
-        raise click.UsageError(f"--backend {backend} does not work here: {here['problem']}")
-    return here
 
 
 def _points(here: dict[str, Any], options: dict[str, Any]) -> Iterator[Point]:

@@ -19,7 +19,8 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import peers_report, peers_run, processes
+from benchmarks import peers_report, peers_run
+from benchmarks.hardware import look
 from benchmarks.options import Layers, Modes, NewFile
 from benchmarks.peers_spec import PEERS, RESIDUAL, WIDTHS, Peer, PeerSpec
 
@@ -56,13 +57,7 @@ _INPUTS = {"narrow": (64, 2), "real": (2048, 1)}
 def main(json_file: Path | None, **options: Any) -> None:
     if options["model"] != RESIDUAL and find_spec("litgpt") is None:
         raise click.UsageError(f"--model {options['model']} needs litgpt: pip install litgpt==0.5.13 jsonargparse")
-    _say("looking at the hardware and the versions\n")
-    try:
-        here = processes.call("benchmarks.environment", options["backend"])
-    except processes.ProcessFailed as failure:
-        raise click.ClickException(f"{failure}\n{failure.log}") from None
-    if here["problem"]:
-        raise click.UsageError(f"--backend {options['backend']} does not work here: {here['problem']}")
+    here = look(options["backend"])
     plan, notes = _plan(here, **options)
     environment = here["environment"] | {"options": _options(plan)}
 
