@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
@@ -56,18 +55,8 @@ def print_outcome(outcome: Outcome, title: str) -> None:
 
 
 def _table(points: Sequence[Point], title: str, columns: Mapping[str, Column], caption: str) -> Table:
-    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("layers", justify="right", no_wrap=True)
-    table.add_column("peer", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    layers = None
-    for point in points:
-        if layers is not None and point["layers"] != layers:
-            table.add_section()
-        layers = point["layers"]
-        table.add_row(str(layers), point["peer"], *_cells(point, columns))
-    return table
+    rows = ((point["layers"], [point["peer"], *_cells(point, columns)]) for point in points)
+    return report.table_by_layers(title, caption, ("peer", *columns), rows)
 
 
 def _cells(point: Point, columns: Mapping[str, Column]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -35,30 +35,40 @@ def print_outcome(outcome: Outcome, title: str) -> None:
         out.print(escape(f"note: {note}"), soft_wrap=True)
 
 
-def _table(points: Sequence[Point], title: str) -> Table:
-    caption = "times in seconds; gain: first step against uncached; start-up is no part of the first step"
+def table_by_layers(title: str, caption: str, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]) -> Table:
+    """A table in sections, one for each number of layers.
+
+    Args:
+        title: above it.
+        caption: below it.
+        columns: after that of the layers; the first one is set flush left.
+        rows: the number of layers and the other cells of each.
+    """
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("layers", justify="right", no_wrap=True)
-    table.add_column("mode", no_wrap=True)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    layers = None
-    for point in points:
-        if layers is not None and point["layers"] != layers:
+    for number, name in enumerate(("layers", *columns)):
+        table.add_column(name, justify="left" if number == 1 else "right", no_wrap=True)
+    before = None
+    for layers, cells in rows:
+        if before is not None and before != layers:
             table.add_section()
-        layers = point["layers"]
-        table.add_row(*_row(point, points))
+        before = layers
+        table.add_row(str(layers), *cells)
     return table
 
 
+def _table(points: Sequence[Point], title: str) -> Table:
+    caption = "times in seconds; gain: first step against uncached; start-up is no part of the first step"
+    rows = ((point["layers"], _row(point, points)) for point in points)
+    return table_by_layers(title, caption, ("mode", *_COLUMNS), rows)
+
+
 def _row(point: Point, points: Sequence[Point]) -> list[str]:
-    start = [str(point["layers"]), point["mode"]]
     if "seconds" not in point:
-        return [*start, "failed"]
+        return [point["mode"], "failed"]
     seconds = point["seconds"]
     counts = [_count(point[name]) for name in _COUNTS]
     times = [f"{seconds[phase]:.3f}" for phase in _TIMES.values()]
-    return [*start, *counts, *times, _gain(point, points), f"{seconds['startup']:.1f}"]
+    return [point["mode"], *counts, *times, _gain(point, points), f"{seconds['startup']:.1f}"]
 
 
 def _gain(point: Point, points: Sequence[Point]) -> str:

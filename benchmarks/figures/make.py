@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,21 @@ README = ROOT / "README.md"
 
 
 def figures() -> dict[str, str]:
-    """Each table by the name that it has in the README."""
+    """Each table by the name that it has in the README, with the commits that were measured."""
     return {
-        "residual": tables.residual(_result("residual-recompute-grad")),
-        "call-overhead": tables.call_overhead(_result("call-overhead")),
-        "llama-2-7b": tables.peers(_result("llama-2-7b-real")),
-        "peers": tables.peers(_result("peers-llama-8")),
-        "first-step": tables.first_step(_result("first-step-llama")),
-        "models": tables.models(_result("models-real-depth"), _result("models-host-time"), _result("models-float32")),
-        "thunder-suite": tables.thunder_suite(_result("thunder-suite")),
+        "residual": _figure(tables.residual, "residual-recompute-grad"),
+        "llama-2-7b": _figure(tables.peers, "llama-2-7b-real"),
+        "peers": _figure(tables.peers, "peers-llama-8"),
+        "first-step": _figure(tables.first_step, "first-step-llama"),
+        "models": _figure(tables.models, "models-real-depth", "models-host-time", "models-float32"),
+        "thunder-suite": _figure(tables.thunder_suite, "thunder-suite"),
     }
+
+
+def _figure(table: Callable[..., str], *names: str) -> str:
+    results = [_result(name) for name in names]
+    commits = dict.fromkeys(f"`{result['environment']['commit'][:7]}`" for result in results)
+    return f"{table(*results)}\nMeasured at {', '.join(commits)}.\n"
 
 
 def _result(name: str) -> Any:

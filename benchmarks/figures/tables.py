@@ -50,18 +50,6 @@ def _compiles(point: Point) -> list[str]:
     return [str(point["compiles"]), seconds(spent["compile"]), f"{seconds(spent['first_step'])} s"]
 
 
-def call_overhead(result: Result) -> str:
-    """Host time of one call, and what is added to nvFuser's own."""
-    columns = ("inputs", "nvFuser's own `execute`", "fusioncache", "Thunder's wrapper")
-    return table(columns, map(_overhead_row, result["points"]))
-
-
-def _overhead_row(point: Point) -> list[str]:
-    spent, added = point["microseconds"], point["added"]
-    cells = [f"{spent[name]:.1f} ({added[name]:+.1f})" for name in ("fusioncache", "thunder")]
-    return [str(point["inputs"]), f"{spent['execute']:.1f}", *cells]
-
-
 def peers(result: Result) -> str:
     """First and later steps of every peer."""
     columns = ("<peer", "first step", "tracing", "compiling", "second process", "step", "host time")
