@@ -15,9 +15,10 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.program import Program
-from fusioncache.ir import NumberType, Original, Template, TensorType
+from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
+from fusioncache.template.original import original_of
 from fusioncache.template.plan import Plan
 
 
@@ -282,7 +283,7 @@ def test_the_backend_is_given_the_region_as_it_was_first_written():
     sine, difference = s.op("sin", x), s.op("sub", y, x)
     region = s.graph(difference, s.op("mul", sine, s.op("shallow_copy", sine)))
     canonical = canonicalize(region)
-    original = Original.of(region, canonical.binding)
+    original = original_of(region, canonical.binding)
     given = []
 
     class Recording(CountingEager):
@@ -300,8 +301,21 @@ def test_the_backend_is_given_the_region_as_it_was_first_written():
         assert torch.equal(results[slot], value)
 
 
-def test_a_region_with_an_unused_input_is_compiled_in_canonical_form():
+def test_an_unused_input_and_what_is_computed_from_it_are_left_out_of_the_region():
     s = Sketch()
-    x, _ = s.input(), s.input()
-    region = s.graph(s.op("tanh", x))
-    assert Original.of(region, canonicalize(region).binding) is None
+    (x, _, z) = (s.input() for _ in range(3))
+    vain = s.op("sin", Ref(1))
+    s.op("add", vain, z)
+    region = s.graph(s.op("sub", z, s.op("tanh", x)), s.op("neg", z))
+    original = original_of(region, canonicalize(region).binding)
+    assert [op.name for op in original.region.ops] == ["prims.tanh", "prims.sub", "prims.neg"]
+    assert original.region.ops[1].args == (Ref(1), Ref(2))
+    assert (len(original.region.inputs), original.region.outputs) == (2, (3, 4))
+
+
+def test_an_unused_input_takes_its_symbolic_size_along():
+    types = tuple(TensorType("float32", (Ref(2 + place), 3), "cpu") for place in range(2))
+    region = Graph(types, (Op("prims.tanh", (Ref(1),), (types[1],)),), (4,), sizes=2)
+    original = original_of(region, canonicalize(region).binding)
+    expected = TensorType("float32", (Ref(1), 3), "cpu")
+    assert original.region == Graph((expected,), (Op("prims.tanh", (Ref(0),), (expected,)),), (2,), sizes=1)

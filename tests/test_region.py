@@ -113,10 +113,27 @@ def test_the_device_type_counts_and_the_index_does_not():
     assert region_of(one) != region_of(fusion_of(prims.sin, (2, 3)))
 
 
-def test_in_place_effects_are_refused():
-    assert (
-        reason(lambda x, y: prims.copy_(x, y, grad_enabled=False), (2, 3), (2, 3)) == "in-place effect of prims.copy_"
-    )
+def write(source, target):
+    return prims.copy_(source, target, grad_enabled=False)
+
+
+def test_a_write_into_an_input_is_taken():
+    region = region_of(fusion_of(lambda x, y: prims.sin(write(prims.add(x, y), x)), (2, 3), (2, 3)))
+    assert region.ops[1].name == "prims.copy_"
+    assert region.ops[1].args == (Ref(2), Ref(0))
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (lambda x, y: write(prims.sin(x), prims.cos(y)), "a value of the region written in place"),
+        (lambda x, y: (write(prims.sin(x), y), prims.neg(y)), "a value used after it was written in place"),
+        (lambda x, y: (write(prims.sin(x), y), write(prims.cos(x), y)), "a value written in place twice"),
+        (lambda x, y: (write(y, x), write(prims.sin(x), y)), "a value written in place copied in place"),
+    ],
+)
+def test_other_writes_are_refused(build, why):
+    assert reason(build, (2, 3), (2, 3)) == why
 
 
 def test_the_state_of_a_random_generator_is_refused():

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
-from fusioncache.ir import Graph, Original
+from fusioncache.ir import Graph, Original, refs_in
+from fusioncache.template.vocabulary import EFFECTS
 
 _MOST_SEEN = 1024
 
@@ -85,10 +86,24 @@ class Program:
 
     def _compile(self, args: Sequence[Any]) -> Run:
         original = self._original
+        args = _spared(self.graph, args)
         if original is None:
             return self._compiler.compile(self.source, args)
         run = self._compiler.compile(self.source, [args[place] for place in original.inputs])
         return _reordered(run, original, len(args))
+
+
+def _spared(graph: Graph, args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments with copies, of the same layout, of those that the graph writes into: compiling runs it once."""
+    written = {index for op in graph.ops if op.name in EFFECTS for _, index in refs_in(op.args[1])}
+    return [_copied(arg) if place in written else arg for place, arg in enumerate(args)] if written else args
+
+
+def _copied(tensor: Any) -> Any:
+    import torch
+
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor.detach())
 
 
 def _reordered(run: Run, original: Original, inputs: int) -> Run:

@@ -83,7 +83,7 @@ class Original:
     """A region in its own order, callable in the terms of its template.
 
     Attributes:
-        region: as Thunder made it.
+        region: as Thunder made it, but for inputs that it has in vain.
         inputs: for each input of the region, the position of the compiled template's argument.
         outputs: for each output of the template, the position of the region's output.
     """
@@ -91,13 +91,3 @@ class Original:
     region: Region
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-
-    @classmethod
-    def of(cls, region: Region, binding: Binding) -> Original | None:
-        """The region with its binding; None if it has inputs that it does not use."""
-        places = {position: place for place, position in enumerate(binding.arguments)}
-        if len(places) < len(region.inputs):
-            return None
-        slots = range(max(binding.outputs, default=-1) + 1)
-        inputs = tuple(places[position] for position in range(len(region.inputs)))
-        return cls(region, inputs, tuple(binding.outputs.index(slot) for slot in slots))

@@ -11,7 +11,7 @@ from fusioncache.template.refine import Edge, canonical_ranks
 from fusioncache.template.residual import Collapsed, collapse
 from fusioncache.template.simplify import Commuting, simplify
 from fusioncache.template.text import type_text
-from fusioncache.template.vocabulary import RESIDUAL
+from fusioncache.template.vocabulary import EFFECTS, RESIDUAL
 from fusioncache.template.writer import rename_operands
 
 
@@ -44,7 +44,10 @@ def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
 
 
 class _Writer:
-    """Writes the ops of a graph depth first from its outputs, in an order that depends on their structure alone."""
+    """Writes the ops of a graph depth first from its outputs, in an order that depends on their structure alone.
+
+    Effects come last; nothing uses their results.
+    """
 
     def __init__(self, collapsed: Collapsed):
         self.old = collapsed.graph
@@ -61,7 +64,9 @@ class _Writer:
 
     def write(self) -> Canonical:
         outputs = sorted(set(self.old.outputs), key=self._order)
-        inputs, ops = self._visit(outputs)
+        effects = sorted((first for op, first in self.old.results() if op.name in EFFECTS), key=self._order)
+        inputs, ops = self._visit(list(dict.fromkeys([*outputs, *effects])))
+        ops = [*(first for first in ops if first not in effects), *effects] if effects else ops
         sizes = list(dict.fromkeys(value for value in inputs if self._is_size(value)))
         slots = sorted((value for value in inputs if not self._is_size(value)), key=self._is_tensor)
         carried = {index for slot in slots for _, index in refs_in(self.old.inputs[slot])}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from fusioncache.ir import Const, Graph
-from fusioncache.template.vocabulary import RESIDUAL, adds_up_elements
+from fusioncache.template.vocabulary import EFFECTS, RESIDUAL, adds_up_elements
 
 FOLD_WIDTHS = (8, 4, 2, 1)
 """How many terms one fold adds. Few, so that they are soon all compiled: chains of up to 8 terms use every one."""
@@ -54,12 +54,15 @@ def folding_is_bitwise(template: Graph) -> bool:
     The chain's sum always has the region's bits. But nvFuser schedules a reduction by the number of tensors that its
     kernel reads, so that one behind the chain may add up its elements in another order. In lower precisions that is
     taken: two regions of Thunder's own with different numbers of terms differ in the same way. With float32 terms the
-    result is to be bitwise that of the region, and such a template is inlined.
+    result is to be bitwise that of the region, and such a template is inlined. So is one that writes in place: it is
+    compiled from the region as Thunder wrote it.
     """
     stored_exactly = any(
         op.name == RESIDUAL and isinstance(op.args[1], Const) and op.args[1].text.rstrip("_") in _EXACT
         for op in template.ops
     )
+    if any(op.name in EFFECTS for op in template.ops):
+        return False
     return not (stored_exactly and any(adds_up_elements(op.name) for op in template.ops))
 
 

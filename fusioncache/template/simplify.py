@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusioncache.ir import Arg, Graph, Op, Ref, operands, refs_in
-from fusioncache.template.vocabulary import ADD, COMMUTATIVE, IDENTITY, NEVER_MERGED, products
-from fusioncache.template.writer import GraphWriter
+from fusioncache.template.vocabulary import ADD, COMMUTATIVE, EFFECTS, IDENTITY, NEVER_MERGED, products
+from fusioncache.template.writer import GraphWriter, rename_operands
 
 
 def simplify(graph: Graph) -> Graph:
@@ -16,16 +16,25 @@ def simplify(graph: Graph) -> Graph:
 
     Bitwise the same: no op is replaced by another, and none is computed from other operands.
     """
-    return _without_dead_ops(_without_duplicates(_without_identities(graph)))
+    return without_dead_ops(_without_duplicates(_without_identities(graph)))
 
 
 def _without_identities(graph: Graph) -> Graph:
-    """Forwards the operand of each identity, but for an input that leaves as it came: that is a copy."""
-    if not any(op.name in IDENTITY for op in graph.ops):
+    """Forwards the operand of each identity, but for an input that leaves as it came: that is a copy.
+
+    Whoever uses what was written in place uses what it was written from.
+    """
+    if not any(op.name in IDENTITY | EFFECTS for op in graph.ops):
         return graph
     leaving = set(graph.outputs)
+    written: dict[int, int] = {}
     writer = GraphWriter(graph)
     for op, first in graph.results():
+        source = op.args[0] if op.name in IDENTITY | EFFECTS else None
+        if isinstance(source, Ref) and (op.name in EFFECTS or source.index in written):
+            written[first] = written.get(source.index, source.index)
+        if op.name not in IDENTITY:
+            op = rename_operands(op, lambda index: Ref(written.get(index, index)))
         operand = _forwarded(writer.renamed(op))
         if operand is None or (operand < graph.first_result and first in leaving):
             writer.copy(op, first)
@@ -56,16 +65,17 @@ def _without_duplicates(graph: Graph) -> Graph:
     return writer.graph(graph.outputs)
 
 
-def _without_dead_ops(graph: Graph) -> Graph:
+def without_dead_ops(graph: Graph) -> Graph:
+    """The same function with nothing computed in vain. Inputs and outputs keep their places."""
     live = set(graph.outputs)
     for op, first in reversed(list(graph.results())):
-        if not live.isdisjoint(range(first, first + len(op.outputs))):
+        if op.name in EFFECTS or not live.isdisjoint(range(first, first + len(op.outputs))):
             live.update(index for _, index in operands(op))
     if live.issuperset(range(graph.first_result, graph.first_result + sum(len(op.outputs) for op in graph.ops))):
         return graph
     writer = GraphWriter(graph)
     for op, first in graph.results():
-        kept = [first + place in live for place in range(len(op.outputs))]
+        kept = [op.name in EFFECTS or first + place in live for place in range(len(op.outputs))]
         if any(kept):
             outputs = tuple(type_ if keep else None for type_, keep in zip(op.outputs, kept, strict=True))
             writer.copy(replace(op, outputs=outputs), first)

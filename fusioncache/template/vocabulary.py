@@ -4,6 +4,8 @@ from __future__ import annotations
 
 ADD = "prims.add"
 CONVERT = "prims.convert_element_type"
+COPY = "prims.copy_"
+"""``copy_(source, target)``: writes a value into the memory of a region input. Its result has the source's value."""
 RESIDUAL = "residual"
 """A left-to-right sum ``head + term + term + ...`` whose terms are region inputs.
 
@@ -25,8 +27,11 @@ IDENTITY = frozenset({"prims.shallow_copy"})
 RANDOM = frozenset({"prims.uniform_philox"})
 """Draw from an explicit seed and offset, so that they are functions of their operands."""
 
-NEVER_MERGED = RANDOM | {RESIDUAL}
+NEVER_MERGED = RANDOM | {RESIDUAL, COPY}
 """Two of these with the same operands stay two: draws, to be on the safe side; residual chains, for their terms."""
+
+EFFECTS = frozenset({COPY})
+"""Never dead, and written behind everything that is computed: what reads the target reads it as it was."""
 
 _PASSES_PRODUCT_ON = _prims("neg abs convert_element_type broadcast_in_dim reshape transpose squeeze slice_prim")
 # Short on purpose: exp, tanh, sin and their like are library code that may itself end in a multiplication.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fusioncache.backends.literals import encode
 from fusioncache.backends.symbols import symbol_name
-from fusioncache.ir import Arg, Bypass, NumberType, Op, Ref, Region, TensorType, ValueType
-from fusioncache.template.vocabulary import RANDOM
+from fusioncache.ir import Arg, Bypass, NumberType, Op, Ref, Region, TensorType, ValueType, operands, refs_in
+from fusioncache.template.vocabulary import EFFECTS, RANDOM
 
 
 def region_of(fusion: Any) -> Region:
@@ -41,6 +42,7 @@ class _Reader:
         sizes = self._define_sizes(inputs)
         types = tuple(self._type(proxy) for proxy in inputs)
         ops = tuple(self._op(bound_symbol) for bound_symbol in self.fusion.subsymbols)
+        _check_effects(ops, len(types))
         outputs = tuple(self._known(proxy) for proxy in outputs_of(self.fusion))
         return Region(types, ops, outputs, sizes)
 
@@ -112,6 +114,26 @@ class _Reader:
         return 1 if size.value == 1 else Ref(self._known(size))
 
 
+def _check_effects(ops: Sequence[Op], inputs: int) -> None:
+    """Takes writes into inputs of which nothing is read or written afterwards, so that it does not matter when.
+
+    Raises:
+        Bypass: for any other write.
+    """
+    copies = [(place, op) for place, op in enumerate(ops) if op.name in EFFECTS]
+    targets = [index for _, op in copies for _, index in refs_in(op.args[1])]
+    if len(set(targets)) < len(copies):
+        raise Bypass("a value written in place twice")
+    for place, op in copies:
+        source, target = op.args[0], op.args[1]
+        if not (isinstance(target, Ref) and target.index < inputs):
+            raise Bypass("a value of the region written in place")
+        if source in (target, *map(Ref, targets)):
+            raise Bypass("a value written in place copied in place")
+        if any(target.index == index for later in ops[place + 1 :] for _, index in operands(later)):
+            raise Bypass("a value used after it was written in place")
+
+
 def _checked_name(bound_symbol: Any) -> str:
     from thunder.core.prims import OpTags, PrimIDs
 
@@ -119,7 +141,9 @@ def _checked_name(bound_symbol: Any) -> str:
     if name is None:
         raise Bypass(f"unknown operation {bound_symbol.sym.name}")
     tags = _tags(bound_symbol)
-    if OpTags.IN_PLACE in tags or bound_symbol.sym.id in (PrimIDs.COPY_, PrimIDs.UPDATE_ALIASES):
+    if bound_symbol.sym.id is PrimIDs.COPY_:
+        return name  # `_check_effects` looks at it
+    if OpTags.IN_PLACE in tags or bound_symbol.sym.id is PrimIDs.UPDATE_ALIASES:
         raise Bypass(f"in-place effect of {name}")
     if OpTags.RANDOM_OP in tags and name not in RANDOM:
         raise Bypass(f"random state used by {name}")

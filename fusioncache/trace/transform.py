@@ -19,8 +19,9 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.stats import Stats
-from fusioncache.ir import Binding, Bypass, Graph, Original, Region
+from fusioncache.ir import Binding, Bypass, Graph, Region
 from fusioncache.template.canonical import canonicalize
+from fusioncache.template.original import original_of
 from fusioncache.template.plan import Arities, choose_plan
 from fusioncache.trace.fast_tracing import install
 from fusioncache.trace.maker import Maker, maker_of
@@ -104,7 +105,7 @@ class FusionCache(Transform):
         for item in found:
             arities, call = item.binding.arities, item.call
             plan = choose_plan(call.template.graph, arities, wanted[call.template.name])
-            call.allow(arities, plan, _fallback(item), Original.of(item.region, item.binding))
+            call.allow(arities, plan, _fallback(item), original_of(item.region, item.binding))
             replacements[item.position] = call_of(item.fusion, item.binding, call)
         return rewritten(trace, replacements, start) if replacements else trace
 

@@ -1,0 +1,31 @@
+"""A region in its own order, in the terms of its template."""
+
+from __future__ import annotations
+
+from fusioncache.ir import Binding, Graph, Original, Ref, Region, map_type, refs_in
+from fusioncache.template.simplify import without_dead_ops
+from fusioncache.template.writer import rename_operands
+
+
+def original_of(region: Region, binding: Binding) -> Original:
+    """The region that a binding leads from, as Thunder wrote it, but for inputs that it has in vain."""
+    places = {position: place for place, position in enumerate(binding.arguments)}
+    if len(places) < len(region.inputs):
+        region = _with_inputs(without_dead_ops(region), sorted(places))
+    slots = range(max(binding.outputs, default=-1) + 1)
+    inputs = tuple(places[position] for position in sorted(places))
+    return Original(region, inputs, tuple(binding.outputs.index(slot) for slot in slots))
+
+
+def _with_inputs(graph: Graph, inputs: list[int]) -> Graph:
+    """The graph with these inputs only, and the symbolic sizes that they carry."""
+    sizes = sorted({size for value in inputs for _, size in refs_in(graph.inputs[value])})
+    number = {old: new for new, old in enumerate([*inputs, *sizes])}
+    dropped = graph.first_result - len(number)
+
+    def new(index: int) -> Ref:
+        return Ref(number[index] if index < graph.first_result else index - dropped)
+
+    types = tuple(map_type(graph.inputs[value], new) for value in inputs)
+    ops = tuple(rename_operands(op, new) for op in graph.ops)
+    return Graph(types, ops, tuple(new(value).index for value in graph.outputs), len(sizes))

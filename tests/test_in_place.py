@@ -1,0 +1,151 @@
+"""Regions that write into their inputs, once for each call."""
+
+from __future__ import annotations
+
+import fake_cuda
+import pytest
+import thunder
+import torch
+from sketch import Sketch
+from test_nvfuser_definitions import definitions, plain_definitions
+from thunder.core import prims
+from thunder.extend import ImplInfo
+
+import fusioncache
+from fusioncache.ir import Graph, Ref
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.key import make_key
+from fusioncache.template.plan import folding_is_bitwise
+from fusioncache.trace.executor import FusionCacheExecutor
+
+
+def key(graph: Graph):
+    return make_key(canonicalize(graph).graph, {})
+
+
+def counted(target: int = 0, *, inputs_swapped: bool = False, write: bool = True, used: bool = True) -> Graph:
+    """``x.copy_(x - y)`` or ``y.copy_(x - y)``; the difference leaves as well."""
+    s = Sketch()
+    first, second = s.input(), s.input()
+    x, y = (second, first) if inputs_swapped else (first, second)
+    difference = s.op("sub", x, y)
+    written = s.op("copy_", difference, (x, y)[target], grad_enabled=False) if write else difference
+    return s.graph(s.op("tanh", written if used else difference))
+
+
+def test_writes_share_whatever_the_order_of_inputs_and_whoever_uses_the_result():
+    assert key(counted()) == key(counted(inputs_swapped=True)) == key(counted(used=False))
+
+
+def test_a_write_or_none_and_into_which_input_is_a_difference():
+    assert len({key(counted()), key(counted(target=1)), key(counted(write=False))}) == 3
+
+
+def test_a_write_that_leaves_the_region_differs_from_one_that_does_not():
+    s = Sketch()
+    x, y = s.input(), s.input()
+    written = s.op("copy_", s.op("sub", x, y), x, grad_enabled=False)
+    assert key(s.graph(written)) != key(s.graph(s.op("tanh", Ref(2))))
+
+
+def test_writes_are_never_dead_never_merged_and_come_last():
+    s = Sketch()
+    x, y = s.input(), s.input()
+    total = s.op("add", x, y)
+    first, second = (s.op("copy_", total, target, grad_enabled=False) for target in (x, y))
+    graph = canonicalize(s.graph(s.op("sin", s.op("shallow_copy", first)), s.op("sin", x), s.op("cos", second))).graph
+    names = [op.name for op in graph.ops]
+    assert names[-2:] == ["prims.copy_", "prims.copy_"]
+    results = {
+        number + place for op, number in graph.results() for place in range(len(op.outputs)) if op in graph.ops[-2:]
+    }
+    assert not any(Ref(value) in op.args for op in graph.ops for value in results)
+    assert canonicalize(graph).graph == graph
+
+
+def test_a_residual_add_in_place_keeps_its_target_and_is_never_folded():
+    s = Sketch()
+    x, terms = s.input(), [s.input() for _ in range(3)]
+    total = x
+    for term in terms:
+        total = s.op("add", total, term)
+    canonical = canonicalize(s.graph(s.op("copy_", total, x, grad_enabled=False)))
+    assert canonical.binding.arities == (3,)
+    assert canonical.binding.slots == (0,)
+    assert not folding_is_bitwise(canonical.graph)
+
+
+class _TakesWrites(FusionCacheExecutor):
+    """fusioncache's executor leaves effects outside of its regions; nvFuser's does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._implmap[prims.PrimIDs.COPY_] = ImplInfo()
+
+
+class Counters(torch.nn.Module):
+    """Keeps running means of its layers' values in buffers, as batch norm does."""
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.layers = layers
+        for layer in range(layers):
+            self.register_buffer(f"mean{layer}", torch.zeros(4, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in range(self.layers):
+            mean = getattr(self, f"mean{layer}")
+            x = torch.tanh(x @ x.T @ x)
+            mean.mul_(0.9).add_(x * 0.1)
+            x = x + mean
+        return x
+
+
+def counters(layers: int, device: str, executors, transforms=()) -> list[torch.Tensor]:
+    """The outputs of two calls, and what the buffers hold after each."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, device=device)
+    model = Counters(layers).to(device)
+    compiled = thunder.jit(model, executors=executors, transforms=list(transforms))
+    results = []
+    for _ in range(3):
+        results += [compiled(x), *(buffer.clone() for buffer in model.buffers())]
+    return results
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_each_call_writes_once(backend, monkeypatch):
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: backend)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend)
+    found = counters(3, "cpu", [_TakesWrites()], [transform])
+    assert all(map(torch.equal, found, counters(3, "cpu", [_TakesWrites()])))
+    stats = transform.stats()
+    assert not stats.bypasses
+    assert stats.templates < stats.regions == stats.hits + stats.misses
+
+
+def test_a_write_is_in_the_definition_that_nvfuser_gets():
+    def step(x, y):
+        import thunder.torch as ltorch
+
+        return ltorch.tanh(prims.copy_(x + y, x, grad_enabled=False))
+
+    traces = fake_cuda.traces(step, [(10, 10)] * 2, grad=False)
+    with fake_cuda.pretended_gpu():
+        transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+        for trace in traces:
+            transform.transform_trace_post_optimization(trace)
+    assert not transform.stats().bypasses
+    assert definitions(transform) == plain_definitions(traces)
+    assert any("add_output(tv3, tv0)" in text for text in definitions(transform))
+
+
+@pytest.mark.gpu
+def test_each_call_writes_once_on_the_gpu():
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="nvfuser")
+    executors = fusioncache.executors()
+    found = counters(3, "cuda", executors, [transform])
+    assert all(map(torch.equal, found, counters(3, "cuda", executors)))
+    stats = transform.stats()
+    assert not stats.bypasses
+    assert stats.templates < stats.regions
