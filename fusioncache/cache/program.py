@@ -100,10 +100,7 @@ def _spared(graph: Graph, args: Sequence[Any]) -> Sequence[Any]:
 
 
 def _copied(tensor: Any) -> Any:
-    import torch
-
-    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(tensor.detach())
+    return tensor.new_empty_strided(tensor.shape, tensor.stride()).copy_(tensor.detach())
 
 
 def _reordered(run: Run, original: Original, inputs: int) -> Run:
