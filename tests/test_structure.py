@@ -13,9 +13,10 @@ PACKAGE = Path(__file__).parent.parent / "fusioncache"
 MAY_IMPORT = {
     "ir": set(),
     "template": {"ir"},
+    "residual": {"ir", "template"},
     "cache": {"ir", "template"},
     "backends": {"ir"},
-    "trace": {"ir", "template", "cache", "backends"},
+    "trace": {"ir", "template", "residual", "cache", "backends"},
     "cli": {"cache"},
 }
 KNOW_TORCH = {"cache/call.py", "cache/entry.py"}

@@ -31,7 +31,7 @@ class Plan(Enum):
 Arities = tuple[int, ...]
 
 
-def choose_plan(template: Graph, arities: Arities, wanted: Iterable[Arities]) -> Plan:
+def choose_plan(template: Graph, arities: Arities, wanted: Iterable[Arities], asked: Plan | None = None) -> Plan:
     """The plan for one region.
 
     A model without recompute has one or two short residual adds in a region and asks for the same few arities in every
@@ -42,10 +42,14 @@ def choose_plan(template: Graph, arities: Arities, wanted: Iterable[Arities]) ->
         template: what the region is one of.
         arities: the number of terms of each chain of the region.
         wanted: the arities of all regions of the trace that have this template.
+        asked: what the user asked for. A fold that would not keep every bit is not taken all the same.
     """
+    if asked is Plan.INLINE or not arities:
+        return Plan.INLINE
     few = len(set(wanted)) <= INLINE_ARITIES
     short = all(arity <= INLINE_TERMS for arity in arities)
-    return Plan.INLINE if (few and short) or not folding_is_bitwise(template) else Plan.FOLD
+    small = few and short and asked is None
+    return Plan.INLINE if small or not folding_is_bitwise(template) else Plan.FOLD
 
 
 def folding_is_bitwise(template: Graph) -> bool:

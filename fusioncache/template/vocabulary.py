@@ -33,6 +33,17 @@ NEVER_MERGED = RANDOM | {RESIDUAL, COPY}
 EFFECTS = frozenset({COPY})
 """Never dead, and written behind everything that is computed: what reads the target reads it as it was."""
 
+ELEMENTWISE = _prims(
+    "abs acos acosh asin asinh atan atan2 atanh bitwise_not ceil cos cosh erf erfc exp exp2 expm1 floor isfinite "
+    "log log10 log1p log2 neg reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc "
+    "add bitwise_and bitwise_or bitwise_xor div eq fmod ge gt le lt maximum minimum mul ne pow remainder sub where "
+    "broadcast_in_dim convert_element_type full reshape shallow_copy squeeze transpose"
+)
+"""Cheap to compute again, and functions of their operands alone. Reductions and random numbers are not among them."""
+
+ADDS = _prims("add sub")
+"""What a multiplication may be contracted with."""
+
 _PASSES_PRODUCT_ON = _prims("neg abs convert_element_type broadcast_in_dim reshape transpose squeeze slice_prim")
 # Short on purpose: exp, tanh, sin and their like are library code that may itself end in a multiplication.
 _NEVER_A_PRODUCT = {RESIDUAL} | _prims(
@@ -48,6 +59,11 @@ _ADDS_UP = _prims(
 def adds_up_elements(operation: str) -> bool:
     """Whether an op adds elements of one tensor in an order that the compiler chooses anew for every kernel."""
     return operation in _ADDS_UP or not (operation.startswith("prims.") or operation == RESIDUAL)
+
+
+def passes_product_on(operation: str) -> bool:
+    """Whether an op's result is its operand's, as far as contraction is concerned."""
+    return operation in _PASSES_PRODUCT_ON
 
 
 def products(operation: str, operand_is_product: bool) -> bool:

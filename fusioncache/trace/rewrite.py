@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fusioncache.cache.call import TemplateCall
@@ -51,20 +51,33 @@ def _symbol(name: str, function: Callable[..., Any], results: Any, **options: An
 
 
 def rewritten(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:
-    """A new trace with bound symbols replaced, by their positions, and ``del`` statements renewed."""
+    """A new trace with bound symbols replaced, by their positions."""
+    symbols = [
+        symbol
+        for position, bound_symbol in enumerate(trace.bound_symbols)
+        for symbol in replacements.get(position, [bound_symbol])
+    ]
+    return renewed(trace, symbols, "Fusion templates by fusioncache", start)
+
+
+def renewed(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
+    """A new trace of these bound symbols, with ``del`` statements where they belong now.
+
+    Args:
+        trace: the old one.
+        symbols: what the new one consists of.
+        what: was done to it, for its first line.
+        start: when that began, by ``time.perf_counter``.
+    """
     from thunder.core.prims import PrimIDs
     from thunder.core.trace import TraceProvenance, from_trace
     from thunder.executors.passes import del_last_used
 
     new = from_trace(trace)
-    new.bound_symbols = []
-    clears = False
-    for position, bound_symbol in enumerate(trace.bound_symbols):
-        if bound_symbol.sym.id == "clear_mutable_collection":
-            clears = True
-        elif bound_symbol.sym.id is not PrimIDs.DEL:
-            new.bound_symbols.extend(replacements.get(position, [bound_symbol]))
+    clears = any(symbol.sym.id == "clear_mutable_collection" for symbol in trace.bound_symbols)
+    made_anew = (PrimIDs.DEL, "clear_mutable_collection")
+    new.bound_symbols = [symbol for symbol in symbols if symbol.sym.id not in made_anew]
     new = del_last_used(new, clear_mutable_collections=clears)
     milliseconds = (time.perf_counter() - start) * 1e3
-    new.set_provenance(TraceProvenance(f"Fusion templates by fusioncache (took {milliseconds:.0f} milliseconds)"))
+    new.set_provenance(TraceProvenance(f"{what} (took {milliseconds:.0f} milliseconds)"))
     return new

@@ -20,15 +20,19 @@ from fusioncache.cache.default import default_cache
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.stats import Stats
 from fusioncache.ir import Binding, Bypass, Graph, Region
+from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.original import original_of
-from fusioncache.template.plan import Arities, choose_plan
+from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace.fast_tracing import install
 from fusioncache.trace.maker import Maker, maker_of
 from fusioncache.trace.region import outputs_of, region_of
 from fusioncache.trace.rewrite import call_of, rewritten
+from fusioncache.trace.streams import ResidualOptions, Streams
 
 logger = logging.getLogger("fusioncache")
+
+_PLANS: Mapping[ResidualPlan | None, Plan] = {ResidualPlan.INLINE: Plan.INLINE, ResidualPlan.FOLD: Plan.FOLD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +57,32 @@ class FusionCache(Transform):
         cache: where templates are kept; by default one cache that the whole process shares.
         backend: ``"nvfuser"``, ``"inductor"``, ``"eager"``, or ``"auto"``: the compiler that the region was made for,
             where there is one, else the best that works here.
+        recompute: ``"residual"`` saves no sum of a residual stream for backward that can be rebuilt there from other
+            saved values. Outputs and gradients stay the same.
+        residual: how the sums of a residual stream come about that some rematerialization made regions recompute, or
+            ``recompute`` does: ``"inline"``, ``"fold"``, ``"carry"``, ``"segmented"``, or ``"auto"``, the least memory
+            at a price that is linear in depth.
+        memory_budget: with ``"auto"`` and ``"segmented"``: how many bytes of one stream's sums may be kept alive.
         fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
             does not. Traces stay the same. It holds for the whole process, from now on.
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``.
-        ValueError: if the backend is unknown or does not work here.
+        ValueError: if the backend is unknown or does not work here, or another option is none of the above.
     """
 
-    def __init__(self, *, cache: Cache | None = None, backend: str = "auto", fast_tracing: bool = True):
+    def __init__(
+        self,
+        *,
+        cache: Cache | None = None,
+        backend: str = "auto",
+        recompute: str | None = None,
+        residual: str = "auto",
+        memory_budget: int | None = None,
+        fast_tracing: bool = True,
+    ):
         super().__init__()
+        options = ResidualOptions.of(recompute, residual, memory_budget)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
@@ -74,6 +94,8 @@ class FusionCache(Transform):
         self._ledger = Ledger(self.cache.ledger)
         self._calls: dict[str, TemplateCall] = {}
         self._backends: dict[Any, tuple[Backend, Mapping[str, str]]] = {}
+        self._plan = _PLANS.get(options.plan)
+        self._streams = Streams(options)
 
     def stats(self) -> Stats:
         """What this transform has done so far."""
@@ -83,10 +105,16 @@ class FusionCache(Transform):
         """The templates that the traces seen so far call."""
         return tuple(self._calls.values())
 
+    def choices(self) -> tuple[Choice, ...]:
+        """How the sums of each residual stream seen so far come about, with what the alternatives would have cost."""
+        return tuple(self._streams.choices)
+
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
         start = time.perf_counter()
+        trace = self._streams.rebuilt(trace)
         try:
+            trace = self._streams.replanned(trace, self._failed)
             return self._transform(trace, start)
         except Exception as error:
             self._failed("a trace", error)
@@ -104,7 +132,7 @@ class FusionCache(Transform):
         replacements = {}
         for item in found:
             arities, call = item.binding.arities, item.call
-            plan = choose_plan(call.template.graph, arities, wanted[call.template.name])
+            plan = choose_plan(call.template.graph, arities, wanted[call.template.name], self._plan)
             call.allow(arities, plan, _fallback(item), original_of(item.region, item.binding))
             replacements[item.position] = call_of(item.fusion, item.binding, call)
         return rewritten(trace, replacements, start) if replacements else trace

@@ -1,0 +1,74 @@
+"""What each plan costs a stream."""
+
+from __future__ import annotations
+
+from fusioncache.residual.plans import Cost, ResidualPlan
+from fusioncache.residual.schedule import Index, Schedule, schedules_of
+from fusioncache.residual.streams import Stream
+from fusioncache.template.plan import fold_widths
+
+
+def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:
+    """The cost of each plan that there is for a stream. ``moved`` counts terms and sums, read and written.
+
+    Sums that are rounded to another dtype on the way cannot be folded. If carrying adds terms early, those that wait
+    for it count as alive, under each plan.
+    """
+    index = Index(stream)
+    schedules = schedules_of(stream)
+    early = schedules[ResidualPlan.CARRY].early > 0
+    costs = dict(zip((ResidualPlan.INLINE, ResidualPlan.FOLD), _from_scratch(index, early), strict=True))
+    if not all(sum_.direct for sum_ in stream.sums):
+        del costs[ResidualPlan.FOLD]
+    return costs | {plan: _cost(index, schedule, early) for plan, schedule in schedules.items()}
+
+
+def _from_scratch(index: Index, early: bool) -> tuple[Cost, Cost]:
+    """The costs of adding up each region's sums anew, inline and by folds."""
+    moved = extra = largest = 0
+    arities: set[int] = set()
+    widths: set[int] = set()
+    for _, wants in index.wants:
+        sums: set[str] = set()
+        for want in wants:
+            sums.update(index.path(want, sums)[1])
+        size = max(index.sums[want].size for want in wants)
+        folds = fold_widths(len(sums))
+        moved += sum(index.sums[sum_].term_size for sum_ in sums)
+        extra += 2 * size * len(folds)
+        largest = max(largest, size)
+        arities.add(len(sums))
+        widths.update(folds)
+    waiting = sum(sum_.term_size for sum_ in index.stream.sums if early and sum_.since is not None)
+    return Cost(moved, waiting, len(arities)), Cost(moved + extra, waiting + largest, len(widths) + 1)
+
+
+def _cost(index: Index, schedule: Schedule, early: bool) -> Cost:
+    kernels = {(type(event), len(event.sums), len(event.takes), len(event.gives)) for event in schedule.events}
+    moved = 0
+    for event in schedule.events:
+        moved += sum(index.sums[sum_].term_size for sum_ in event.sums)
+        moved += sum(index.sums[sum_].size for sum_ in (*event.takes, *event.gives))
+    return Cost(moved, _most_alive(index, schedule, early), len(kernels))
+
+
+def _most_alive(index: Index, schedule: Schedule, early: bool) -> int:
+    """The bytes of given sums at the time when they are most, each from where it is given to where it is last taken.
+
+    With ``early`` the terms count as well, each from where it is there to where it is last added.
+    """
+    taken = {sum_: number for number, event in enumerate(schedule.events) for sum_ in event.takes}
+    added = {sum_: number for number, event in enumerate(schedule.events) for sum_ in event.sums}
+    waiting = [(sum_.since, sum_.term_size) for sum_ in index.stream.sums if sum_.since is not None and early]
+    waiting.sort(reverse=True)
+    most = alive = 0
+    for number, event in enumerate(schedule.events):
+        while waiting and waiting[-1][0] <= event.position:
+            alive += waiting.pop()[1]
+        alive += sum(index.sums[sum_].size for sum_ in event.gives)
+        most = max(most, alive)
+        alive -= sum(index.sums[sum_].size for sum_ in dict.fromkeys(event.takes) if taken[sum_] == number)
+        if early:
+            ended = [index.sums[sum_] for sum_ in event.sums if added[sum_] == number]
+            alive -= sum(sum_.term_size for sum_ in ended if sum_.since is not None)
+    return most

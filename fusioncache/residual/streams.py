@@ -1,0 +1,128 @@
+"""Residual streams: sums that several regions of a trace compute anew, each from the same terms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fusioncache.ir import Op, operands
+from fusioncache.residual.sums import Call, Sum, Sums
+
+FEWEST_SUMS = 3
+"""How many sums must be computed twice for a stream to be one. With fewer there is next to nothing to save."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A sum that the call at this position uses for something else than the next sum."""
+
+    position: int
+    sum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Sums that start from one another.
+
+    Attributes:
+        head: the value that the first sum starts from.
+        sums: each behind the one that it starts from. Several may start from one.
+        wants: in the order of the trace.
+        idle: the positions of the calls that compute some of the sums in vain.
+    """
+
+    head: str
+    sums: tuple[Sum, ...]
+    wants: tuple[Want, ...]
+    idle: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        positions: dict[str, list[str]] = {sum_.name: [] for sum_ in self.sums}
+        for want in self.wants:
+            positions[want.sum].append(str(want.position))
+        lines = [f"stream from {self.head}: {len(self.sums)} sums, wanted {len(self.wants)} times"]
+        for sum_ in self.sums:
+            operands_ = ([sum_.parent] if sum_.parent else []) + list(sum_.terms)
+            where = ", ".join(positions[sum_.name]) or "nowhere"
+            lines.append(f"  {sum_.name}: {sum_.dtype} = {' + '.join(operands_)}, {sum_.size} B, wanted at {where}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the rest of a trace does with the values of its fused calls.
+
+    Attributes:
+        defined: names of values that something else than the calls defines.
+        written: names of values that are written in place.
+        waiting: names of values that the trace computes and that only the calls use, with the position from which on
+            they are there.
+    """
+
+    defined: Collection[str] = frozenset()
+    written: Collection[str] = frozenset()
+    waiting: Mapping[str, int] = field(default_factory=dict)
+
+
+def streams_of(calls: Sequence[Call], around: Around = Around()) -> tuple[Stream, ...]:
+    """The residual streams of a trace. Linear in the ops of its regions.
+
+    A sum is an add of region inputs, or conversions of them, and of another sum: nothing that a compiler could contract
+    with the add into one rounding. A value that some region computes in another way, or from a product, is none.
+
+    Args:
+        calls: the fused calls, in the order of the trace.
+        around: the rest of the trace.
+    """
+    values = Sums(around.defined, around.written)
+    for call in calls:
+        values.read(call)
+    families = [f for f in _families(values.sums(around.waiting)) if _recomputed(f, values) >= FEWEST_SUMS]
+    home = {sum_.name: number for number, family in enumerate(families) for sum_ in family}
+    wants: list[list[Want]] = [[] for _ in families]
+    idle: list[list[int]] = [[] for _ in families]
+    for call in calls if families else ():
+        wanted = list(_wanted(call, home))
+        for name in wanted:
+            wants[home[name]].append(Want(call.position, name))
+        results = call.names[call.region.first_result :]
+        for number in {home[name] for name in results if name in home} - {home[name] for name in wanted}:
+            idle[number].append(call.position)
+    return tuple(
+        Stream(family[0].terms[0], tuple(family), tuple(wanted), tuple(vain))
+        for family, wanted, vain in zip(families, wants, idle, strict=True)
+        if wanted
+    )
+
+
+def _families(sums: Iterable[Sum]) -> list[list[Sum]]:
+    """The sums by the first one that they come from."""
+    root: dict[str, str] = {}
+    families: dict[str, list[Sum]] = {}
+    for sum_ in sums:
+        root[sum_.name] = root[sum_.parent] if sum_.parent else sum_.name
+        families.setdefault(root[sum_.name], []).append(sum_)
+    return list(families.values())
+
+
+def _recomputed(family: Iterable[Sum], values: Sums) -> int:
+    return sum(values.calls(sum_.name) > 1 for sum_ in family)
+
+
+def _wanted(call: Call, sums: Collection[str]) -> Iterator[str]:
+    """The sums that a call computes and uses, but for those that it uses for other sums only."""
+    makers: list[Op | None] = [None] * call.region.first_result
+    for op in call.region.ops:
+        makers += [op] * len(op.outputs)
+    seen: set[int] = set()
+    stack = list(call.region.outputs)
+    while stack:
+        value = stack.pop()
+        maker = makers[value]
+        if maker is None or value in seen:
+            continue
+        seen.add(value)
+        if call.names[value] in sums:
+            yield call.names[value]
+        else:
+            stack.extend(index for _, index in operands(maker))

@@ -1,0 +1,222 @@
+"""The partial sums that the regions of a trace compute, by name.
+
+Values that rematerialization copied keep one name throughout a trace, so names say which sums coincide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fusioncache.ir import Graph, Op, Ref, Region, TensorType, map_arg, operands
+from fusioncache.residual.sizes import size_of
+from fusioncache.template.vocabulary import ADD, CONVERT, IDENTITY
+
+_LINKS = IDENTITY | {CONVERT}
+_MANY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A fused call of a trace.
+
+    Attributes:
+        position: where in the trace it is.
+        region: what it computes; its outputs are those that it defines.
+        names: of each value of the region, by its number.
+    """
+
+    position: int
+    region: Region
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A partial sum, as it is kept between kernels: in a dtype in which the regions themselves compute it.
+
+    Attributes:
+        name: of the value.
+        parent: the sum that it starts from; None for the first one.
+        terms: the values that are added, in order; the first sum starts from the first of them.
+        dtype: Thunder's name of the sum's.
+        size: of the sum, in bytes.
+        term_size: of the terms together, in bytes.
+        direct: whether the sum is added to its parent as that is kept, without a conversion between the adds.
+        since: the position from which on the terms wait for nothing but to be added; None if they do not.
+    """
+
+    name: str
+    parent: str | None
+    terms: tuple[str, ...]
+    dtype: str
+    size: int
+    term_size: int
+    direct: bool = True
+    since: int | None = None
+
+
+@dataclass(slots=True)
+class _Node:
+    """An add, a conversion or an identity on the way from region inputs to a sum, the same in every region.
+
+    ``parents``: operands of an add that are sums themselves in some region. ``user``: the one conversion or identity
+    that uses it, in all regions, if that is all.
+    """
+
+    signature: tuple[object, ...]
+    adds: bool
+    operands: tuple[str, ...]
+    type: TensorType
+    calls: int = 0
+    parents: set[str] = field(default_factory=set)
+    user: str | None = None
+
+
+class Sums:
+    """Reads the regions of a trace and says which sums are in them. Linear in their ops."""
+
+    def __init__(self, defined: Collection[str], written: Collection[str]):
+        self._defined = defined
+        self._written = written
+        self._inputs: dict[str, TensorType] = {}
+        self._others_use: set[str] = set()
+        self._other: set[str] = set()  # computed from products and the like, or in two ways
+        self._nodes: dict[str, _Node] = {}
+
+    def read(self, call: Call) -> None:
+        """Takes in a region."""
+        region, names = call.region, call.names
+        types: list = [*region.inputs, *[None] * region.sizes]
+        # Of each value: None if it cannot be part of a sum, else whether it is a sum.
+        kinds: list[bool | None] = [self._kind_of_input(region, names, number) for number in range(len(types))]
+        for op, first in region.results():
+            types += op.outputs
+            kind = self._kind(op, kinds, types)
+            if kind is None or names[first] in self._defined or names[first] in self._written:
+                kinds += [None] * len(op.outputs)
+                self._others_use.update(names[index] for _, index in operands(op))
+                self._other.update(names[first : first + len(op.outputs)])
+            else:
+                kinds.append(kind)
+                self._define(op, names, first, kinds)
+            self._use(op, names, first)
+        self._others_use.update(names[output] for output in region.outputs)
+        for output in region.outputs:
+            if names[output] in self._nodes:
+                self._nodes[names[output]].user = _MANY
+
+    def _kind_of_input(self, region: Graph, names: Sequence[str], number: int) -> bool | None:
+        type_ = region.inputs[number] if number < len(region.inputs) else None
+        if not isinstance(type_, TensorType) or not _is_static(type_) or names[number] in self._written:
+            return None
+        self._inputs[names[number]] = type_
+        return False
+
+    def _kind(self, op: Op, kinds: list[bool | None], types: list) -> bool | None:
+        """Whether an op makes a sum, or only converts a region input, or None if neither."""
+        if op.name in _LINKS and op.args and isinstance(op.args[0], Ref) and _is_static(op.outputs[0]):
+            return kinds[op.args[0].index]
+        match op:
+            case Op(name, (Ref(left), Ref(right)), (result,), ()) if name == ADD and _is_static(result):
+                both = kinds[left], kinds[right]
+                if None not in both and both != (True, True) and types[left] == types[right] == result:
+                    return True
+        return None
+
+    def _define(self, op: Op, names: Sequence[str], first: int, kinds: list[bool | None]) -> None:
+        used = [index for _, index in operands(op)]
+        # A reference with a name in place of a number: what is the same in every region.
+        args = tuple(map_arg(arg, lambda index: Ref(names[index])) for arg in op.args)  # type: ignore[arg-type]
+        signature = (op.name, args, op.outputs, op.kwargs)
+        type_ = op.outputs[0]
+        assert isinstance(type_, TensorType)
+        node = self._nodes.get(names[first])
+        if node is None:
+            node = _Node(signature, op.name == ADD, tuple(names[index] for index in used), type_)
+            self._nodes[names[first]] = node
+        elif node.signature != signature:
+            self._other.add(names[first])
+        node.calls += 1
+        node.parents.update(names[index] for index in used if kinds[index])
+
+    def _use(self, op: Op, names: Sequence[str], first: int) -> None:
+        user = names[first] if op.name in _LINKS else _MANY
+        for _, index in operands(op):
+            node = self._nodes.get(names[index])
+            if node is not None:
+                node.user = user if node.user in (None, user) else _MANY
+
+    def sums(self, waiting: Mapping[str, int]) -> Iterator[Sum]:
+        """The sums, each behind the one that it starts from.
+
+        Args:
+            waiting: the values that only the calls use, with the position from which on they are there.
+        """
+        needed = self._needed()
+        valid = self._valid()
+        kept = {name: self._kept(name, valid) for name in valid if self._nodes[name].adds}
+        sums = set(kept.values())
+        dropped: set[str] = set()
+        for name, sum_ in kept.items():
+            sources = [self._source(operand, sums) for operand in self._nodes[name].operands]
+            parents = [source for source in sources if source in sums]
+            if len(parents) > 1 or not dropped.isdisjoint(parents):
+                dropped.add(sum_)
+                continue
+            terms = tuple(source for source in sources if source not in sums)
+            type_ = self._nodes[sum_].type
+            term_size = sum(size_of(self._inputs[term]) for term in terms)
+            direct = not parents or (parents[0] in kept and parents[0] in self._nodes[name].operands)
+            since = [waiting.get(term) if term not in needed else None for term in terms]
+            last = max((position for position in since if position is not None), default=None)
+            yield Sum(
+                sum_,
+                parents[0] if parents else None,
+                terms,
+                type_.dtype,
+                size_of(type_),
+                term_size,
+                direct,
+                None if None in since else last,
+            )
+
+    def _needed(self) -> set[str]:
+        """The values that a call uses for something else than a sum, itself or converted."""
+        needed = set(self._others_use)
+        for name, node in reversed(self._nodes.items()):
+            if name in needed and not node.adds:
+                needed.update(node.operands)
+        return needed
+
+    def calls(self, name: str) -> int:
+        """How many calls compute a value."""
+        return self._nodes[name].calls
+
+    def _valid(self) -> dict[str, None]:
+        """The names that stand for the same value everywhere, in the order of their first region."""
+        valid: dict[str, None] = {}
+        for name, node in self._nodes.items():
+            known = all(operand in valid for operand in node.operands if operand in self._nodes)
+            if known and name not in self._other and len(node.parents) < 2:
+                valid[name] = None
+        return valid
+
+    def _kept(self, name: str, valid: Collection[str]) -> str:
+        """What of an add is kept between kernels: it, or what it is converted to first of all, wherever it is used."""
+        while True:
+            node = self._nodes[name]
+            user = node.user
+            if not user or user not in valid or size_of(self._nodes[user].type) > size_of(node.type):
+                return name
+            name = user
+
+    def _source(self, name: str, sums: Collection[str]) -> str:
+        """The sum or the region input that an operand of an add is, or is converted from."""
+        while name in self._nodes and name not in sums:
+            name = self._nodes[name].operands[0]
+        return name
+
+
+def _is_static(type_: object) -> bool:
+    return isinstance(type_, TensorType) and not any(isinstance(size, Ref) for size in type_.shape)

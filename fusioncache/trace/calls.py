@@ -1,0 +1,88 @@
+"""The fused calls of a trace as data, and what is around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fusioncache.ir import Bypass
+from fusioncache.residual.streams import Around
+from fusioncache.residual.sums import Call
+from fusioncache.template.vocabulary import EFFECTS
+from fusioncache.trace.maker import maker_of
+from fusioncache.trace.region import region_of
+
+
+def adds_twice(trace: Any) -> bool:
+    """Whether any add is in two regions: a quick look, to be done with most traces."""
+    from thunder.core.prims import PrimIDs
+
+    seen: set[str] = set()
+    for fusion in trace.bound_symbols:
+        for symbol in fusion.subsymbols if fusion.sym.is_fusion else ():
+            leaf = _leaf(symbol)
+            if leaf.sym.id is PrimIDs.ADD:
+                if leaf.output.name in seen:
+                    return True
+                seen.add(leaf.output.name)
+    return False
+
+
+def _leaf(symbol: Any) -> Any:
+    """The one add or conversion that an operation consists of, as in regions of ``torch.compile``; else itself."""
+    from thunder.core.prims import PrimIDs
+
+    leaf = symbol
+    while len(leaf.subsymbols) == 1:
+        leaf = leaf.subsymbols[0]
+    return leaf if leaf.sym.id in (PrimIDs.ADD, PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.SHALLOW_COPY) else symbol
+
+
+def read(trace: Any) -> tuple[list[Call], Around]:
+    """The fused calls that are understood, and what is around them."""
+    from thunder.core.prims import PrimIDs
+
+    calls = []
+    defined: set[str] = set()
+    used: set[str] = set()
+    written: set[str] = set()
+    there: dict[str, int] = {}
+    for position, symbol in enumerate(trace.bound_symbols):
+        call = _call(position, symbol) if symbol.sym.is_fusion else None
+        results = [proxy.name for proxy in symbol.flat_proxy_outs]
+        if not str(symbol.sym.id).startswith("PrimIDs.UNPACK"):
+            there.update(dict.fromkeys(results, position + 1))
+        if call is not None:
+            calls.append(call)
+        elif symbol.sym.id is not PrimIDs.DEL:
+            defined.update(results)
+            used.update(proxy.name for proxy in symbol.flat_proxy_args)
+            written.update(_written(symbol))
+    waiting = {name: position for name, position in there.items() if name not in used}
+    return calls, Around(defined, written, waiting)
+
+
+def _call(position: int, fusion: Any) -> Call | None:
+    leaves = tuple(map(_leaf, fusion.subsymbols))
+    try:
+        maker_of(fusion)
+        region = region_of(fusion.from_bsym(subsymbols=leaves))
+    except Bypass:
+        return None
+    if region.sizes or any(op.name in EFFECTS for op in region.ops):
+        return None
+    names = [proxy.name for proxy in fusion.args]
+    for symbol in leaves:
+        results = symbol.output if isinstance(symbol.output, (tuple, list)) else (symbol.output,)
+        names += ["" if proxy is None else proxy.name for proxy in results]
+    return Call(position, region, tuple(names))
+
+
+def _written(symbol: Any) -> Iterator[str]:
+    """The values that a bound symbol may write in place."""
+    from thunder.core.prims import OpTags, PrimIDs
+
+    if OpTags.IN_PLACE in (symbol.sym.tags or ()) or symbol.sym.id in (PrimIDs.COPY_, PrimIDs.UPDATE_ALIASES):
+        yield from (proxy.name for proxy in symbol.flat_proxy_args)
+    for inner in symbol.subsymbols:
+        yield from _written(inner)

@@ -1,0 +1,235 @@
+"""Saves no residual sum for backward that backward can rebuild: out of the forward trace, into the backward trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.backends.symbols import symbol_name
+from fusioncache.ir import TensorType
+from fusioncache.residual.plans import Choice, ResidualPlan
+from fusioncache.residual.rebuild import Line, Recipe, Saved, recipes_of
+from fusioncache.residual.segments import Rebuilding, rebuildings
+from fusioncache.trace.fuse import fused_again, named_after
+from fusioncache.trace.rewrite import renewed
+
+_OF_TENSORS = "C0"
+"""What Thunder calls the collection of saved tensors in a backward trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What the backward trace must do, now that the forward trace saves less.
+
+    Attributes:
+        saved: the names of what was saved, in order.
+        left: the proxies that still are, in order, and the added ones behind these.
+        rebuildings: what is rebuilt, stream by stream.
+        operations: the bound symbols of each recipe, by the sum's name.
+        proxies: of each sum and of each input of a recipe, by name.
+        model: a fused call of the forward trace, whose executor makes the calls that rebuild.
+    """
+
+    saved: tuple[str, ...]
+    left: tuple[Any, ...]
+    rebuildings: tuple[Rebuilding, ...]
+    operations: Mapping[str, tuple[Any, ...]]
+    proxies: Mapping[str, Any]
+    model: Any
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What was chosen for each stream."""
+        return tuple(rebuilding.choice for rebuilding in self.rebuildings)
+
+
+def without_sums(trace: Any, wanted: ResidualPlan | None, budget: int | None) -> tuple[Any, Recompute | None]:
+    """A forward trace that does not save what its backward trace can rebuild, and what that must do then.
+
+    Args:
+        trace: after fusion.
+        wanted: the plan that the user asked for; None for the cheapest.
+        budget: how many bytes of a stream's sums may be kept alive.
+    """
+    start = time.perf_counter()
+    reader = _Forward(trace)
+    recompute = reader.recompute(wanted, budget)
+    if recompute is None:
+        return trace, None
+    done = trace.bound_symbols[-1]
+    returned = done.from_bsym(args=(done.args[0], (recompute.left, done.args[1][1])))
+    symbols = [*trace.bound_symbols[:-1], returned]
+    return renewed(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
+
+
+class _Forward:
+    """A forward trace as names and types."""
+
+    def __init__(self, trace: Any):
+        self.trace = trace
+        self.proxies: dict[str, Any] = {}
+        self.types: dict[str, TensorType] = {}
+        self.bound: list[Any] = []
+        self.lines = list(self._lines())
+
+    def recompute(self, wanted: ResidualPlan | None, budget: int | None) -> Recompute | None:
+        saved = self._saved()
+        if saved is None:
+            return None
+        written = self._written()
+        recipes = [
+            recipe
+            for recipe in recipes_of(self.lines, self.types, saved)
+            if written.isdisjoint((recipe.sum, *recipe.inputs))
+        ]
+        found = rebuildings(recipes, self.lines, self.types, wanted, budget)
+        recipes = [recipe for rebuilding in found for recipe in rebuilding.recipes]
+        if not found:
+            return None
+        dropped = {recipe.sum for recipe in recipes}
+        added = {name for recipe in recipes for name in recipe.inputs} - dropped - set(saved.names)
+        left = [self.proxies[name] for name in [*saved.names, *sorted(added)] if name not in dropped]
+        operations = {recipe.sum: tuple(self.bound[place] for place in recipe.lines) for recipe in recipes}
+        model = next(symbol for symbol in self.trace.bound_symbols if symbol.sym.is_fusion)
+        return Recompute(tuple(saved.names), tuple(left), found, operations, self.proxies, model)
+
+    def _lines(self) -> Iterator[Line]:
+        for call, symbol in enumerate(self.trace.bound_symbols):
+            for inner in symbol.subsymbols if symbol.sym.is_fusion else ():
+                self.bound.append(inner)
+                for proxy in (*inner.flat_proxy_args, *inner.flat_proxy_outs):
+                    self._note(proxy)
+                operands = tuple(proxy.name if proxy.name in self.types else None for proxy in inner.flat_proxy_args)
+                results = tuple(proxy.name for proxy in inner.flat_proxy_outs)
+                yield Line(symbol_name(inner.sym) or "unknown", operands, results, call)
+
+    def _note(self, proxy: Any) -> None:
+        from thunder.core.proxies import TensorProxy
+
+        self.proxies[proxy.name] = proxy
+        if type(proxy) is TensorProxy and all(isinstance(size, int) for size in proxy._shape):
+            self.types[proxy.name] = TensorType(proxy.dtype.full_name, tuple(proxy._shape), str(proxy.device))
+
+    def _saved(self) -> Saved | None:
+        """What is saved; None where there is no backward pass."""
+        from thunder.core.proxies import Proxy
+        from thunder.core.pytree import tree_flatten
+        from thunder.core.trace import TraceTag
+
+        if TraceTag.AUGMENTED_FORWARD not in self.trace.tags:
+            return None
+        values, (tensors, _) = self.trace.bound_symbols[-1].args
+        for proxy in tensors:
+            self.proxies.setdefault(proxy.name, proxy)
+        inputs = [proxy for proxy in values["flat_args"] if isinstance(proxy, Proxy)]
+        free = {proxy.name for proxy in inputs if getattr(proxy, "requires_grad", False)}
+        outputs = {proxy.name for proxy in tree_flatten(values["output"])[0] if isinstance(proxy, Proxy)}
+        kept = {proxy.name for proxy in inputs}
+        return Saved(tuple(proxy.name for proxy in tensors), free, outputs | kept)
+
+    def _written(self) -> set[str]:
+        """What is written in place somewhere: its memory does not hold for good what its name says."""
+        from thunder.core.prims import PrimIDs
+
+        every = [inner for symbol in self.trace.bound_symbols for inner in (symbol, *symbol.subsymbols)]
+        return {
+            proxy.name
+            for symbol in every
+            if symbol.sym.id in (PrimIDs.COPY_, PrimIDs.UPDATE_ALIASES) or symbol.sym.name.endswith("_")
+            for proxy in symbol.flat_proxy_args
+        }
+
+
+def with_sums(trace: Any, recompute: Recompute) -> Any:
+    """A backward trace that takes what is left, and rebuilds what it needs of the rest right before its first use.
+
+    Raises:
+        RuntimeError: if this is not the backward trace of that forward trace.
+    """
+    start = time.perf_counter()
+    symbols = list(_taking(trace.bound_symbols, recompute))
+    symbols = list(_Rebuilder(trace, recompute).inserted(symbols))
+    new = renewed(trace, symbols, "Residual sums rebuilt by fusioncache", start)
+    new.args = ([list(recompute.left), *trace.args[0][1:]], *trace.args[1:])
+    return new
+
+
+def _taking(symbols: Sequence[Any], recompute: Recompute) -> Iterator[Any]:
+    """The bound symbols, the saved tensors unpacked as they are saved now."""
+    from thunder.core.prims import PrimIDs
+
+    found = False
+    for symbol in symbols:
+        if symbol.sym.id is PrimIDs.UNPACK_SEQUENCE and symbol.args[0].name == _OF_TENSORS:
+            if [proxy.name for proxy in symbol.output] != list(recompute.saved):
+                break
+            found, left = True, list(recompute.left)
+            collection = copy(symbol.args[0])
+            collection.coll = left
+            symbol = symbol.from_bsym(args=(collection, len(left)), output=left)
+        yield symbol
+    if not found:
+        raise RuntimeError("fusioncache: the backward trace does not take what its forward trace saves")
+
+
+class _Rebuilder:
+    """Inserts calls that rebuild sums."""
+
+    def __init__(self, trace: Any, recompute: Recompute):
+        self.trace, self.recompute = trace, recompute
+        self.recipes = {recipe.sum: recipe for found in recompute.rebuildings for recipe in found.recipes}
+        self.retained = {recipe.sum for found in recompute.rebuildings if found.retained for recipe in found.recipes}
+        self.rebuilt: set[str] = set()
+        self.name = named_after(recompute.model, trace)
+
+    def inserted(self, symbols: Sequence[Any]) -> Iterator[Any]:
+        from thunder.core.prims import PrimIDs
+
+        for symbol in symbols:
+            if symbol.sym.id is not PrimIDs.DEL:
+                for proxy in symbol.flat_proxy_args:
+                    if proxy.name in self.recipes and proxy.name not in self.rebuilt:
+                        yield from self._rebuild(proxy.name)
+            yield symbol
+
+    def _rebuild(self, wanted: str) -> Iterator[Any]:
+        """The calls that bring about a sum, from the last one that is at hand."""
+        from thunder.core.proxies import TensorProxy, variableify
+        from thunder.core.trace import tracectx
+
+        renamed: dict[Any, Any] = {}
+        for recipe in self._missing(wanted):
+            total = self.recompute.proxies[recipe.sum]
+            if recipe.sum == wanted or recipe.sum in self.retained:
+                self.rebuilt.add(recipe.sum)
+            else:
+                with tracectx(self.trace):
+                    renamed[variableify(total)] = TensorProxy(like=total)
+            yield self._call(recipe, renamed)
+
+    def _missing(self, wanted: str) -> list[Recipe]:
+        """The recipes of this sum and of those that it is built on, each behind what it needs."""
+        order: dict[str, Recipe] = {}
+        pending = [wanted]
+        while pending:
+            recipe = self.recipes[pending[-1]]
+            needed = [name for name in recipe.inputs if name in self.recipes and name not in self.rebuilt]
+            waiting = [name for name in needed if name not in order]
+            pending.extend(waiting)
+            if not waiting:
+                order.setdefault(pending.pop(), recipe)
+        return list(order.values())
+
+    def _call(self, recipe: Recipe, renamed: Mapping[Any, Any]) -> Any:
+        from thunder.core.proxies import variableify
+
+        def new(name: str) -> Any:
+            proxy = self.recompute.proxies[name]
+            return renamed.get(variableify(proxy), proxy)
+
+        operations = [symbol.from_bsym_swap_proxies(renamed) for symbol in self.recompute.operations[recipe.sum]]
+        inputs = [new(name) for name in recipe.inputs]
+        return fused_again(self.recompute.model, next(self.name), inputs, [new(recipe.sum)], operations)

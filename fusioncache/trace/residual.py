@@ -1,0 +1,180 @@
+"""Passes residual streams on from region to region, or rebuilds them, in place of recomputing them in every region."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusioncache.residual.costs import costs_of
+from fusioncache.residual.plans import Choice, ResidualPlan, choose
+from fusioncache.residual.schedule import Schedule, Step, schedules_of
+from fusioncache.residual.streams import Stream, streams_of
+from fusioncache.residual.sums import Call
+from fusioncache.trace.calls import adds_twice, read
+from fusioncache.trace.fuse import fused_again, named_after
+from fusioncache.trace.region import outputs_of
+from fusioncache.trace.rewrite import renewed
+
+
+def replanned(trace: Any, wanted: ResidualPlan | None, budget: int | None) -> tuple[Any, tuple[Choice, ...]]:
+    """A trace whose residual streams are summed as it is cheapest.
+
+    Bitwise the same: a sum that is passed on is kept in a dtype in which the regions computed it.
+
+    Args:
+        trace: a forward or a backward trace, after fusion, with its ``del`` statements.
+        wanted: the plan for every stream that has it; None for the one that costs decide for.
+        budget: how many bytes of one stream's sums may be kept alive.
+
+    Returns:
+        The new trace, or the very same one if no region changes; and what was chosen for each stream.
+    """
+    start = time.perf_counter()
+    if not adds_twice(trace):
+        return trace, ()
+    calls, around = read(trace)
+    streams = streams_of(calls, around)
+    choices = tuple(_choice(stream, wanted, budget) for stream in streams)
+    changed = [
+        (stream, schedules_of(stream)[choice.plan])
+        for stream, choice in zip(streams, choices, strict=True)
+        if choice.plan in (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
+    ]
+    if not changed:
+        return trace, choices
+    symbols = _Rewriter(trace, calls, streams).symbols_with(_grouped(changed))
+    return _checked(renewed(trace, symbols, "Residual streams by fusioncache", start), trace), choices
+
+
+def _choice(stream: Stream, wanted: ResidualPlan | None, budget: int | None) -> Choice:
+    costs = costs_of(stream)
+    return Choice(stream.head, len({want.sum for want in stream.wants}), choose(costs, wanted, budget), costs)
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is done at one place of a trace, for all its streams."""
+
+    steps: list[Step] = field(default_factory=list)
+    takes: set[str] = field(default_factory=set)
+    gives: list[str] = field(default_factory=list)
+
+
+def _grouped(changed: Iterable[tuple[Stream, Schedule]]) -> dict[int, _Group]:
+    groups: dict[int, _Group] = defaultdict(_Group)
+    for stream, schedule in changed:
+        for event in schedule.events:
+            group = groups[event.position]
+            if isinstance(event, Step):
+                group.steps.append(event)
+            else:
+                group.takes.update(event.takes)
+                group.gives += event.gives
+        for position in stream.idle:
+            groups[position]  # where there is nothing to do but to leave out what is not needed
+    return groups
+
+
+class _Rewriter:
+    """Makes the new bound symbols of a trace."""
+
+    def __init__(self, trace: Any, calls: Sequence[Call], streams: Iterable[Stream]):
+        self.old = trace.bound_symbols
+        self.terms = {sum_.name: sum_.terms for stream in streams for sum_ in stream.sums}
+        self.numbers = named_after(self.old[calls[0].position], trace)
+        self.calls = {call.position for call in calls}
+        self.makers: dict[str, Any] = {}
+        self.fusions: dict[str, Any] = {}  # in which the values are computed
+        for call in calls:
+            for symbol in self.old[call.position].subsymbols:
+                for proxy in symbol.flat_proxy_outs:
+                    self.makers.setdefault(proxy.name, symbol)
+                    self.fusions.setdefault(proxy.name, self.old[call.position])
+
+    def symbols_with(self, groups: Mapping[int, _Group]) -> Iterator[Any]:
+        """The bound symbols of the new trace."""
+        for position, symbol in enumerate(self.old):
+            if position in groups:
+                yield from (self._step(step) for step in groups[position].steps)
+            if position in groups and position in self.calls:
+                yield from self._changed(symbol, groups[position])
+            else:
+                yield symbol
+
+    def _changed(self, fusion: Any, group: _Group) -> Iterator[Any]:
+        """A fused call that takes and gives sums, if anything of it is left."""
+        outputs = [proxy for proxy in outputs_of(fusion) if proxy.name not in group.takes]
+        known = {proxy.name for proxy in outputs}
+        outputs += [self.makers[name].output for name in group.gives if name not in known]
+        symbols = _needed(fusion.subsymbols, {proxy.name for proxy in outputs}, group.takes)
+        if len(symbols) == len(fusion.subsymbols) and len(outputs) == len(known):
+            yield fusion
+        elif outputs:
+            yield _fused(fusion, symbols, outputs, _number(fusion))
+
+    def _step(self, step: Step) -> Any:
+        inputs = {term for sum_ in step.sums for term in self.terms[sum_]}.union(step.takes)
+        symbols: dict[int, Any] = {}
+        stack = [(step.sums[-1], False)]
+        while stack:
+            name, ready = stack.pop()
+            symbol = self.makers[name]
+            if ready:
+                symbols[id(symbol)] = symbol
+            elif id(symbol) not in symbols:
+                stack.append((name, True))
+                used = (proxy.name for proxy in symbol.flat_proxy_args)
+                stack.extend((name, False) for name in used if name not in inputs)
+        sum_ = step.sums[-1]
+        return _fused(self.fusions[sum_], list(symbols.values()), [self.makers[sum_].output], next(self.numbers))
+
+
+def _needed(symbols: Sequence[Any], outputs: set[str], given: Collection[str]) -> list[Any]:
+    """The bound symbols that are still needed, where some values are given."""
+    needed = set(outputs)
+    kept = []
+    for symbol in reversed(symbols):
+        if any(proxy.name in needed and proxy.name not in given for proxy in symbol.flat_proxy_outs):
+            needed.update(proxy.name for proxy in symbol.flat_proxy_args)
+            kept.append(symbol)
+    return kept[::-1]
+
+
+def _fused(fusion: Any, symbols: list[Any], outputs: list[Any], number: int) -> Any:
+    """A call of these bound symbols, by the executor of a fused call."""
+    made = {proxy.name for symbol in symbols for proxy in symbol.flat_proxy_outs}
+    used = {proxy.name: proxy for symbol in symbols for proxy in symbol.flat_proxy_args}
+    inputs = [proxy for name, proxy in used.items() if name not in made]
+    return fused_again(fusion, number, inputs, outputs, symbols)
+
+
+def _number(fusion: Any) -> int:
+    """By which a fused call's name ends, and which tells it from the others."""
+    name = fusion.sym.name
+    return int(name[len(name.rstrip("0123456789")) :])
+
+
+def _checked(new: Any, old: Any) -> Any:
+    """The new trace, if what the old one or it defines is there wherever it is used, and defined once.
+
+    Raises:
+        RuntimeError: if not.
+    """
+    from thunder.core.prims import PrimIDs
+
+    anywhere = {
+        proxy.name for trace in (old, new) for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs
+    }
+    there: set[str] = set()
+    for symbol in new.bound_symbols:
+        used = {proxy.name for proxy in symbol.flat_proxy_args}
+        made = {proxy.name for proxy in symbol.flat_proxy_outs} - used
+        if not (used & anywhere <= there) or (symbol.sym.is_fusion and not made.isdisjoint(there)):
+            raise RuntimeError(f"{symbol.sym.name} does not fit into its place")
+        there |= made
+        if symbol.sym.id is PrimIDs.DEL:
+            there -= used
+    return new

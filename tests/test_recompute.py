@@ -1,0 +1,181 @@
+"""Residual sums that are not saved for backward: the same bits, fewer bytes, no more templates with depth."""
+
+from __future__ import annotations
+
+import pytest
+import thunder
+import torch
+from models import fused, same
+from stacks import SIZE, Stack, trained
+
+import fusioncache
+from fusioncache.residual.plans import ResidualPlan
+
+KINDS = ("pre", "post", "both", "parallel", "scaled", "gated", "dropout", "outputs", "two", "mixed", "none")
+REBUILT = {"post", "both", "parallel", "scaled", "gated", "dropout", "two", "mixed"}
+
+
+@pytest.fixture(autouse=True)
+def _regions_without_a_compiler(monkeypatch):
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+
+
+def compiled_with(model, backend: str = "eager", **options):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend, **options)
+    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
+
+
+def stack(kind: str, depth: int = 6, dtype=torch.float32) -> tuple[Stack, torch.Tensor]:
+    torch.manual_seed(3)
+    model = Stack(kind, depth).to(dtype) if kind != "mixed" else Stack(kind, depth)
+    return model, torch.randn(4, SIZE, dtype=dtype)
+
+
+def saved(compiled) -> dict[str, int]:
+    """The bytes of each tensor that the last forward pass saves for backward, but for the parameters."""
+    values, (tensors, _) = thunder.last_traces(compiled)[-1].bound_symbols[-1].args
+    inputs = {proxy.name for proxy in values["flat_args"]}
+    return {proxy.name: proxy.numel * proxy.dtype.bytes for proxy in tensors if proxy.name not in inputs}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_stream_keeps_every_bit(kind, dtype):
+    if kind == "mixed" and dtype is torch.bfloat16:
+        pytest.skip("it is of two dtypes already")
+    model, x = stack(kind, dtype=dtype)
+    plain, _ = compiled_with(model)
+    expected = trained(model, plain, x)
+    compiled, transform = compiled_with(model, recompute="residual")
+    assert same(trained(model, compiled, x), expected)
+    assert not transform.stats().bypasses
+    before, after = saved(plain), saved(compiled)
+    # In bfloat16 the branch leaves its region rounded, and is scaled in the next one: a single kernel would not round.
+    if kind in REBUILT and (kind, dtype) != ("dropout", torch.bfloat16):
+        assert sum(after.values()) < sum(before.values())
+        assert after.keys() <= before.keys()
+    else:
+        assert after == before
+        assert all(choice.plan is ResidualPlan.CARRY for choice in transform.choices()) or not transform.choices()
+
+
+@pytest.mark.parametrize("residual", [plan.value for plan in ResidualPlan])
+@pytest.mark.parametrize("kind", ["post", "two", "parallel"])
+def test_every_plan_keeps_every_bit(kind, residual):
+    model, x = stack(kind)
+    expected = trained(model, compiled_with(model)[0], x)
+    compiled, transform = compiled_with(model, recompute="residual", residual=residual)
+    assert same(trained(model, compiled, x), expected)
+    assert transform.choices()
+
+
+def test_inductor_keeps_every_bit_of_its_own():
+    model, x = stack("post", 4)
+    expected = trained(model, compiled_with(model, "inductor")[0], x)
+    compiled, _ = compiled_with(model, "inductor", recompute="residual")
+    for one, other in zip(trained(model, compiled, x), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_neither_templates_nor_live_sums_follow_the_depth():
+    templates, kept = {}, {}
+    for depth in (9, 16, 36):
+        model, x = stack("post", depth)
+        compiled, transform = compiled_with(model, recompute="residual")
+        trained(model, compiled, x)
+        templates[depth] = transform.stats().templates
+        sums = 4 * SIZE * 4
+        (choice,) = transform.choices()
+        assert choice.plan is ResidualPlan.SEGMENTED
+        kept[depth] = choice.costs[choice.plan].alive // sums
+    assert len(set(templates.values())) == 1
+    assert kept[36] <= 2 * 6 + 1
+    assert kept[9] < kept[16] < kept[36]
+
+
+def most_alive(trace, names: set[str]) -> int:
+    """How many of these values a trace holds at once, at most."""
+    alive, most = set(), 0
+    for symbol in trace.bound_symbols:
+        alive |= {proxy.name for proxy in symbol.flat_proxy_outs} & names
+        most = max(most, len(alive))
+        if symbol.sym.name == "python_del":
+            alive -= {proxy.name for proxy in symbol.flat_proxy_args}
+    return most
+
+
+def test_backward_holds_two_roots_of_the_sums_at_once():
+    depth = 36
+    model, x = stack("post", depth)
+    plain, _ = compiled_with(model)
+    trained(model, plain, x)
+    compiled, _ = compiled_with(model, recompute="residual")
+    trained(model, compiled, x)
+    sums = {name for name in saved(plain) if name not in saved(compiled)} | {
+        proxy.name for symbol in fused(thunder.last_traces(compiled)[-1]) for proxy in symbol.flat_proxy_outs
+    } & set(saved(plain))
+    same_type = {name for name, size in saved(plain).items() if name in sums and size == 4 * SIZE * 4}
+    assert most_alive(thunder.last_backward_traces(plain)[-1], same_type) >= depth - 1
+    assert most_alive(thunder.last_backward_traces(compiled)[-1], same_type) <= 2 * 6 + 1
+    calls = len(fused(thunder.last_backward_traces(compiled)[-1]))
+    assert calls <= len(fused(thunder.last_backward_traces(plain)[-1])) + depth
+
+
+def test_a_budget_keeps_as_many_sums_as_fit():
+    model, x = stack("post", 16)
+    size = 4 * SIZE * 4
+    alive = {}
+    for sums in (4, 8, 12, 100):
+        compiled, transform = compiled_with(model, recompute="residual", memory_budget=sums * size)
+        trained(model, compiled, x)
+        (choice,) = transform.choices()
+        alive[sums] = choice.costs[choice.plan].alive // size
+        assert alive[sums] <= sums
+    assert choice.plan is ResidualPlan.CARRY
+    assert alive[4] < alive[8] <= alive[12] < alive[100]
+
+
+def test_a_forward_pass_alone_and_inference_are_left_alone():
+    model, x = stack("post")
+    compiled, transform = compiled_with(model.requires_grad_(False), recompute="residual")
+    with torch.no_grad():
+        assert torch.equal(compiled(x), thunder.jit(model, executors=fusioncache.executors())(x))
+    assert transform.choices() == ()
+
+
+def test_a_choice_says_what_the_alternatives_cost():
+    model, x = stack("post", 9)
+    compiled, transform = compiled_with(model, recompute="residual")
+    trained(model, compiled, x)
+    (choice,) = transform.choices()
+    lines = str(choice).splitlines()
+    assert lines[0].endswith("8 sums: segmented")
+    assert [line.split()[0] for line in lines[1:]] == ["carry", "segmented", "inline"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recompute": "everything"}, "recompute must be None or 'residual', got 'everything'"),
+        ({"residual": "some"}, "residual must be one of 'auto', 'inline', 'fold', 'carry', 'segmented', got 'some'"),
+        ({"memory_budget": -1}, "memory_budget must not be negative, got -1"),
+        ({"memory_budget": 1.5}, "memory_budget must be a number of bytes, got 1.5"),
+    ],
+)
+def test_options_that_are_none(options, message):
+    with pytest.raises(ValueError, match=message):
+        fusioncache.FusionCache(**options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_stream_keeps_every_bit_on_the_gpu(kind, dtype):
+    if kind == "mixed" and dtype is torch.bfloat16:
+        pytest.skip("it is of two dtypes already")
+    model, x = stack(kind, dtype=dtype)
+    model, x = model.cuda(), torch.randn(64, SIZE, device="cuda", dtype=dtype)
+    expected = trained(model, thunder.jit(model, executors=fusioncache.executors()), x)
+    compiled, transform = compiled_with(model, "nvfuser", recompute="residual")
+    assert same(trained(model, compiled, x), expected)
+    assert transform.choices() if kind in REBUILT - {"dropout"} else True
