@@ -20,20 +20,40 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import plot, report, scaling
 from benchmarks.hardware import look
 from benchmarks.options import Layers, Modes, NewFile
-from benchmarks.spec import MODELS, MODES, Spec
+from benchmarks.scaling_summary import summary
+from benchmarks.spec import MODELS, MODES, NEED_NVFUSER, ON_REQUEST, Spec
 
 SCHEMA = 1
+
+
+class _Until(click.ParamType):
+    """A mode and its deepest point, as in ``uncached=64``."""
+
+    name = "mode=layers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        """See click."""
+        mode, _, layers = value.partition("=")
+        if mode not in (*MODES, *ON_REQUEST) or not layers.isdecimal():
+            self.fail(f"{value!r} is no mode and number of layers such as uncached=64", param, ctx)
+        return mode, int(layers)
 
 
 @click.command(context_settings={"show_default": True}, help=__doc__)
 @click.option("--model", type=click.Choice(MODELS), default="residual", help="What is compiled.")
 @click.option("--layers", type=Layers(), help="As in 1,2,4,8.  [default: to 16, with a GPU to 32]")
-@click.option("--modes", type=Modes(MODES), help="As in cached,uncached.  [default: all that work here]")
+@click.option(
+    "--modes",
+    type=Modes((*MODES, *ON_REQUEST)),
+    help="As in cached,uncached,own.  [default: of cached, uncached, lru those that work here]",
+)
 @click.option("--recompute/--no-recompute", default=None, help="As NVIDIA/Fuser#2916.  [default: for residual]")
 @click.option("--grad/--no-grad", default=None, help="Include a backward pass.  [default: with a GPU]")
 @click.option("--backend", type=click.Choice(["auto", "nvfuser", "inductor", "eager"]), default="auto")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, help="Processes for each point; the median counts.")
 @click.option("--limit", type=click.FloatRange(min=0), default=60.0, help="Stop a mode after a point of more seconds.")
+@click.option("--until", type=_Until(), multiple=True, help="A mode's deepest point, as in uncached=64; repeatable.")
+@click.option("--steps", type=click.IntRange(min=0), default=0, help="Later steps to time, after as many untimed.")
 @click.option("--size", type=click.IntRange(min=1), default=10, help="Of the residual model's matrices.")
 @click.option(
     "--dtype",
@@ -53,7 +73,8 @@ def main(json_file: Path | None, plot_file: Path | None, **options: Any) -> None
 
     def result(outcome: scaling.Outcome) -> dict[str, Any]:
         all_notes = [*notes, *outcome.notes]
-        return {"schema": SCHEMA, "environment": environment, "points": outcome.points, "notes": all_notes}
+        found = {"points": outcome.points, "summary": summary(outcome.points), "notes": all_notes}
+        return {"schema": SCHEMA, "environment": environment, **found}
 
     def save(outcome: scaling.Outcome) -> None:
         if json_file:
@@ -77,10 +98,10 @@ def _plan(here: dict[str, Any], **options: Any) -> tuple[scaling.Plan, list[str]
     """What to run on this hardware, and what is left out, with the reason."""
     model, gpu, backend = options["model"], here["device"] == "cuda", here["backend"]
     modes, notes = list(options["modes"] or MODES), []
-    if "lru" in modes and backend != "nvfuser":
-        modes.remove("lru")
+    if backend != "nvfuser":
         reason = "it is nvFuser's own cache" if gpu else "it is nvFuser's own cache, and there is no CUDA device"
-        notes = [f"lru skipped: {reason}"] if options["modes"] else []
+        notes = [f"{mode} skipped: {reason}" for mode in modes if mode in NEED_NVFUSER and options["modes"]]
+        modes = [mode for mode in modes if mode not in NEED_NVFUSER]
     for note in notes:
         _say(f"{note}\n")
     spec = Spec(
@@ -93,9 +114,10 @@ def _plan(here: dict[str, Any], **options: Any) -> tuple[scaling.Plan, list[str]
         device=here["device"],
         dtype=options["dtype"] or ("bfloat16" if model == "llama" and gpu else "float32"),
         size=options["size"],
+        steps=options["steps"],
     )
     layers = options["layers"] or ((1, 2, 4, 8, 16, 32) if gpu else (1, 2, 4, 8, 16))
-    return scaling.Plan(spec, layers, modes, options["repeat"], options["limit"]), notes
+    return scaling.Plan(spec, layers, modes, options["repeat"], options["limit"], dict(options["until"])), notes
 
 
 def _options(plan: scaling.Plan) -> dict[str, Any]:

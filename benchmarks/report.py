@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,11 +11,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.scaling import Outcome, Point
+from benchmarks.scaling_summary import summary
 
 _WIDTH = 120
 _COUNTS = ("regions", "templates", "compiles")
 _TIMES = {"trace": "trace", "canonical": "canonicalize", "compile": "compile", "run": "run", "first step": "first_step"}
-_COLUMNS = (*_COUNTS, *_TIMES, "gain", "start-up")
+_COLUMNS = (*_COUNTS, *_TIMES, "ours", "gain", "start-up")
+_STEADY = ("forward, ms", "backward, ms", "peak, MiB", "compiles")
+_RATIOS = {
+    "first step": "first_step",
+    "compile": "compile",
+    "forward": "forward",
+    "backward": "backward",
+    "peak": "peak",
+}
 
 
 def console() -> Console:
@@ -28,6 +37,9 @@ def print_outcome(outcome: Outcome, title: str) -> None:
     """Prints a table of all points, then what went wrong or was left out."""
     out = console()
     out.print(_table(outcome.points, title))
+    if any("steady" in point for point in outcome.points):
+        out.print(_steady_table(outcome.points))
+    _print_summary(out, summary(outcome.points))
     for point in outcome.points:
         if "error" in point:
             out.print(escape(f"error: {point['layers']} layers, {point['mode']}: {point['error']}"), soft_wrap=True)
@@ -57,7 +69,10 @@ def table_by_layers(title: str, caption: str, columns: Sequence[str], rows: Iter
 
 
 def _table(points: Sequence[Point], title: str) -> Table:
-    caption = "times in seconds; gain: first step against uncached; start-up is no part of the first step"
+    caption = (
+        "times in seconds; ours: canonical's share of the first step; gain: first step against uncached; "
+        "start-up is no part of the first step"
+    )
     rows = ((point["layers"], _row(point, points)) for point in points)
     return table_by_layers(title, caption, ("mode", *_COLUMNS), rows)
 
@@ -68,7 +83,37 @@ def _row(point: Point, points: Sequence[Point]) -> list[str]:
     seconds = point["seconds"]
     counts = [_count(point[name]) for name in _COUNTS]
     times = [f"{seconds[phase]:.3f}" for phase in _TIMES.values()]
-    return [point["mode"], *counts, *times, _gain(point, points), f"{seconds['startup']:.1f}"]
+    ours = f"{100 * point['share']:.1f}%" if "share" in point else "-"
+    return [point["mode"], *counts, *times, ours, _gain(point, points), f"{seconds['startup']:.1f}"]
+
+
+def _steady_table(points: Sequence[Point]) -> Table:
+    caption = "medians of later steps; peak: at most allocated in one; compiles: in them, beyond those of the first"
+    rows = ((point["layers"], [point["mode"], *_steady(point)]) for point in points if "steady" in point)
+    return table_by_layers("later steps", caption, ("mode", *_STEADY), rows)
+
+
+def _steady(point: Point) -> list[str]:
+    steady = point["steady"]
+    passes = steady["forward"], steady["backward"]
+    times = ["-" if seconds is None else f"{1e3 * seconds:.3f}" for seconds in passes]
+    return [*times, f"{steady['peak'] / 2**20:.1f}" if steady["peak"] else "-", _count(steady["compiles"])]
+
+
+def _print_summary(out: Console, found: Mapping[str, Any]) -> None:
+    """How first steps grow, and modes by each other."""
+    for mode, growth in found["growth"].items():
+        before, last = growth["deepest"]
+        exponent = "" if growth["slope"] is None else f"; as layers to the power of {growth['slope']:.2f} from 8 on"
+        out.print(f"{mode}: first step at {last} layers is {growth['ratio']:.2f} times that at {before}{exponent}")
+    rows = [(record["layers"], [pair, *_ratio_cells(record)]) for pair, of in found["ratios"].items() for record in of]
+    if rows:
+        rows.sort(key=lambda row: row[0])
+        out.print(table_by_layers("one mode by another", "ratios", ("modes", *_RATIOS), rows))
+
+
+def _ratio_cells(record: Mapping[str, Any]) -> list[str]:
+    return ["-" if record[name] is None else f"{record[name]:.2f}" for name in _RATIOS.values()]
 
 
 def _gain(point: Point, points: Sequence[Point]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -44,6 +44,7 @@ class Plan:
         modes: of the points. They take turns, so that a machine that slows down does so for all of them.
         repeat: how many processes measure a point.
         limit: a mode whose last point took more seconds to its first step stops there.
+        until: the deepest point of some modes.
     """
 
     spec: Spec
@@ -51,6 +52,12 @@ class Plan:
     modes: Sequence[str]
     repeat: int
     limit: float
+    until: Mapping[str, int] = field(default_factory=dict)
+
+    def specs(self, layers: int, stopped: Container[str]) -> list[Spec]:
+        """The points of these layers, without those of modes that have stopped."""
+        modes = [mode for mode in self.modes if mode not in stopped and layers <= self.until.get(mode, layers)]
+        return [self.spec.at(layers, mode) for mode in modes]
 
 
 def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None]) -> Outcome:
@@ -64,13 +71,12 @@ def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None])
     outcome = Outcome()
     stopped: set[str] = set()
     for layers in plan.layers:
-        specs = [replace(plan.spec, layers=layers, mode=mode) for mode in plan.modes if mode not in stopped]
-        of_these_layers: list[tuple[Point, dict[str, str]]] = []
-        for spec, results in _measured(specs, plan.repeat, say):
+        of_these_layers: list[tuple[Spec, dict[str, str]]] = []
+        for spec, results in _measured(plan.specs(layers, stopped), plan.repeat, say):
             point, tensors = _summary(spec, results, say)
-            of_these_layers.append((point, tensors))
+            of_these_layers.append((spec, tensors))
             outcome.points.append(point)
-            _compare(of_these_layers, say)
+            _compare(point, of_these_layers, say)
             seconds = point["seconds"]["first_step"] if "seconds" in point else 0.0
             if seconds > plan.limit and layers != plan.layers[-1]:
                 stopped.add(spec.mode)
@@ -114,6 +120,10 @@ def _summary(spec: Spec, results: list[Result], say: Callable[[str], None]) -> t
     point |= measured[0]
     every = [result["seconds"] for result in measured]
     point["seconds"] = {phase: median(seconds[phase] for seconds in every) for phase in every[0]}
+    if "canonicalize" in point["seconds"]:
+        point["share"] = round(point["seconds"]["canonicalize"] / point["seconds"]["first_step"], 6)
+    if "steady" in point:
+        point["steady"] = _medians([result["steady"] for result in measured])
     point |= {"repeat": len(measured), "repeats": every}
     if any(result["checksum"] != point["checksum"] for result in measured):
         point["error"] = "its repetitions computed different results"
@@ -121,15 +131,27 @@ def _summary(spec: Spec, results: list[Result], say: Callable[[str], None]) -> t
     return point, tensors
 
 
-def _compare(alike: Sequence[tuple[Point, dict[str, str]]], say: Callable[[str], None]) -> None:
-    """Marks the last of some points that must agree, if it differs from the first that ran."""
-    point, tensors = alike[-1]
-    reference, expected = next(((other, found) for other, found in alike if found), (point, tensors))
+def _medians(steady: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of each figure; of the memory and of what was compiled, the largest."""
+    most = ("before", "peak", "compiles")
+    every = {name: [figures[name] for figures in steady] for name in steady[0]}
+    return {
+        name: None if None in values else max(values) if name in most else round(median(values), 7)
+        for name, values in every.items()
+    }
+
+
+def _compare(point: Point, ran: Sequence[tuple[Spec, dict[str, str]]], say: Callable[[str], None]) -> None:
+    """Marks a point, the last of those that ran, if it differs from the first that it must equal."""
+    spec, tensors = ran[-1]
+    reference, expected = next(
+        ((other, found) for other, found in ran if found and spec.must_equal(other)), (spec, tensors)
+    )
     if not tensors or tensors == expected:
         return
     names = [name for name in _all_names(tensors, expected) if tensors.get(name) != expected.get(name)]
     point["error"] = (
-        f"{len(names)} of {len(expected)} results differ from those of {reference['mode']}, the first is {names[0]}"
+        f"{len(names)} of {len(expected)} results differ from those of {reference.mode}, the first is {names[0]}"
     )
     say(f"{point['mode']}: {point['error']}\n")
 

@@ -10,7 +10,7 @@ pass, and of the backward pass with ``--grad``, synchronized. It has four parts:
 - ``run``: what remains: execution and autograd.
 
 ``startup`` lies before all that: imports, the CUDA context, and the first compilation of a process, with a function
-that has nothing in common with the model.
+that has nothing in common with the model. ``steady``, if asked for, lies after it: ``benchmarks/steady.py``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from thunder.core.proxies import TensorProxy  # noqa: E402
 
 import fusioncache  # noqa: E402
 from benchmarks.backends import compile_regions_with, executors  # noqa: E402
+from benchmarks.choices import described  # noqa: E402
 from benchmarks.counting import Counter, count_nvfuser, count_regions  # noqa: E402
 from benchmarks.models import make_model  # noqa: E402
 from benchmarks.processes import serve  # noqa: E402
 from benchmarks.recompute import recomputing  # noqa: E402
-from benchmarks.spec import Spec  # noqa: E402
+from benchmarks.spec import NEED_NVFUSER, Spec  # noqa: E402
+from benchmarks.steady import measure_steps, synchronize  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +62,44 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         model, example = make_model(spec)
         counter = Counter()
         if spec.backend == "nvfuser":
-            count_nvfuser(counter, lru=spec.mode == "lru")
+            count_nvfuser(counter, lru=spec.mode in NEED_NVFUSER)
         else:
             count_regions(counter, spec.backend)
         transform = _transform(spec)
         step = _first_step(spec, model, example, transform)
-    return _result(spec, model, transform, counter, step, startup)
+    result = _result(spec, model, transform, counter, step, startup)
+    if spec.steps:
+        result["steady"] = _steady(spec, model, example, step.compiled)
+        result["steady"]["compiles"] = _compiles(transform, counter) - result["compiles"]
+    return result
 
 
 def _first_step(spec: Spec, model: Any, example: torch.Tensor, transform: fusioncache.FusionCache | None) -> _Step:
     if spec.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    _synchronize(spec)
+    synchronize(spec.device)
     start = time.perf_counter()
     compiled = thunder.jit(model, executors=executors(spec.backend), transforms=[transform] if transform else [])
     jitted = time.perf_counter()
     output = compiled(example)
     if spec.grad:
         output.backward(_cotangent(output))
-    _synchronize(spec)
+    synchronize(spec.device)
     total = time.perf_counter() - start
     statistics = thunder.compile_stats(compiled)
     passes = (statistics.last_prologue_execution_start - statistics.last_trace_host_start) / 1e9
     return _Step(compiled, output, jitted - start + passes, total)
+
+
+def _steady(spec: Spec, model: Any, example: torch.Tensor, compiled: Any) -> dict[str, Any]:
+    """Later steps. They leave other gradients than the first."""
+    return measure_steps(
+        lambda: compiled(example),
+        (lambda output: output.backward(_cotangent(output))) if spec.grad else None,
+        lambda: model.zero_grad(set_to_none=True),
+        device=spec.device,
+        steps=spec.steps,
+    )
 
 
 def _cotangent(output: torch.Tensor) -> torch.Tensor:
@@ -107,13 +124,18 @@ def _result(spec: Spec, model: Any, transform: Any, counter: Counter, step: _Ste
         "regions": stats.regions if transform else len(fusions),
         "widest": max((_width(fusion) for fusion in fusions), default=0),
         "templates": stats.templates if transform else None,
-        "compiles": stats.compiles + counter.compiles,
+        "compiles": _compiles(transform, counter),
         "bypasses": dict(stats.bypasses),
+        "choices": described(transform.choices() if transform else ()),
         "seconds": {phase: round(value, 6) for phase, value in seconds.items()},
         "checksum": hashlib.sha256("".join(tensors.values()).encode()).hexdigest(),
         "tensors": tensors,
         "peak": torch.cuda.max_memory_allocated() if spec.device == "cuda" else None,
     }
+
+
+def _compiles(transform: fusioncache.FusionCache | None, counter: Counter) -> int:
+    return counter.compiles + (transform.stats().compiles if transform else 0)
 
 
 def _fusions(compiled: Any) -> Iterator[Any]:
@@ -143,9 +165,10 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _transform(spec: Spec) -> fusioncache.FusionCache | None:
-    if spec.mode != "cached":
+    if spec.mode not in ("cached", "own"):
         return None
-    return fusioncache.FusionCache(backend=spec.backend, cache=fusioncache.Cache())
+    recompute: Any = {"recompute": "residual"} if spec.mode == "own" else {}
+    return fusioncache.FusionCache(backend=spec.backend, cache=fusioncache.Cache(), **recompute)
 
 
 def _warm_up(spec: Spec) -> None:
@@ -160,12 +183,7 @@ def _warm_up(spec: Spec) -> None:
     output = function(x)
     if spec.grad:
         output.backward(_cotangent(output))
-    _synchronize(spec)
-
-
-def _synchronize(spec: Spec) -> None:
-    if spec.device == "cuda":
-        torch.cuda.synchronize()
+    synchronize(spec.device)
 
 
 if __name__ == "__main__":

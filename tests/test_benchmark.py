@@ -49,7 +49,7 @@ def test_a_run_writes_points_that_agree_a_table_and_a_plot(tmp_path, monkeypatch
     assert "<svg" in (tmp_path / "bench.svg").read_text()
 
     result = json.loads((tmp_path / "new" / "bench.json").read_text())
-    assert set(result) == {"schema", "environment", "points", "notes"}
+    assert set(result) == {"schema", "environment", "points", "summary", "notes"}
     assert result["schema"] == 1
     assert result["environment"]["commit"] == "abc-dirty"
     assert result["environment"]["versions"]["thunder"] == "0.2.6"

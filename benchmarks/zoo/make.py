@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -81,7 +81,15 @@ class Workload:
 
 
 def make(
-    name: str, layers: int | None = None, device: str = "cpu", dtype: str = "float32", width: Width = "narrow"
+    name: str,
+    layers: int | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    width: Width = "narrow",
+    *,
+    sequence: int | None = None,
+    batch: int | None = None,
+    changes: Mapping[str, object] | None = None,
 ) -> Workload:
     """A model, its inputs and its loss.
 
@@ -91,6 +99,9 @@ def make(
         device: ``"cpu"`` or ``"cuda"``. Narrow models are wider on the latter.
         dtype: of the parameters and of inputs that are no tokens, by torch's name.
         width: ``"real"`` for the configuration's own widths.
+        sequence: tokens in a row of the input, which are few by default.
+        batch: rows of the input.
+        changes: of litgpt's configuration, other than widths; they go before the catalogue's.
 
     Raises:
         KeyError: if there is no such model.
@@ -100,7 +111,9 @@ def make(
 
     found = entry(name)
     torch.manual_seed(_SEED)
+    found = replace(found, changes={**found.changes, **(changes or {})})
     sizes = _SIZES[device]
+    sizes = replace(sizes, sequence=sequence or sizes.sequence, batch=batch or sizes.batch)
     built: Built = import_module(_MODULES[found.package]).build(found, layers, sizes, width)
     model = built.model.to(device=device, dtype=getattr(torch, dtype)).train()
     inputs = tuple(_placed(value, model, device) for value in built.inputs)

@@ -1,0 +1,27 @@
+"""What fusioncache chose to do with the sums of each residual stream, for a benchmark's JSON and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fusioncache.residual.plans import Choice
+
+
+def described(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+    """Each choice as JSON."""
+    return [
+        {
+            "stream": choice.stream,
+            "sums": choice.sums,
+            "plan": choice.plan.value,
+            "costs": {plan.value: asdict(cost) for plan, cost in choice.costs.items()},
+        }
+        for choice in choices
+    ]
+
+
+def in_words(choices: Iterable[Mapping[str, Any]]) -> str:
+    """The plans that were chosen, as few words as possible."""
+    return ", ".join(dict.fromkeys(choice["plan"] for choice in choices)) or "-"

@@ -1,0 +1,219 @@
+"""The scaling benchmark's modes, its later steps and its summary. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from benchmarks import compile_scaling, processes, report, scaling
+from benchmarks.figures import tables
+from benchmarks.scaling_summary import slope, summary
+from benchmarks.spec import MODES, ON_REQUEST, PHASES, Spec
+from benchmarks.steady import measure_steps
+
+ROOT = Path(__file__).resolve().parents[1]
+SPEC = Spec(
+    model="residual",
+    layers=1,
+    mode="",
+    recompute=True,
+    grad=True,
+    backend="eager",
+    device="cpu",
+    dtype="float32",
+    size=10,
+)
+
+
+def run(
+    monkeypatch: Any, answer: Callable[[Spec], Any], modes: Sequence[str], spec: Spec = SPEC, **options: Any
+) -> scaling.Outcome:
+    """The outcome for two numbers of layers, each process answered by a function of its spec."""
+    monkeypatch.setattr(processes, "call", lambda module, spec: answer(Spec(**spec)))
+    plan = scaling.Plan(spec, [1, 2], modes, **{"repeat": 1, "limit": 60.0, **options})
+    return scaling.run(plan, lambda text: None, lambda outcome: None)
+
+
+def answer(checksum: str = "a", **more: Any) -> dict[str, Any]:
+    seconds = {"first_step": 4.0, "canonicalize": 1.0}
+    return {"checksum": checksum, "tensors": {"output": checksum}, "compiles": 1, "seconds": seconds, **more}
+
+
+def test_only_what_is_asked_for_runs_without_the_patch():
+    found = {mode: SPEC.at(8, mode).recompute for mode in (*MODES, *ON_REQUEST)}
+    assert found == {"cached": True, "uncached": True, "lru": True, "own": False, "baseline": False}
+    assert not replace(SPEC, recompute=False).at(8, "cached").recompute
+
+
+@pytest.mark.parametrize(
+    ("dtype", "groups"),
+    [
+        ("float32", ["cached uncached lru own baseline"]),
+        ("bfloat16", ["cached uncached lru", "own baseline"]),
+    ],
+)
+def test_the_same_bits_are_asked_of_the_same_trace_and_in_float32_of_all(dtype, groups):
+    specs = {mode: replace(SPEC, dtype=dtype).at(2, mode) for mode in (*MODES, *ON_REQUEST)}
+    for one, spec in specs.items():
+        alike = [other for other in specs if spec.must_equal(specs[other])]
+        assert any(one in group and alike == group.split() for group in groups)
+
+
+@pytest.mark.parametrize(("dtype", "wrong"), [("float32", ["own", "baseline"]), ("bfloat16", [])])
+def test_rounding_between_layers_is_no_error_where_the_dtype_rounds(monkeypatch, dtype, wrong):
+    modes = ["cached", "own", "uncached", "baseline"]
+    rounded = {mode: "rounded" if mode in ON_REQUEST else "kept" for mode in modes}
+    outcome = run(monkeypatch, lambda spec: answer(rounded[spec.mode]), modes, replace(SPEC, dtype=dtype))
+    assert [point["mode"] for point in outcome.points if "error" in point] == wrong * 2
+
+
+def test_own_is_compared_with_the_baseline_in_every_dtype(monkeypatch):
+    spec = replace(SPEC, dtype="bfloat16")
+    outcome = run(monkeypatch, lambda spec: answer(spec.mode), ["baseline", "own"], spec)
+    errors = [point.get("error") for point in outcome.points]
+    assert errors == [None, "1 of 1 results differ from those of baseline, the first is output"] * 2
+
+
+def test_a_mode_has_a_deepest_point(monkeypatch):
+    outcome = run(monkeypatch, lambda spec: answer(), ["cached", "uncached"], until={"uncached": 1})
+    found = [(point["layers"], point["mode"]) for point in outcome.points]
+    assert found == [(1, "cached"), (1, "uncached"), (2, "cached")] and not outcome.notes
+
+
+def test_points_say_the_share_of_fusioncache_and_medians_of_later_steps(monkeypatch):
+    forward = iter([1.0, 5.0, 2.0] * 2)
+
+    def measured(spec: Spec) -> dict[str, Any]:
+        steady = {"forward": next(forward), "backward": None, "step": 1.0, "steps": 7, "before": None, "peak": 3}
+        return answer(steady={**steady, "compiles": 0})
+
+    points = run(monkeypatch, measured, ["own"], repeat=3).points
+    expected = {"forward": 2.0, "backward": None, "step": 1.0, "steps": 7, "before": None, "peak": 3, "compiles": 0}
+    assert [point["steady"] for point in points] == [expected] * 2
+    assert [point["share"] for point in points] == [0.25] * 2
+
+
+def test_modes_of_nvfuser_are_skipped_with_the_reason(monkeypatch):
+    here = {"environment": {"gpu": None, "cpus": 2}, "device": "cpu", "backend": "eager", "problem": None}
+    monkeypatch.setattr(processes, "call", lambda module, backend: here)
+    options = ["--modes", "own,baseline,lru", "--layers", "1", "--until", "own=4"]
+    monkeypatch.setattr(scaling, "run", lambda plan, say, save: scaling.Outcome(notes=[f"{plan.modes} {plan.until}"]))
+    outcome = CliRunner().invoke(compile_scaling.main, options)
+    assert outcome.exit_code == 0, outcome.output
+    for mode in ("baseline", "lru"):
+        assert f"note: {mode} skipped: it is nvFuser's own cache, and there is no CUDA device" in outcome.stdout
+    assert "note: ['own'] {'own': 4}" in outcome.stdout
+
+
+@pytest.mark.parametrize("value", ["uncached", "uncached=", "uncached=x", "cold=4", "=4"])
+def test_no_depth_of_no_mode(value):
+    outcome = CliRunner().invoke(compile_scaling.main, ["--until", value])
+    assert outcome.exit_code == 2 and "is no mode and number of layers such as uncached=64" in outcome.stderr
+
+
+def point(layers: int, mode: str, first_step: float, **more: Any) -> dict[str, Any]:
+    seconds = dict.fromkeys(PHASES, 0.5) | {"first_step": first_step}
+    counts = {"regions": 4, "templates": 4, "compiles": 6, "share": 0.125}
+    return {"layers": layers, "mode": mode, "seconds": seconds, **counts, **more}
+
+
+def test_a_power_law_has_its_exponent():
+    layers = [8, 16, 32, 64]
+    assert slope(layers, [3.0 * n for n in layers]) == pytest.approx(1)
+    assert slope(layers, [0.1 * n**2 for n in layers]) == pytest.approx(2)
+    assert slope([8], [1.0]) is None and slope([], []) is None
+
+
+def test_the_summary_compares_depths_and_modes():
+    steady = {"forward": 1.0, "backward": 4.0, "peak": None}
+    points = [
+        *(point(n, "own", float(n), steady={**steady, "forward": 3.0}) for n in (1, 8, 16)),
+        *(point(n, "baseline", 2.0 * n, steady=steady) for n in (8, 16)),
+        point(8, "uncached", 64.0),
+        {"layers": 16, "mode": "uncached", "error": "out of ideas"},
+    ]
+    found = summary(points)
+    assert found["growth"] == {
+        "own": {"deepest": [8, 16], "ratio": 2.0, "slope": 1.0},
+        "baseline": {"deepest": [8, 16], "ratio": 2.0, "slope": 1.0},
+    }
+    both = {"first_step": 0.5, "compile": 1.0, "forward": 3.0, "backward": 1.0, "peak": None}
+    none = {"forward": None, "backward": None, "peak": None}
+    assert found["ratios"] == {
+        "own/baseline": [{"layers": 8, **both}, {"layers": 16, **both}],
+        "uncached/own": [{"layers": 8, "first_step": 8.0, "compile": 1.0, **none}],
+    }
+    assert summary([]) == {"growth": {}, "ratios": {}}
+
+
+def test_the_summary_and_later_steps_are_printed(capsys):
+    steady = {"forward": 1.0, "backward": None, "peak": 2**20, "compiles": 0}
+    points = [point(n, mode, 1.0 * n, steady=steady) for n in (8, 16) for mode in ("own", "baseline")]
+    report.print_outcome(scaling.Outcome(points), "title")
+    printed = capsys.readouterr().out
+    assert "own: first step at 16 layers is 2.00 times that at 8; as layers to the power of 1.00 from 8 on" in printed
+    assert "own/baseline" in printed and "1000.000" in printed and "12.5%" in printed
+
+
+def test_tables_of_modes_and_of_growth():
+    steady = {"forward": 1.0, "backward": 1.0, "step": 2.0, "peak": None}
+    points = [
+        point(8, "own", 1.0, steady=steady),
+        point(8, "baseline", 2.0, steady={**steady, "step": 4.0}),
+        point(8, "uncached", 12.0),
+        point(16, "own", 2.5),
+    ]
+    rows = tables.residual_modes({"points": points}).splitlines()[2:]
+    own, baseline = "| 8 | 6 | 0.50 | 1.00 s | 12.5% |", " 6 | 0.50 | 2.00 s | 0.50 | 0.50 |"
+    assert rows[0] == own + baseline + " not run | 12.0 s | 12.00 |"
+    assert rows[1] == "| 16 | 6 | 0.50 | 2.50 s | 12.5% |  |  | not run |  |  | not run | not run |  |"
+    assert tables.residual_growth({"points": points}).splitlines()[2:] == ["| own | 8 to 16 | 2.50 x | 1.32 |"]
+
+
+def test_steps_are_warmed_up_cleared_and_not_deterministic():
+    calls: list[str] = []
+
+    def forward() -> torch.Tensor:
+        calls.append(f"forward {torch.are_deterministic_algorithms_enabled()}")
+        return torch.zeros(1)
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        found = measure_steps(
+            forward, lambda _: calls.append("backward"), lambda: calls.append("clear"), device="cpu", steps=2
+        )
+        assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert calls == ["clear", "forward False", "backward"] * 4
+    assert found["steps"] == 2 and found["step"] > 0 and found["backward"] > 0
+    assert found["before"] is None and found["peak"] is None
+    forward_only = measure_steps(forward, None, lambda: None, device="cpu", steps=1)
+    assert forward_only["backward"] is None and forward_only["forward"] > 0
+
+
+def test_own_recompute_has_the_bits_of_thunders_and_is_timed(tmp_path):
+    file = tmp_path / "own.json"
+    options = ["--recompute", "--grad", "--layers", "2,3", "--modes", "cached,own,uncached", "--backend", "eager"]
+    command = [sys.executable, "benchmarks/compile_scaling.py", *options, "--steps", "1", "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(file.read_text())
+    assert [(point["mode"], point["recompute"]) for point in result["points"][:3]] == [
+        *(("cached", True), ("own", False), ("uncached", True))
+    ]
+    for point in result["points"]:
+        assert "error" not in point and 0 <= point["share"] < 1
+        assert point["steady"]["forward"] > 0 and point["steady"]["compiles"] == 0
+    # tanh's backward pass wants tanh, and no sum: there is nothing that own recompute could leave out.
+    assert [bool(point["choices"]) for point in result["points"]] == [True, False, False] * 2
+    assert [record["layers"] for record in result["summary"]["ratios"]["uncached/own"]] == [2, 3]
