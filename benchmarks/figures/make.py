@@ -22,9 +22,22 @@ def figures() -> dict[str, str]:
         "llama-2-7b": _figure(tables.peers, "llama-2-7b-real"),
         "peers": _figure(tables.peers, "peers-llama-8"),
         "first-step": _figure(tables.first_step, "first-step-llama"),
-        "models": _figure(tables.models, "models-real-depth", "models-host-time", "models-float32"),
+        "models": _figure(tables.models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"),
         "thunder-suite": _figure(tables.thunder_suite, "thunder-suite"),
+        **_of_recompute(),
     }
+
+
+def _of_recompute() -> dict[str, str]:
+    """The figures of fusioncache's own recompute, of the results that there are."""
+    found = {}
+    if (RESULTS / "residual-own.json").exists():
+        found["residual-own"] = _figure(tables.residual_modes, "residual-own")
+        found["residual-growth"] = _figure(tables.residual_growth, "residual-own")
+    memory = sorted(path.stem for path in RESULTS.glob("recompute-memory*.json"))
+    if memory:
+        found["recompute-memory"] = _figure(tables.recompute_memory, *memory)
+    return found
 
 
 def _figure(table: Callable[..., str], *names: str) -> str:
@@ -38,9 +51,11 @@ def _result(name: str) -> Any:
 
 
 def main(directory: Path = RESULTS) -> None:
-    """Fills the README and draws the plot."""
+    """Fills the README and draws the plots."""
     README.write_text(readme.filled(README.read_text(), figures()))
-    plot.plot(_result("residual-recompute-grad"), directory / "residual-recompute-grad.svg")
+    for name in ("residual-recompute-grad", "residual-own"):
+        if (RESULTS / f"{name}.json").exists():
+            plot.plot(_result(name), directory / f"{name}.svg")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ EXPLAINED: dict[str, str] = {
     r"test_nvfuser\.py::test_redundant_cast_nvfusion": "names the arguments of a fused call in Thunder's order",
     r"test_nvfuser_remat\.py::test_apply_rematerialization_(producer|consumer|consumer_early_exit)": _BY_NAME,
     r"test_nvfuser_remat\.py::test_find_(cut|cut_dropout|nvfuser_producer_consumer_pairs)": _BY_NAME,
+    r"test_update_aliases\.py::test_inplace_to_alias_func_args": "asks Thunder's wrapper for its last definition",
     r"test_transforms\.py::test_debug_transform$": "counts single operations in a trace, which are one region here",
     r"test_transforms\.py::test_constant_folding$": "looks in a trace for a single operation, which is in a region",
 }
