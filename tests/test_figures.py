@@ -30,4 +30,3 @@ def test_a_table_aligns_numbers_to_the_right():
 
 def test_seconds_have_three_digits():
     assert [numbers.seconds(value) for value in (0.5, 9.87, 37.18, 284.6)] == ["0.50", "9.87", "37.2", "285"]
-    assert numbers.times(2.0, 7.0) == "3.5 x" and numbers.times(2.0, None) == ""

@@ -50,15 +50,17 @@ def test_training_normed_blocks(dtype):
     assert not transform.stats().bypasses
 
 
-def test_compiles_do_not_grow_with_depth():
+@pytest.mark.parametrize("plan", ["fold", "auto"])
+def test_compiles_do_not_grow_with_depth(plan):
     def counts(layers):
         model = Residual(layers).cuda()
         with recompute():
-            compiled, transform = cached(model)
+            transform = fusioncache.FusionCache(cache=fusioncache.Cache(), residual=plan)
+            compiled = thunder.jit(model, transforms=[transform])
             step(compiled, model, torch.randn(10, 10, device="cuda", requires_grad=True))
         return transform.stats().templates, transform.stats().compiles
 
-    assert counts(4) == counts(6) == counts(9)
+    assert counts(16) == counts(18) == counts(21)  # from 32 terms on there is a fold of every width
 
 
 def stream(x, *terms):

@@ -51,8 +51,8 @@ def test_folds_add_every_term_once(arity):
     assert set(widths) <= set(FOLD_WIDTHS)
 
 
-def test_chains_of_up_to_eight_terms_use_every_width():
-    assert {width for arity in range(1, 9) for width in fold_widths(arity)} == set(FOLD_WIDTHS)
+def test_chains_of_up_to_32_terms_use_every_width():
+    assert {width for arity in range(1, 33) for width in fold_widths(arity)} == set(FOLD_WIDTHS)
 
 
 def test_a_core_is_the_template_of_a_region_without_adds():

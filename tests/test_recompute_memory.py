@@ -15,7 +15,7 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks import processes, recompute_memory, recompute_memory_report, recompute_memory_run, zoo
-from benchmarks.figures import make, tables
+from benchmarks.figures import recompute as recompute_figures
 from benchmarks.recompute_memory_run import Outcome, Plan, against, differences
 from benchmarks.recompute_memory_spec import MODELS, MemorySpec
 
@@ -127,23 +127,12 @@ def test_without_a_reference_nothing_is_compared(monkeypatch, capsys):
 def test_the_table_of_the_readme(monkeypatch):
     outcome = run(monkeypatch, lambda spec: found() if spec.plan == "reference" else found(saved=2**29, step=1.5))
     outcome.points[2] = {"model": "olmo-2", "name": "inline", "plan": "inline", "error": "not done within 300 s"}
-    rows = tables.recompute_memory({"points": outcome.points}).splitlines()[2:]
+    rows = recompute_figures.recompute_memory({"points": outcome.points}).splitlines()[2:]
     assert rows == [
         "| olmo-2 | 2 | reference | segmented | 1.00 |  | 4.00 |  | 2000.0 ms |  | 6 | 2 of 2 |",
         "| olmo-2 | 2 | auto | segmented | 0.50 | 0.50 | 2.00 | 2.00 | 3000.0 ms | 1.500 | 6 | 2 of 2 |",
         "| olmo-2 |  | inline | not done within 300 s |  |  |  |  |  |  |  |  |",
     ]
-
-
-def test_figures_of_results_that_are_absent_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(make, "RESULTS", tmp_path)
-    assert make._of_recompute() == {}
-    result = {"environment": {"commit": "0123456789"}, "points": []}
-    for name in ("residual-own", "recompute-memory", "recompute-memory-gemma-2"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(result))
-    figures = make._of_recompute()
-    assert list(figures) == ["residual-own", "residual-growth", "recompute-memory"]
-    assert all(figure.endswith("\nMeasured at `0123456`.\n") for figure in figures.values())
 
 
 def test_saved_storages_count_once_and_those_of_the_model_not():

@@ -8,36 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plot
-from benchmarks.figures import readme, tables
+from benchmarks.figures import readme, recompute, tables
 from benchmarks.processes import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 README = ROOT / "README.md"
+_MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
 def figures() -> dict[str, str]:
     """Each table by the name that it has in the README, with the commits that were measured."""
     return {
-        "residual": _figure(tables.residual, "residual-recompute-grad"),
         "llama-2-7b": _figure(tables.peers, "llama-2-7b-real"),
         "peers": _figure(tables.peers, "peers-llama-8"),
         "first-step": _figure(tables.first_step, "first-step-llama"),
         "models": _figure(tables.models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"),
         "thunder-suite": _figure(tables.thunder_suite, "thunder-suite"),
-        **_of_recompute(),
+        "recompute-memory": _figure(recompute.recompute_memory, "recompute-memory-olmo-2", "recompute-memory-gemma-2"),
+        "residual-own": _figure(recompute.residual_modes, *_MODES),
+        "residual-growth": _figure(recompute.residual_growth, *_MODES),
+        "residual-steady": _figure(recompute.residual_steady, "residual-steady", "residual-steady-uncached"),
+        "fold-widths": _figure(recompute.fold_widths, "fold-widths"),
     }
-
-
-def _of_recompute() -> dict[str, str]:
-    """The figures of fusioncache's own recompute, of the results that there are."""
-    found = {}
-    if (RESULTS / "residual-own.json").exists():
-        found["residual-own"] = _figure(tables.residual_modes, "residual-own")
-        found["residual-growth"] = _figure(tables.residual_growth, "residual-own")
-    memory = sorted(path.stem for path in RESULTS.glob("recompute-memory*.json"))
-    if memory:
-        found["recompute-memory"] = _figure(tables.recompute_memory, *memory)
-    return found
 
 
 def _figure(table: Callable[..., str], *names: str) -> str:
@@ -53,9 +45,9 @@ def _result(name: str) -> Any:
 def main(directory: Path = RESULTS) -> None:
     """Fills the README and draws the plots."""
     README.write_text(readme.filled(README.read_text(), figures()))
-    for name in ("residual-recompute-grad", "residual-own"):
-        if (RESULTS / f"{name}.json").exists():
-            plot.plot(_result(name), directory / f"{name}.svg")
+    own, *others = map(_result, _MODES)
+    points = [point for result in (own, *others) for point in result["points"]]
+    plot.plot({**own, "points": points}, directory / "residual-own.svg")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,3 @@ def seconds(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
-def times(ours: float, theirs: float | None) -> str:
-    """How many times smaller ``ours`` is."""
-    return "" if theirs is None else f"{theirs / ours:.1f} x"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.choices import in_words
-from benchmarks.figures.numbers import seconds, times
+from benchmarks.figures.numbers import seconds
 from benchmarks.figures.readme import table
-from benchmarks.recompute_memory_report import bitwise, gibibytes
-from benchmarks.scaling_summary import summary
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -30,94 +27,10 @@ _STEPS = {
 }
 
 
-def residual(result: Result) -> str:
-    """First step and compiles of the residual model, with and without fusioncache."""
-    ours = ("layers", "regions", "compiles", "compile seconds", "first step")
-    theirs = ("without fusioncache: compiles", "compile seconds", "first step", "")
-    return table((*ours, *theirs), _residual_rows(result["points"]))
-
-
-def _residual_rows(points: list[Point]) -> Iterator[list[str]]:
-    plain = {point["layers"]: point for point in points if point["mode"] == "uncached"}
-    for ours in points:
-        if ours["mode"] != "cached":
-            continue
-        theirs = plain.get(ours["layers"])
-        row = [str(ours["layers"]), str(ours["regions"]), *_compiles(ours)]
-        gain = times(ours["seconds"]["first_step"], theirs["seconds"]["first_step"]) if theirs else ""
-        yield [*row, *(_compiles(theirs) if theirs else ["", "", "not run"]), gain]
-
-
-def _compiles(point: Point) -> list[str]:
+def compiles(point: Point) -> list[str]:
+    """The cells of a point's compiles, their seconds, and its first step."""
     spent = point["seconds"]
     return [str(point["compiles"]), seconds(spent["compile"]), f"{seconds(spent['first_step'])} s"]
-
-
-def residual_modes(result: Result) -> str:
-    """First step and compiles where fusioncache recomputes, where nothing does, and where Thunder is made to."""
-    ours = ("layers", "own recompute: compiles", "compile seconds", "first step", "fusioncache's share")
-    theirs = ("no recompute: compiles", "compile seconds", "first step", "own to it", "step, own to it")
-    foreign = ("Thunder's recompute, cached: first step", "uncached: first step", "to own")
-    return table((*ours, *theirs, *foreign), _residual_modes_rows(result["points"]))
-
-
-def _residual_modes_rows(points: list[Point]) -> Iterator[list[str]]:
-    measured = {(point["mode"], point["layers"]): point for point in points if "seconds" in point}
-    for layers in sorted({layers for _, layers in measured}):
-        own, baseline, cached, uncached = (
-            measured.get((mode, layers)) for mode in ("own", "baseline", "cached", "uncached")
-        )
-        share = f"{100 * own['share']:.1f}%" if own else ""
-        of_baseline = [_divided(own, baseline, *path) for path in (("seconds", "first_step"), ("steady", "step"))]
-        foreign = [_first_step(cached), _first_step(uncached), _divided(uncached, own, "seconds", "first_step")]
-        yield [str(layers), *_mode(own), share, *_mode(baseline), *of_baseline, *foreign]
-
-
-def _mode(point: Point | None) -> list[str]:
-    return _compiles(point) if point else ["", "", "not run"]
-
-
-def _first_step(point: Point | None) -> str:
-    return f"{seconds(point['seconds']['first_step'])} s" if point else "not run"
-
-
-def _divided(one: Point | None, other: Point | None, group: str, name: str) -> str:
-    if not one or not other or not one.get(group) or not other.get(group):
-        return ""
-    return f"{one[group][name] / other[group][name]:.2f}"
-
-
-def residual_growth(result: Result) -> str:
-    """How the first step of each mode grows with the depth."""
-    growth = summary(result["points"])["growth"]
-    rows = (
-        [mode, f"{of['deepest'][0]} to {of['deepest'][1]}", f"{of['ratio']:.2f} x", _exponent(of["slope"])]
-        for mode, of in growth.items()
-    )
-    return table(("<mode", "layers", "first step", "exponent, from 8 layers on"), rows)
-
-
-def _exponent(slope: float | None) -> str:
-    return "" if slope is None else f"{slope:.2f}"
-
-
-def recompute_memory(*results: Result) -> str:
-    """What each plan saves of the memory, and what it costs."""
-    columns = ("<model", "layers", "<plan", "<chosen", "GiB saved for backward", "less", "peak, GiB", "less")
-    points = [point for result in results for point in result["points"]]
-    return table((*columns, "step", "to the reference's", "compiles", "bitwise"), map(_memory_row, points))
-
-
-def _memory_row(point: Point) -> list[str]:
-    if "error" in point:
-        return [point["model"], "", point["name"], point["error"], *[""] * 8]
-    steady, trade = point["steady"], point["against"] if point["plan"] != "reference" else None
-    saved, peak = ([gibibytes(trade[name])] if trade else [""] for name in ("saved", "peak"))
-    memory = [gibibytes(point["saved"]), *saved, gibibytes(steady["peak"]), *peak]
-    step = [f"{1e3 * steady['step']:.1f} ms", f"{trade['step']:.3f}" if trade else ""]
-    chosen = in_words(point["choices"])
-    counts = [str(point["compiles"] + point["compiles_later"]), bitwise(point)]
-    return [point["model"], str(point["layers"]), point["name"], chosen, *memory, *step, *counts]
 
 
 def peers(result: Result) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fusioncache.ir import Graph
@@ -25,6 +25,10 @@ class Backend(Protocol):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
         """A function that takes the arguments as one sequence and returns the outputs. Nothing is left to compile."""
+
+    @property
+    def adder(self) -> Callable[..., Any] | None:
+        """What sums residual chains in its own way, if anything: see ``Adder`` in ``cache/program.py``."""
 
 
 def make_backend(name: str, **options: Any) -> Backend:

@@ -12,6 +12,7 @@ class Eager:
     """Runs a graph through Thunder's torch executor. Works wherever torch does."""
 
     name = "eager"
+    adder = None
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""

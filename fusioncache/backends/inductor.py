@@ -16,6 +16,7 @@ class Inductor:
     """
 
     name = "inductor"
+    adder = None
 
     def __init__(self, mode: str | None = None):
         self._mode = mode

@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from fusioncache.backends.one_launch import one_launch
 from fusioncache.ir import Graph, NumberType, TensorType
 
 SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
@@ -22,14 +23,20 @@ class NvFuser:
     Args:
         enable: nvFuser options to switch on, as in ``NVFUSER_ENABLE``.
         disable: nvFuser options to switch off, as in ``NVFUSER_DISABLE``.
+        fold: what sums residual chains that are not inlined: ``"nvfuser"`` by folds, ``"triton"`` in one launch where
+            that can be done, ``"auto"`` in one launch where it is faster.
 
     Raises:
-        ValueError: if nvFuser does not work here.
+        ValueError: if nvFuser does not work here, or ``fold`` is none of these.
+
+    Attributes:
+        adder: see ``Backend``.
     """
 
     name = "nvfuser"
 
-    def __init__(self, enable: Sequence[str] = (), disable: Sequence[str] = ()):
+    def __init__(self, enable: Sequence[str] = (), disable: Sequence[str] = (), fold: str = "auto"):
+        self.adder = one_launch(fold)
         problem = nvfuser_problem()
         if problem:
             raise ValueError(f"backend 'nvfuser' does not work here: {problem}")
@@ -41,6 +48,7 @@ class NvFuser:
         import torch
         from thunder import __version__ as thunder_version
 
+        # ``fold`` is none of the options: what nvFuser compiles is the same with each, and so is every bit of a sum.
         options = [f"enable {' '.join(sorted(self._enable))}", f"disable {' '.join(sorted(self._disable))}"]
         options += [f"{name} {os.environ.get(name, '')}" for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE")]
         versions = f"nvfuser {nvfuser_direct.version()}\ntorch {torch.__version__}\nthunder {thunder_version}"

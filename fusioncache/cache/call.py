@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.cache.entry import make_entry
 from fusioncache.cache.ledger import Ledger
-from fusioncache.cache.program import Program, Run
+from fusioncache.cache.program import Adder, Program, Run, Sum
 from fusioncache.ir import Graph, Original, Template
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.plan import Arities, Plan
@@ -45,15 +45,28 @@ class TemplateCall:
     Its argument order is that of ``Binding.arguments``. A template with several residual chains takes their arities
     first, as one tuple, because the number of arguments does not tell them apart.
 
+    Args:
+        template: what is called.
+        program: finds or makes the program for a graph, and the region that it was first seen in.
+        ledger: counts.
+        adder: sums chains instead of folds, where it will.
+
     Attributes:
         template: what is called.
         entry: the function that a trace calls.
     """
 
-    def __init__(self, template: Template, program: Callable[[Graph, Original | None], Program], ledger: Ledger):
+    def __init__(
+        self,
+        template: Template,
+        program: Callable[[Graph, Original | None], Program],
+        ledger: Ledger,
+        adder: Adder | None = None,
+    ):
         self.template = template
         self._program = program
         self._ledger = ledger
+        self._own_adder = adder
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
         self._originals: dict[Arities, Original | None] = {}
@@ -78,7 +91,7 @@ class TemplateCall:
         return tuple(self._plans)
 
     def programs(self, arities: Arities) -> list[Program]:
-        """What a call with these arities runs, in order. Compiles nothing."""
+        """What is compiled for a call with these arities, in order of use. Compiles nothing."""
         if self._plans[arities] is Plan.INLINE:
             return [self._inline_program(arities)]
         folded = fold(self.template.graph, arities)
@@ -105,7 +118,7 @@ class TemplateCall:
 
     def _folded(self, args: Sequence[Any], arities: Arities) -> Run:
         folded = fold(self.template.graph, arities)
-        adders = [self._adder(chain) for chain in folded.chains]
+        adders = [self._adder(chain, args) for chain in folded.chains]
         core, inputs = folded.core, len(self.template.graph.inputs)
         compute = self._launcher(core.graph) if core.graph is not None else None
 
@@ -118,7 +131,50 @@ class TemplateCall:
         run(args)
         return run
 
-    def _adder(self, chain: ChainFolds) -> Callable[[Sequence[Any]], Any]:
+    def _adder(self, chain: ChainFolds, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+        folds, own = self._folds(chain), self._own_sum(chain, args)
+        if own is None:
+            return folds
+        # Compiles them. They are wanted at the latest when a CUDA graph is captured, and then it would be too late.
+        folds(args)
+        head, start, stop = chain.head, chain.terms.start, chain.terms.stop
+
+        def add(args: Sequence[Any]) -> Any:
+            nonlocal own
+            total, sum_ = None, own
+            if sum_ is not None:
+                try:
+                    total = sum_(args[head], args[start:stop])
+                except Exception as error:
+                    self._fold_instead(error)
+                    own = None
+            return folds(args) if total is None else total
+
+        return add
+
+    def _own_sum(self, chain: ChainFolds, args: Sequence[Any]) -> Sum | None:
+        """The backend's own way to sum a chain of such arguments, if there is one and it works."""
+        if self._own_adder is None:
+            return None
+        terms = args[chain.terms.start : chain.terms.stop]
+        try:
+            return self._own_adder(chain.dtype, args[chain.head], terms, self._compiled)
+        except Exception as error:
+            self._fold_instead(error)
+            return None
+
+    def _fold_instead(self, error: Exception) -> None:
+        import torch
+
+        if isinstance(error, torch.OutOfMemoryError):
+            raise error
+        name = self.template.name
+        logger.info("summing a chain of %s in one launch failed", name, exc_info=error)
+        if self._ledger.bypass(f"one launch failed: {type(error).__name__}", seen=True):
+            message = f"fusioncache: residual chains are summed by folds, as one launch failed for {name}: {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _folds(self, chain: ChainFolds) -> Callable[[Sequence[Any]], Any]:
         steps = [(self._launcher(step.graph), step.terms.start, step.terms.stop) for step in chain.folds]
 
         def add(args: Sequence[Any]) -> Any:

@@ -16,6 +16,17 @@ _MOST_SEEN = 1024
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """Takes the arguments as one sequence and returns the outputs."""
 
+Sum = Callable[[Any, Sequence[Any]], Any]
+"""Takes head and terms of a residual chain. Returns their sum, or None where folds are to add them this time."""
+
+Adder = Callable[[str, Any, Sequence[Any], Callable[[float], None]], Sum | None]
+"""A backend's own way to sum residual chains.
+
+Takes the sum's dtype by its full name, a head and terms, and what is to be told the seconds if something had to be
+compiled. Returns a function for such tensors, of this layout and dtype, bitwise the same as folds and with nothing left
+to compile; None if folds are to add them. May raise whatever the backend raises.
+"""
+
 
 class Compiler(Protocol):
     """What a program asks of a backend."""

@@ -9,7 +9,9 @@ from math import isqrt
 
 from fusioncache.residual.plans import ResidualPlan
 from fusioncache.residual.streams import Stream
-from fusioncache.template.plan import FOLD_WIDTHS
+
+TOGETHER = 8
+"""How many terms that wait for each other are added by one call: fewer would be launches for next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +163,8 @@ class _Carrying:
     def _ahead(self, position: int, start: str | None, path: list[str]) -> tuple[str | None, list[str]]:
         """What is left of a path when the terms that are there early are added early."""
         ready = self.given[start] if start is not None else 0
-        while len(path) > FOLD_WIDTHS[0]:
-            sums, rest = path[: FOLD_WIDTHS[0]], path[FOLD_WIDTHS[0] :]
+        while len(path) > TOGETHER:
+            sums, rest = path[:TOGETHER], path[TOGETHER:]
             since = [self.index.sums[sum_].since for sum_ in sums]
             ready = max(ready, *(position if there is None else there for there in since))
             if ready >= position:

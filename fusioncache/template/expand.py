@@ -40,9 +40,11 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class ChainFolds:
-    """How one residual chain is summed: where it starts and what is launched."""
+    """How one residual chain is summed: where it starts, what is added, its sum's dtype, and what is launched."""
 
     head: int
+    terms: range
+    dtype: str
     folds: tuple[Fold, ...]
 
 
@@ -90,7 +92,7 @@ def _chain_folds(template: Graph, op: Op, terms: range) -> ChainFolds:
     for width in fold_widths(len(terms)):
         folds.append(Fold(_fold_graph(op, sum_type, width), range(start, start + width)))
         sum_type, start = _sum_type(op), start + width
-    return ChainFolds(_head(op), tuple(folds))
+    return ChainFolds(_head(op), terms, _sum_type(op).dtype, tuple(folds))
 
 
 def _fold_graph(op: Op, sum_type: ValueType, width: int) -> Graph:

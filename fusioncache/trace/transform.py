@@ -14,6 +14,7 @@ from typing import Any
 from thunder.core.transform_common import Transform
 
 from fusioncache.backends.base import Backend, best_backend, make_backend
+from fusioncache.backends.one_launch import one_launch
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
@@ -63,6 +64,8 @@ class FusionCache(Transform):
             ``recompute`` does: ``"inline"``, ``"fold"``, ``"carry"``, ``"segmented"``, or ``"auto"``, the least memory
             at a price that is linear in depth.
         memory_budget: with ``"auto"`` and ``"segmented"``: how many bytes of one stream's sums may be kept alive.
+        fold: what sums a long chain that is folded: ``"nvfuser"``, kernels of a few fixed widths; ``"triton"``, one
+            launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
         fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
             does not. Traces stay the same. It holds for the whole process, from now on.
 
@@ -79,6 +82,7 @@ class FusionCache(Transform):
         recompute: str | None = None,
         residual: str = "auto",
         memory_budget: int | None = None,
+        fold: str = "nvfuser",
         fast_tracing: bool = True,
     ):
         super().__init__()
@@ -89,6 +93,8 @@ class FusionCache(Transform):
         if backend != "auto":
             make_backend(backend)
         self.backend = backend
+        one_launch(fold)
+        self._fold = fold
         if fast_tracing:
             install()
         self._ledger = Ledger(self.cache.ledger)
@@ -168,14 +174,16 @@ class FusionCache(Transform):
         call = self._calls.get(template.name)
         if call is None:
             program = partial(self.cache.program, environment=environment, compiler=backend)
-            call = self._calls[template.name] = TemplateCall(template, program, self._ledger)
+            call = self._calls[template.name] = TemplateCall(template, program, self._ledger, backend.adder)
         if call.template.key != template.key:
             raise Bypass("two templates of one name")
         return call, hit
 
     def _backend(self, maker: Maker, fusion: Any) -> tuple[Backend, Mapping[str, str]]:
         name = maker.backend or best_backend(_device(fusion)) if self.backend == "auto" else self.backend
-        options = maker.options if name == maker.backend else {}
+        options = dict(maker.options) if name == maker.backend else {}
+        if name == "nvfuser":
+            options["fold"] = self._fold
         identity = (name, repr(sorted(options.items())))
         if identity not in self._backends:
             backend = make_backend(name, **options)

@@ -1,0 +1,124 @@
+"""The README's tables of recompute, and of the folds that add a stream up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from benchmarks.choices import in_words
+from benchmarks.figures.numbers import seconds
+from benchmarks.figures.readme import table
+from benchmarks.figures.tables import compiles
+from benchmarks.fold_widths_report import by_name, over_floor
+from benchmarks.recompute_memory_report import bitwise, gibibytes
+from benchmarks.scaling_summary import summary
+
+Result = Mapping[str, Any]
+Point = Mapping[str, Any]
+
+_FOLDS = {
+    "8 4 2 1": "folds of 8, 4, 2, 1",
+    "16 8 4 2 1": "folds of 16 to 1",
+    "32 16 8 4 2 1": "folds of 32 to 1",
+    "1 2 4 8 16 32": "the same, narrowest first",
+    "table 1024/4": "one launch over a table of pointers",
+}
+
+
+def _points(results: Sequence[Result]) -> list[Point]:
+    return [point for result in results for point in result["points"]]
+
+
+def residual_steady(*results: Result) -> str:
+    """A step of each mode once everything is compiled."""
+    points = [point for point in _points(results) if "steady" in point]
+    return table(("<mode", "layers", "compiles", "forward", "backward", "peak, GiB"), map(_steady_row, points))
+
+
+def _steady_row(point: Point) -> list[str]:
+    steady = point["steady"]
+    times = [f"{1e3 * steady[name]:.1f} ms" if steady.get(name) else "not run" for name in ("forward", "backward")]
+    return [point["mode"], str(point["layers"]), str(point["compiles"]), *times, gibibytes(steady["peak"])]
+
+
+def fold_widths(result: Result) -> str:
+    """How far from the bandwidth floor each way of adding terms up is."""
+    chains = [point for point in result["points"] if point["kind"] == "chain"]
+    places = sorted({(point["dtype"], point["term_bytes"]) for point in chains})
+    columns = [f"{dtype}, {size >> 20} MB" for dtype, size in places]
+    ways = [by_name([p for p in chains if (p["dtype"], p["term_bytes"]) == place]) for place in places]
+    rows = ([words, *(_mean_over_floor(way[name].values()) for way in ways)] for name, words in _FOLDS.items())
+    return table(("<a chain's terms are added by", *columns), rows)
+
+
+def _mean_over_floor(points: Any) -> str:
+    ratios = [ratio for ratio in map(over_floor, points) if ratio is not None]
+    return f"{prod(ratios) ** (1 / len(ratios)):.2f}"
+
+
+def residual_modes(*results: Result) -> str:
+    """First step and compiles where fusioncache recomputes, where nothing does, and where Thunder is made to."""
+    ours = ("layers", "own recompute: compiles", "compile seconds", "first step", "fusioncache's share")
+    theirs = ("no recompute: compiles", "compile seconds", "first step", "own to it", "step, own to it")
+    foreign = ("Thunder's recompute, cached: first step", "uncached: first step", "to own")
+    return table((*ours, *theirs, *foreign), _residual_modes_rows(_points(results)))
+
+
+def _residual_modes_rows(points: list[Point]) -> Iterator[list[str]]:
+    measured = {(point["mode"], point["layers"]): point for point in points if "seconds" in point}
+    for layers in sorted({layers for _, layers in measured}):
+        own, baseline, cached, uncached = (
+            measured.get((mode, layers)) for mode in ("own", "baseline", "cached", "uncached")
+        )
+        share = f"{100 * own['share']:.1f}%" if own else ""
+        of_baseline = [_divided(own, baseline, *path) for path in (("seconds", "first_step"), ("steady", "step"))]
+        foreign = [_first_step(cached), _first_step(uncached), _divided(uncached, own, "seconds", "first_step")]
+        yield [str(layers), *_mode(own), share, *_mode(baseline), *of_baseline, *foreign]
+
+
+def _mode(point: Point | None) -> list[str]:
+    return compiles(point) if point else ["", "", "not run"]
+
+
+def _first_step(point: Point | None) -> str:
+    return f"{seconds(point['seconds']['first_step'])} s" if point else "not run"
+
+
+def _divided(one: Point | None, other: Point | None, group: str, name: str) -> str:
+    if not one or not other or not one.get(group) or not other.get(group):
+        return ""
+    return f"{one[group][name] / other[group][name]:.2f}"
+
+
+def residual_growth(*results: Result) -> str:
+    """How the first step of each mode grows with the depth."""
+    growth = summary(_points(results))["growth"]
+    rows = (
+        [mode, f"{of['deepest'][0]} to {of['deepest'][1]}", f"{of['ratio']:.2f} x", _exponent(of["slope"])]
+        for mode, of in growth.items()
+    )
+    return table(("<mode", "layers", "first step", "exponent, from 8 layers on"), rows)
+
+
+def _exponent(slope: float | None) -> str:
+    return "" if slope is None else f"{slope:.2f}"
+
+
+def recompute_memory(*results: Result) -> str:
+    """What each plan saves of the memory, and what it costs."""
+    columns = ("<model", "layers", "<plan", "<chosen", "GiB saved for backward", "less", "peak, GiB", "less")
+    points = _points(results)
+    return table((*columns, "step", "to the reference's", "compiles", "bitwise"), map(_memory_row, points))
+
+
+def _memory_row(point: Point) -> list[str]:
+    if "error" in point:
+        return [point["model"], "", point["name"], point["error"], *[""] * 8]
+    steady, trade = point["steady"], point["against"] if point["plan"] != "reference" else None
+    saved, peak = ([gibibytes(trade[name])] if trade else [""] for name in ("saved", "peak"))
+    memory = [gibibytes(point["saved"]), *saved, gibibytes(steady["peak"]), *peak]
+    step = [f"{1e3 * steady['step']:.1f} ms", f"{trade['step']:.3f}" if trade else ""]
+    chosen = in_words(point["choices"])
+    counts = [str(point["compiles"] + point["compiles_later"]), bitwise(point)]
+    return [point["model"], str(point["layers"]), point["name"], chosen, *memory, *step, *counts]
