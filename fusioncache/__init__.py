@@ -20,9 +20,19 @@ if TYPE_CHECKING:
     from fusioncache.trace.executor import executors
     from fusioncache.trace.plugin import Plugin
     from fusioncache.trace.transform import FusionCache
+    from fusioncache.trace.verify import VerificationError
 
 __version__ = "0.1.0"
-__all__ = ["Cache", "FusionCache", "Plugin", "Stats", "TemplateStats", "default_cache", "executors"]
+__all__ = [
+    "Cache",
+    "FusionCache",
+    "Plugin",
+    "Stats",
+    "TemplateStats",
+    "VerificationError",
+    "default_cache",
+    "executors",
+]
 
 _HOME = {
     "Cache": "cache.cache",
@@ -30,6 +40,7 @@ _HOME = {
     "Plugin": "trace.plugin",
     "Stats": "cache.stats",
     "TemplateStats": "cache.stats",
+    "VerificationError": "trace.verify",
     "default_cache": "cache.default",
     "executors": "trace.executor",
 }

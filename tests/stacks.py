@@ -16,7 +16,7 @@ class Stack(nn.Module):
     second reads the first, a stream in float32 over branches in bfloat16 (``mixed``), and ``none`` at all.
     """
 
-    def __init__(self, kind: str, depth: int = 6):
+    def __init__(self, kind: str, depth: int = 4):
         super().__init__()
         self.kind = kind
         branches = 2 * depth if kind in ("parallel", "two") else depth

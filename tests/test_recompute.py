@@ -25,7 +25,7 @@ def compiled_with(model, backend: str = "eager", **options):
     return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
 
 
-def stack(kind: str, depth: int = 6, dtype=torch.float32) -> tuple[Stack, torch.Tensor]:
+def stack(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[Stack, torch.Tensor]:
     torch.manual_seed(3)
     model = Stack(kind, depth).to(dtype) if kind != "mixed" else Stack(kind, depth)
     return model, torch.randn(4, SIZE, dtype=dtype)
@@ -50,8 +50,7 @@ def test_every_kind_of_stream_keeps_every_bit(kind, dtype):
     assert same(trained(model, compiled, x), expected)
     assert not transform.stats().bypasses
     before, after = saved(plain), saved(compiled)
-    # In bfloat16 the branch leaves its region rounded, and is scaled in the next one: a single kernel would not round.
-    if kind in REBUILT and (kind, dtype) != ("dropout", torch.bfloat16):
+    if kind in REBUILT:
         assert sum(after.values()) < sum(before.values())
         assert after.keys() <= before.keys()
     else:
@@ -60,7 +59,7 @@ def test_every_kind_of_stream_keeps_every_bit(kind, dtype):
 
 
 @pytest.mark.parametrize("residual", [plan.value for plan in ResidualPlan])
-@pytest.mark.parametrize("kind", ["post", "two", "parallel"])
+@pytest.mark.parametrize("kind", ["post", "parallel"])
 def test_every_plan_keeps_every_bit(kind, residual):
     model, x = stack(kind)
     expected = trained(model, compiled_with(model)[0], x)
@@ -69,8 +68,8 @@ def test_every_plan_keeps_every_bit(kind, residual):
     assert transform.choices()
 
 
-def test_inductor_keeps_every_bit_of_its_own():
-    model, x = stack("post", 4)
+def test_inductor_rebuilds_sums_too():
+    model, x = stack("post", 3)
     expected = trained(model, compiled_with(model, "inductor")[0], x)
     compiled, _ = compiled_with(model, "inductor", recompute="residual")
     for one, other in zip(trained(model, compiled, x), expected, strict=True):
@@ -79,7 +78,7 @@ def test_inductor_keeps_every_bit_of_its_own():
 
 def test_neither_templates_nor_live_sums_follow_the_depth():
     templates, kept = {}, {}
-    for depth in (9, 16, 36):
+    for depth in (9, 25):
         model, x = stack("post", depth)
         compiled, transform = compiled_with(model, recompute="residual")
         trained(model, compiled, x)
@@ -89,8 +88,7 @@ def test_neither_templates_nor_live_sums_follow_the_depth():
         assert choice.plan is ResidualPlan.SEGMENTED
         kept[depth] = choice.costs[choice.plan].alive // sums
     assert len(set(templates.values())) == 1
-    assert kept[36] <= 2 * 6 + 1
-    assert kept[9] < kept[16] < kept[36]
+    assert kept[9] < kept[25] <= 2 * 5 + 1
 
 
 def most_alive(trace, names: set[str]) -> int:
@@ -105,7 +103,7 @@ def most_alive(trace, names: set[str]) -> int:
 
 
 def test_backward_holds_two_roots_of_the_sums_at_once():
-    depth = 36
+    depth = 25
     model, x = stack("post", depth)
     plain, _ = compiled_with(model)
     trained(model, plain, x)
@@ -116,23 +114,23 @@ def test_backward_holds_two_roots_of_the_sums_at_once():
     } & set(saved(plain))
     same_type = {name for name, size in saved(plain).items() if name in sums and size == 4 * SIZE * 4}
     assert most_alive(thunder.last_backward_traces(plain)[-1], same_type) >= depth - 1
-    assert most_alive(thunder.last_backward_traces(compiled)[-1], same_type) <= 2 * 6 + 1
+    assert most_alive(thunder.last_backward_traces(compiled)[-1], same_type) <= 2 * 5 + 1
     calls = len(fused(thunder.last_backward_traces(compiled)[-1]))
     assert calls <= len(fused(thunder.last_backward_traces(plain)[-1])) + depth
 
 
 def test_a_budget_keeps_as_many_sums_as_fit():
-    model, x = stack("post", 16)
+    model, x = stack("post", 12)
     size = 4 * SIZE * 4
     alive = {}
-    for sums in (4, 8, 12, 100):
+    for sums in (5, 8, 100):
         compiled, transform = compiled_with(model, recompute="residual", memory_budget=sums * size)
         trained(model, compiled, x)
         (choice,) = transform.choices()
         alive[sums] = choice.costs[choice.plan].alive // size
         assert alive[sums] <= sums
     assert choice.plan is ResidualPlan.CARRY
-    assert alive[4] < alive[8] <= alive[12] < alive[100]
+    assert alive[5] < alive[8] < alive[100]
 
 
 def test_a_forward_pass_alone_and_inference_are_left_alone():

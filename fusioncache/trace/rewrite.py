@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from fusioncache.cache.call import TemplateCall
-from fusioncache.ir import Binding
+from fusioncache.ir import Binding, Template
 from fusioncache.trace.region import outputs_of
 
 
-def call_of(fusion: Any, binding: Binding, call: TemplateCall) -> list[Any]:
+class Callee(Protocol):
+    """What a trace calls: a ``TemplateCall``, or what takes its place in verify mode. Named by its template."""
+
+    template: Template
+    entry: Callable[..., Any]
+
+    @property
+    def takes_arities(self) -> bool:
+        """Whether a call starts with the tuple of arities."""
+
+
+def call_of(fusion: Any, binding: Binding, call: Callee) -> list[Any]:
     """The bound symbols that replace a fused one: the call of its template, in the template's argument order.
 
     Where two outputs of the region are one value, the second is a copy: they were two tensors before.

@@ -20,7 +20,7 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.stats import Stats
-from fusioncache.ir import Binding, Bypass, Graph, Region
+from fusioncache.ir import Binding, Bypass, Graph, Original, Region
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.original import original_of
@@ -28,8 +28,9 @@ from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace.fast_tracing import install
 from fusioncache.trace.maker import Maker, maker_of
 from fusioncache.trace.region import outputs_of, region_of
-from fusioncache.trace.rewrite import call_of, rewritten
+from fusioncache.trace.rewrite import Callee, call_of, rewritten
 from fusioncache.trace.streams import ResidualOptions, Streams
+from fusioncache.trace.verify import Site, Verifier, when_asked
 
 logger = logging.getLogger("fusioncache")
 
@@ -68,9 +69,12 @@ class FusionCache(Transform):
             launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
         fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
             does not. Traces stay the same. It holds for the whole process, from now on.
+        verify: whether each region is compiled on its own as well, and what its template computes compared with that,
+            in its first call for each layout; a difference raises a ``fusioncache.VerificationError``. None asks the
+            environment: ``FUSIONCACHE_VERIFY`` is 0, 1, or ``all``, which compares in every call.
 
     Raises:
-        TypeError: if ``cache`` is no ``fusioncache.Cache``.
+        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify`` none of True, False and None.
         ValueError: if the backend is unknown or does not work here, or another option is none of the above.
     """
 
@@ -84,9 +88,11 @@ class FusionCache(Transform):
         memory_budget: int | None = None,
         fold: str = "nvfuser",
         fast_tracing: bool = True,
+        verify: bool | None = None,
     ):
         super().__init__()
         options = ResidualOptions.of(recompute, residual, memory_budget)
+        when = when_asked(verify)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
@@ -102,6 +108,7 @@ class FusionCache(Transform):
         self._backends: dict[Any, tuple[Backend, Mapping[str, str]]] = {}
         self._plan = _PLANS.get(options.plan)
         self._streams = Streams(options)
+        self._verifier = Verifier(when) if when else None
 
     def stats(self) -> Stats:
         """What this transform has done so far."""
@@ -139,9 +146,16 @@ class FusionCache(Transform):
         for item in found:
             arities, call = item.binding.arities, item.call
             plan = choose_plan(call.template.graph, arities, wanted[call.template.name], self._plan)
-            call.allow(arities, plan, _fallback(item), original_of(item.region, item.binding))
-            replacements[item.position] = call_of(item.fusion, item.binding, call)
+            fallback, original = _fallback(item), original_of(item.region, item.binding)
+            call.allow(arities, plan, fallback, original)
+            replacements[item.position] = call_of(item.fusion, item.binding, self._callee(item, fallback, original))
         return rewritten(trace, replacements, start) if replacements else trace
+
+    def _callee(self, item: _Found, fallback: Fallback, original: Original) -> Callee:
+        if self._verifier is None:
+            return item.call
+        backend, _ = self._backend(item.maker, item.fusion)
+        return self._verifier.at(Site(item.fusion, item.binding, item.call, item.maker, backend, fallback, original))
 
     def _find(self, position: int, bound_symbol: Any) -> _Found | None:
         """The region at this place of a trace, or None if there is none or it stays as it is."""

@@ -1,0 +1,57 @@
+"""Two tensors, compared bit for bit or by a rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fusioncache.template.exactness import Reordered
+
+_ALIGNMENT = 64
+"""Bytes, of all that torch allocates. How a kernel loads, and so in which order it adds up, may depend on alignment."""
+
+
+def difference(found: Any, expected: Any, rule: Reordered | None) -> str | None:
+    """What is wrong with a result, if anything is. ``rule``: None if every bit must be the same."""
+    if _kind(found) != _kind(expected):
+        return f"is {_kind(found)} where the region has {_kind(expected)}"
+    if not isinstance(expected, torch.Tensor):
+        return None if repr(found) == repr(expected) else f"is {found!r} where the region has {expected!r}"
+    one, other = _bits(found), _bits(expected)
+    if torch.equal(one, other):
+        return None
+    off = (one != other).reshape(expected.numel(), -1).any(1)
+    one, other = _wide(found), _wide(expected)
+    gap = (one - other).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    asked = "every bit must be the same"
+    if rule is not None:
+        sizes = other.abs()[other.isfinite()]
+        allowed = rule.relative * (sizes.max().item() if sizes.numel() else 0.0)
+        off &= (gap > allowed) & ~(one.isnan() & other.isnan())
+        asked = f"{allowed:.3g} is allowed for {rule}"
+    many = int(off.sum())
+    most = gap[off].max().item() if many else 0.0
+    return f"differs in {many} of {expected.numel()} elements, by {most:.6g} at most; {asked}" if many else None
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1).to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same layout and alignment."""
+    start = tensor.data_ptr() % _ALIGNMENT // tensor.element_size()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = tensor.new_empty(start + last + 1 if tensor.numel() else start)
+    return memory.as_strided(tensor.shape, tensor.stride(), start).copy_(tensor.detach())
