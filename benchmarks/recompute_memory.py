@@ -30,7 +30,7 @@ from benchmarks.options import Layers, Modes, NewFile
 from benchmarks.recompute_memory_spec import MODELS, PLANS, REFERENCE, WIDTHS, MemorySpec
 
 SCHEMA = 1
-_DEFAULT_PLANS = ("reference", "auto", "segmented", "carry", "inline")
+_DEFAULT_PLANS = ("reference", "again", "auto", "segmented", "carry", "inline")
 
 
 @click.command(context_settings={"show_default": True}, help=__doc__)

@@ -86,7 +86,7 @@ class FusionCache(Transform):
         recompute: str | None = None,
         residual: str = "auto",
         memory_budget: int | None = None,
-        fold: str = "nvfuser",
+        fold: str = "auto",
         fast_tracing: bool = True,
         verify: bool | None = None,
     ):
