@@ -184,7 +184,7 @@ def test_models_of_the_zoo_have_another_sequence_if_asked():
     ("options", "message"),
     [
         (["--models", "llama-2"], "'llama-2' is not one of olmo-2, gemma-2"),
-        (["--plans", "guess"], "'guess' is not one of reference, auto"),
+        (["--plans", "guess"], "'guess' is not one of reference, again, auto"),
         (["--budgets", "x"], "no list of positive numbers"),
         (["--json", "/dev/null/a.json"], "cannot be written"),
     ],
