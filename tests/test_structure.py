@@ -12,6 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "fusioncache"
 MAY_IMPORT = {
     "ir": set(),
+    "store": {"ir"},
     "template": {"ir"},
     "residual": {"ir", "template"},
     "cache": {"ir", "template"},

@@ -1,0 +1,25 @@
+"""What was compiled, kept on disk for later processes. Knows keys and bytes; no torch, no Thunder, no compiler."""
+
+from fusioncache.store.directory import FORMAT, check, default_path
+from fusioncache.store.entries import Artifact, Entry
+from fusioncache.store.errors import StoreError
+from fusioncache.store.evict import Swept
+from fusioncache.store.facts import Event, Summary
+from fusioncache.store.flight import Turn
+from fusioncache.store.journal import StoreStats
+from fusioncache.store.store import Store
+
+__all__ = [
+    "FORMAT",
+    "Artifact",
+    "Entry",
+    "Event",
+    "Store",
+    "StoreError",
+    "StoreStats",
+    "Summary",
+    "Swept",
+    "Turn",
+    "check",
+    "default_path",
+]

@@ -1,0 +1,165 @@
+"""A store's directory in use: loads and saves whole entries. Says what goes wrong by raising."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fusioncache.ir import Key
+from fusioncache.store.directory import Directory
+from fusioncache.store.entries import OTHER_FORMAT, Artifact, Entries, Entry
+from fusioncache.store.errors import Refusal
+from fusioncache.store.evict import Sweeper, Swept
+from fusioncache.store.gate import Gate
+from fusioncache.store.leases import Lease
+from fusioncache.store.objects import Objects
+
+OTHER_KEY = "an entry for another key with the same digest"
+
+_FULL = "the store is full of what is in use"
+_FULL_SECONDS = 60.0
+"""How long a store that could not be made smaller is left alone."""
+
+_PARTS = 16
+"""A process looks at the size of the store again when it has added this part of what may be in it, so that what others
+add is seen too."""
+
+
+class Disk:
+    """Entries and objects of one directory.
+
+    Args:
+        directory: that was checked.
+        max_bytes: the most that all files may have.
+        max_age: seconds after which an entry that nobody used is removed.
+    """
+
+    def __init__(self, directory: Directory, max_bytes: int, max_age: float):
+        self.directory = directory
+        self.entries = Entries(directory.path / "entries")
+        self._objects = Objects(directory.path / "objects")
+        self._lease = Lease(directory.path / "uses")
+        self._gate = Gate(directory.path / "locks" / "store")
+        self._sweeper = Sweeper(directory.path, self.entries, self._objects, self._gate)
+        self._max_bytes = max_bytes
+        self._max_age = max_age
+        self._size: int | None = None
+        self._since = 0
+        self._full_until = 0.0
+        self._lock = threading.Lock()
+
+    def load(self, key: Key, id_: str) -> dict[str, bytes] | None:
+        """The artifacts of an entry, every byte verified; None if there is no entry.
+
+        Raises:
+            Refusal: if what is there is not for this very key, or not what was saved.
+            StoreError: if the directory is no longer what it was.
+            OSError: if it cannot be read.
+        """
+        self.directory.require()
+        if not self.entries.exists(id_):
+            return None
+        if self.directory.writable and id_ not in self._lease:
+            self._use(id_)
+        entry = self.entries.get(id_)
+        return None if entry is None else self._contents(entry, key)
+
+    def save(self, entry: Entry, key: Key, contents: Mapping[str, bytes]) -> Entry | None:
+        """Publishes an entry with these artifacts, which it does not list yet. None if one for this key is there.
+
+        Raises:
+            Refusal: if it does not fit, or another key has its place.
+            StoreError: if the directory is no longer what it was.
+            OSError: if it cannot be written.
+        """
+        self.directory.require()
+        self._make_room(len(key.text) + sum(map(len, contents.values())))
+        with self._gate.shared():
+            if self._is_whole(entry.id, key):
+                return None
+            artifacts = tuple(
+                Artifact(name, self._objects.put(content), len(content)) for name, content in sorted(contents.items())
+            )
+            entry = replace(entry, artifacts=artifacts)
+            size = self.entries.put(entry) + sum(artifact.size for artifact in artifacts)
+        with self._lock:
+            self._size = (self._size or 0) + size
+            self._since += size
+        return entry
+
+    def remove(self, id_: str) -> None:
+        """Removes an entry. Its objects go with the next sweep."""
+        self.directory.require()
+        self.entries.remove(id_)
+
+    def sweep(self, room: int = 0) -> Swept:
+        """Removes what is too old or too much, and what killed processes left, so that ``room`` bytes fit.
+
+        Raises:
+            Refusal: if others save all the time.
+            StoreError: if the directory is no longer what it was.
+            OSError: if it cannot be read, or there are no locks.
+        """
+        self.directory.require()
+        with self._lock:
+            return self._sweep(room)
+
+    def close(self) -> None:
+        """Gives free what this process uses."""
+        self._lease.end()
+
+    def after_fork(self) -> None:
+        """In a forked child, other threads do not exist, and what the parent uses is the parent's."""
+        self._lock = threading.Lock()
+        self._lease.after_fork()
+
+    def _use(self, id_: str) -> None:
+        try:
+            with self._gate.shared():
+                self._lease.add(id_)
+        except (OSError, Refusal):
+            # Without it, the entry can be removed. It would be a miss at the worst.
+            pass
+        self.entries.touch(id_)
+
+    def _contents(self, entry: Entry, key: Key) -> dict[str, bytes]:
+        if not entry.is_for(key):
+            raise Refusal(OTHER_KEY, key.digest)
+        contents = {}
+        for artifact in entry.artifacts:
+            content = self._objects.get(artifact.object, artifact.size)
+            if content is None:
+                raise Refusal("an entry without its artifacts", entry.id)
+            contents[artifact.name] = content
+        return contents
+
+    def _is_whole(self, id_: str, key: Key) -> bool:
+        try:
+            entry = self.entries.get(id_)
+            return entry is not None and self._contents(entry, key) is not None
+        except Refusal as refusal:
+            if refusal.reason in (OTHER_KEY, OTHER_FORMAT):
+                raise  # it is as good as this one, for somebody else
+            return False
+
+    def _make_room(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise Refusal("larger than the store may be")
+        with self._lock:
+            if time.monotonic() < self._full_until:
+                raise Refusal(_FULL)
+            if self._size is None or self._since > self._max_bytes // _PARTS:
+                self._size, age = self._sweeper.measure()
+                self._since = 0
+                if age > self._max_age:
+                    self._sweep(size)
+            if self._size + size > self._max_bytes and self._sweep(size).bytes_left + size > self._max_bytes:
+                self._full_until = time.monotonic() + _FULL_SECONDS
+                raise Refusal(_FULL)
+
+    def _sweep(self, room: int) -> Swept:
+        swept = self._sweeper.sweep(self._max_bytes - room, self._max_age)
+        self._size, self._since = swept.bytes_left, 0
+        return swept

@@ -1,0 +1,144 @@
+"""Reads files that nobody else can have written, and writes files so that they are there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from fusioncache.store.errors import Refusal
+
+TEMPORARY = "tmp-"
+"""How the names of files begin that are being written."""
+
+# Not through a link, and not waiting for the other end if somebody put a pipe there.
+_READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def writable_for_others(status: os.stat_result) -> bool:
+    """Whether the permissions let anyone but the owner write."""
+    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def owned(status: os.stat_result) -> bool:
+    """Whether the owner is this user, or root, who could do anything anyway."""
+    return not hasattr(os, "geteuid") or status.st_uid in (0, os.geteuid())
+
+
+def read_private(path: Path, limit: int) -> bytes | None:
+    """The content of a file; None if there is none.
+
+    Whoever may rename a folder above the store can put another in its place at any time, so that what was checked at
+    opening says little about a file that is read later. Its owner and permissions do.
+
+    Args:
+        path: of the file.
+        limit: the most bytes that it may have.
+
+    Raises:
+        Refusal: if another user could have written it, it is no regular file, or it is too long.
+        OSError: if it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, _READ)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Refusal("a link in place of a file", str(path)) from error
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise Refusal("no regular file", str(path))
+        if not owned(status) or writable_for_others(status):
+            raise Refusal("a file that others can write", str(path))
+        if status.st_size > limit:
+            raise Refusal("a file of the wrong length", str(path))
+        return _read(descriptor, status.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    parts = []
+    while size and (part := os.read(descriptor, size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def publish(path: Path, content: bytes) -> None:
+    """Puts a file in place in one step. What was there before is replaced.
+
+    It does not matter who comes last: of two processes that publish the same name at once, each publishes a whole file
+    that is right.
+
+    Raises:
+        OSError: if it cannot be written; nothing is left behind then, unless the process is killed.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    try:
+        descriptor = _create(temporary)
+        try:
+            _write(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            # Where a quota or a network file system refuses only now, the file must not be published either.
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        remove(temporary)
+        raise
+
+
+def _create(path: Path) -> int:
+    try:
+        return os.open(path, _WRITE, 0o600)
+    except FileNotFoundError:
+        # Only the last folder: if the store itself is gone, it is not for a file to bring it back.
+        make_folder(path.parent)
+        return os.open(path, _WRITE, 0o600)
+
+
+def make_folder(path: Path) -> None:
+    """Makes one folder for this user only, if it is not there."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def remove(path: Path) -> bool:
+    """Removes a file, if that can be done. Never raises ``OSError``. Returns whether it was there."""
+    try:
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def fanned_out(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """The files in the folders of a folder. One that vanishes meanwhile is left out."""
+    for inner in _scan(folder):
+        if inner.is_dir(follow_symlinks=False):
+            yield from _scan(Path(inner.path))
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,182 @@
+"""The index: what is in a store and what happened to it, in sqlite. All but the events can be read off the entries."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from fusioncache.store.directory import INDEX
+from fusioncache.store.entries import Entry, Found
+from fusioncache.store.errors import Refusal
+from fusioncache.store.facts import Event, Summary, newest_first
+from fusioncache.store.locks import FileLock
+
+SCHEMA_VERSION = 1
+LOCK_SECONDS = 5.0
+EVENTS_KEPT = 100_000
+
+TABLES = (
+    "CREATE TABLE templates (digest TEXT PRIMARY KEY, text TEXT NOT NULL, ingredients TEXT NOT NULL)",
+    """CREATE TABLE entries (
+    id TEXT PRIMARY KEY, digest TEXT NOT NULL, backend TEXT NOT NULL, name TEXT NOT NULL, created REAL NOT NULL,
+    seconds REAL NOT NULL, pid INTEGER NOT NULL, host TEXT NOT NULL, inode INTEGER NOT NULL,
+    bytes INTEGER NOT NULL)""",
+    """CREATE TABLE artifacts (
+    id TEXT NOT NULL, name TEXT NOT NULL, object TEXT NOT NULL, size INTEGER NOT NULL, PRIMARY KEY (id, name))""",
+    """CREATE TABLE events (
+    time REAL NOT NULL, pid INTEGER NOT NULL, host TEXT NOT NULL, what TEXT NOT NULL, id TEXT NOT NULL,
+    reason TEXT NOT NULL, seconds REAL NOT NULL)""",
+)
+"""One row for each key, each entry with its file's inode and size, each artifact of an entry, each event."""
+
+_SUMMARIES = """
+SELECT entries.digest, entries.backend, entries.name, entries.created, entries.seconds, entries.pid, entries.host,
+    count(artifacts.name), coalesce(sum(artifacts.size), 0)
+FROM entries LEFT JOIN artifacts ON artifacts.id = entries.id GROUP BY entries.id
+"""
+
+
+class Busy(Refusal):
+    """Others have the index open all the time."""
+
+
+class Index:
+    """The file ``index.sqlite`` of a store. Nothing that is in the store gets lost with it.
+
+    One process at a time has it open, by a lock of our own: it may then be set aside when it is damaged, which sqlite
+    does not survive while another process writes it, and locks in sqlite's files need not work on network file systems.
+    """
+
+    def __init__(self, root: Path):
+        self._path = root / INDEX
+        self._lock_path = root / "locks" / "index"
+
+    def write(self, events: Sequence[Event], entries: Iterable[tuple[Entry, Found]]) -> None:
+        """Adds events, and entries that were just published.
+
+        Raises:
+            Busy: if others have the index open all the time.
+            Refusal: if it is another version's.
+            OSError, sqlite3.Error: if it cannot be written.
+        """
+
+        def add(database: sqlite3.Connection) -> None:
+            for entry, found in entries:
+                _put(database, entry, found)
+            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", map(astuple, events))
+            database.execute("DELETE FROM events WHERE rowid <= (SELECT max(rowid) FROM events) - ?", (EVENTS_KEPT,))
+
+        self._run(add)
+
+    def summaries(self, found: Mapping[str, Found], read: Callable[[str], Entry | None]) -> tuple[Summary, ...]:
+        """All entries, newest first, after the index was brought up to what is there.
+
+        Args:
+            found: the files of all entries.
+            read: reads one of them; None if it cannot be read.
+
+        Raises:
+            What ``write`` raises.
+        """
+
+        def listed(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
+            _synchronize(database, found, read)
+            return database.execute(_SUMMARIES).fetchall()
+
+        return newest_first(Summary(*row) for row in self._run(listed))
+
+    def events(self, limit: int) -> tuple[Event, ...]:
+        """The newest events, newest first.
+
+        Raises:
+            What ``write`` raises.
+        """
+        query = "SELECT * FROM events ORDER BY rowid DESC LIMIT ?"
+        return tuple(Event(*row) for row in self._run(lambda database: database.execute(query, (limit,)).fetchall()))
+
+    def _run[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """One transaction; a second one, in a new index, if the first finds that this one is damaged."""
+        lock = FileLock(self._lock_path)
+        if not lock.acquire(LOCK_SECONDS):
+            raise Busy("the index is in use")
+        try:
+            try:
+                return _transaction(self._path, work)
+            except sqlite3.DatabaseError as error:
+                if not _is_damage(error):
+                    raise
+                self._set_aside()
+                return _transaction(self._path, work)
+        finally:
+            lock.release()
+
+    def _set_aside(self) -> None:
+        # A journal that stays behind does no harm: sqlite deletes one that it finds beside an empty file.
+        os.replace(self._path, self._path.with_name(f"{INDEX}.damaged-{uuid.uuid4().hex[:8]}"))
+
+
+def _transaction[T](path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
+    with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database, database:
+        _begin(database)
+        return work(database)
+
+
+def _begin(database: sqlite3.Connection) -> None:
+    # No WAL: its shared memory does not work on network file systems.
+    database.execute("PRAGMA journal_mode = DELETE")
+    database.execute("BEGIN IMMEDIATE")
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise Refusal("the index is of a later version of fusioncache")
+    if version == SCHEMA_VERSION:
+        return
+    if version or database.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise sqlite3.DatabaseError(_DAMAGED)
+    for table in TABLES:
+        database.execute(table)
+    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+_DAMAGED = "not an index"
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    missing = isinstance(error, sqlite3.OperationalError) and "no such" in str(error)
+    return missing or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(error) == _DAMAGED
+
+
+def _synchronize(database: sqlite3.Connection, found: Mapping[str, Found], read: Callable[[str], Entry | None]) -> None:
+    known = {id_: file for id_, *file in database.execute("SELECT id, inode, bytes FROM entries")}
+    for id_ in known.keys() - found.keys():
+        _forget(database, id_)
+    for id_, file in found.items():
+        if known.get(id_) != [file.inode, file.size]:
+            entry = read(id_)
+            if entry:
+                _put(database, entry, file)
+            else:
+                _forget(database, id_)
+    database.execute("DELETE FROM templates WHERE digest NOT IN (SELECT digest FROM entries)")
+
+
+def _put(database: sqlite3.Connection, entry: Entry, found: Found) -> None:
+    _forget(database, entry.id)
+    row = (entry.id, entry.digest, entry.backend, entry.name, entry.created, entry.seconds, entry.pid, entry.host)
+    database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, found.inode, found.size))
+    artifacts = [(entry.id, artifact.name, artifact.object, artifact.size) for artifact in entry.artifacts]
+    database.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?)", artifacts)
+    ingredients = json.dumps(entry.ingredients)
+    database.execute("INSERT OR REPLACE INTO templates VALUES (?, ?, ?)", (entry.digest, entry.text, ingredients))
+
+
+def _forget(database: sqlite3.Connection, id_: str) -> None:
+    database.execute("DELETE FROM entries WHERE id = ?", (id_,))
+    database.execute("DELETE FROM artifacts WHERE id = ?", (id_,))

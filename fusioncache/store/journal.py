@@ -1,0 +1,144 @@
+"""What a process counts and tells about its use of a store."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from fusioncache.store.entries import Entries, Entry
+from fusioncache.store.errors import cause
+from fusioncache.store.facts import Event
+from fusioncache.store.index import Busy, Index
+
+_MOST_WAITING = 256
+"""Events that are kept back before they are written: the index is no part of any load or save."""
+
+_MOST_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What this process did with a store.
+
+    Attributes:
+        hits: loads that found what they wanted.
+        misses: loads that did not.
+        saves: entries that were published.
+        bypasses: how often the store was not used as it should have been, by reason.
+    """
+
+    hits: int
+    misses: int
+    saves: int
+    bypasses: MappingProxyType[str, int]
+
+
+class Journal:
+    """Counts events on any thread, warns of each sort of failure once, and writes events into the index.
+
+    Args:
+        index: to write into, if there is one.
+        entries: those of the same store.
+    """
+
+    def __init__(self, index: Index | None, entries: Entries | None):
+        self._counts: Counter[str] = Counter()
+        self._bypasses: Counter[str] = Counter()
+        self._events: list[Event] = []
+        self._entries: list[Entry] = []
+        self._disk = (index, entries) if index and entries else None
+        self._lock = threading.Lock()
+        self.pid = os.getpid()
+
+    @property
+    def index(self) -> Index | None:
+        """Where events are written; None if nowhere."""
+        disk = self._disk
+        return disk[0] if disk else None
+
+    def end(self) -> None:
+        """From now on events are counted only."""
+        with self._lock:
+            self._disk = None
+
+    def event(self, what: str, id_: str, seconds: float, entry: Entry | None = None) -> None:
+        """Counts a ``hit``, a ``miss`` or a ``save``, which comes with its entry."""
+        with self._lock:
+            self._counts[what] += 1
+            if entry:
+                self._entries.append(entry)
+        self._note(what, id_, "", seconds)
+
+    def bypass(self, reason: str, message: str, id_: str = "", *, warn: bool = True) -> None:
+        """Counts something that did not go as it should, and warns if this is the first time for this reason."""
+        with self._lock:
+            self._bypasses[reason] += 1
+            first = self._bypasses[reason] == 1
+        self._note("bypass", id_, reason, 0.0)
+        if warn and first:
+            warnings.warn(f"fusioncache: {message}", RuntimeWarning, stacklevel=4)
+
+    def stats(self) -> StoreStats:
+        """The counts now."""
+        with self._lock:
+            counts, bypasses = self._counts, MappingProxyType(dict(self._bypasses))
+            return StoreStats(counts["hit"], counts["miss"], counts["save"], bypasses)
+
+    def flush(self) -> None:
+        """Writes what waits. Never raises."""
+        with self._lock:
+            disk, events, entries = self._disk, self._events, self._entries
+            self._events, self._entries = [], []
+        if disk is None or not (events or entries):
+            return
+        index, files = disk
+        try:
+            found = ((entry, files.find(entry.id)) for entry in entries)
+            index.write(events, [(entry, file) for entry, file in found if file])
+        except Busy:
+            with self._lock:
+                # Entries need not be kept: a list of what is there finds them.
+                self._events = [*events, *self._events][-_MOST_KEPT:]
+        except Exception as error:  # whatever it is, an index is not worth a model
+            self.index_failed(error)
+
+    def index_failed(self, error: Exception) -> None:
+        """The index is not used any more by this process. Nothing else depends on it."""
+        self.end()
+        message = f"what happens to the store is not recorded any more ({error})"
+        self.bypass(f"no index: {cause(error)}", message)
+
+    def after_fork(self) -> None:
+        """In a forked child: what was counted is the parent's."""
+        self._lock = threading.Lock()
+        self.pid = os.getpid()
+        self._counts.clear()
+        self._bypasses.clear()
+        self._events, self._entries = [], []
+
+    def _note(self, what: str, id_: str, reason: str, seconds: float) -> None:
+        with self._lock:
+            if self._disk is None:
+                return
+            self._events.append(Event(time.time(), self.pid, host(), what, as_text(id_), as_text(reason), seconds))
+            full = len(self._events) % _MOST_WAITING == 0
+        if full:
+            self.flush()
+
+
+def host() -> str:
+    """The name of this machine, as far as it has one."""
+    with suppress(AttributeError, OSError):
+        return as_text(os.uname().nodename)
+    return ""
+
+
+def as_text(text: str) -> str:
+    """The text, with what is no valid Unicode written out: neither sqlite nor a file takes it."""
+    return text.encode(errors="backslashreplace").decode()

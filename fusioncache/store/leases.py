@@ -1,0 +1,100 @@
+"""Which entries running processes use, so that nobody removes them under their feet."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from fusioncache.store.files import read_private, remove
+from fusioncache.store.locks import FileLock
+
+_LONGEST_LIST = 1 << 26
+_TRUST_SECONDS = 86400.0
+"""How long a list of another machine counts although nobody seems to lock it: some network file systems keep the locks
+of each machine to itself."""
+
+
+class Lease:
+    """What this process uses: a file with one id a line, locked for as long as the process lives.
+
+    Args:
+        folder: where all processes keep theirs.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._ids: set[str] = set()
+        self._lock = threading.Lock()
+        self._file: FileLock | None = None
+
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._ids
+
+    def add(self, id_: str) -> None:
+        """Adds an entry. The caller keeps ``in_use`` from running meanwhile.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        with self._lock:
+            if id_ in self._ids:
+                return
+            if self._file is None:
+                name = f"{_host()}~{os.getpid()}~{uuid.uuid4().hex[:8]}"
+                file = FileLock(self._folder / name, passing=True)
+                file.acquire(0.0)
+                self._file = file
+            self._file.write(f"{id_}\n".encode())
+            self._ids.add(id_)
+
+    def end(self) -> None:
+        """Gives all entries free."""
+        with self._lock:
+            if self._file:
+                self._file.release()
+            self._forget()
+
+    def after_fork(self) -> None:
+        """In a forked child: what it loads from now on is listed in a file of its own."""
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._file = None
+        self._ids = set()
+
+
+def in_use(folder: Path) -> set[str]:
+    """The ids that any running process uses. Removes the lists of processes that ended.
+
+    Raises:
+        Refusal: if a list is not what it should be.
+        OSError: if a list cannot be read.
+    """
+    used: set[str] = set()
+    for name in os.listdir(folder):
+        path = folder / name
+        if _is_over(path):
+            remove(path)
+        else:
+            content = read_private(path, _LONGEST_LIST) or b""
+            used.update(content.decode(errors="replace").split())
+    return used
+
+
+def _is_over(path: Path) -> bool:
+    lock = FileLock(path)
+    if not lock.acquire(0.0):
+        return False
+    lock.release()
+    host = path.name.partition("~")[0]
+    # The distance in time, because a clock may have been set back since.
+    return host == _host() or abs(time.time() - path.stat().st_mtime) > _TRUST_SECONDS
+
+
+def _host() -> str:
+    # Only to tell machines apart; a name with a slash would not do as one of a file.
+    return os.uname().nodename.replace("/", "_").replace("~", "_")[:100] if hasattr(os, "uname") else "here"

@@ -1,0 +1,118 @@
+"""Locks between processes. The kernel frees what a process holds when it dies, however it dies."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not Unix
+    fcntl = None  # type: ignore[assignment]
+
+from fusioncache.store.files import remove
+
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+
+
+class FileLock:
+    """A lock on a file, between processes and between threads.
+
+    Args:
+        path: of the file.
+        passing: whether the file goes when the lock is released.
+    """
+
+    def __init__(self, path: Path, *, passing: bool = False):
+        self.path = path
+        self._passing = passing
+        self._descriptor: int | None = None
+        _locks.add(self)
+
+    def acquire(self, timeout: float, *, shared: bool = False) -> bool:
+        """Waits for the lock, not longer than ``timeout`` seconds. Returns whether it is held now.
+
+        Raises:
+            OSError: if there are no locks here, or the file cannot be made.
+        """
+        if fcntl is None:
+            raise OSError("no file locks on this platform")
+        mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+        deadline, pause = time.monotonic() + timeout, _SHORTEST_PAUSE
+        while not self._try(mode):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            # Not a blocking call: nothing but a signal could end it.
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return True
+
+    def release(self) -> None:
+        """Lets the next one in. Does nothing if the lock is not held."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        if self._passing:
+            remove(self.path)  # while it is held: whoever waits for it finds out that it is no longer the file there
+        os.close(descriptor)
+
+    def write(self, content: bytes) -> None:
+        """Adds to the file of a lock that is held.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        if self._descriptor is not None:
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+            os.write(self._descriptor, content)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds it."""
+        return self._descriptor is not None
+
+    def _try(self, mode: int) -> bool:
+        descriptor = os.open(self.path, _OPEN, 0o600)
+        try:
+            fcntl.flock(descriptor, mode)
+            # Its last holder may have removed the file since it was opened here; the lock is on the file, not the name.
+            held = _is_at(descriptor, self.path)
+        except BlockingIOError:
+            held = False
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if held:
+            self._descriptor = descriptor
+        else:
+            os.close(descriptor)
+        return held
+
+    def _forget(self) -> None:
+        """In a forked child: the lock is the parent's, and would outlive it if the child kept the file open."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _after_fork() -> None:
+    for lock in list(_locks):
+        lock._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

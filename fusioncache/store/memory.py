@@ -1,0 +1,68 @@
+"""What stands in for the directory where there is none: the same entries, for as long as the process lives."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from fusioncache.ir import Key
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    key: Key
+    artifacts: Mapping[str, bytes]
+    size: int
+
+
+class Memory:
+    """Artifacts by key and backend, the least recently used of them dropped first.
+
+    Args:
+        max_bytes: the most that all of them may have.
+    """
+
+    def __init__(self, max_bytes: int):
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def load(self, key: Key, id_: str) -> Mapping[str, bytes] | None:
+        """The artifacts; None if there are none for this very key."""
+        with self._lock:
+            kept = self._kept.get(id_)
+            if kept is None or kept.key != key:
+                return None
+            self._kept.move_to_end(id_)
+            return kept.artifacts
+
+    def save(self, key: Key, id_: str, artifacts: Mapping[str, bytes]) -> bool:
+        """Keeps artifacts. Returns whether there was room."""
+        size = len(key.text) + sum(len(content) for content in artifacts.values())
+        if size > self._max_bytes:
+            return False
+        with self._lock:
+            self._drop(id_)
+            self._kept[id_] = _Kept(key, MappingProxyType(dict(artifacts)), size)
+            self._size += size
+            while self._size > self._max_bytes:
+                self._drop(next(iter(self._kept)))
+        return True
+
+    def remove(self, id_: str) -> None:
+        """Forgets an entry, if it is there."""
+        with self._lock:
+            self._drop(id_)
+
+    def after_fork(self) -> None:
+        """In a forked child, a thread that held the lock does not exist."""
+        self._lock = threading.Lock()
+
+    def _drop(self, id_: str) -> None:
+        kept = self._kept.pop(id_, None)
+        if kept:
+            self._size -= kept.size

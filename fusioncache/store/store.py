@@ -1,0 +1,249 @@
+"""The store: what was compiled, for later processes. Nothing that goes wrong in it reaches a model."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fusioncache.ir import Key
+from fusioncache.store.directory import default_path, open_directory
+from fusioncache.store.disk import Disk
+from fusioncache.store.entries import Entry, entry_id, is_text
+from fusioncache.store.errors import Refusal, StoreError, cause
+from fusioncache.store.evict import Swept
+from fusioncache.store.facts import Event, Summary, newest_first, summary
+from fusioncache.store.flight import Flights, Turn
+from fusioncache.store.index import Busy, Index
+from fusioncache.store.journal import Journal, StoreStats, as_text, host
+from fusioncache.store.memory import Memory
+
+MAX_BYTES = 2 << 30
+MAX_BYTES_IN_MEMORY = 256 << 20
+MAX_AGE = 90 * 86400.0
+COMPILE_SECONDS = 300.0
+"""How long a process waits for another one that compiles the same."""
+
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class Store:
+    """Artifacts by key and backend, in a directory, or in memory where there is no directory that can be used.
+
+    Safe under threads, under several processes, and under ``fork``. Made by ``Store.open``.
+    """
+
+    def __init__(self, disk: Disk | None, max_bytes: int):
+        self._disk = disk
+        self._memory = Memory(min(max_bytes, MAX_BYTES_IN_MEMORY))
+        self._read_only = disk is not None and not disk.directory.writable
+        index = Index(disk.directory.path) if disk and not self._read_only else None
+        self._flights = Flights(disk.directory.path / "locks" if disk and not self._read_only else None)
+        self._journal = Journal(index, disk.entries if disk else None)
+        _stores.add(self)
+        weakref.finalize(self, _finish, self._journal, disk)
+
+    @classmethod
+    def open(cls, path: str | Path | None = None, *, max_bytes: int = MAX_BYTES, max_age: float = MAX_AGE) -> Store:
+        """Opens a directory, which is made if it is not there.
+
+        A directory that cannot be used costs one warning; the store is in memory then. ``fusioncache.store.check``
+        says the same of an existing directory by raising.
+
+        Args:
+            path: the directory; by default ``default_path()``.
+            max_bytes: the most that all entries and artifacts may have.
+            max_age: seconds after which an entry that nobody used is removed.
+
+        Raises:
+            ValueError: if ``max_bytes`` or ``max_age`` is not positive.
+        """
+        if max_bytes <= 0 or max_age <= 0:
+            raise ValueError(f"max_bytes and max_age must be positive, got {max_bytes} and {max_age}")
+        try:
+            disk = Disk(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
+        except Exception as error:  # whatever it is, a store is not worth a model
+            store = cls(None, max_bytes)
+            store._journal.bypass("no directory", f"what is compiled is not kept for later processes. {error}")
+            return store
+        return cls(disk, max_bytes)
+
+    @property
+    def directory(self) -> Path | None:
+        """Where it is; None if it is in memory."""
+        return self._disk.directory.path if self._disk else None
+
+    def load(self, key: Key, backend: str) -> Mapping[str, bytes] | None:
+        """The artifacts that were saved for this very key; None if there are none that can be trusted. Never raises."""
+        start = time.perf_counter()
+        found = self._load(key, backend)
+        what = "miss" if found is None else "hit"
+        self._journal.event(what, f"{key.digest}.{backend}", time.perf_counter() - start)
+        return found
+
+    def save(
+        self, key: Key, backend: str, artifacts: Mapping[str, bytes], *, name: str = "", seconds: float = 0.0
+    ) -> bool:
+        """Keeps artifacts, unless there are some for this key that are whole. Never raises.
+
+        Args:
+            key: that they were made for.
+            backend: that made them: a plain word in lower case.
+            artifacts: by the backend's names for them.
+            name: of the template, for people.
+            seconds: that it took to compile.
+
+        Returns:
+            Whether these artifacts are what later loads get.
+        """
+        return self._guarded("save", False, lambda: self._save(key, backend, artifacts, name, seconds))
+
+    @contextmanager
+    def compiling(self, key: Key, backend: str, timeout: float = COMPILE_SECONDS) -> Iterator[Turn]:
+        """One compile for many: while this process is in here, others of this machine wait before they enter.
+
+        Use it after a load that missed, and save before leaving. Raises nothing of its own.
+
+        Args:
+            key: what is to be compiled.
+            backend: that compiles it.
+            timeout: how many seconds to wait for others. After that, everybody compiles alone.
+        """
+        start = time.perf_counter()
+        try:
+            id_ = entry_id(key, backend)
+        except Refusal as refusal:
+            # Nobody can save it, so there is nothing to wait for.
+            yield Turn(None, refusal.reason, 0.0)
+            return
+        with self._flights.turn(id_, timeout) as alone:
+            if alone:
+                self._journal.bypass(alone, f"{key.digest[:12]} may be compiled more than once ({alone})")
+            found = self._load(key, backend)
+            yield Turn(found, alone, time.perf_counter() - start)
+
+    def discard(self, key: Key, backend: str, reason: str) -> None:
+        """Removes an entry that loads and cannot be used. Never raises. The reason is counted and warned of once."""
+        self._journal.bypass(reason, f"a stored artifact is not used: {reason}", f"{key.digest}.{backend}")
+        self._guarded("discard", None, lambda: self._discard(entry_id(key, backend)))
+
+    def sweep(self) -> Swept | None:
+        """Removes what is too old or too much, and what killed processes left; None if that failed. Never raises."""
+        return self._guarded("clean up", None, lambda: self._disk.sweep() if self._disk else None)
+
+    def entries(self) -> tuple[Summary, ...]:
+        """All entries in the directory, newest first. Never raises."""
+        return self._guarded("list", (), self._entries)
+
+    def entry(self, digest: str, backend: str) -> Entry | None:
+        """One entry with all that is known of it. Never raises."""
+        return self._guarded("read", None, lambda: self._read(f"{digest}.{backend}"))
+
+    def events(self, limit: int = 1000) -> tuple[Event, ...]:
+        """The newest events of all processes, newest first. Never raises."""
+        self._journal.flush()
+        return self._ask(lambda index: index.events(limit)) or ()
+
+    def stats(self) -> StoreStats:
+        """What this process did."""
+        return self._journal.stats()
+
+    def close(self) -> None:
+        """Writes what happened into the index and gives free what was in use. The store still works afterwards."""
+        _finish(self._journal, self._disk)
+
+    def _load(self, key: Key, backend: str) -> Mapping[str, bytes] | None:
+        def load() -> Mapping[str, bytes] | None:
+            id_, disk = entry_id(key, backend), self._disk
+            return disk.load(key, id_) if disk else self._memory.load(key, id_)
+
+        return self._guarded("load", None, load)
+
+    def _save(self, key: Key, backend: str, artifacts: Mapping[str, bytes], name: str, seconds: float) -> bool:
+        id_ = entry_id(key, backend)
+        if not all(map(is_text, artifacts)):
+            raise Refusal("an artifact whose name is no valid Unicode")
+        disk = self._disk
+        if disk is None:
+            return self._memory.save(key, id_, artifacts)
+        if self._read_only:
+            raise Refusal("the store is read-only")
+        start = time.perf_counter()
+        parts = tuple((part.name, part.digest) for part in key.ingredients)
+        made = (as_text(name), time.time(), float(seconds), os.getpid(), host())
+        entry = disk.save(Entry(key.digest, backend, key.text, parts, (), *made), key, artifacts)
+        if entry is not None:
+            self._journal.event("save", id_, time.perf_counter() - start, entry)
+        return entry is not None
+
+    def _discard(self, id_: str) -> None:
+        self._disk.remove(id_) if self._disk else self._memory.remove(id_)
+
+    def _entries(self) -> tuple[Summary, ...]:
+        if self._disk is None:
+            return ()
+        self._journal.flush()
+        found = self._disk.entries.found()
+        summaries = self._ask(lambda index: index.summaries(found, self._read))
+        if summaries is None:
+            summaries = newest_first(map(summary, filter(None, map(self._read, found))))
+        return summaries
+
+    def _ask[T](self, question: Callable[[Index], T]) -> T | None:
+        """What the index says; None if it says nothing."""
+        index = self._journal.index
+        try:
+            return question(index) if index else None
+        except Busy:
+            return None
+        except Exception as error:  # whatever it is, there is an answer without it
+            self._journal.index_failed(error)
+            return None
+
+    def _read(self, id_: str) -> Entry | None:
+        with suppress(Refusal, OSError):
+            return self._disk.entries.get(id_) if self._disk else None
+        return None
+
+    def _guarded[T](self, what: str, otherwise: T, do: Callable[[], T]) -> T:
+        try:
+            return do()
+        except Refusal as refusal:
+            self._journal.bypass(refusal.reason, f"cannot {what} what was compiled: {refusal}")
+        except StoreError as error:
+            self._disk, self._flights = None, Flights(None)
+            self._journal.end()
+            self._journal.bypass("the directory is gone", f"what is compiled is not kept any more. {error}")
+        except Exception as error:  # whatever it is, a store is not worth a model
+            self._read_only |= what == "save" and isinstance(error, OSError) and error.errno in _READ_ONLY
+            self._journal.bypass(f"{what} failed: {cause(error)}", f"cannot {what} what was compiled: {error}")
+        return otherwise
+
+    def _after_fork(self) -> None:
+        self._flights.after_fork()
+        self._memory.after_fork()
+        self._journal.after_fork()
+        if self._disk:
+            self._disk.after_fork()
+
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _finish(journal: Journal, disk: Disk | None) -> None:
+    journal.flush()
+    if disk:
+        disk.close()
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

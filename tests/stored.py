@@ -1,0 +1,109 @@
+"""Keys and artifacts that go by a number, and processes that use a store of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fusioncache.ir import Ingredient, Key
+from fusioncache.store import Store
+
+BACKEND = "eager"
+ENTRY_BYTES = 1200
+"""More than the file of an entry with such a key takes, and less than twice that."""
+
+
+def key(text: object) -> Key:
+    """The key with this text, with one ingredient."""
+    text = str(text)
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return Key(digest, text, (Ingredient("all", text, digest),))
+
+
+def artifacts(number: int, size: int = 3000) -> dict[str, bytes]:
+    """What is always stored for a number: an artifact of its own, an empty one, and one that all share."""
+    return {"code": random.Random(number).randbytes(size), "empty": b"", "shared": b"shared" * 10}
+
+
+def save(store: Store, *numbers: int, size: int = 3000) -> None:
+    """Stores what belongs to these numbers, and sees that it is there."""
+    for number in numbers:
+        assert store.save(key(number), BACKEND, artifacts(number, size), name=f"template_{number}", seconds=number)
+
+
+def present(store: Store, *numbers: int) -> list[int]:
+    """Those of the numbers that the store has an entry for, seen without using it."""
+    return [number for number in numbers if store.entry(key(number).digest, BACKEND)]
+
+
+def load(store: Store, number: int) -> bool:
+    """Whether the store has what belongs to this number. It must have that or nothing."""
+    found = store.load(key(number), BACKEND)
+    assert found is None or dict(found) == artifacts(number)
+    return found is not None
+
+
+def entry_path(store: Store, number: int) -> Path:
+    """The file of an entry."""
+    digest = key(number).digest
+    return root(store) / "entries" / digest[:2] / f"{digest}.{BACKEND}"
+
+
+def object_path(store: Store, content: bytes) -> Path:
+    """The file of an object."""
+    digest = hashlib.sha256(content).hexdigest()
+    return root(store) / "objects" / digest[:2] / digest
+
+
+def root(store: Store) -> Path:
+    """The directory that the store must have."""
+    assert store.directory is not None
+    return store.directory
+
+
+def unused_for(store: Store, number: int, seconds: float) -> None:
+    """Makes it that long since the entry was used."""
+    when = time.time() - seconds
+    os.utime(entry_path(store, number), (when, when))
+
+
+def litter(directory: Path) -> list[str]:
+    """Files that are being written, or were."""
+    return [file.name for file in directory.rglob("tmp-*")]
+
+
+@contextmanager
+def warned() -> Iterator[list[str]]:
+    """The messages of all warnings of ours, also of those that were shown before."""
+    messages: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield messages
+    messages += [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Starts a process that does this, and ends with status 0 if nothing is raised. Returns its number."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that some other thread is running, of the test runner's
+        child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        warnings.simplefilter("ignore")
+        work()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def status_of(child: int) -> int:
+    """How a process ended: its status, or minus the number of the signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
