@@ -294,7 +294,7 @@ def test_the_backend_is_given_the_region_as_it_was_first_written():
     program = Program(canonical.graph, Recording(), original)
     inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)]
     args = [inputs[position] for position in canonical.binding.arguments]
-    results = program.run_for(args, lambda seconds: None)(args)
+    results = program.run_for(args, lambda seconds, *, loaded: None)(args)
     expected = [inputs[1] - inputs[0], torch.sin(inputs[0]) ** 2]
     assert given == [region]
     for slot, value in zip(canonical.binding.outputs, expected, strict=True):

@@ -19,7 +19,7 @@ from recorded import STARTED, cast_template, chain_template, full_ledger, save, 
 
 import fusioncache
 from fusioncache.cache.ledger import Ledger
-from fusioncache.cache.record import DIRECTORY_VARIABLE, Record, record_path
+from fusioncache.cache.record import DIRECTORY_VARIABLE, SCHEMA_VERSION, Record, record_path
 from fusioncache.cli.main import main
 from fusioncache.cli.words import arities_text, one_line
 
@@ -88,6 +88,10 @@ bypasses                      3
   unknown op                  2
 compiles                      3
 compile seconds               2.125
+loads                         1
+load seconds                  0.004
+not kept                      1
+  a number among its inputs   1
 saved seconds                 6.000 (an estimate)
 canonicalize seconds          0.031
 """)
@@ -111,6 +115,11 @@ def test_stats_as_json():
   },
   "compiles": 3,
   "compile_seconds": 2.125,
+  "loads": 1,
+  "load_seconds": 0.00390625,
+  "unkept": {
+    "a number among its inputs": 1
+  },
   "saved_seconds": 6.0,
   "canonicalize_seconds": 0.03125
 }
@@ -167,6 +176,8 @@ def test_ls_as_json():
                 "arities": [[1], [2], [3], [7]],
                 "compiles": 2,
                 "compile_seconds": 2.0,
+                "loads": 0,
+                "load_seconds": 0.0,
             },
             {
                 "digest": _CAST.key.digest,
@@ -176,6 +187,8 @@ def test_ls_as_json():
                 "arities": [[]],
                 "compiles": 1,
                 "compile_seconds": 0.125,
+                "loads": 1,
+                "load_seconds": 0.00390625,
             },
         ],
     }
@@ -207,6 +220,8 @@ hits             3
 arities          1-3, 7
 compiles         2
 compile seconds  2.000
+loads            0
+load seconds     0.000
 
 format
   1
@@ -314,7 +329,8 @@ def test_a_record_of_another_format(command):
     with closing(sqlite3.connect(record_path())) as database:
         database.execute("PRAGMA user_version = 7")
     message = _error(*command)
-    assert message.startswith(f"Error: {record_path()} has format 7 and this fusioncache reads format 1: move it away")
+    formats = f"has format 7 and this fusioncache reads format {SCHEMA_VERSION}"
+    assert message.startswith(f"Error: {record_path()} {formats}: move it away")
 
 
 @pytest.mark.usefixtures("_run")

@@ -46,7 +46,7 @@ def definitions(transform: FusionCache) -> set[str]:
 
     with fake_cuda.pretended_gpu():
         return {
-            repr(define(program.source, contiguous(program.source)))
+            repr(define(program.sources[0], contiguous(program.sources[0])))
             for call in transform.calls()
             for arities in call.arities()
             for program in call.programs(arities)
@@ -128,7 +128,7 @@ def test_a_definition_says_what_the_region_does():
     (call,) = [call for call in transform.calls() if call.template.name.startswith("residual")]
     (program,) = call.programs((1,))
     with fake_cuda.pretended_gpu():
-        text = repr(define(program.source, contiguous(program.source)))
+        text = repr(define(program.sources[0], contiguous(program.sources[0])))
     assert text.count("define_tensor") == 2
     assert text.count("ops.add") == 1
     assert text.count("add_output") == 1

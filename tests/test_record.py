@@ -162,7 +162,7 @@ def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
     directory = tmp_path / "not" / "yet"
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(directory))
     Recorder(used(chain_template())).save()
-    assert (directory / "record.sqlite").exists()
+    assert (directory / "record-2.sqlite").exists()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
@@ -287,8 +287,8 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
             database.execute("INSERT INTO templates VALUES (?, ?, '[]')", (f"{number}", "x" * 1000))
         shutil.copytree(record_path().parent, tmp_path / "killed")
         database.rollback()
-    assert (tmp_path / "killed" / "record.sqlite-journal").exists()
-    (run,) = Record(tmp_path / "killed" / "record.sqlite").runs()
+    assert (tmp_path / "killed" / "record-2.sqlite-journal").exists()
+    (run,) = Record(tmp_path / "killed" / "record-2.sqlite").runs()
     assert run.command == "train.py --depth 4"
 
 
@@ -334,7 +334,7 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     ledger.region(chain_template(), (5,), hit=True)
     assert _warnings_of(recorder_.save) == []
     assert record_path().read_bytes() == before
-    assert os.listdir(record_path().parent) == ["record.sqlite"]
+    assert os.listdir(record_path().parent) == ["record-2.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
         Record().runs()
 
@@ -344,7 +344,7 @@ def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_pat
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "file"))
     recorder_ = Recorder(used(chain_template()))
     (message,) = _warnings_of(recorder_.save)
-    assert f"{tmp_path / 'file' / 'record.sqlite'} cannot be written" in message
+    assert f"{tmp_path / 'file' / 'record-2.sqlite'} cannot be written" in message
     assert f"set {DIRECTORY_VARIABLE}" in message
     assert _warnings_of(recorder_.save) == []
     assert (tmp_path / "file").read_text() == "mine"

@@ -15,12 +15,12 @@ MAY_IMPORT = {
     "store": {"ir"},
     "template": {"ir"},
     "residual": {"ir", "template"},
-    "cache": {"ir", "template"},
+    "cache": {"ir", "store", "template"},
     "backends": {"ir"},
     "trace": {"ir", "template", "residual", "cache", "backends"},
     "cli": {"cache"},
 }
-KNOW_TORCH = {"cache/call.py", "cache/entry.py"}
+KNOW_TORCH = {"cache/call.py", "cache/entry.py", "cache/ranks.py"}
 
 
 def imports(path: Path) -> set[str]:

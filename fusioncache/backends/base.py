@@ -27,6 +27,10 @@ class Backend(Protocol):
         """A function that takes the arguments as one sequence and returns the outputs. Nothing is left to compile."""
 
     @property
+    def keeper(self) -> Any:
+        """What keeps compiled code for other processes, if anything: see ``Keeper`` in ``cache/kept.py``."""
+
+    @property
     def adder(self) -> Callable[..., Any] | None:
         """What sums residual chains in its own way, if anything: see ``Adder`` in ``cache/program.py``."""
 

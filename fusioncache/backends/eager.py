@@ -13,6 +13,7 @@ class Eager:
 
     name = "eager"
     adder = None
+    keeper = None
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""

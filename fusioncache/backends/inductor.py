@@ -17,6 +17,7 @@ class Inductor:
 
     name = "inductor"
     adder = None
+    keeper = None
 
     def __init__(self, mode: str | None = None):
         self._mode = mode

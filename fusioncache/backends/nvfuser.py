@@ -34,6 +34,7 @@ class NvFuser:
     """
 
     name = "nvfuser"
+    keeper = None
 
     def __init__(self, enable: Sequence[str] = (), disable: Sequence[str] = (), fold: str = "auto"):
         self.adder = one_launch(fold)

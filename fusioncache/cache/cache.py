@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
+from pathlib import Path
 
+from fusioncache.cache.kept import Keeper, Kept
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.lru import LruMap
-from fusioncache.cache.program import Compiler, Program
+from fusioncache.cache.program import Builder, Compiler, Program
+from fusioncache.cache.ranks import Ranks
 from fusioncache.cache.recorder import Recorder
 from fusioncache.cache.stats import Stats, TemplateStats
 from fusioncache.ir import Graph, Key, Original, Template
+from fusioncache.store import Store
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
 
+STORE_VARIABLE = "FUSIONCACHE_STORE"
+
 
 class Cache:
-    """Compiled templates in memory, shared by all models of a process that are given it.
+    """Compiled templates, shared by all models of a process that are given it, and with later processes by a store.
 
     Args:
         capacity: how many templates are kept, and how many compiled programs. Least recently used leaves first; what a
             compiled model still uses lives on with it.
         record: whether to leave a record of the run for the command line, in ``FUSIONCACHE_DIR`` or the platform's
             cache directory.
+        store: whether to keep what was compiled for later processes, in the same directory; or the directory to keep
+            it in. None asks the environment: ``FUSIONCACHE_STORE=0`` says no.
 
     Raises:
-        ValueError: if ``capacity`` is less than 1.
+        TypeError: if ``store`` is none of these.
+        ValueError: if ``capacity`` is less than 1, or the environment says something else than 0 or 1.
     """
 
-    def __init__(self, *, capacity: int = 4096, record: bool = True):
+    def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
         self._templates: LruMap[Key, Template] = LruMap(capacity)
         self._programs: LruMap[Key, Program] = LruMap(capacity)
         self.ledger = Ledger()
         self._recorder = Recorder(self.ledger) if record else None
+        self._keeps = _asked(store)
+        self._store: Store | None = None
+        self._ranks = Ranks()
+        self._lock = threading.Lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
         """The template with this canonical graph, and whether it was known."""
@@ -39,11 +54,36 @@ class Cache:
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
     def program(
-        self, graph: Graph, original: Original | None, environment: Mapping[str, str], compiler: Compiler
+        self,
+        graph: Graph,
+        original: Original | None,
+        environment: Mapping[str, str],
+        compiler: Compiler,
+        builder: Builder | None = None,
     ) -> Program:
-        """The program for a graph without parameters. ``compiler`` makes it, from the original, if it is not there."""
+        """The program for a graph without parameters.
+
+        If it is not there, ``builder`` or else ``compiler`` makes it, from the original if there is one.
+        """
         key = make_key(graph, environment)
-        return self._programs.get_or_make(key, lambda: Program(graph, compiler, original))[0]
+        return self._programs.get_or_make(key, lambda: Program(graph, compiler, original, builder))[0]
+
+    def builder(
+        self, backend: str, compiler: Compiler, keeper: Keeper | None, environment: Mapping[str, str], ledger: Ledger
+    ) -> Builder | None:
+        """What builds a backend's programs with the store; None if nothing is kept."""
+        store = self.store if keeper else None
+        if store is None or keeper is None:
+            return None
+        return Kept(store, self._ranks, backend, compiler, keeper, environment, ledger.unkept)
+
+    @property
+    def store(self) -> Store | None:
+        """Where what was compiled is kept for later processes; None if it is not. Opened when it is first asked for."""
+        with self._lock:
+            if self._store is None and self._keeps is not False:
+                self._store = Store.open(None if self._keeps is True else self._keeps)
+            return self._store
 
     def stats(self) -> Stats:
         """What all users of this cache have done so far."""
@@ -62,3 +102,15 @@ class Cache:
         """Forgets all templates and programs. Compiled models keep working; counts stay."""
         self._templates.clear()
         self._programs.clear()
+
+
+def _asked(store: bool | str | Path | None) -> bool | str | Path:
+    """Whether to keep what is compiled, or where."""
+    if store is not None:
+        if not isinstance(store, (bool, str, Path)):
+            raise TypeError(f"store must be True, False, a directory or None, got {store!r}")
+        return store
+    said = os.environ.get(STORE_VARIABLE, "")
+    if said not in ("", "0", "1"):
+        raise ValueError(f"{STORE_VARIABLE} must be 0 or 1, got {said!r}")
+    return said != "0"

@@ -200,5 +200,5 @@ class TemplateCall:
             )
         return self._fallbacks[arities]
 
-    def _compiled(self, seconds: float) -> None:
-        self._ledger.compiled(self.template, seconds)
+    def _compiled(self, seconds: float, *, loaded: bool = False) -> None:
+        (self._ledger.loaded if loaded else self._ledger.compiled)(self.template, seconds)

@@ -11,12 +11,12 @@ from fusioncache.ir import Template
 
 
 class _Account:
-    __slots__ = ("arities", "compile_seconds", "compiles", "hits", "regions", "template")
+    __slots__ = ("arities", "compile_seconds", "compiles", "hits", "load_seconds", "loads", "regions", "template")
 
     def __init__(self, template: Template):
         self.template = template
-        self.regions = self.hits = self.compiles = 0
-        self.compile_seconds = 0.0
+        self.regions = self.hits = self.compiles = self.loads = 0
+        self.compile_seconds = self.load_seconds = 0.0
         self.arities: set[tuple[int, ...]] = set()
 
     def frozen(self) -> TemplateStats:
@@ -30,6 +30,8 @@ class _Account:
             arities=tuple(sorted(self.arities)),
             compiles=self.compiles,
             compile_seconds=self.compile_seconds,
+            loads=self.loads,
+            load_seconds=self.load_seconds,
         )
 
 
@@ -41,6 +43,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._accounts: dict[str, _Account] = {}
         self._bypasses: Counter[str] = Counter()
+        self._unkept: Counter[str] = Counter()
         self._untouched = 0
         self._canonicalize_seconds = 0.0
 
@@ -81,6 +84,22 @@ class Ledger:
         if self._parent:
             self._parent.compiled(template, seconds)
 
+    def loaded(self, template: Template, seconds: float) -> None:
+        """Something was loaded from the store for this template."""
+        with self._lock:
+            account = self._account(template)
+            account.loads += 1
+            account.load_seconds += seconds
+        if self._parent:
+            self._parent.loaded(template, seconds)
+
+    def unkept(self, reason: str) -> None:
+        """What was compiled could not be stored."""
+        with self._lock:
+            self._unkept[reason] += 1
+        if self._parent:
+            self._parent.unkept(reason)
+
     def canonicalized(self, seconds: float) -> None:
         """A trace's regions were turned into templates."""
         with self._lock:
@@ -101,6 +120,9 @@ class Ledger:
                 bypasses=MappingProxyType(dict(self._bypasses)),
                 compiles=sum(account.compiles for account in compiles),
                 compile_seconds=sum(account.compile_seconds for account in compiles),
+                loads=sum(account.loads for account in compiles),
+                load_seconds=sum(account.load_seconds for account in compiles),
+                unkept=MappingProxyType(dict(self._unkept)),
                 saved_seconds=sum(account.compile_seconds * account.hits for account in accounts),
                 canonicalize_seconds=self._canonicalize_seconds,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -19,7 +20,15 @@ Run = Callable[[Sequence[Any]], Sequence[Any]]
 Sum = Callable[[Any, Sequence[Any]], Any]
 """Takes head and terms of a residual chain. Returns their sum, or None where folds are to add them this time."""
 
-Adder = Callable[[str, Any, Sequence[Any], Callable[[float], None]], Sum | None]
+
+class Tell(Protocol):
+    """Is told when a function was made."""
+
+    def __call__(self, seconds: float, *, loaded: bool = False) -> None:
+        """It took these seconds, to compile it or to load it."""
+
+
+Adder = Callable[[str, Any, Sequence[Any], Tell], Sum | None]
 """A backend's own way to sum residual chains.
 
 Takes the sum's dtype by its full name, a head and terms, and what is to be told the seconds if something had to be
@@ -38,6 +47,32 @@ class Compiler(Protocol):
         """A function for arguments of this layout. It was called with these once, so nothing is left to compile."""
 
 
+Place = tuple[tuple[Sequence[int], Sequence[int]] | None, ...]
+"""Shape and strides of each tensor among the arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A function and what it computes.
+
+    Attributes:
+        run: takes the inputs of the region.
+        original: the region, and how it lies in the graph.
+        loaded: whether it was loaded, rather than compiled here.
+    """
+
+    run: Run
+    original: Original
+    loaded: bool
+
+
+class Builder(Protocol):
+    """Compiles, or finds what was compiled before."""
+
+    def build(self, graph: Graph, original: Original, place: Place, args: Sequence[Any]) -> Built:
+        """A function for arguments of this very place. ``original`` is what to compile if there is none yet."""
+
+
 class Program:
     """Compiles a graph at most once for each layout, whichever threads and templates ask for it.
 
@@ -48,60 +83,77 @@ class Program:
         graph: what to compute, in canonical order.
         compiler: compiles it.
         original: the region that it comes from.
+        builder: asked in place of the compiler, if there is one.
     """
 
-    __slots__ = ("_compiler", "_lock", "_original", "_seen", "_variants", "graph")
+    __slots__ = ("_builder", "_compiler", "_loaded", "_lock", "_original", "_seen", "_sources", "_variants", "graph")
 
-    def __init__(self, graph: Graph, compiler: Compiler, original: Original | None = None):
+    def __init__(
+        self, graph: Graph, compiler: Compiler, original: Original | None = None, builder: Builder | None = None
+    ):
         self.graph = graph
-        self._original = original
+        self._original = original or _as_it_is(graph)
         self._compiler = compiler
+        self._builder = builder
         self._variants: dict[Hashable, Run] = {}
-        self._seen: dict[Hashable, Run] = {}
+        self._loaded: dict[Place, Run] = {}
+        self._seen: dict[Place, Run] = {}
+        self._sources: list[Graph] = []
         self._lock = threading.Lock()
 
     @property
-    def source(self) -> Graph:
-        """What the backend is given."""
-        return self._original.region if self._original else self.graph
+    def sources(self) -> tuple[Graph, ...]:
+        """The regions that functions were compiled from, here or where they come from; what will be, before that."""
+        return tuple(self._sources) or (self._original.region,)
 
-    def run_for(self, args: Sequence[Any], compiled: Callable[[float], None]) -> Run:
+    def run_for(self, args: Sequence[Any], compiled: Tell) -> Run:
         """The function for arguments of this layout.
 
         Args:
             args: tensors and numbers as the graph's inputs.
-            compiled: is told the seconds, if this call had to compile.
+            compiled: is told the seconds, if this call had to compile or to load.
 
         Raises:
             Whatever the backend raises.
         """
-        place = tuple((arg.stride(), arg.shape) if hasattr(arg, "stride") else None for arg in args)
+        place = tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
         run = self._seen.get(place)
         if run is None:
-            run = self._variant(args, compiled)
+            run = self._variant(place, args, compiled)
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
             self._seen[place] = run
         return run
 
-    def _variant(self, args: Sequence[Any], compiled: Callable[[float], None]) -> Run:
+    def _variant(self, place: Place, args: Sequence[Any], compiled: Tell) -> Run:
         layout = self._compiler.layout(args)
         with self._lock:
-            run = self._variants.get(layout)
+            run = self._loaded.get(place) or self._variants.get(layout)
             if run is None:
                 start = time.perf_counter()
-                run = self._compile(args)
-                compiled(time.perf_counter() - start)
-                self._variants[layout] = run
+                built = self._build(place, args)
+                run = _reordered(built.run, built.original, len(args))
+                if built.original.region not in self._sources:
+                    self._sources.append(built.original.region)
+                if built.loaded:
+                    # Made for these very strides, while a compiler may take others of the same layout as well.
+                    self._loaded[place] = run
+                else:
+                    self._variants[layout] = run
+                compiled(time.perf_counter() - start, loaded=built.loaded)
         return run
 
-    def _compile(self, args: Sequence[Any]) -> Run:
+    def _build(self, place: Place, args: Sequence[Any]) -> Built:
         original = self._original
         args = _spared(self.graph, args)
-        if original is None:
-            return self._compiler.compile(self.source, args)
-        run = self._compiler.compile(self.source, [args[place] for place in original.inputs])
-        return _reordered(run, original, len(args))
+        if self._builder is not None:
+            return self._builder.build(self.graph, original, place, args)
+        run = self._compiler.compile(original.region, [args[place] for place in original.inputs])
+        return Built(run, original, loaded=False)
+
+
+def _as_it_is(graph: Graph) -> Original:
+    return Original(graph, tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
 
 
 def _spared(graph: Graph, args: Sequence[Any]) -> Sequence[Any]:

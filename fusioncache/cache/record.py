@@ -14,7 +14,7 @@ from types import MappingProxyType
 from fusioncache.cache.stats import Stats, TemplateStats
 
 DIRECTORY_VARIABLE = "FUSIONCACHE_DIR"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LOCK_SECONDS = 10.0
 """How long a process waits while another one writes."""
 
@@ -22,18 +22,20 @@ TABLES = (
     """CREATE TABLE runs (
     id TEXT PRIMARY KEY, started REAL NOT NULL, updated REAL NOT NULL, pid INTEGER NOT NULL, command TEXT NOT NULL,
     regions INTEGER NOT NULL, templates INTEGER NOT NULL, hits INTEGER NOT NULL, misses INTEGER NOT NULL,
-    bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, saved_seconds REAL NOT NULL,
+    bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
+    load_seconds REAL NOT NULL, unkept TEXT NOT NULL, saved_seconds REAL NOT NULL,
     canonicalize_seconds REAL NOT NULL)""",
     "CREATE TABLE templates (digest TEXT PRIMARY KEY, name TEXT NOT NULL, ingredients TEXT NOT NULL)",
     """CREATE TABLE uses (
     run TEXT NOT NULL, digest TEXT NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL, arities TEXT NOT NULL,
-    compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, PRIMARY KEY (run, digest))""",
+    compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
+    PRIMARY KEY (run, digest))""",
 )
 """One row for each run, for each template, and for each template of a run. Lists and mappings are JSON."""
 
 _USES = """
 SELECT templates.name, templates.digest, templates.ingredients,
-    uses.regions, uses.hits, uses.arities, uses.compiles, uses.compile_seconds
+    uses.regions, uses.hits, uses.arities, uses.compiles, uses.compile_seconds, uses.loads, uses.load_seconds
 FROM uses JOIN templates ON templates.digest = uses.digest JOIN runs ON runs.id = uses.run
 """
 
@@ -49,7 +51,7 @@ def record_path() -> Path:
         import platformdirs
 
         directory = platformdirs.user_cache_dir("fusioncache", appauthor=False)
-    return Path(directory) / "record.sqlite"
+    return Path(directory) / f"record-{SCHEMA_VERSION}.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,9 @@ def _run(row: sqlite3.Row) -> Run:
         bypasses=MappingProxyType(dict(json.loads(row["bypasses"]))),
         compiles=row["compiles"],
         compile_seconds=row["compile_seconds"],
+        loads=row["loads"],
+        load_seconds=row["load_seconds"],
+        unkept=MappingProxyType(dict(json.loads(row["unkept"]))),
         saved_seconds=row["saved_seconds"],
         canonicalize_seconds=row["canonicalize_seconds"],
     )
@@ -182,6 +187,8 @@ def _template(row: sqlite3.Row) -> TemplateStats:
         arities=tuple(tuple(arities) for arities in json.loads(row["arities"])),
         compiles=row["compiles"],
         compile_seconds=row["compile_seconds"],
+        loads=row["loads"],
+        load_seconds=row["load_seconds"],
     )
 
 

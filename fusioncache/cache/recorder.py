@@ -88,6 +88,9 @@ class Recorder:
             bypasses=json.dumps(dict(stats.bypasses)),
             compiles=stats.compiles,
             compile_seconds=stats.compile_seconds,
+            loads=stats.loads,
+            load_seconds=stats.load_seconds,
+            unkept=json.dumps(dict(stats.unkept)),
             saved_seconds=stats.saved_seconds,
             canonicalize_seconds=stats.canonicalize_seconds,
         )
@@ -105,6 +108,8 @@ class Recorder:
             arities=json.dumps(template.arities),
             compiles=template.compiles,
             compile_seconds=template.compile_seconds,
+            loads=template.loads,
+            load_seconds=template.load_seconds,
         )
 
 

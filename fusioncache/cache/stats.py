@@ -19,6 +19,9 @@ class Stats:
         bypasses: regions left as Thunder made them, by reason.
         compiles: compilations asked of the backend: cores, inlined variants, stride variants and folds.
         compile_seconds: seconds spent in these, each with its first execution, which is when nvFuser compiles.
+        loads: programs that were loaded from the store, where an earlier process or another one had compiled them.
+        load_seconds: seconds spent in these.
+        unkept: compilations whose result could not be stored, by reason.
         saved_seconds: an estimate: each template's measured compile seconds times its hits.
         canonicalize_seconds: seconds spent turning regions into templates, keys and plans.
     """
@@ -30,6 +33,9 @@ class Stats:
     bypasses: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     compiles: int = 0
     compile_seconds: float = 0.0
+    loads: int = 0
+    load_seconds: float = 0.0
+    unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0
 
@@ -47,6 +53,8 @@ class TemplateStats:
         arities: the numbers of residual terms it was asked for, each chain's in turn.
         compiles: compilations it caused. What it shares with another template counts for the one that came first.
         compile_seconds: seconds spent in these.
+        loads: programs that were loaded for it from the store.
+        load_seconds: seconds spent in these.
     """
 
     name: str
@@ -57,3 +65,5 @@ class TemplateStats:
     arities: tuple[tuple[int, ...], ...]
     compiles: int
     compile_seconds: float
+    loads: int = 0
+    load_seconds: float = 0.0

@@ -22,9 +22,10 @@ def print_json(data: dict[str, Any]) -> None:
 
 def run_data(run: Run) -> dict[str, Any]:
     """A run with its counts. ``started`` is in seconds since the epoch."""
-    # Not dataclasses.asdict: it copies fields deeply, and the mapping of bypasses cannot be copied.
+    # Not dataclasses.asdict: it copies fields deeply, and their mappings cannot be copied.
     counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
     counts["bypasses"] = dict(run.stats.bypasses)
+    counts["unkept"] = dict(run.stats.unkept)
     return {"id": run.id, "started": run.started, "pid": run.pid, "command": run.command, **counts}
 
 
@@ -38,4 +39,6 @@ def template_data(template: TemplateStats) -> dict[str, Any]:
         "arities": template.arities,
         "compiles": template.compiles,
         "compile_seconds": template.compile_seconds,
+        "loads": template.loads,
+        "load_seconds": template.load_seconds,
     }

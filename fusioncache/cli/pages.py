@@ -52,6 +52,10 @@ def print_run(run: Run) -> None:
         *((f"  {one_line(reason)}", str(count)) for reason, count in sorted(stats.bypasses.items())),
         ("compiles", str(stats.compiles)),
         ("compile seconds", seconds_text(stats.compile_seconds)),
+        ("loads", str(stats.loads)),
+        ("load seconds", seconds_text(stats.load_seconds)),
+        ("not kept", str(sum(stats.unkept.values()))),
+        *((f"  {one_line(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
         ("saved seconds", f"{seconds_text(stats.saved_seconds)} (an estimate)"),
         ("canonicalize seconds", seconds_text(stats.canonicalize_seconds)),
     ]
@@ -78,6 +82,8 @@ def print_template(template: TemplateStats) -> None:
         ("arities", arities_text(template.arities)),
         ("compiles", str(template.compiles)),
         ("compile seconds", seconds_text(template.compile_seconds)),
+        ("loads", str(template.loads)),
+        ("load seconds", seconds_text(template.load_seconds)),
     ]
     parts = [pairs_text(counts), *(_ingredient_text(name, text) for name, text in template.ingredients)]
     click.echo("\n\n".join(parts))

@@ -14,7 +14,7 @@ from fusioncache.backends.base import Backend
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.program import Program
 from fusioncache.cache.record import record_path
-from fusioncache.ir import Binding, Original
+from fusioncache.ir import Binding, Graph, Original
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Rules, keeps_every_bit, rules_of
 from fusioncache.template.expand import inline
@@ -54,7 +54,7 @@ def _rules(site: Site) -> Rules:
     template, arities = site.call.template.graph, site.binding.arities
     programs = site.call.programs(arities)
     inlined = len(programs) == 1 and _inlined(site, programs[0])
-    alike = inlined and programs[0].source == site.original.region
+    alike = inlined and programs[0].sources == (site.original.region,)
     plan = Plan.INLINE if inlined else Plan.FOLD
     return rules_of(template, exact=keeps_every_bit(template, plan, alike=alike))
 
@@ -113,12 +113,14 @@ def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callabl
     yield f"the template {template.name}, in canonical form", lambda: graph_text(template.graph)
     programs = site.call.programs(site.binding.arities)
     for program in programs:
-        yield "what was compiled for the template", partial(graph_text, program.source)
+        for source in program.sources:
+            yield "what was compiled for the template", partial(graph_text, source)
     if site.backend.name == "nvfuser":
         yield "nvFuser's definition of the region", lambda: _own_definition(site, args)
         for program in programs:
-            part = partial(_definition, program, args, inlined=len(programs) == 1 and _inlined(site, program))
-            yield "nvFuser's definition for the template", part
+            inlined = len(programs) == 1 and _inlined(site, program)
+            for source in program.sources:
+                yield "nvFuser's definition for the template", partial(_definition, source, args, inlined=inlined)
 
 
 def _own_definition(site: Site, args: Sequence[Any]) -> str:
@@ -132,11 +134,10 @@ def _own_definition(site: Site, args: Sequence[Any]) -> str:
     return repr(definition)
 
 
-def _definition(program: Program, args: Sequence[Any], *, inlined: bool) -> str:
+def _definition(source: Graph, args: Sequence[Any], *, inlined: bool) -> str:
     """A definition for the layout of these arguments; for contiguous ones where other values are among its inputs."""
     from fusioncache.backends.nvfuser import contiguous, define, descriptors
 
-    source = program.source
     if not inlined:
         return repr(define(source, contiguous(source)))
     inputs = original_of(source, canonicalize(source).binding).inputs

@@ -19,6 +19,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
 from fusioncache.cache.ledger import Ledger
+from fusioncache.cache.program import Builder
 from fusioncache.cache.stats import Stats
 from fusioncache.ir import Binding, Bypass, Graph, Original, Region
 from fusioncache.residual.plans import Choice, ResidualPlan
@@ -47,6 +48,15 @@ class _Found:
     binding: Binding
     call: TemplateCall
     maker: Maker
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A backend with what it depends on, and what builds its programs with the store."""
+
+    backend: Backend
+    environment: Mapping[str, str]
+    builder: Builder | None
 
 
 class FusionCache(Transform):
@@ -105,7 +115,7 @@ class FusionCache(Transform):
             install()
         self._ledger = Ledger(self.cache.ledger)
         self._calls: dict[str, TemplateCall] = {}
-        self._backends: dict[Any, tuple[Backend, Mapping[str, str]]] = {}
+        self._backends: dict[Any, _Chosen] = {}
         self._plan = _PLANS.get(options.plan)
         self._streams = Streams(options)
         self._verifier = Verifier(when) if when else None
@@ -154,7 +164,7 @@ class FusionCache(Transform):
     def _callee(self, item: _Found, fallback: Fallback, original: Original) -> Callee:
         if self._verifier is None:
             return item.call
-        backend, _ = self._backend(item.maker, item.fusion)
+        backend = self._chosen(item.maker, item.fusion).backend
         return self._verifier.at(Site(item.fusion, item.binding, item.call, item.maker, backend, fallback, original))
 
     def _find(self, position: int, bound_symbol: Any) -> _Found | None:
@@ -165,7 +175,7 @@ class FusionCache(Transform):
             maker = maker_of(bound_symbol)
             region = region_of(bound_symbol)
             canonical = canonicalize(region)
-            call, hit = self._call(canonical.graph, *self._backend(maker, bound_symbol))
+            call, hit = self._call(canonical.graph, self._chosen(maker, bound_symbol))
         except Bypass as bypass:
             self._ledger.bypass(bypass.reason)
             logger.info("%s bypassed: %s", bound_symbol.sym.name, bypass.reason)
@@ -182,18 +192,19 @@ class FusionCache(Transform):
             message = f"fusioncache: {what} stays as Thunder made it: {error!r}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
-    def _call(self, graph: Graph, backend: Backend, environment: Mapping[str, str]) -> tuple[TemplateCall, bool]:
+    def _call(self, graph: Graph, chosen: _Chosen) -> tuple[TemplateCall, bool]:
         """The call of the template with this graph, and whether the cache knew the template."""
-        template, hit = self.cache.template(graph, environment)
+        template, hit = self.cache.template(graph, chosen.environment)
         call = self._calls.get(template.name)
         if call is None:
-            program = partial(self.cache.program, environment=environment, compiler=backend)
+            backend, environment = chosen.backend, chosen.environment
+            program = partial(self.cache.program, environment=environment, compiler=backend, builder=chosen.builder)
             call = self._calls[template.name] = TemplateCall(template, program, self._ledger, backend.adder)
         if call.template.key != template.key:
             raise Bypass("two templates of one name")
         return call, hit
 
-    def _backend(self, maker: Maker, fusion: Any) -> tuple[Backend, Mapping[str, str]]:
+    def _chosen(self, maker: Maker, fusion: Any) -> _Chosen:
         name = maker.backend or best_backend(_device(fusion)) if self.backend == "auto" else self.backend
         options = dict(maker.options) if name == maker.backend else {}
         if name == "nvfuser":
@@ -201,7 +212,9 @@ class FusionCache(Transform):
         identity = (name, repr(sorted(options.items())))
         if identity not in self._backends:
             backend = make_backend(name, **options)
-            self._backends[identity] = backend, backend.environment()
+            environment = backend.environment()
+            builder = self.cache.builder(name, backend, backend.keeper, environment, self._ledger)
+            self._backends[identity] = _Chosen(backend, environment, builder)
         return self._backends[identity]
 
 

@@ -1,0 +1,158 @@
+"""Programs that outlive the process: loaded from the store where they are there, else compiled once for everybody."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fusioncache.cache.program import Built, Compiler, Place, Run
+from fusioncache.cache.ranks import Ranks
+from fusioncache.ir import Graph, Key, Original
+from fusioncache.ir.codec import decoded, encoded
+from fusioncache.store import Store
+from fusioncache.template.key import make_key
+
+logger = logging.getLogger("fusioncache")
+
+REGION = "region"
+"""The artifact that says what was compiled, and how it lies in the graph."""
+REFUSED = "refused"
+"""The artifact in place of all others where a backend has nothing that it could load again, and why."""
+
+_STALE = "an artifact that does not load"
+
+
+class Made(Protocol):
+    """What a keeper compiled."""
+
+    @property
+    def run(self) -> Run:
+        """The function, ready."""
+
+    @property
+    def artifacts(self) -> Mapping[str, bytes] | None:
+        """What makes the same function in another process; None if nothing does."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing does: a short phrase."""
+
+
+class Keeper(Protocol):
+    """A backend that can load again what it compiled."""
+
+    def environment(self) -> Mapping[str, str]:
+        """What that depends on besides the backend's own environment, by ingredient name."""
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Made:
+        """A function for these arguments, and what to keep of it. May raise whatever the backend raises."""
+
+    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
+        """The function that was kept. Raises whatever is wrong with the artifacts."""
+
+
+class Kept:
+    """Builds programs of one backend with a store.
+
+    Args:
+        store: where artifacts are.
+        ranks: the other processes of the job.
+        backend: the backend's name.
+        compiler: the backend, for what cannot be kept.
+        keeper: compiles, and loads what it compiled.
+        environment: of the backend. The keeper's own ingredients are added to it.
+        refused: is told why a function could not be kept.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ranks: Ranks,
+        backend: str,
+        compiler: Compiler,
+        keeper: Keeper,
+        environment: Mapping[str, str],
+        refused: Callable[[str], None],
+    ):
+        self._store = store
+        self._ranks = ranks
+        self._backend = backend
+        self._compiler = compiler
+        self._keeper = keeper
+        self._environment = {**environment, **keeper.environment()}
+        self._refused = refused
+
+    def key(self, graph: Graph, place: Place) -> Key:
+        """Names what is stored. Its ingredients are those of the template's key, the keeper's, and the layout."""
+        layout = "\n".join("number" if at is None else f"{tuple(at[0])} {tuple(at[1])}" for at in place)
+        return make_key(graph, {**self._environment, "layout": layout})
+
+    def build(self, graph: Graph, original: Original, place: Place, args: Sequence[Any]) -> Built:
+        """See ``Builder`` in ``cache/program.py``."""
+        key = self.key(graph, place)
+        found = self._store.load(key, self._backend)
+        built = self._from(found, key, original, args)
+        if built is None:
+            with self._ranks.turn(key, self._backend) as turn:
+                built = self._from(turn.artifacts, key, original, args)
+                if built is None:
+                    built, made = self._alone(key, original, args)
+                    turn.publish(made)
+        return built
+
+    def _alone(self, key: Key, original: Original, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes] | None]:
+        """Compiles while the other processes of this machine wait, and stores the artifacts."""
+        with self._store.compiling(key, self._backend) as turn:
+            built = self._from(turn.artifacts, key, original, args)
+            if built:
+                return built, turn.artifacts
+            built, artifacts = self._compiled(original, args)
+            self._store.save(key, self._backend, artifacts)
+            return built, artifacts
+
+    def _from(
+        self, artifacts: Mapping[str, bytes] | None, key: Key, original: Original, args: Sequence[Any]
+    ) -> Built | None:
+        """What was kept, if anything; None if it does not load, and then it is gone."""
+        if artifacts is None:
+            return None
+        if REFUSED in artifacts:
+            return Built(self._compiler.compile(original.region, _arguments(original, args)), original, loaded=False)
+        try:
+            stored = decoded(artifacts[REGION])
+            _check(stored, original)
+            run = self._keeper.load(artifacts, stored.region, _arguments(stored, args))
+        except Exception as error:  # whatever it is, the region can be compiled
+            logger.info("a stored program for %s does not load", key.digest[:12], exc_info=error)
+            self._store.discard(key, self._backend, f"{_STALE}: {type(error).__name__}")
+            return None
+        return Built(run, stored, loaded=True)
+
+    def _compiled(self, original: Original, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes]]:
+        made = self._keeper.compile(original.region, _arguments(original, args))
+        built = Built(made.run, original, loaded=False)
+        if made.artifacts is None:
+            reason = made.reason or "for no given reason"
+            logger.info("not kept: %s", reason)
+            self._refused(f"not kept: {reason}")
+            return built, {REFUSED: reason.encode()}
+        return built, {**made.artifacts, REGION: encoded(original)}
+
+
+def _arguments(original: Original, args: Sequence[Any]) -> list[Any]:
+    return [args[place] for place in original.inputs]
+
+
+def _check(stored: Original, original: Original) -> None:
+    """Whether the stored region can take the place of this one.
+
+    Raises:
+        ValueError: if it has other inputs or outputs.
+    """
+    if _types(stored) != _types(original) or len(stored.outputs) != len(original.outputs):
+        raise ValueError("a stored region with other inputs or outputs")
+
+
+def _types(original: Original) -> dict[int, Any]:
+    return dict(zip(original.inputs, original.region.inputs, strict=True))
