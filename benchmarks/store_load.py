@@ -23,9 +23,11 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.options import NewFile
 from fusioncache.ir import Ingredient, Key
 from fusioncache.store import Store
 
+SCHEMA = 1
 BACKEND = "eager"
 
 
@@ -47,18 +49,18 @@ def fill(store: Store, keys: list[Key], size: int) -> None:
 def measure(path: Path, keys: list[Key], lookups: int) -> dict[str, Any]:
     """Milliseconds by what was done, and what it did."""
     chance = random.Random(1)
-    store, opening = _timed(lambda: Store.open(path))
+    store, opening = _timed(lambda: Store.open(path, remote=""))
     chosen = chance.sample(keys, min(lookups, len(keys)))
     hits = [_timed(lambda key=key: store.load(key, BACKEND)) for key in chosen]  # type: ignore[misc]
     again = [_timed(lambda key=key: store.load(key, BACKEND))[1] for key in chosen]  # type: ignore[misc]
     misses = [_timed(lambda n=n: store.load(make_key(-n, 100), BACKEND))[1] for n in range(1, lookups)]  # type: ignore[misc]
     assert all(found for found, _ in hits)
     store.close()
-    listed, listing = _timed(lambda: Store.open(path).entries())
+    listed, listing = _timed(lambda: Store.open(path, remote="").entries())
     assert len(listed) == len(keys)
     (path / "index.sqlite").unlink()
-    _, rebuilding = _timed(lambda: Store.open(path).entries())
-    swept, sweeping = _timed(lambda: Store.open(path).sweep())
+    _, rebuilding = _timed(lambda: Store.open(path, remote="").entries())
+    swept, sweeping = _timed(lambda: Store.open(path, remote="").sweep())
     assert swept is not None
     assert swept.entries == 0
     return {
@@ -106,27 +108,31 @@ def _import() -> float:
 @click.option("--key-bytes", type=click.IntRange(20), default=4000, help="Of each key's text.")
 @click.option("--artifact-bytes", type=click.IntRange(0), default=10_000, help="Of each template's larger artifact.")
 @click.option("--lookups", type=click.IntRange(2), default=1000, help="How many templates are looked up.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--sync/--no-sync", default=False, help="Wait for the disk when filling the store, as saves do.")
-def main(templates: int, key_bytes: int, artifact_bytes: int, lookups: int, as_json: bool, sync: bool) -> None:
+@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
+def main(templates: int, key_bytes: int, artifact_bytes: int, lookups: int, sync: bool, json_file: Path | None) -> None:
+    options = {name: value for name, value in locals().items() if name != "json_file"}
     if not sync:
         os.fsync = lambda descriptor: None  # type: ignore[assignment]
     keys = [make_key(number, key_bytes) for number in range(templates)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store"
-        store = Store.open(path)
+        store = Store.open(path, remote="")
         _, filling = _timed(lambda: fill(store, keys, artifact_bytes))
         store.entries()
         store.close()
         milliseconds = {"save (mean)": filling / templates, **measure(path, keys, lookups)}
         sizes = disk_bytes(path)
-    if as_json:
-        click.echo(json.dumps({"templates": templates, "milliseconds": milliseconds, "bytes": sizes}, indent=1))
-        return
     for name, value in milliseconds.items():
         click.echo(f"{name:36} {value:10.3f} ms")
     for name, size in sizes.items():
         click.echo(f"{name:36} {size / 1e6:10.1f} MB")
+    if json_file:
+        from benchmarks import environment  # which imports torch
+
+        described = environment.describe() | {"options": options}
+        result = {"schema": SCHEMA, "environment": described, "milliseconds": milliseconds, "bytes": sizes}
+        json_file.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

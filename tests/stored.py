@@ -17,6 +17,7 @@ from fusioncache.store import Store
 BACKEND = "eager"
 ENTRY_BYTES = 1200
 """More than the file of an entry with such a key takes, and less than twice that."""
+NOBODY = 65534
 
 
 def key(text: object) -> Key:
@@ -102,6 +103,14 @@ def fork(work: Callable[[], object]) -> int:
         status = 0
     finally:
         os._exit(status)
+
+
+def drop_root() -> None:
+    """From now on permissions bind this process, also if it was root's."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
 
 
 def status_of(child: int) -> int:

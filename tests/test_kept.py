@@ -234,7 +234,7 @@ def test_the_environment_switches_the_store(said, kept, monkeypatch):
     assert Cache(record=False, store=True).store is not None
 
 
-def test_bad_options_are_refused(monkeypatch):
+def test_options_that_are_none_are_refused(monkeypatch):
     with pytest.raises(TypeError, match="store must be True, False, a directory or None, got 3"):
         Cache(store=3)
     monkeypatch.setenv("FUSIONCACHE_STORE", "yes")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import itertools
 import os
 import random
 import resource
 import shutil
 import signal
 import sqlite3
+import tempfile
 import threading
 import time
 from contextlib import closing, suppress
@@ -18,7 +21,9 @@ from pathlib import Path
 import pytest
 from stored import (
     BACKEND,
+    NOBODY,
     artifacts,
+    drop_root,
     entry_path,
     fork,
     key,
@@ -29,6 +34,7 @@ from stored import (
     root,
     save,
     status_of,
+    unused_for,
     warned,
 )
 
@@ -38,7 +44,7 @@ from fusioncache.store import (
     check,
     default_path,
     directory,
-    entries,
+    entry,
     evict,
     files,
     gate,
@@ -103,6 +109,7 @@ def _kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("before", ["nothing", "another entry", "a damaged entry", "damaged artifacts"])
 def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # still a step
     steps, complete = 0, False
     while not complete:
         steps += 1
@@ -148,30 +155,36 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
 def test_killed_at_200_random_moments(tmp_path, monkeypatch):
     chance = random.Random(0)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # or most of the time would pass in there
+    ready, tell = os.pipe()
 
-    def work(first):
+    def publish(first):
         store = Store.open(tmp_path / "store", max_bytes=200_000)
-        for number in range(first, first + 1000):
+        os.write(tell, b"x")
+        for number in itertools.count(first):
             store.save(key(number % 40), BACKEND, artifacts(number % 40))
+            entry_path(store, (number + 20) % 40).unlink(missing_ok=True)
             store.load(key((number + 7) % 40), BACKEND)
-            if number % 5 == 0:
-                entry_path(store, (number + 3) % 40).unlink(missing_ok=True)
             if number % 11 == 0:
                 store.sweep()
                 store.events()
 
-    killed = 0
-    for _ in range(100):
-        children = [fork(partial(work, chance.randrange(40))) for _ in range(2)]
-        for child in children:
-            time.sleep(chance.uniform(0, 0.02))
-            os.kill(child, signal.SIGKILL)
-        killed += sum(status_of(child) == -signal.SIGKILL for child in children)
-    assert killed == 200
+    store = Store.open(tmp_path / "store")
+    for _ in range(50):
+        victims = [fork(partial(publish, chance.randrange(40))) for _ in range(4)]
+        for _ in victims:
+            os.read(ready, 1)
+        for victim in victims:
+            time.sleep(chance.uniform(0, 0.01))
+            os.kill(victim, signal.SIGKILL)
+            with warned():
+                load(store, chance.randrange(40))
+        assert [status_of(victim) for victim in victims] == [-signal.SIGKILL] * 4
+    store.close()
     store = Store.open(tmp_path / "store")
     with warned():
         found = [number for number in range(40) if load(store, number)]
     # A killed process leaves no damage: an entry is there with all that it needs, or it is not there.
+    assert not store.stats().bypasses
     assert found == present(store, *range(40))
     assert found
     assert {summary.digest for summary in store.entries()} == {key(number).digest for number in found}
@@ -179,7 +192,6 @@ def test_killed_at_200_random_moments(tmp_path, monkeypatch):
         os.utime(file, (0, 0))
     store.sweep()
     assert litter(root(store)) == []
-    assert not [reason for reason in store.stats().bypasses if "damaged" in reason or "checksum" in reason]
     save(store, *(number for number in range(40) if number not in found))
     assert all(load(store, number) for number in range(40))
 
@@ -275,12 +287,12 @@ def test_an_entry_that_is_first_used_while_somebody_cleans_up_is_not_removed_und
 
 def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(store, monkeypatch):
     save(store, 1)
-    real = gate.Gate.alone
+    other, real = Store.open(), gate.Gate.alone
 
     def late(self):
         with warned():
-            store.discard(key(1), BACKEND, "no good")
-        assert store.save(key(1), BACKEND, {"code": b"another"})
+            other.discard(key(1), BACKEND, "no good")
+        assert other.save(key(1), BACKEND, {"code": b"another"})
         return real(self)
 
     monkeypatch.setattr(gate.Gate, "alone", late)
@@ -443,7 +455,7 @@ def test_every_flipped_bit_of_an_entry_is_noticed(store):
             assert not load(store, 1)
             with suppress(files.Refusal):
                 # A digest in capitals, say, would still be the right one.
-                assert entries.decoded(path.read_bytes()) is None
+                assert entry.decoded(path.read_bytes()) is None
 
 
 def test_swapped_entries_and_objects_are_misses(store):
@@ -650,6 +662,51 @@ def test_a_limit_on_the_size_of_files_costs_one_warning(tmp_path):
     assert litter(tmp_path) == []
 
 
+_SKIPPED = 77
+
+
+def _mount_small(path: Path, size: str) -> None:
+    """Mounts a file system of this size that only this process sees. Ends the process where that is not allowed."""
+    try:
+        if not ROOT:
+            os.unshare(os.CLONE_NEWUSER)
+        os.unshare(os.CLONE_NEWNS)
+    except OSError:
+        os._exit(_SKIPPED)
+    mount = ctypes.CDLL(None).mount
+    private, recursive = 1 << 18, 1 << 14
+    failed = mount(b"none", b"/", None, private | recursive, None)
+    if failed or mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size},mode=700".encode()):
+        os._exit(_SKIPPED)
+
+
+def test_a_disk_that_is_really_full_costs_one_warning_and_is_used_again_when_it_is_not(tmp_path):
+    def work():
+        _mount_small(tmp_path, "256k")
+        store = Store.open(tmp_path / "store")
+        with warned() as messages:
+            saved = [number for number in range(40) if store.save(key(number), BACKEND, artifacts(number))]
+            assert [number for number in range(40) if load(store, number)] == saved
+        assert 0 < len(saved) < 40
+        assert saved == list(range(len(saved)))
+        assert len([message for message in messages if "cannot save" in message]) == 1
+        assert store.stats().bypasses["save failed: ENOSPC"] == 40 - len(saved)
+        assert litter(tmp_path) == []
+        for number in saved[: len(saved) // 2]:
+            entry_path(store, number).unlink()
+        later = Store.open(tmp_path / "store")
+        with warned():
+            later.sweep()
+        save(later, 39)
+        assert load(later, 39)
+        assert all(load(later, number) for number in saved[len(saved) // 2 :])
+
+    status = status_of(fork(work))
+    if status == _SKIPPED:
+        pytest.skip("no mounting here")
+    assert status == 0
+
+
 # A network file system
 
 
@@ -742,13 +799,45 @@ def test_an_empty_directory_that_cannot_be_written_is_no_store(tmp_path, read_on
     _is_memory_only("Read-only file system): set FUSIONCACHE_DIR", tmp_path)
 
 
-@pytest.mark.skipif(ROOT, reason="root may write everywhere")
-def test_permissions_are_enough_to_make_it_read_only(store):
-    save(store, 1)
-    root(store).chmod(0o500)
-    reader = Store.open()
-    assert load(reader, 1)
-    root(store).chmod(0o700)
+@pytest.fixture
+def open_folder():
+    """A folder that a user without rights can reach, and has."""
+    path = Path(tempfile.mkdtemp()).resolve()
+    if ROOT:
+        os.chown(path, NOBODY, NOBODY)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("when", ["before it is opened", "while it is open"])
+def test_permissions_alone_make_it_read_only(open_folder, when):
+    path = open_folder / "store"
+
+    def protect(mode):
+        for folder, _, _ in os.walk(path):
+            os.chmod(folder, mode)
+
+    def work():
+        drop_root()
+        store = Store.open(path)
+        save(store, 1)
+        store.close()
+        if when == "while it is open":
+            store = Store.open(path)
+            protect(0o500)
+        else:
+            protect(0o500)
+            store = Store.open(path)
+        with warned() as messages:
+            for _ in range(2):
+                assert load(store, 1)
+                assert not store.save(key(2), BACKEND, artifacts(2))
+                assert not load(store, 2)
+        assert [message for message in messages if "read-only" in message or "Permission denied" in message]
+        protect(0o700)
+        save(Store.open(path), 2)
+
+    assert status_of(fork(work)) == 0
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720, 0o1777])
@@ -837,7 +926,7 @@ def test_two_formats_at_once(tmp_path, monkeypatch):
 
 def test_an_entry_of_another_format_is_left_alone(store, monkeypatch):
     with monkeypatch.context() as later:
-        later.setattr(entries, "FORMAT", 2)
+        later.setattr(entry, "FORMAT", 2)
         save(store, 1)
     save(store, 2)
     os.utime(entry_path(store, 1), (0, 0))
@@ -850,7 +939,7 @@ def test_an_entry_of_another_format_is_left_alone(store, monkeypatch):
     assert entry_path(store, 1).read_bytes() == content
     # What it needs is not known here, so nothing goes that it could need.
     assert object_path(store, artifacts(1)["code"]).exists()
-    monkeypatch.setattr(entries, "FORMAT", 2)
+    monkeypatch.setattr(entry, "FORMAT", 2)
     assert load(Store.open(), 1)
 
 
@@ -907,8 +996,32 @@ def test_folders_that_are_removed_while_it_is_open_do_no_harm(store):
     save(Store.open(), 2)
 
 
+def test_the_clock_is_set_back_while_a_store_is_in_use(store, monkeypatch):
+    now, year = time.time, 365 * 86400.0
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: now() + year)
+        save(store, 1, 2)
+        for number in (1, 2):
+            unused_for(store, number, 0.0)
+        with store.compiling(key(3), BACKEND) as turn:
+            assert turn.alone is None
+    later = Store.open()
+    save(later, 3)
+    assert all(load(later, number) for number in (1, 2, 3))
+    assert [summary.name for summary in later.entries()] == ["template_2", "template_1", "template_3"]
+    swept = later.sweep()
+    assert (swept.entries, swept.objects) == (0, 0)
+    assert {event.what for event in later.events()} == {"save", "hit"}
+    with monkeypatch.context() as behind:
+        behind.setattr(time, "time", lambda: now() - year)
+        assert later.sweep().entries == 0
+        save(later, 4)
+    assert all(load(Store.open(), number) for number in (1, 2, 3, 4))
+    assert not later.stats().bypasses
+
+
 def test_an_error_nobody_thought_of_does_not_reach_the_model(store, monkeypatch):
-    monkeypatch.setattr(entries.json, "dumps", lambda fields: 1 / 0)
+    monkeypatch.setattr(entry.json, "dumps", lambda fields: 1 / 0)
     with warned() as messages:
         for _ in range(2):
             assert not store.save(key(1), BACKEND, artifacts(1))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir import Graph
+
+if TYPE_CHECKING:
+    from fusioncache.backends.inductor_package import InductorKeeper
 
 
 class Inductor:
@@ -17,10 +20,16 @@ class Inductor:
 
     name = "inductor"
     adder = None
-    keeper = None
 
     def __init__(self, mode: str | None = None):
         self._mode = mode
+
+    @property
+    def keeper(self) -> InductorKeeper:
+        """See ``Backend``."""
+        from fusioncache.backends.inductor_package import InductorKeeper
+
+        return InductorKeeper(self)
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""

@@ -6,13 +6,17 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.one_launch import one_launch
 from fusioncache.ir import Graph, NumberType, TensorType
+
+if TYPE_CHECKING:
+    from fusioncache.backends.stored_kernels.keeper import NvFuserKeeper
 
 SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
 
@@ -34,7 +38,6 @@ class NvFuser:
     """
 
     name = "nvfuser"
-    keeper = None
 
     def __init__(self, enable: Sequence[str] = (), disable: Sequence[str] = (), fold: str = "auto"):
         self.adder = one_launch(fold)
@@ -42,6 +45,13 @@ class NvFuser:
         if problem:
             raise ValueError(f"backend 'nvfuser' does not work here: {problem}")
         self._enable, self._disable = list(enable), list(disable)
+
+    @property
+    def keeper(self) -> NvFuserKeeper:
+        """See ``Backend``."""
+        from fusioncache.backends.stored_kernels.keeper import NvFuserKeeper
+
+        return NvFuserKeeper(self)
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
@@ -66,16 +76,47 @@ class NvFuser:
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """See ``Backend``."""
+        return self.compiled(graph, args).run
+
+    def compiled(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> Compiled:
+        """What ``compile`` makes, with what it is made of.
+
+        Args:
+            graph: as for ``compile``.
+            args: as for ``compile``.
+            enable: options that are on while this compiles, and not when it runs.
+        """
         definition = define(graph, descriptors(args))
         options = {"_enable_options": self._enable, "_disable_options": self._disable}
         device = definition._get_device_index(definition._selected_device)
-        definition.execute(list(args), device=device, **options)  # compiles
+        now = {**options, "_enable_options": [*self._enable, *enable]}
+        definition.execute(list(args), device=device, **now)  # compiles
         execute = definition.fec.execute
 
         def run(args: Sequence[Any]) -> Any:
             return execute(args, device=device, **options)
 
-        return run
+        return Compiled(run, definition, device)
+
+    @property
+    def options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The options that are on, and those that are off."""
+        return tuple(self._enable), tuple(self._disable)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What nvFuser compiled.
+
+    Attributes:
+        run: takes the arguments as one sequence and returns the outputs.
+        definition: nvFuser's ``FusionDefinition``, which was executed.
+        device: that it was written for; None if it runs where its arguments are.
+    """
+
+    run: Callable[[Sequence[Any]], Any]
+    definition: Any
+    device: int | None
 
 
 def define(graph: Graph, layouts: Sequence[Any]) -> Any:

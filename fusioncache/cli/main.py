@@ -11,6 +11,7 @@ from fusioncache.cache.record import Record, RecordError
 from fusioncache.cli.data import print_json, run_data, template_data
 from fusioncache.cli.pages import print_run, print_runs, print_template, print_templates
 from fusioncache.cli.pick import pick_run, pick_template
+from fusioncache.cli.sharing import pull, push
 
 
 class _Commands(click.Group):
@@ -32,7 +33,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON:
 @click.group(cls=_Commands)
 @click.version_option(__version__, prog_name="fusioncache")
 def main() -> None:
-    """Show what fusioncache recorded.
+    """Show what fusioncache recorded, and share what it compiled.
 
     A run is one cache of one process. Its record is in $FUSIONCACHE_DIR if that is set, else in the platform's cache
     directory.
@@ -117,3 +118,7 @@ def show(id_: str, as_json: bool) -> None:
         print_json({**template_data(template), "ingredients": ingredients})
     else:
         print_template(template)
+
+
+main.add_command(push)
+main.add_command(pull)

@@ -1,8 +1,8 @@
 """What was compiled, kept on disk for later processes. Knows keys and bytes; no torch, no Thunder, no compiler."""
 
 from fusioncache.store.directory import FORMAT, check, default_path
-from fusioncache.store.entries import Artifact, Entry
-from fusioncache.store.errors import StoreError
+from fusioncache.store.entry import Artifact, Entry
+from fusioncache.store.errors import RemoteError, StoreError
 from fusioncache.store.evict import Swept
 from fusioncache.store.facts import Event, Summary
 from fusioncache.store.flight import Turn
@@ -14,6 +14,7 @@ __all__ = [
     "Artifact",
     "Entry",
     "Event",
+    "RemoteError",
     "Store",
     "StoreError",
     "StoreStats",

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from fusioncache.ir import Key
 from fusioncache.store.directory import Directory
-from fusioncache.store.entries import OTHER_FORMAT, Artifact, Entries, Entry
+from fusioncache.store.entries import Entries
+from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry
 from fusioncache.store.errors import Refusal
 from fusioncache.store.evict import Sweeper, Swept
 from fusioncache.store.gate import Gate
@@ -43,7 +44,7 @@ class Disk:
         self._lease = Lease(directory.path / "uses")
         self._gate = Gate(directory.path / "locks" / "store")
         self._sweeper = Sweeper(directory.path, self.entries, self._objects, self._gate)
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._max_age = max_age
         self._size: int | None = None
         self._since = 0
@@ -63,11 +64,36 @@ class Disk:
             return None
         if self.directory.writable and id_ not in self._lease:
             self._use(id_)
-        entry = self.entries.get(id_)
-        return None if entry is None else self._contents(entry, key)
+        entry = self._entry(id_, key.text)
+        return None if entry is None else self.contents(entry)
 
-    def save(self, entry: Entry, key: Key, contents: Mapping[str, bytes]) -> Entry | None:
-        """Publishes an entry with these artifacts, which it does not list yet. None if one for this key is there.
+    def contents(self, entry: Entry) -> dict[str, bytes]:
+        """The artifacts of an entry, every byte verified.
+
+        Raises:
+            Refusal: if one is not there, or not what was saved.
+            OSError: if one cannot be read.
+        """
+        return {artifact.name: self.content(artifact) for artifact in entry.artifacts}
+
+    def content(self, artifact: Artifact) -> bytes:
+        """One artifact, every byte verified.
+
+        Raises:
+            Refusal: if it is not there, or not what was saved.
+            OSError: if it cannot be read.
+        """
+        content = self._objects.get(artifact.object, artifact.size)
+        if content is None:
+            raise Refusal("an entry without its artifacts", artifact.object)
+        return content
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of all objects, by digest."""
+        return self._objects.sizes()
+
+    def save(self, entry: Entry, contents: Mapping[str, bytes]) -> Entry | None:
+        """Publishes an entry with these artifacts, whatever it lists. None if one for this key is there and whole.
 
         Raises:
             Refusal: if it does not fit, or another key has its place.
@@ -75,9 +101,9 @@ class Disk:
             OSError: if it cannot be written.
         """
         self.directory.require()
-        self._make_room(len(key.text) + sum(map(len, contents.values())))
+        self._make_room(len(entry.text) + sum(map(len, contents.values())))
         with self._gate.shared():
-            if self._is_whole(entry.id, key):
+            if self._is_whole(entry):
                 return None
             artifacts = tuple(
                 Artifact(name, self._objects.put(content), len(content)) for name, content in sorted(contents.items())
@@ -124,42 +150,37 @@ class Disk:
             pass
         self.entries.touch(id_)
 
-    def _contents(self, entry: Entry, key: Key) -> dict[str, bytes]:
-        if not entry.is_for(key):
-            raise Refusal(OTHER_KEY, key.digest)
-        contents = {}
-        for artifact in entry.artifacts:
-            content = self._objects.get(artifact.object, artifact.size)
-            if content is None:
-                raise Refusal("an entry without its artifacts", entry.id)
-            contents[artifact.name] = content
-        return contents
+    def _entry(self, id_: str, text: str) -> Entry | None:
+        entry = self.entries.get(id_)
+        if entry is not None and entry.text != text:
+            raise Refusal(OTHER_KEY, id_)
+        return entry
 
-    def _is_whole(self, id_: str, key: Key) -> bool:
+    def _is_whole(self, wanted: Entry) -> bool:
         try:
-            entry = self.entries.get(id_)
-            return entry is not None and self._contents(entry, key) is not None
+            entry = self._entry(wanted.id, wanted.text)
+            return entry is not None and self.contents(entry) is not None
         except Refusal as refusal:
             if refusal.reason in (OTHER_KEY, OTHER_FORMAT):
                 raise  # it is as good as this one, for somebody else
             return False
 
     def _make_room(self, size: int) -> None:
-        if size > self._max_bytes:
+        if size > self.max_bytes:
             raise Refusal("larger than the store may be")
         with self._lock:
             if time.monotonic() < self._full_until:
                 raise Refusal(_FULL)
-            if self._size is None or self._since > self._max_bytes // _PARTS:
+            if self._size is None or self._since > self.max_bytes // _PARTS:
                 self._size, age = self._sweeper.measure()
                 self._since = 0
                 if age > self._max_age:
                     self._sweep(size)
-            if self._size + size > self._max_bytes and self._sweep(size).bytes_left + size > self._max_bytes:
+            if self._size + size > self.max_bytes and self._sweep(size).bytes_left + size > self.max_bytes:
                 self._full_until = time.monotonic() + _FULL_SECONDS
                 raise Refusal(_FULL)
 
     def _sweep(self, room: int) -> Swept:
-        swept = self._sweeper.sweep(self._max_bytes - room, self._max_age)
+        swept = self._sweeper.sweep(self.max_bytes - room, self._max_age)
         self._size, self._since = swept.bytes_left, 0
         return swept

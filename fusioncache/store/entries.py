@@ -1,85 +1,18 @@
-"""Entries: which artifacts there are for a key. Each is one file that says everything about itself."""
+"""The entries of a store, each in a file of its own."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fusioncache.ir import Key
+from fusioncache.store.entry import ID, LARGEST, Entry, decoded, encoded
 from fusioncache.store.errors import Refusal
-from fusioncache.store.files import TEMPORARY, fanned_out, publish, read_private, remove
-
-FORMAT = 1
-LARGEST = 1 << 26
-"""No entry is longer; most of it is the text of the key."""
-
-OTHER_FORMAT = "an entry of another format"
+from fusioncache.store.files import fanned_out, litter, publish, read_private, remove
 
 _INODE = (1 << 63) - 1  # so that the index can hold it
-_HEADER = re.compile(rb"fusioncache entry (\d+) ([0-9a-f]{64})\n")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_BACKEND = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
-_ID = re.compile(rf"{_DIGEST.pattern}\.{_BACKEND.pattern}")
-
-
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """One of the things that a backend wants back.
-
-    Attributes:
-        name: the backend's name for it.
-        object: SHA-256 of its content.
-        size: of its content, in bytes.
-    """
-
-    name: str
-    object: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What one backend made of one key.
-
-    Attributes:
-        digest: of the key.
-        backend: which made the artifacts.
-        text: the whole text of the key. It decides, not the digest.
-        ingredients: name and digest of each part of the text.
-        artifacts: sorted by name.
-        name: of the template, for people.
-        created: seconds since the epoch.
-        seconds: that it took to compile.
-        pid: the process that stored it.
-        host: the machine that it ran on.
-    """
-
-    digest: str
-    backend: str
-    text: str
-    ingredients: tuple[tuple[str, str], ...]
-    artifacts: tuple[Artifact, ...]
-    name: str
-    created: float
-    seconds: float
-    pid: int
-    host: str
-
-    @property
-    def id(self) -> str:
-        """The name of its file."""
-        return f"{self.digest}.{self.backend}"
-
-    def is_for(self, key: Key) -> bool:
-        """Whether the key is the very one that this was made for."""
-        return self.text == key.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +28,6 @@ class Found:
     size: int
     used: int
     inode: int
-
-
-def entry_id(key: Key, backend: str) -> str:
-    """The name of the entry for a key.
-
-    Raises:
-        Refusal: if there can be none.
-    """
-    if not _DIGEST.fullmatch(key.digest):
-        raise Refusal("a key whose digest is no SHA-256")
-    if not _BACKEND.fullmatch(backend):
-        raise Refusal("a backend whose name is no plain word", repr(backend))
-    # A lone surrogate has no bytes, and two of them would come back as one character.
-    if not is_text(key.text):
-        raise Refusal("a key whose text is no valid Unicode")
-    return f"{key.digest}.{backend}"
-
-
-def is_text(text: str) -> bool:
-    """Whether a text can be written down."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class Entries:
@@ -182,14 +90,14 @@ class Entries:
         """The files that are there, by id, whatever is in them. Files of other names are somebody else's."""
         files = {}
         for file in fanned_out(self._folder):
-            if _ID.fullmatch(file.name):
+            if ID.fullmatch(file.name):
                 with suppress(FileNotFoundError):
                     files[file.name] = _found(file.stat(follow_symlinks=False))
         return files
 
     def litter(self) -> Iterator[Path]:
         """What is left of files that were never published. While somebody writes, theirs too."""
-        return (Path(file.path) for file in fanned_out(self._folder) if file.name.startswith(TEMPORARY))
+        return litter(self._folder)
 
     def _path(self, id_: str) -> Path:
         return self._folder / id_[:2] / id_
@@ -197,38 +105,3 @@ class Entries:
 
 def _found(status: os.stat_result) -> Found:
     return Found(status.st_size, status.st_mtime_ns, status.st_ino & _INODE)
-
-
-def encoded(entry: Entry) -> bytes:
-    """The content of an entry's file: a line with the format and a checksum, and all else as JSON."""
-    body = json.dumps(asdict(entry)).encode()
-    return b"fusioncache entry %d %s\n%s" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
-
-
-def decoded(content: bytes) -> Entry:
-    """The entry in a file.
-
-    Raises:
-        Refusal: if it is damaged or of another format.
-    """
-    header = _HEADER.match(content)
-    if header is None:
-        raise Refusal("a damaged entry")
-    if int(header[1]) != FORMAT:
-        raise Refusal(OTHER_FORMAT)
-    body = content[header.end() :]
-    if hashlib.sha256(body).hexdigest().encode() != header[2]:
-        raise Refusal("a damaged entry")
-    try:
-        return _entry(json.loads(body))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Refusal("a damaged entry") from error
-
-
-def _entry(fields: dict[str, Any]) -> Entry:
-    fields["ingredients"] = tuple((str(name), str(digest)) for name, digest in fields["ingredients"])
-    fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
-    entry = Entry(**fields)
-    if not all(_DIGEST.fullmatch(artifact.object) for artifact in entry.artifacts):
-        raise ValueError("an object's name is no digest")
-    return entry

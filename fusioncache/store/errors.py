@@ -9,6 +9,10 @@ class StoreError(Exception):
     """A directory cannot be used as a store; the message says what is wrong and what to do."""
 
 
+class RemoteError(Exception):
+    """A store on another machine cannot be used; the message says why, and holds no credentials."""
+
+
 class Refusal(Exception):
     """One thing that the store does not take or does not give out.
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusioncache.store.directory import INDEX
-from fusioncache.store.entries import OTHER_FORMAT, Entries, Found
+from fusioncache.store.entries import Entries, Found
+from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal
 from fusioncache.store.files import TEMPORARY, remove
 from fusioncache.store.gate import Gate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fusioncache.store.entries import Entry
+from fusioncache.store.entry import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Event:
         time: seconds since the epoch.
         pid: the process that it happened in.
         host: the machine that it ran on.
-        what: ``hit``, ``miss``, ``save`` or ``bypass``.
+        what: ``hit``, ``miss``, ``save``, ``pull`` or ``bypass``.
         id: key's digest and backend; empty if it was about no entry.
         reason: of a bypass.
         seconds: that it took.

@@ -136,6 +136,11 @@ def fanned_out(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield from _scan(Path(inner.path))
 
 
+def litter(folder: Path) -> Iterator[Path]:
+    """What is left of files that were never published. While somebody writes, theirs too."""
+    return (Path(file.path) for file in fanned_out(folder) if file.name.startswith(TEMPORARY))
+
+
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:

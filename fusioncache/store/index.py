@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fusioncache.store.directory import INDEX
-from fusioncache.store.entries import Entry, Found
+from fusioncache.store.entries import Found
+from fusioncache.store.entry import Entry
 from fusioncache.store.errors import Refusal
 from fusioncache.store.facts import Event, Summary, newest_first
 from fusioncache.store.locks import FileLock
@@ -58,8 +59,15 @@ class Index:
         self._path = root / INDEX
         self._lock_path = root / "locks" / "index"
 
-    def write(self, events: Sequence[Event], entries: Iterable[tuple[Entry, Found]]) -> None:
+    def write(
+        self, events: Sequence[Event], entries: Iterable[tuple[Entry, Found]], timeout: float | None = None
+    ) -> None:
         """Adds events, and entries that were just published.
+
+        Args:
+            events: what happened.
+            entries: with their files.
+            timeout: how many seconds to wait for others; by default ``LOCK_SECONDS``.
 
         Raises:
             Busy: if others have the index open all the time.
@@ -73,7 +81,7 @@ class Index:
             database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", map(astuple, events))
             database.execute("DELETE FROM events WHERE rowid <= (SELECT max(rowid) FROM events) - ?", (EVENTS_KEPT,))
 
-        self._run(add)
+        self._run(add, timeout)
 
     def summaries(self, found: Mapping[str, Found], read: Callable[[str], Entry | None]) -> tuple[Summary, ...]:
         """All entries, newest first, after the index was brought up to what is there.
@@ -101,10 +109,10 @@ class Index:
         query = "SELECT * FROM events ORDER BY rowid DESC LIMIT ?"
         return tuple(Event(*row) for row in self._run(lambda database: database.execute(query, (limit,)).fetchall()))
 
-    def _run[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _run[T](self, work: Callable[[sqlite3.Connection], T], timeout: float | None = None) -> T:
         """One transaction; a second one, in a new index, if the first finds that this one is damaged."""
         lock = FileLock(self._lock_path)
-        if not lock.acquire(LOCK_SECONDS):
+        if not lock.acquire(LOCK_SECONDS if timeout is None else timeout):
             raise Busy("the index is in use")
         try:
             try:

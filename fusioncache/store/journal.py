@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from fusioncache.store.entries import Entries, Entry
+from fusioncache.store.entries import Entries
+from fusioncache.store.entry import Entry
 from fusioncache.store.errors import cause
 from fusioncache.store.facts import Event
 from fusioncache.store.index import Busy, Index
@@ -30,12 +31,14 @@ class StoreStats:
         hits: loads that found what they wanted.
         misses: loads that did not.
         saves: entries that were published.
+        pulls: entries that came from the remote; loads that brought them are hits.
         bypasses: how often the store was not used as it should have been, by reason.
     """
 
     hits: int
     misses: int
     saves: int
+    pulls: int
     bypasses: MappingProxyType[str, int]
 
 
@@ -68,7 +71,7 @@ class Journal:
             self._disk = None
 
     def event(self, what: str, id_: str, seconds: float, entry: Entry | None = None) -> None:
-        """Counts a ``hit``, a ``miss`` or a ``save``, which comes with its entry."""
+        """Counts a ``hit``, a ``miss``, or a ``save`` or ``pull``, which come with their entry."""
         with self._lock:
             self._counts[what] += 1
             if entry:
@@ -88,10 +91,10 @@ class Journal:
         """The counts now."""
         with self._lock:
             counts, bypasses = self._counts, MappingProxyType(dict(self._bypasses))
-            return StoreStats(counts["hit"], counts["miss"], counts["save"], bypasses)
+            return StoreStats(counts["hit"], counts["miss"], counts["save"], counts["pull"], bypasses)
 
-    def flush(self) -> None:
-        """Writes what waits. Never raises."""
+    def flush(self, timeout: float | None = None) -> None:
+        """Writes what waits, unless others have the index open for longer than ``timeout``. Never raises."""
         with self._lock:
             disk, events, entries = self._disk, self._events, self._entries
             self._events, self._entries = [], []
@@ -100,7 +103,7 @@ class Journal:
         index, files = disk
         try:
             found = ((entry, files.find(entry.id)) for entry in entries)
-            index.write(events, [(entry, file) for entry, file in found if file])
+            index.write(events, [(entry, file) for entry, file in found if file], timeout)
         except Busy:
             with self._lock:
                 # Entries need not be kept: a list of what is there finds them.
@@ -129,7 +132,7 @@ class Journal:
             self._events.append(Event(time.time(), self.pid, host(), what, as_text(id_), as_text(reason), seconds))
             full = len(self._events) % _MOST_WAITING == 0
         if full:
-            self.flush()
+            self.flush(0.0)  # or a load would wait here
 
 
 def host() -> str:

@@ -21,6 +21,11 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 class FileLock:
     """A lock on a file, between processes and between threads.
 
+    Why not the library ``filelock``: its locks on files cannot be shared (those that can are sqlite databases), it
+    leaves every lock's file behind, here one for each key that was ever compiled, and where the kernel has no locks it
+    takes files that exist for locks that are held, which a killed process holds on to. Forked children are handled by
+    both.
+
     Args:
         path: of the file.
         passing: whether the file goes when the lock is released.

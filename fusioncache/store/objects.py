@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from fusioncache.store.entry import DIGEST
 from fusioncache.store.errors import Refusal
-from fusioncache.store.files import TEMPORARY, fanned_out, publish, read_private, remove
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+from fusioncache.store.files import fanned_out, litter, publish, read_private, remove
 
 
 class Objects:
@@ -54,7 +52,7 @@ class Objects:
         """The bytes of each file, by digest. Files of other names are somebody else's."""
         found = {}
         for file in fanned_out(self._folder):
-            if _DIGEST.fullmatch(file.name):
+            if DIGEST.fullmatch(file.name):
                 with suppress(FileNotFoundError):
                     found[file.name] = file.stat(follow_symlinks=False).st_size
         return found
@@ -65,7 +63,7 @@ class Objects:
 
     def litter(self) -> Iterator[Path]:
         """What is left of files that were never published. While somebody writes, theirs too."""
-        return (Path(file.path) for file in fanned_out(self._folder) if file.name.startswith(TEMPORARY))
+        return litter(self._folder)
 
     def _path(self, digest: str) -> Path:
         return self._folder / digest[:2] / digest

@@ -7,20 +7,22 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from fusioncache.ir import Key
+from fusioncache.store.catalog import entries, events, read
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import Disk
-from fusioncache.store.entries import Entry, entry_id, is_text
+from fusioncache.store.entry import Entry, entry_id, is_text
 from fusioncache.store.errors import Refusal, StoreError, cause
 from fusioncache.store.evict import Swept
-from fusioncache.store.facts import Event, Summary, newest_first, summary
+from fusioncache.store.facts import Event, Summary
 from fusioncache.store.flight import Flights, Turn
-from fusioncache.store.index import Busy, Index
+from fusioncache.store.index import Index
 from fusioncache.store.journal import Journal, StoreStats, as_text, host
 from fusioncache.store.memory import Memory
+from fusioncache.store.through import REMOTE_VARIABLE, ReadThrough
 
 MAX_BYTES = 2 << 30
 MAX_BYTES_IN_MEMORY = 256 << 20
@@ -37,18 +39,27 @@ class Store:
     Safe under threads, under several processes, and under ``fork``. Made by ``Store.open``.
     """
 
-    def __init__(self, disk: Disk | None, max_bytes: int):
+    def __init__(self, disk: Disk | None, max_bytes: int, remote: str = ""):
         self._disk = disk
+        self._max_bytes = max_bytes
         self._memory = Memory(min(max_bytes, MAX_BYTES_IN_MEMORY))
         self._read_only = disk is not None and not disk.directory.writable
         index = Index(disk.directory.path) if disk and not self._read_only else None
         self._flights = Flights(disk.directory.path / "locks" if disk and not self._read_only else None)
         self._journal = Journal(index, disk.entries if disk else None)
+        self._through = ReadThrough(remote, self._journal) if remote else None
         _stores.add(self)
         weakref.finalize(self, _finish, self._journal, disk)
 
     @classmethod
-    def open(cls, path: str | Path | None = None, *, max_bytes: int = MAX_BYTES, max_age: float = MAX_AGE) -> Store:
+    def open(
+        cls,
+        path: str | Path | None = None,
+        *,
+        max_bytes: int = MAX_BYTES,
+        max_age: float = MAX_AGE,
+        remote: str | None = None,
+    ) -> Store:
         """Opens a directory, which is made if it is not there.
 
         A directory that cannot be used costs one warning; the store is in memory then. ``fusioncache.store.check``
@@ -58,19 +69,28 @@ class Store:
             path: the directory; by default ``default_path()``.
             max_bytes: the most that all entries and artifacts may have.
             max_age: seconds after which an entry that nobody used is removed.
+            remote: URL of what loads ask for what is not here; by default ``FUSIONCACHE_REMOTE``, and "" is none. What
+                is there is run here: name one that only those can write whom you trust.
 
         Raises:
             ValueError: if ``max_bytes`` or ``max_age`` is not positive.
         """
         if max_bytes <= 0 or max_age <= 0:
             raise ValueError(f"max_bytes and max_age must be positive, got {max_bytes} and {max_age}")
+        if remote is None:
+            remote = os.environ.get(REMOTE_VARIABLE, "")
         try:
             disk = Disk(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
         except Exception as error:  # whatever it is, a store is not worth a model
-            store = cls(None, max_bytes)
+            store = cls(None, max_bytes, remote)
             store._journal.bypass("no directory", f"what is compiled is not kept for later processes. {error}")
             return store
-        return cls(disk, max_bytes)
+        return cls(disk, max_bytes, remote)
+
+    @property
+    def disk(self) -> Disk | None:
+        """What it has in its directory; None if it is in memory."""
+        return self._disk
 
     @property
     def directory(self) -> Path | None:
@@ -78,9 +98,14 @@ class Store:
         return self._disk.directory.path if self._disk else None
 
     def load(self, key: Key, backend: str) -> Mapping[str, bytes] | None:
-        """The artifacts that were saved for this very key; None if there are none that can be trusted. Never raises."""
+        """The artifacts that were saved for this very key; None if there are none that can be trusted. Never raises.
+
+        What is not here is brought from the remote, if there is one.
+        """
         start = time.perf_counter()
         found = self._load(key, backend)
+        if found is None and self._through:
+            found = self._bring(self._through, key, backend)
         what = "miss" if found is None else "hit"
         self._journal.event(what, f"{key.digest}.{backend}", time.perf_counter() - start)
         return found
@@ -137,16 +162,15 @@ class Store:
 
     def entries(self) -> tuple[Summary, ...]:
         """All entries in the directory, newest first. Never raises."""
-        return self._guarded("list", (), self._entries)
+        return self._guarded("list", (), lambda: entries(self._disk, self._journal) if self._disk else ())
 
     def entry(self, digest: str, backend: str) -> Entry | None:
         """One entry with all that is known of it. Never raises."""
-        return self._guarded("read", None, lambda: self._read(f"{digest}.{backend}"))
+        return self._guarded("read", None, lambda: read(self._disk, f"{digest}.{backend}") if self._disk else None)
 
     def events(self, limit: int = 1000) -> tuple[Event, ...]:
         """The newest events of all processes, newest first. Never raises."""
-        self._journal.flush()
-        return self._ask(lambda index: index.events(limit)) or ()
+        return events(self._journal, limit)
 
     def stats(self) -> StoreStats:
         """What this process did."""
@@ -163,51 +187,41 @@ class Store:
 
         return self._guarded("load", None, load)
 
+    def _bring(self, through: ReadThrough, key: Key, backend: str) -> Mapping[str, bytes] | None:
+        start = time.perf_counter()
+        try:
+            id_ = entry_id(key, backend)
+        except Refusal:
+            return None  # looking for it here has said so
+        found = through.find(key, id_, self._disk, self._max_bytes)
+        if found is None:
+            return None
+        entry, contents = found
+        self._guarded("save", False, lambda: self._keep("pull", key, entry, contents, start))
+        return contents
+
     def _save(self, key: Key, backend: str, artifacts: Mapping[str, bytes], name: str, seconds: float) -> bool:
-        id_ = entry_id(key, backend)
+        start = time.perf_counter()
+        entry_id(key, backend)
         if not all(map(is_text, artifacts)):
             raise Refusal("an artifact whose name is no valid Unicode")
-        disk = self._disk
-        if disk is None:
-            return self._memory.save(key, id_, artifacts)
-        if self._read_only:
-            raise Refusal("the store is read-only")
-        start = time.perf_counter()
         parts = tuple((part.name, part.digest) for part in key.ingredients)
         made = (as_text(name), time.time(), float(seconds), os.getpid(), host())
-        entry = disk.save(Entry(key.digest, backend, key.text, parts, (), *made), key, artifacts)
-        if entry is not None:
-            self._journal.event("save", id_, time.perf_counter() - start, entry)
-        return entry is not None
+        return self._keep("save", key, Entry(key.digest, backend, key.text, parts, (), *made), artifacts, start)
+
+    def _keep(self, what: str, key: Key, entry: Entry, artifacts: Mapping[str, bytes], start: float) -> bool:
+        disk = self._disk
+        if disk is None:
+            return self._memory.save(key, entry.id, artifacts)
+        if self._read_only:
+            raise Refusal("the store is read-only")
+        saved = disk.save(entry, artifacts)
+        if saved is not None:
+            self._journal.event(what, saved.id, time.perf_counter() - start, saved)
+        return saved is not None
 
     def _discard(self, id_: str) -> None:
         self._disk.remove(id_) if self._disk else self._memory.remove(id_)
-
-    def _entries(self) -> tuple[Summary, ...]:
-        if self._disk is None:
-            return ()
-        self._journal.flush()
-        found = self._disk.entries.found()
-        summaries = self._ask(lambda index: index.summaries(found, self._read))
-        if summaries is None:
-            summaries = newest_first(map(summary, filter(None, map(self._read, found))))
-        return summaries
-
-    def _ask[T](self, question: Callable[[Index], T]) -> T | None:
-        """What the index says; None if it says nothing."""
-        index = self._journal.index
-        try:
-            return question(index) if index else None
-        except Busy:
-            return None
-        except Exception as error:  # whatever it is, there is an answer without it
-            self._journal.index_failed(error)
-            return None
-
-    def _read(self, id_: str) -> Entry | None:
-        with suppress(Refusal, OSError):
-            return self._disk.entries.get(id_) if self._disk else None
-        return None
 
     def _guarded[T](self, what: str, otherwise: T, do: Callable[[], T]) -> T:
         try:

@@ -1,0 +1,1 @@
+"""What nvFuser compiled, launched without nvFuser: cubins, and a recipe that says how one run launches them."""

@@ -1,0 +1,53 @@
+"""What is in a store and what happened to it: what the index says, or else the entries themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from fusioncache.store.disk import Disk
+from fusioncache.store.entry import Entry
+from fusioncache.store.errors import Refusal
+from fusioncache.store.facts import Event, Summary, newest_first, summary
+from fusioncache.store.index import Busy, Index
+from fusioncache.store.journal import Journal
+
+
+def entries(disk: Disk, journal: Journal) -> tuple[Summary, ...]:
+    """All entries that can be read, newest first.
+
+    Raises:
+        OSError: if the directory cannot be read.
+    """
+    journal.flush()
+    found, look = disk.entries.found(), partial(read, disk)
+    summaries = _ask(journal, lambda index: index.summaries(found, look))
+    if summaries is None:
+        summaries = newest_first(map(summary, filter(None, map(look, found))))
+    return summaries
+
+
+def read(disk: Disk, id_: str) -> Entry | None:
+    """An entry; None if there is none that can be read."""
+    with suppress(Refusal, OSError):
+        return disk.entries.get(id_)
+    return None
+
+
+def events(journal: Journal, limit: int) -> tuple[Event, ...]:
+    """The newest events of all processes, newest first, as far as the index has them."""
+    journal.flush()
+    return _ask(journal, lambda index: index.events(limit)) or ()
+
+
+def _ask[T](journal: Journal, question: Callable[[Index], T]) -> T | None:
+    """What the index says; None if it says nothing."""
+    index = journal.index
+    try:
+        return question(index) if index else None
+    except Busy:
+        return None
+    except Exception as error:  # whatever it is, there is an answer without it
+        journal.index_failed(error)
+        return None

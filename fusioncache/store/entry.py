@@ -1,0 +1,154 @@
+"""An entry: which artifacts there are for a key. It is one file that says everything about itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fusioncache.ir import Key
+from fusioncache.store.errors import Refusal
+
+FORMAT = 1
+LARGEST = 1 << 26
+"""No entry is longer; most of it is the text of the key."""
+
+OTHER_FORMAT = "an entry of another format"
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+_BACKEND = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+ID = re.compile(rf"{DIGEST.pattern}\.{_BACKEND.pattern}")
+_HEADER = re.compile(rb"fusioncache entry (\d{1,9}) ([0-9a-f]{64})\n")
+_LARGEST_NUMBER = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One of the things that a backend wants back.
+
+    Attributes:
+        name: the backend's name for it.
+        object: SHA-256 of its content.
+        size: of its content, in bytes.
+    """
+
+    name: str
+    object: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one backend made of one key.
+
+    Attributes:
+        digest: of the key.
+        backend: which made the artifacts.
+        text: the whole text of the key. It decides, not the digest.
+        ingredients: name and digest of each part of the text.
+        artifacts: sorted by name.
+        name: of the template, for people.
+        created: seconds since the epoch.
+        seconds: that it took to compile.
+        pid: the process that stored it.
+        host: the machine that it ran on.
+    """
+
+    digest: str
+    backend: str
+    text: str
+    ingredients: tuple[tuple[str, str], ...]
+    artifacts: tuple[Artifact, ...]
+    name: str
+    created: float
+    seconds: float
+    pid: int
+    host: str
+
+    @property
+    def id(self) -> str:
+        """The name of its file."""
+        return f"{self.digest}.{self.backend}"
+
+
+def entry_id(key: Key, backend: str) -> str:
+    """The name of the entry for a key.
+
+    Raises:
+        Refusal: if there can be none.
+    """
+    if not DIGEST.fullmatch(key.digest):
+        raise Refusal("a key whose digest is no SHA-256")
+    if not _BACKEND.fullmatch(backend):
+        raise Refusal("a backend whose name is no plain word", repr(backend))
+    # A lone surrogate has no bytes, and two of them would come back as one character.
+    if not is_text(key.text):
+        raise Refusal("a key whose text is no valid Unicode")
+    return f"{key.digest}.{backend}"
+
+
+def is_text(text: str) -> bool:
+    """Whether a text can be written down."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def encoded(entry: Entry) -> bytes:
+    """The content of an entry's file: a line with the format and a checksum, and all else as JSON.
+
+    Raises:
+        ValueError: if it could not be read again.
+    """
+    _check_types(entry)
+    body = json.dumps(asdict(entry)).encode()
+    return b"fusioncache entry %d %s\n%s" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
+
+
+def decoded(content: bytes) -> Entry:
+    """The entry in a file.
+
+    Raises:
+        Refusal: if it is damaged or of another format.
+    """
+    header = _HEADER.match(content)
+    if header is None:
+        raise Refusal("a damaged entry")
+    if int(header[1]) != FORMAT:
+        raise Refusal(OTHER_FORMAT)
+    body = content[header.end() :]
+    if hashlib.sha256(body).hexdigest().encode() != header[2]:
+        raise Refusal("a damaged entry")
+    try:
+        return _entry(json.loads(body))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise Refusal("a damaged entry") from error
+
+
+def _entry(fields: dict[str, Any]) -> Entry:
+    fields["ingredients"] = tuple((name, digest) for name, digest in fields["ingredients"])
+    fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
+    entry = Entry(**fields)
+    _check_types(entry)
+    if not ID.fullmatch(entry.id) or not all(DIGEST.fullmatch(artifact.object) for artifact in entry.artifacts):
+        raise ValueError("a name that is none")
+    return entry
+
+
+def _check_types(entry: Entry) -> None:
+    """An entry can come from another machine, and a list or an infinity in it would go as far as the index."""
+    texts = [entry.digest, entry.backend, entry.text, entry.name, entry.host]
+    texts += [part for pair in entry.ingredients for part in pair]
+    texts += [part for artifact in entry.artifacts for part in (artifact.name, artifact.object)]
+    if not all(isinstance(text, str) and is_text(text) for text in texts):
+        raise ValueError("no text where one should be")
+    counts = [entry.pid, *(artifact.size for artifact in entry.artifacts)]
+    if not all(type(count) is int and 0 <= count < _LARGEST_NUMBER for count in counts):
+        raise ValueError("no count where one should be")
+    if not all(type(moment) in (int, float) and math.isfinite(moment) for moment in (entry.created, entry.seconds)):
+        raise ValueError("no number where one should be")

@@ -1,0 +1,163 @@
+"""A store on another machine: immutable files under the names that they have on disk, every byte of them verified.
+
+Whoever can write there says what runs here: checksums show what broke on its way, not who wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fusioncache.ir import Key
+from fusioncache.store.disk import OTHER_KEY
+from fusioncache.store.entry import DIGEST, ID, LARGEST, Artifact, Entry, decoded, encoded
+from fusioncache.store.errors import Refusal
+from fusioncache.store.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a remote has.
+
+    Attributes:
+        entries: the bytes of each by id, None where the remote does not say.
+        objects: the bytes of each by digest, None where the remote does not say.
+    """
+
+    entries: Mapping[str, int | None]
+    objects: Mapping[str, int | None]
+
+    def has(self, artifact: Artifact) -> bool:
+        """Whether there is an artifact, and not only a part of it."""
+        return artifact.object in self.objects and self.objects[artifact.object] in (artifact.size, None)
+
+
+class Remote:
+    """Entries and objects below a URL of fsspec: ``s3://``, ``gs://``, ``file://``, ``memory://``, and more.
+
+    What is at ``http://`` and ``https://`` can be read only. Nothing is asked before the first call of a method.
+
+    Args:
+        url: such as ``s3://bucket/folder`` or a path.
+    """
+
+    def __init__(self, url: str):
+        self._transport = Transport(url)
+
+    def __str__(self) -> str:
+        """The URL without what may be secret in it."""
+        return self._transport.name
+
+    @property
+    def writable(self) -> bool:
+        """Whether anything could be put there, as far as the URL says."""
+        return self._transport.writable
+
+    def entry(self, id_: str) -> Entry | None:
+        """An entry; None if there is none.
+
+        Raises:
+            Refusal: if what is there is damaged, of another format, or another entry.
+            RemoteError: if the remote cannot be used.
+        """
+        content = self._transport.read(_entry_path(id_), LARGEST)
+        if content is None:
+            return None
+        if len(content) > LARGEST:
+            raise Refusal("an entry that is too long", id_)
+        entry = decoded(content)
+        if entry.id != id_:
+            raise Refusal("an entry in the place of another", id_)
+        if hashlib.sha256(entry.text.encode()).hexdigest() != entry.digest:
+            # On disk it would keep the place of the right one.
+            raise Refusal("an entry whose key has another digest", id_)
+        return entry
+
+    def content(self, artifact: Artifact) -> bytes:
+        """One artifact, every byte verified.
+
+        Raises:
+            Refusal: if it is not there, or not what its name says.
+            RemoteError: if the remote cannot be used.
+        """
+        content = self._transport.read(_object_path(artifact.object), artifact.size, expected=artifact.size)
+        if content is None:
+            raise Refusal("an entry without its artifacts", artifact.object)
+        if len(content) != artifact.size or hashlib.sha256(content).hexdigest() != artifact.object:
+            raise Refusal("a wrong checksum", artifact.object)
+        return content
+
+    def find(
+        self, key: Key, id_: str, limit: int, here: Callable[[Artifact], bytes | None]
+    ) -> tuple[Entry, dict[str, bytes]] | None:
+        """The entry for this very key and its artifacts; None if there is none.
+
+        Args:
+            key: whose text decides.
+            id_: of the entry.
+            limit: the most bytes that all of it may have.
+            here: an artifact that need not be brought; None if it must be.
+
+        Raises:
+            Refusal: if what is there is not for this key, not what it says it is, or too large.
+            RemoteError: if the remote cannot be used.
+        """
+        entry = self.entry(id_)
+        if entry is None:
+            return None
+        if entry.text != key.text:
+            raise Refusal(OTHER_KEY, id_)
+        return entry, self.contents(entry, limit, here)
+
+    def contents(self, entry: Entry, limit: int, here: Callable[[Artifact], bytes | None]) -> dict[str, bytes]:
+        """The artifacts of an entry. For arguments and what it raises see ``find``."""
+        if len(entry.text) + sum(artifact.size for artifact in entry.artifacts) > limit:
+            raise Refusal("larger than the store may be", entry.id)
+        contents = {}
+        for artifact in entry.artifacts:
+            content = here(artifact)
+            contents[artifact.name] = self.content(artifact) if content is None else content
+        return contents
+
+    def put(self, entry: Entry) -> int:
+        """Puts an entry there, whose objects must be there. Returns its size.
+
+        Raises:
+            RemoteError: if it cannot be written.
+        """
+        content = encoded(entry)
+        self._transport.write(_entry_path(entry.id), content)
+        return len(content)
+
+    def put_object(self, artifact: Artifact, content: bytes) -> None:
+        """Puts the content of an artifact there.
+
+        Raises:
+            RemoteError: if it cannot be written.
+        """
+        self._transport.write(_object_path(artifact.object), content)
+
+    def listing(self) -> Listing:
+        """What is there. Files of other names are somebody else's.
+
+        Raises:
+            RemoteError: if it cannot be listed.
+        """
+        entries, objects = self._transport.sizes("entries"), self._transport.sizes("objects")
+        return Listing(_named(ID, entries), _named(DIGEST, objects))
+
+
+def _named(names: re.Pattern[str], files: Mapping[str, int | None]) -> dict[str, int | None]:
+    """The files with such names, each in the folder that is named like its first two characters."""
+    parts = [(*path.partition("/"), size) for path, size in files.items()]
+    return {name: size for folder, _, name, size in parts if names.fullmatch(name) and folder == name[:2]}
+
+
+def _entry_path(id_: str) -> str:
+    return f"entries/{id_[:2]}/{id_}"
+
+
+def _object_path(digest: str) -> str:
+    return f"objects/{digest[:2]}/{digest}"

@@ -1,0 +1,71 @@
+"""A file system of fsspec that does what a test tells it to."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import fsspec
+from fsspec.spec import AbstractFileSystem
+
+
+def _nothing(what: str, path: str) -> None:
+    return None
+
+
+class Faulty(AbstractFileSystem):
+    """Files in memory, the same for all instances, below ``faulty://``. It is written as one of the plain kind is:
+    whoever writes in place is seen writing."""
+
+    protocol = "faulty"
+    files: ClassVar[dict[str, bytes]] = {}
+    calls: ClassVar[list[tuple[str, str]]] = []
+    fault: ClassVar[Callable[[str, str], object]] = _nothing
+    reads: ClassVar[int] = 0
+
+    def _do(self, what: str, path: str) -> str:
+        path = self._strip_protocol(path)
+        Faulty.calls.append((what, path))
+        Faulty.fault(what, path)
+        return path
+
+    def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        path = self._do("open", path)
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return _Counted(self.files[path])
+
+    def pipe_file(self, path: str, value: bytes, **kwargs: Any) -> None:
+        path = self._do("write", path)
+        self.files[path] = value
+
+    def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
+        self.files[self._do("mv", path2)] = self.files.pop(self._strip_protocol(path1))
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        assert exist_ok
+
+    def find(self, path: str, **kwargs: Any) -> dict[str, dict[str, int]]:
+        path = self._do("find", path)
+        return {name: {"size": len(self.files[name])} for name in self.files if name.startswith(f"{path}/")}
+
+
+class _Counted(io.BytesIO):
+    def read(self, size: int | None = -1) -> bytes:
+        part = super().read(size)
+        Faulty.reads += len(part)
+        return part
+
+
+@contextmanager
+def faulty():
+    """The file system, empty and without a fault."""
+    fsspec.register_implementation("faulty", Faulty, clobber=True)
+    try:
+        yield Faulty
+    finally:
+        Faulty.files.clear()
+        Faulty.calls.clear()
+        Faulty.fault, Faulty.reads = _nothing, 0
