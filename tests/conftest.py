@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
+
+# Tracing makes and keeps very many objects. By default the collector looks through them so often that it takes a tenth
+# of the time of all tests and more. What a test wants collected it collects itself.
+gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(autouse=True)

@@ -232,14 +232,12 @@ def test_recompute_refuses_a_thunder_that_it_does_not_know():
 
 def test_first_step_takes_a_step_apart(tmp_path):
     file = tmp_path / "first_step.json"
-    options = ("--model", "residual", "--layers", "1,3", "--backend", "eager", "--json", str(file))
+    options = ("--model", "residual", "--layers", "2", "--backend", "eager", "--json", str(file))
     done = script("first_step.py", *options)
     assert done.returncode == 0, done.stderr
     assert "remat" in done.stdout and "prologue" in done.stdout
     points = json.loads(file.read_text())["points"]
-    assert [(point["layers"], point["tracing"]) for point in points] == [
-        *((1, "own"), (1, "fast"), (3, "own"), (3, "fast"))
-    ]
+    assert [(point["layers"], point["tracing"]) for point in points] == [(2, "own"), (2, "fast")]
     for point in points:
         seconds = dict(point["seconds"])
         total = seconds.pop("total")
