@@ -109,11 +109,12 @@ def _turn(spec: PeerSpec, say: Callable[[str], None]) -> Turn | str:
     with TemporaryDirectory(prefix="fusioncache-peer-") as directory:
         caches = Path(directory)
         try:
-            cold = processes.call(WORKER, asdict(spec), caches=caches)
+            where: dict[str, Any] = {"caches": caches, "environment": PEERS[spec.peer].environment}
+            cold = processes.call(WORKER, asdict(spec), **where)
             say(f"{cold['seconds']['total']:.2f} s, {cold['verdict']}")
             warm = None
             if PEERS[spec.peer].keeps_cache:
-                warm = processes.call(WORKER, asdict(replace(spec, first_step_only=True)), caches=caches)
+                warm = processes.call(WORKER, asdict(replace(spec, first_step_only=True)), **where)
                 say(f"; warm {warm['seconds']['total']:.2f} s, {warm['verdict']}")
         except processes.ProcessFailed as failure:
             say(f"failed, {failure}\n{failure.log}\n")

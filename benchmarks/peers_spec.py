@@ -19,6 +19,7 @@ class Peer:
         kind: which compiler it is.
         variant: of the compiler: what makes it differ from the plain one.
         keeps_cache: whether it leaves something on disk that a second process finds, which is then measured warm.
+        enable: of nvFuser's options, by its environment variable.
         needs_nvfuser: whether it exists with that backend only.
         needs_blocks: whether it has something to do only in a model of transformer blocks.
     """
@@ -27,14 +28,21 @@ class Peer:
     kind: Literal["thunder", "torch.compile", "eager"]
     variant: Literal["", "lru", "fusioncache", "dedup", "nested"] = ""
     keeps_cache: bool = False
+    enable: str = ""
     needs_nvfuser: bool = False
     needs_blocks: bool = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of its processes."""
+        return {"NVFUSER_ENABLE": self.enable} if self.enable else {}
 
 
 _ALL = (
     Peer("thunder", "thunder"),
     Peer("thunder-lru", "thunder", "lru", needs_nvfuser=True),
-    Peer("fusioncache", "thunder", "fusioncache"),
+    Peer("thunder-lru-db", "thunder", "lru", keeps_cache=True, enable="kernel_db", needs_nvfuser=True),
+    Peer("fusioncache", "thunder", "fusioncache", keeps_cache=True),
     Peer("torch.compile", "torch.compile", keeps_cache=True),
     Peer("torch.compile-dedup", "torch.compile", "dedup", keeps_cache=True),
     Peer("torch.compile-nested", "torch.compile", "nested", keeps_cache=True, needs_blocks=True),

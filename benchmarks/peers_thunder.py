@@ -48,11 +48,13 @@ class Thunder:
         """Tracing is ``thunder.jit`` and what lies between the start of the first call and that of the prologue.
 
         So it holds Thunder's passes, the backward trace, and fusioncache's transform. Compiling is all calls of the
-        backend's compiler, each up to the end of its first execution.
+        backend's compiler, each up to the end of its first execution, and loading what an earlier process kept.
         """
         statistics = thunder.compile_stats(self._compiled)
         passes = (statistics.last_prologue_execution_start - statistics.last_trace_host_start) / 1e9
-        return Spent(self._jit_seconds + passes, self._counter.seconds + self._stats().compile_seconds)
+        stats = self._stats()
+        compiling = self._counter.seconds + stats.compile_seconds + stats.load_seconds
+        return Spent(self._jit_seconds + passes, compiling)
 
     def counts(self) -> Counts:
         units = self._counter.compiles + self._stats().compiles

@@ -7,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-_CACHES = ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+_CACHES = ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TMPDIR")
+"""Where compilers keep things. nvFuser's database of kernels is in the directory for temporary files."""
+
 _LINES_OF_LOG = 25
 
 
@@ -24,7 +28,9 @@ class ProcessFailed(Exception):
         self.log = log
 
 
-def call(module: str, argument: Any, *, caches: Path | None = None) -> Any:
+def call(
+    module: str, argument: Any, *, caches: Path | None = None, environment: Mapping[str, str] = MappingProxyType({})
+) -> Any:
     """What ``serve`` in this module's process answers to an argument. Both are JSON.
 
     Args:
@@ -32,17 +38,18 @@ def call(module: str, argument: Any, *, caches: Path | None = None) -> Any:
         argument: of its function.
         caches: where the cache directories are made, or found as the last process left them; not given: somewhere
             new that is removed afterwards.
+        environment: more variables for the process.
 
     Raises:
         ProcessFailed: if the process raised or died.
     """
     with TemporaryDirectory(prefix="fusioncache-benchmark-") as directory:
         answer, log = Path(directory, "answer.json"), Path(directory, "log")
-        environment = _environment(directory if caches is None else str(caches))
+        variables = {**environment_in(directory if caches is None else str(caches)), **environment}
         command = [sys.executable, "-m", module, json.dumps(argument), str(answer)]
         with log.open("wb") as output:
             code = subprocess.run(
-                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             ).returncode
         end = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:])
         if not answer.exists():
@@ -65,7 +72,8 @@ def serve(function: Any) -> None:
     answer.write_text(json.dumps({"value": value}))
 
 
-def _environment(directory: str) -> dict[str, str]:
+def environment_in(directory: str) -> dict[str, str]:
+    """The variables of a process whose caches are in this directory, which are made if they are not there."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     # Without it cuBLAS may pick its workspace, and so its order of summation, differently in each process.

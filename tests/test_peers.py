@@ -149,7 +149,7 @@ def test_a_digest_sees_each_bit_and_each_name():
 
 def run(monkeypatch: Any, answer: Callable[[PeerSpec], Any], names: str, **options: Any) -> Outcome:
     """The outcome for two numbers of layers, each process answered by a function of its spec."""
-    monkeypatch.setattr(processes, "call", lambda module, spec, caches: answer(PeerSpec(**spec)))
+    monkeypatch.setattr(processes, "call", lambda module, spec, **where: answer(PeerSpec(**spec)))
     plan = Plan(RESIDUAL, names.split(), [1, 2], **{"repeat": 1, "limit": 60, **options})
     return peers_run.run(plan, lambda text: None, lambda outcome: None)
 
@@ -186,10 +186,17 @@ def test_a_peer_that_fails_or_is_wrong_is_reported_and_the_others_still_run(monk
 
 
 def test_only_peers_that_keep_a_cache_have_warm_seconds(monkeypatch):
-    outcome = run(monkeypatch, lambda spec: said(0.25 if spec.first_step_only else 4.0), "torch.compile fusioncache")
-    (compiled, cached), _ = outcome.points[:2], outcome.points[2:]
+    outcome = run(monkeypatch, lambda spec: said(0.25 if spec.first_step_only else 4.0), "torch.compile thunder")
+    (compiled, plain), _ = outcome.points[:2], outcome.points[2:]
     assert compiled["seconds"]["cold"]["total"] == 4.0 and compiled["seconds"]["warm"]["total"] == 0.25
-    assert cached["seconds"]["warm"] is None
+    assert plain["seconds"]["warm"] is None
+
+
+def test_a_peer_has_its_own_variables_in_both_processes(monkeypatch):
+    seen = []
+    monkeypatch.setattr(processes, "call", lambda module, spec, **where: seen.append(where["environment"]) or said())
+    peers_run.run(Plan(RESIDUAL, ["thunder-lru-db", "thunder"], [1], 1, 60), lambda text: None, lambda outcome: None)
+    assert seen == [{"NVFUSER_ENABLE": "kernel_db"}, {"NVFUSER_ENABLE": "kernel_db"}, {}]
 
 
 def test_a_peer_over_the_limit_stops_and_says_so(monkeypatch):
@@ -227,7 +234,7 @@ def test_bits_are_compared_among_the_peers_that_have_a_digest(monkeypatch):
 
 def test_each_turn_is_saved(monkeypatch):
     saved: list[int] = []
-    monkeypatch.setattr(processes, "call", lambda module, spec, caches: said())
+    monkeypatch.setattr(processes, "call", lambda module, spec, **where: said())
     plan = Plan(RESIDUAL, ["thunder", "eager"], [1], repeat=1, limit=60)
     peers_run.run(plan, lambda text: None, lambda outcome: saved.append(len(outcome.points)))
     assert saved == [1, 2, 2]
@@ -240,7 +247,7 @@ def test_quartiles_are_those_of_the_values():
 
 def test_cache_directories_stay_where_they_are_asked_for(tmp_path):
     for _ in range(2):
-        environment = processes._environment(str(tmp_path))
+        environment = processes.environment_in(str(tmp_path))
         Path(environment["TORCHINDUCTOR_CACHE_DIR"], "kept").touch()
     assert Path(environment["TORCHINDUCTOR_CACHE_DIR"]).is_relative_to(tmp_path)
 
@@ -269,5 +276,6 @@ def test_peers_that_cannot_take_part_are_left_out_with_a_reason(monkeypatch):
     assert "thunder-lru" not in plan.peers and "torch.compile-nested" not in plan.peers
     assert notes == [
         "thunder-lru skipped: it needs nvFuser",
+        "thunder-lru-db skipped: it needs nvFuser",
         "torch.compile-nested skipped: the model has no blocks",
     ]

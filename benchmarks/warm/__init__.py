@@ -1,0 +1,1 @@
+"""What a second process finds, and what many processes at once compile."""

@@ -1,0 +1,121 @@
+"""What a second process finds of what the first one compiled, and what it still has to do.
+
+A training step with fusioncache, each time in a fresh process: a cold one with empty cache directories, then a warm one
+with those that it left. Ways: ``nothing`` is kept; ``kernel_db``, nvFuser's own database of kernels; ``store``,
+fusioncache's. ``--profile`` says where nvFuser's seconds go. All processes must compute the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import processes, report
+from benchmarks.hardware import look
+from benchmarks.options import Modes, NewFile
+from benchmarks.spec import MODELS, Spec
+from benchmarks.warm.profile import VARIABLE, stages
+from benchmarks.warm.spec import ONLY_NVFUSER, SECONDS, WAYS, Way
+
+SCHEMA = 1
+_WORKER = "benchmarks.warm.worker"
+
+
+@click.command(context_settings={"show_default": True}, help=__doc__)
+@click.option("--model", type=click.Choice(MODELS), default="llama")
+@click.option("--layers", type=click.IntRange(min=1), default=2)
+@click.option("--ways", type=Modes(tuple(WAYS)), default=tuple(WAYS), help="As in nothing,store.")
+@click.option("--backend", type=click.Choice(["auto", "nvfuser", "inductor"]), default="auto")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, help="Pairs of processes; the median counts.")
+@click.option("--steps", type=click.IntRange(min=0), default=10, help="Later steps to time, after as many untimed.")
+@click.option("--profile/--no-profile", default=False, help="One more process each, with nvFuser's own trace.")
+@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
+def main(
+    json_file: Path | None, ways: tuple[str, ...], repeat: int, profile: bool, model: str, layers: int, **options: Any
+) -> None:
+    here = look(options["backend"])
+    dtype = "bfloat16" if here["device"] == "cuda" and model == "llama" else "float32"
+    rest = here["backend"], here["device"], dtype, 10, options["steps"]
+    spec = Spec(model, layers, "cached", False, True, *rest)
+    chosen = [WAYS[name] for name in ways if name not in ONLY_NVFUSER or spec.backend == "nvfuser"]
+    try:
+        turns = [_turn(spec, way) for _ in range(repeat) for way in chosen]
+        profiles = [found for way in chosen for found in _profiled(spec, way)] if profile else []
+    except processes.ProcessFailed as failure:
+        raise click.ClickException(f"{failure}\n{failure.log}") from None
+    points = [point for way in chosen for point in _points(way, turns)]
+    result: dict[str, Any] = {"schema": SCHEMA, "environment": here["environment"] | {"options": asdict(spec)}}
+    result |= {"points": points, "equal": len({turn[kind]["digest"] for _, turn in turns for kind in turn}) == 1}
+    result["profile"] = profiles
+    if json_file:
+        json_file.write_text(json.dumps(result, indent=1) + "\n")
+    _print(result)
+    sys.exit(0 if result["equal"] else 1)
+
+
+def _turn(spec: Spec, way: Way) -> tuple[str, dict[str, Any]]:
+    """What a cold process says, and then a warm one."""
+    with TemporaryDirectory(prefix="fusioncache-warm-") as directory:
+        found = {}
+        for kind in ("cold", "warm") if way.keeps else ("cold",):
+            found[kind] = processes.call(_WORKER, asdict(spec), caches=Path(directory), environment=way.environment)
+            click.echo(f"{way.name}, {kind}: first step {found[kind]['seconds']['first_step']:.2f} s", err=True)
+    return way.name, found
+
+
+def _points(way: Way, turns: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    points = []
+    for kind in ("cold", "warm"):
+        found = [turn[kind] for name, turn in turns if name == way.name and kind in turn]
+        if found:
+            seconds = {part: median(one["seconds"][part] for one in found) for part in SECONDS}
+            points.append({"way": way.name, "process": kind, "seconds": seconds, "repeats": found})
+    return points
+
+
+def _profiled(spec: Spec, way: Way) -> list[dict[str, Any]]:
+    """Where nvFuser's seconds go in one more cold process, and in a warm one."""
+    found: list[dict[str, Any]] = []
+    if spec.backend != "nvfuser":
+        return found
+    with TemporaryDirectory(prefix="fusioncache-warm-") as directory:
+        for kind in ("cold", "warm") if way.keeps else ("cold",):
+            file = Path(directory, f"{kind}.json")
+            environment = {**way.environment, VARIABLE: str(file)}
+            processes.call(_WORKER, asdict(spec), caches=Path(directory), environment=environment)
+            found.append({"way": way.name, "process": kind, "seconds": stages(file) if file.exists() else {}})
+    return found
+
+
+def _print(result: dict[str, Any]) -> None:
+    out = report.console()
+    options = result["environment"]["options"]
+    title = f"a training step: {options['model']}, {options['layers']} layers, {options['dtype']}, {options['backend']}"
+    table = Table(title=title, box=SIMPLE_HEAD, caption="medians, seconds; the bits of all processes are compared")
+    for name in ("kept", "process", "first step", "compile", "load", "compiles", "loads", "later step, ms"):
+        table.add_column(name, justify="left" if name in ("kept", "process") else "right")
+    for point in result["points"]:
+        seconds, first = point["seconds"], point["repeats"][0]
+        later = "-" if first["step_ms"] is None else f"{median(one['step_ms'] for one in point['repeats']):.2f}"
+        times = (f"{seconds[part]:.3f}" for part in ("first_step", "compile", "load"))
+        table.add_row(point["way"], point["process"], *times, str(first["compiles"]), str(first["loads"]), later)
+    out.print(table)
+    out.print("all processes computed the same bits" if result["equal"] else "error: the processes' bits differ")
+    for found in result["profile"]:
+        parts = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in found["seconds"].items())
+        out.print(f"nvFuser, {found['way']}, {found['process']}: {parts or 'not called'}")
+
+
+if __name__ == "__main__":
+    main()
