@@ -12,9 +12,6 @@ from fusioncache.store.journal import Journal
 
 REMOTE_VARIABLE = "FUSIONCACHE_REMOTE"
 
-_failed: set[str] = set()
-"""URLs that this process does not ask any more."""
-
 
 class ReadThrough:
     """What lies behind a store.
@@ -27,9 +24,9 @@ class ReadThrough:
     def __init__(self, url: str, journal: Journal):
         from fusioncache.store.remote import Remote  # most stores have none
 
-        self._url = url
         self._remote = Remote(url)
         self._journal = journal
+        self._failed = False
 
     def find(self, key: Key, id_: str, disk: Disk | None, limit: int) -> tuple[Entry, dict[str, bytes]] | None:
         """The entry for this very key and its artifacts; None if the remote has none that can be used. Never raises.
@@ -46,7 +43,7 @@ class ReadThrough:
                 return disk.content(artifact) if disk else None
             return None
 
-        if self._url in _failed:
+        if self._failed:
             return None
         remote = self._remote
         try:
@@ -61,5 +58,5 @@ class ReadThrough:
         return None
 
     def _fail(self, message: str, id_: str) -> None:
-        _failed.add(self._url)
-        self._journal.bypass("the remote failed", f"{message}. This process does not ask it again", id_)
+        self._failed = True
+        self._journal.bypass("the remote failed", f"{message}. It is not asked again", id_)
