@@ -275,3 +275,19 @@ def test_one_cache_serves_two_gpus():
         results.append([tensor.cpu() for tensor in result])
     assert same(results[0], results[1])
     assert transforms[1].stats().misses == transforms[1].stats().compiles == 0
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("backend", ["nvfuser", "inductor", "eager"])
+def test_what_a_region_makes_itself_is_made_on_each_gpu(backend):
+    cache = fusioncache.Cache()
+    for number, device in enumerate(("cuda:1", "cuda:0", "cuda:1")):
+        x = torch.linspace(-1, 1, 12, device=device).reshape(3, 4)
+        transform = fusioncache.FusionCache(cache=cache, backend=backend)
+        options = {"executors": fusioncache.executors(), "transforms": [transform]}
+        compiled = thunder.jit(lambda x: torch.tanh(x) + torch.full((3, 4), 2.0, device=x.device) * x, **options)
+        result = compiled(x)
+        assert result.device == x.device
+        torch.testing.assert_close(result, torch.tanh(x) + 2 * x)
+        assert not transform.stats().bypasses
+        assert transform.stats().misses == (number == 0)

@@ -14,6 +14,7 @@ from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 
 import fusioncache
+from fusioncache.backends.bound_symbols import bind, has_fixed_gpu
 from fusioncache.ir import Bypass, Const, NumberType, Op, Ref, TensorType
 from fusioncache.trace.region import outputs_of, region_of
 
@@ -111,6 +112,29 @@ def test_the_device_type_counts_and_the_index_does_not():
     one, other = (fusion_of(prims.sin, (2, 3), device=f"cuda:{i}") for i in (0, 1))
     assert region_of(one) == region_of(other)
     assert region_of(one) != region_of(fusion_of(prims.sin, (2, 3)))
+
+
+def filled(device):
+    return lambda x: prims.add(x, prims.full((2, 3), 1.0, device=devices.Device(device), dtype=dtypes.float32))
+
+
+def test_a_tensor_made_where_the_inputs_are_is_made_there_on_each_gpu():
+    one, other = (region_of(fusion_of(filled(gpu), (2, 3), device=gpu)) for gpu in ("cuda:0", "cuda:1"))
+    assert one == other
+    assert dict(one.ops[0].kwargs)["device"] == Const("device", "cuda")
+    assert not has_fixed_gpu(one)
+    made = bind(one, gpu=3).bound_symbols[0]
+    assert made.kwargs["device"] is devices.Device("cuda:3")
+
+
+def test_a_tensor_made_elsewhere_keeps_its_device():
+    def build(x):
+        return prims.sin(x), prims.full((2, 3), 1.0, device=devices.Device("cuda:1"), dtype=dtypes.float32)
+
+    region = region_of(fusion_of(build, (2, 3), device="cuda:0"))
+    assert dict(region.ops[1].kwargs)["device"] == Const("device", "cuda:1")
+    assert has_fixed_gpu(region)
+    assert bind(region, gpu=3).bound_symbols[1].kwargs["device"] is devices.Device("cuda:1")
 
 
 def write(source, target):

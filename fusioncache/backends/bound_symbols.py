@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.literals import decode, thunder_dtype
+from fusioncache.backends.literals import decode, is_fixed, thunder_dtype
 from fusioncache.backends.symbols import symbol_named
 from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType, ValueType
 
@@ -21,8 +21,12 @@ class BoundGraph:
     outputs: tuple[Any, ...]
 
 
-def bind(graph: Graph) -> BoundGraph:
+def bind(graph: Graph, gpu: int = 0) -> BoundGraph:
     """Writes a graph with proxies of its own, named by their numbers.
+
+    Args:
+        graph: without parameters.
+        gpu: the number of the one that inputs lie on.
 
     Raises:
         KeyError: if this Thunder has no operation of that name.
@@ -35,7 +39,7 @@ def bind(graph: Graph) -> BoundGraph:
             proxies[number] = _proxy(f"i{number}", NumberType("int"), proxies)
         for number, type_ in enumerate(graph.inputs):
             proxies[number] = _proxy(f"t{number}", type_, proxies)
-        bound_symbols = tuple(_bind_op(op, first, proxies) for op, first in graph.results())
+        bound_symbols = tuple(_bind_op(op, first, proxies, gpu) for op, first in graph.results())
     inputs = tuple(proxies[number] for number in range(len(graph.inputs)))
     return BoundGraph(inputs, bound_symbols, tuple(proxies[number] for number in graph.outputs))
 
@@ -53,14 +57,24 @@ def _symbolic_sizes() -> Iterator[None]:
         yield
 
 
-def _bind_op(op: Op, first: int, proxies: dict[int, Any]) -> Any:
+def gpu_of(args: Sequence[Any]) -> int:
+    """The number of the GPU that arguments lie on; 0 if they lie on none."""
+    return next((arg.get_device() for arg in args if getattr(arg, "is_cuda", False)), 0)
+
+
+def has_fixed_gpu(graph: Graph) -> bool:
+    """Whether a graph names a GPU by its number, and so runs nowhere else."""
+    return any(map(is_fixed, (arg for op in graph.ops for arg in (*op.args, *(value for _, value in op.kwargs)))))
+
+
+def _bind_op(op: Op, first: int, proxies: dict[int, Any], gpu: int) -> Any:
     results = []
     for position, type_ in enumerate(op.outputs):
         result = None if type_ is None else _proxy(f"t{first + position}", type_, proxies)
         proxies[first + position] = result
         results.append(result)
-    args = [decode(arg, proxies.__getitem__) for arg in op.args]
-    kwargs = {name: decode(arg, proxies.__getitem__) for name, arg in op.kwargs}
+    args = [decode(arg, proxies.__getitem__, gpu) for arg in op.args]
+    kwargs = {name: decode(arg, proxies.__getitem__, gpu) for name, arg in op.kwargs}
     return symbol_named(op.name).bind(*args, output=results[0] if len(results) == 1 else tuple(results), **kwargs)
 
 

@@ -21,16 +21,18 @@ class Eager:
 
         return {"backend": "eager", "versions": f"torch {torch.__version__}"}
 
-    def layout(self, args: Sequence[Any]) -> None:
-        """Any layout will do."""
-        return None
+    def layout(self, args: Sequence[Any]) -> int:
+        """Any layout will do, on one GPU."""
+        from fusioncache.backends.bound_symbols import gpu_of
+
+        return gpu_of(args)
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
         """See ``Backend``."""
-        from fusioncache.backends.bound_symbols import bind
+        from fusioncache.backends.bound_symbols import bind, gpu_of
         from fusioncache.backends.torch_function import torch_function
 
-        bound = bind(graph)
+        bound = bind(graph, gpu_of(args))
         function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
         function(*args)  # what cannot run shows here
         return lambda args: function(*args)

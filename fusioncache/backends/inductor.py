@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fusioncache.backends.base import has_effects
 from fusioncache.ir import Graph
 
 if TYPE_CHECKING:
@@ -16,13 +17,16 @@ class Inductor:
 
     Args:
         mode: as for ``torch.compile``.
+
+    Attributes:
+        mode: the same.
     """
 
     name = "inductor"
     adder = None
 
     def __init__(self, mode: str | None = None):
-        self._mode = mode
+        self.mode = mode
 
     @property
     def keeper(self) -> InductorKeeper:
@@ -41,29 +45,46 @@ class Inductor:
         return {
             "backend": "inductor",
             "versions": f"torch {torch.__version__}",
-            "options": f"mode {self._mode}",
+            "options": f"mode {self.mode}",
             "architecture": architecture,
         }
 
     def layout(self, args: Sequence[Any]) -> Hashable:
-        """Sizes and strides: code is generated for these."""
-        return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
+        """The GPU, sizes and strides: code is generated for these."""
+        from fusioncache.backends.bound_symbols import gpu_of
+
+        return gpu_of(args), *((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """See ``Backend``."""
-        from fusioncache.backends.bound_symbols import bind
+        from fusioncache.backends.bound_symbols import bind, gpu_of
         from fusioncache.backends.torch_function import torch_function
 
-        bound = bind(graph)
-        function = inductor_function(torch_function(bound.bound_symbols, bound.inputs, bound.outputs), self._mode)
+        bound = bind(graph, gpu_of(args))
+        function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
+        function = inductor_function(function, self.mode, in_place=has_effects(graph))
         function(*args)  # compiles
         return lambda args: function(*args)
 
 
-def inductor_function(function: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:
-    """A function of torch operations, compiled at its first call, outside autograd and autocast."""
+def inductor_function(
+    function: Callable[..., Any], mode: str | None = None, *, in_place: bool = False
+) -> Callable[..., Any]:
+    """A function of torch operations, compiled at its first call, outside autograd and autocast.
+
+    Args:
+        function: takes tensors and numbers.
+        mode: as for ``torch.compile``.
+        in_place: whether it writes into its arguments, so that it must be given these very ones.
+    """
     import torch
     from thunder.executors.torchex import no_autocast
 
     # The context managers stay outside: inside, torch.compile would guard on the code that all regions share.
-    return torch.no_grad()(no_autocast(torch.compile(function, mode=mode, fullgraph=True)))
+    compiled = torch.no_grad()(no_autocast(torch.compile(function, mode=mode, fullgraph=True)))
+    return compiled if in_place else lambda *args: compiled(*map(_as_it_reads, args))
+
+
+def _as_it_reads(arg: Any) -> Any:
+    """A copy of a tensor that is to be negated or conjugated when it is read, which torch.compile forgets to do."""
+    return arg.resolve_conj().resolve_neg() if hasattr(arg, "resolve_neg") else arg

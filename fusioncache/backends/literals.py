@@ -7,6 +7,9 @@ from typing import Any
 
 from fusioncache.ir import Arg, Bypass, Const
 
+HERE = Const("device", "cuda")
+"""The GPU that the inputs lie on, whichever it is: the same region on another one is the same template."""
+
 _PYTHON_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
 
 
@@ -39,13 +42,26 @@ def encode(value: Any) -> Const:
     raise Bypass(f"literal of type {type(value).__name__}")
 
 
-def decode(arg: Arg, value_of: Callable[[int], Any]) -> Any:
-    """A constant as Thunder's literal, a value as ``value_of(index)``, a tuple as a tuple of these."""
+def is_fixed(arg: Arg) -> bool:
+    """Whether an argument names a GPU by its number."""
+    if isinstance(arg, tuple):
+        return any(map(is_fixed, arg))
+    return isinstance(arg, Const) and arg.kind == "device" and arg.text.startswith(f"{HERE.text}:")
+
+
+def decode(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
+    """A constant as Thunder's literal, a value as ``value_of(index)``, a tuple as a tuple of these.
+
+    Args:
+        arg: of an op.
+        value_of: gives the value with this index.
+        gpu: the number of the one that inputs lie on.
+    """
     import torch
     from thunder.core.devices import Device
 
     if isinstance(arg, tuple):
-        return tuple(decode(item, value_of) for item in arg)
+        return tuple(decode(item, value_of, gpu) for item in arg)
     if not isinstance(arg, Const):
         return value_of(arg.index)
     match arg.kind:
@@ -66,7 +82,7 @@ def decode(arg: Arg, value_of: Callable[[int], Any]) -> Any:
         case "torch.dtype":
             return getattr(torch, arg.text)
         case "device":
-            return Device(arg.text)
+            return Device(arg.text if arg != HERE else f"{arg.text}:{gpu}")
         case "type":
             return _PYTHON_TYPES[arg.text]
     raise ValueError(f"unknown kind of constant: {arg.kind}")

@@ -14,6 +14,10 @@ class NotKept(Exception):
     """Compiled code that cannot be loaded by another process. The message is the reason: a short phrase."""
 
 
+class NotKeptNow(NotKept):
+    """The same, for a reason that lies in this process and not in the code: another time it may be kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """A compiled function.
@@ -22,8 +26,10 @@ class Made:
         run: the function, ready.
         artifacts: what makes the same function in another process; None if nothing does.
         reason: why nothing does.
+        lasting: whether the same is true of another time, as far as is known.
     """
 
     run: Run
     artifacts: Mapping[str, bytes] | None
     reason: str | None
+    lasting: bool = True

@@ -86,9 +86,11 @@ class NvFuser:
             args: as for ``compile``.
             enable: options that are on while this compiles, and not when it runs.
         """
+        from fusioncache.backends.bound_symbols import has_fixed_gpu
+
         definition = define(graph, descriptors(args))
         options = {"_enable_options": self._enable, "_disable_options": self._disable}
-        device = definition._get_device_index(definition._selected_device)
+        device = definition._get_device_index(definition._selected_device) if has_fixed_gpu(graph) else None
         now = {**options, "_enable_options": [*self._enable, *enable]}
         definition.execute(list(args), device=device, **now)  # compiles
         execute = definition.fec.execute

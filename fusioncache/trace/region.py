@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fusioncache.backends.literals import encode
+from fusioncache.backends.literals import HERE, encode
 from fusioncache.backends.symbols import symbol_name
 from fusioncache.ir import Arg, Bypass, NumberType, Op, Ref, Region, TensorType, ValueType, operands, refs_in
 from fusioncache.template.vocabulary import EFFECTS, RANDOM
@@ -30,6 +30,7 @@ class _Reader:
     def __init__(self, fusion: Any):
         self.fusion = fusion
         self.number: dict[str, int] = {}
+        self.device = _only_device(fusion.flat_proxy_args)
 
     def read(self) -> Region:
         from thunder.core.proxies import Proxy
@@ -94,7 +95,7 @@ class _Reader:
             return Ref(self._known(arg))
         if isinstance(arg, (tuple, list)):
             return tuple(self._arg(item) for item in arg)
-        return encode(arg)
+        return HERE if arg is self.device else encode(arg)
 
     def _type(self, proxy: Any) -> ValueType:
         from thunder.core.proxies import NumberProxy, TensorProxy
@@ -112,6 +113,16 @@ class _Reader:
         if not isinstance(size, NumberProxy):
             return int(size)
         return 1 if size.value == 1 else Ref(self._known(size))
+
+
+def _only_device(proxies: Sequence[Any]) -> Any:
+    """The GPU that all tensors among the inputs lie on; None if there is no such one."""
+    from thunder.core.devices import DeviceType
+    from thunder.core.proxies import TensorProxy
+
+    found = {proxy.device for proxy in proxies if isinstance(proxy, TensorProxy)}
+    gpus = [device for device in found if device.devicetype is DeviceType.CUDA]
+    return gpus[0] if len(gpus) == 1 else None
 
 
 def _check_effects(ops: Sequence[Op], inputs: int) -> None:

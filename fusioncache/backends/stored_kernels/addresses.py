@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fusioncache.backends.made import NotKept
 from fusioncache.backends.stored_kernels.nodes import Filling, Kernel, Node, short
-from fusioncache.backends.stored_kernels.recipe import CUBIN, WORD, Fill, Launch, Pointer, Step
+from fusioncache.backends.stored_kernels.parts import CUBIN, WORD, Fill, Launch, Pointer, Step
 
 _LEAST_ADDRESS = 2**16
 

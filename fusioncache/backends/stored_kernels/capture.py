@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from fusioncache.backends.made import NotKept, Run
+from fusioncache.backends.made import NotKept, NotKeptNow, Run
 from fusioncache.backends.stored_kernels.addresses import Memory, Piece, regions, resolved
 from fusioncache.backends.stored_kernels.driver import Driver
 from fusioncache.backends.stored_kernels.nodes import Kernel, Node, read_graph
-from fusioncache.backends.stored_kernels.recipe import ITEM_BYTES, Again, Fresh, Input, Layout, Output, Recipe, View
+from fusioncache.backends.stored_kernels.parts import ITEM_BYTES, Again, Fresh, Input, Layout, Output, View
+from fusioncache.backends.stored_kernels.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +95,27 @@ def layout_of(tensor: Any) -> Layout:
 def _recorded() -> Iterator[None]:
     """Has torch take note of what is allocated."""
     if torch._C._cuda_isHistoryEnabled():
-        raise NotKept("torch's memory history is in use")
+        raise NotKeptNow("torch's memory history is in use")
     torch.cuda.memory._record_memory_history("all", context=None, stacks="python", clear_history=True)
     try:
         yield
     finally:
         torch.cuda.memory._record_memory_history(None)
+
+
+@contextmanager
+def _left_uninitialized() -> Iterator[None]:
+    """Has torch leave new memory as it is where deterministic algorithms are asked for.
+
+    It would be filled by a kernel of torch's own otherwise, which is only there to show what is read before it is
+    written. Nothing is: whether the run computes the same from other memory is tried before it is kept.
+    """
+    before = torch.utils.deterministic.fill_uninitialized_memory
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = before
 
 
 def _allocated(device: int) -> list[dict[str, Any]]:
@@ -114,7 +130,8 @@ def _captured(driver: Driver, run: Run, args: Sequence[Any]) -> _Run:
     with torch.cuda.stream(side):
         graph.capture_begin(capture_error_mode="thread_local")
         try:
-            outputs = run(args)
+            with _left_uninitialized():
+                outputs = run(args)
         finally:
             graph.capture_end()
     nodes = read_graph(driver, graph.raw_cuda_graph())

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fusioncache.backends.stored_kernels.recipe import (
-    VERSION,
+from fusioncache.backends.stored_kernels.parts import (
     Again,
     Fill,
     Fresh,
@@ -16,10 +15,10 @@ from fusioncache.backends.stored_kernels.recipe import (
     Layout,
     Output,
     Pointer,
-    Recipe,
     Step,
     View,
 )
+from fusioncache.backends.stored_kernels.recipe import VERSION, Recipe
 
 
 def encoded(recipe: Recipe) -> bytes:

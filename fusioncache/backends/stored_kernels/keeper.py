@@ -12,11 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.made import Made, NotKept, Run
+from fusioncache.backends.base import has_effects
+from fusioncache.backends.made import Made, NotKept, NotKeptNow, Run
 from fusioncache.backends.stored_kernels.codec import decoded, encoded
 from fusioncache.backends.stored_kernels.kernel_db import OPTION, kernel_database, read_cubin
-from fusioncache.backends.stored_kernels.recipe import CUBIN, VERSION, Launch
-from fusioncache.ir import Graph, NumberType
+from fusioncache.backends.stored_kernels.parts import CUBIN, Launch
+from fusioncache.backends.stored_kernels.recipe import VERSION
+from fusioncache.backends.stored_kernels.unfit import device_kinds, refuse_unfit
+from fusioncache.ir import Graph
 
 if TYPE_CHECKING:
     from fusioncache.backends.nvfuser import Compiled, NvFuser
@@ -27,7 +30,6 @@ logger = logging.getLogger("fusioncache")
 RECIPE = "recipe"
 
 _DESCRIPTORS, _RANDOM_CODE = "TensorMap", "philox"
-_RANDOM = ("uniform", "random", "philox", "multinomial", "rng")
 
 
 class NvFuserKeeper:
@@ -42,13 +44,9 @@ class NvFuserKeeper:
 
     def environment(self) -> Mapping[str, str]:
         """What kept kernels depend on: the device, for which they are scheduled; the driver; the recipe's format."""
-        import torch
-
         from fusioncache.backends.stored_kernels.driver import driver
 
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        device = f"{properties.name}, {properties.multi_processor_count} SMs, {properties.major}.{properties.minor}"
-        return {"device": device, "driver": str(driver().version()), "recipe": str(VERSION)}
+        return {"device": "\n".join(device_kinds()), "driver": str(driver().version()), "recipe": str(VERSION)}
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Made:
         """The function that nvFuser compiles, and what launches the same kernels in another process.
@@ -56,18 +54,19 @@ class NvFuserKeeper:
         Raises:
             Whatever nvFuser raises.
         """
-        reason = unfit(graph, args)
-        if reason is not None:
-            return Made(self._nvfuser.compile(graph, args), None, reason)
+        try:
+            refuse_unfit(graph, args)
+        except NotKept as refusal:
+            return _refused(self._nvfuser.compile(graph, args), refusal)
         database, options = kernel_database(), self._nvfuser.options
         compiled = database.compiling(options, lambda: self._nvfuser.compiled(graph, args, (OPTION,)))
         try:
             return Made(compiled.run, self._artifacts(graph, compiled, args), None)
         except NotKept as refusal:
-            return Made(compiled.run, None, str(refusal))
+            return _refused(compiled.run, refusal)
         except Exception as error:  # nvFuser's own function works, whatever this is
             logger.info("a program is not kept", exc_info=error)
-            return Made(compiled.run, None, f"keeping failed: {type(error).__name__}")
+            return Made(compiled.run, None, f"keeping failed: {type(error).__name__}", lasting=False)
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
         """The function that was kept, loaded on the arguments' device.
@@ -78,7 +77,8 @@ class NvFuserKeeper:
         import torch
 
         from fusioncache.backends.stored_kernels.driver import DriverError, driver
-        from fusioncache.backends.stored_kernels.launch import Launcher, fits
+        from fusioncache.backends.stored_kernels.fitting import fits
+        from fusioncache.backends.stored_kernels.launch import Launcher
 
         if RECIPE not in artifacts:
             raise ValueError("artifacts without a recipe")
@@ -103,10 +103,10 @@ class NvFuserKeeper:
 
         device = args[0].get_device()
         if compiled.device not in (None, device):
-            raise NotKept("a program that is written for another device")
+            raise NotKeptNow("a program that is written for another device")
         with torch.cuda.device(device), torch.no_grad():
             if torch.cuda.is_current_stream_capturing():
-                raise NotKept("a CUDA graph is being captured")
+                raise NotKeptNow("a CUDA graph is being captured")
             mine, others = [copied(arg) for arg in args], [rolled(arg) for arg in args]
             compiled.run(mine)  # so that nothing is left to prepare for tensors that lie as these do
             captured = capture(driver(), compiled.run, mine, others)
@@ -141,31 +141,17 @@ class NvFuserKeeper:
         return [read_cubin(row) for row in database.rows(names, code, self._nvfuser.options)] if names or code else []
 
 
-def unfit(graph: Graph, args: Sequence[Any]) -> str | None:
-    """Why nothing of this program can be kept, if that is known before it is compiled."""
-    import torch
-
-    if any(isinstance(type_, NumberType) for type_ in graph.inputs):
-        return "a number among the inputs"
-    if graph.sizes:
-        return "symbolic sizes"
-    if any(word in op.name for op in graph.ops for word in _RANDOM):
-        return "random numbers"
-    if not args:
-        return "no inputs"
-    if not all(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args):
-        return "an input that is no CUDA tensor"
-    if len({arg.get_device() for arg in args}) > 1:
-        return "inputs on several devices"
-    if not all(arg.layout == torch.strided and type(arg.data) is torch.Tensor for arg in args):
-        return "an input that is no plain tensor"
-    if any(arg.is_conj() or arg.is_neg() for arg in args):
-        return "an input that is to be conjugated or negated when it is read"
-    return None
+def _refused(run: Run, refusal: NotKept) -> Made:
+    return Made(run, None, str(refusal), lasting=not isinstance(refusal, NotKeptNow))
 
 
 class _Compiling:
-    """Computes what a recipe is not for: compiled by nvFuser when it is first needed."""
+    """Computes what a recipe is not for: compiled by nvFuser when it is first needed.
+
+    Args:
+        nvfuser: compiles.
+        graph: what to compute.
+    """
 
     def __init__(self, nvfuser: NvFuser, graph: Graph):
         self._nvfuser = nvfuser
@@ -176,5 +162,11 @@ class _Compiling:
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
         with self._lock:
             if self._run is None:
-                self._run = self._nvfuser.compiled(self._graph, args).run
+                self._run = self._nvfuser.compiled(self._graph, self._spared(args)).run
         return self._run(args)
+
+    def _spared(self, args: Sequence[Any]) -> Sequence[Any]:
+        """What to compile with, which runs it once: copies, where it writes into its arguments."""
+        from fusioncache.backends.stored_kernels.tensors import copied
+
+        return [copied(arg) for arg in args] if has_effects(self._graph) else args

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fusioncache.backends.made import NotKept
+from fusioncache.backends.made import NotKept, NotKeptNow
 
 OPTION = "kernel_db"
 """nvFuser's option that makes it use its database."""
@@ -93,7 +93,7 @@ class KernelDatabase:
         """
         with self._lock:
             if not self._opened or self._process != os.getpid():
-                raise NotKept("nvFuser's kernel database was opened by somebody else")
+                raise NotKeptNow("nvFuser's kernel database was opened by somebody else")
             return matching(self._rows, names, code, options)
 
     @contextmanager
@@ -144,10 +144,10 @@ def matching(
     for name in names:
         rows = [row for row in known.get(name, ()) if row.code in code]
         if len(rows) != 1:
-            raise NotKept(f"{len(rows)} rows of nvFuser's kernel database for one kernel")
+            raise NotKeptNow(f"{len(rows)} rows of nvFuser's kernel database for one kernel")
         if rows[0].options != options:
             # The database goes by code alone, so that what was compiled with these options is not in it.
-            raise NotKept("a kernel that is known with other options of nvFuser")
+            raise NotKeptNow("a kernel that is known with other options of nvFuser")
         found.append(rows[0])
     in_order = sorted(found, key=lambda row: code.index(row.code))
     if "\n".join(row.code for row in in_order) != code:

@@ -8,7 +8,8 @@ from ctypes import byref, c_void_p
 from typing import Any
 
 from fusioncache.backends.stored_kernels.driver import NO_CONTEXT, DriverError
-from fusioncache.backends.stored_kernels.recipe import WORD, Fill, Launch, Recipe
+from fusioncache.backends.stored_kernels.parts import WORD, Fill, Launch
+from fusioncache.backends.stored_kernels.recipe import Recipe
 from fusioncache.backends.stored_kernels.structures import COOPERATIVE, Attribute, LaunchConfig
 
 _ALIGNED = 64

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.made import NotKept
-from fusioncache.backends.stored_kernels.recipe import WORD
+from fusioncache.backends.stored_kernels.parts import WORD
 from fusioncache.backends.stored_kernels.structures import CLUSTER, COOPERATIVE, KernelNode
 
 _KERNEL, _MEMSET = 0, 2

@@ -11,7 +11,8 @@ from fusioncache.backends.made import NotKept, Run
 from fusioncache.backends.stored_kernels.capture import Captured
 from fusioncache.backends.stored_kernels.codec import decoded
 from fusioncache.backends.stored_kernels.driver import Driver
-from fusioncache.backends.stored_kernels.launch import Launcher, fits
+from fusioncache.backends.stored_kernels.fitting import fits
+from fusioncache.backends.stored_kernels.launch import Launcher
 from fusioncache.backends.stored_kernels.nodes import short
 from fusioncache.backends.stored_kernels.tensors import copied, equal_bits
 

@@ -1,0 +1,15 @@
+"""TorchInductor's code as bytes that another process can load.
+
+What TorchInductor makes of a graph on the CPU is one shared library a kernel and a Python function, the wrapper, that
+allocates and calls them. Both are kept: the libraries as they are, the wrapper as text. Loading neither compiles nor
+unpickles; it needs a few functions of torch's C extension and no module of TorchInductor.
+
+The text is one of a small language: allocations, views, kernel calls. It is checked when it is kept and again when it
+is loaded, so that a wrapper that does anything else is never kept. That is no protection against an attacker: kernels
+are machine code, and whoever can write them can do anything. Load only what is trusted as much as the program itself.
+"""
+
+from fusioncache.backends.inductor_package.keeper import InductorKeeper
+from fusioncache.backends.inductor_package.signature import FORMAT
+
+__all__ = ["FORMAT", "InductorKeeper"]
