@@ -14,6 +14,7 @@ from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 
 import fusioncache
+from fusioncache.backends import bound_symbols
 from fusioncache.backends.bound_symbols import bind, has_fixed_gpu
 from fusioncache.ir import Bypass, Const, NumberType, Op, Ref, TensorType
 from fusioncache.trace.region import outputs_of, region_of
@@ -125,6 +126,21 @@ def test_a_tensor_made_where_the_inputs_are_is_made_there_on_each_gpu():
     assert not has_fixed_gpu(one)
     made = bind(one, gpu=3).bound_symbols[0]
     assert made.kwargs["device"] is devices.Device("cuda:3")
+
+
+def test_nothing_is_no_device():
+    region = region_of(fusion_of(lambda x: prims.linear(x, x, None), (3, 3)))
+    assert region.ops[0].args[2] == Const("none", "None")
+
+
+def test_a_function_is_made_for_each_gpu_only_where_it_makes_tensors(monkeypatch):
+    monkeypatch.setattr(bound_symbols, "_gpu_of", lambda args: args[0])
+    makes, other = (region_of(fusion_of(build, (2, 3), device="cuda:0")) for build in (filled("cuda:0"), prims.sin))
+    for region, expected in ((makes, [1, 0]), (other, [1])):
+        made = []
+        run = bound_symbols.on_each_gpu(region, [1], lambda gpu, made=made: made.append(gpu) or (lambda arg: arg))
+        assert [run([gpu]) for gpu in (1, 0, 1)] == [1, 0, 1]
+        assert made == expected
 
 
 def test_a_tensor_made_elsewhere_keeps_its_device():

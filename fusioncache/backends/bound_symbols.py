@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.literals import decode, is_fixed, thunder_dtype
+from fusioncache.backends.literals import decode, is_fixed, is_here, thunder_dtype
 from fusioncache.backends.symbols import symbol_named
 from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType, ValueType
 
@@ -57,14 +57,41 @@ def _symbolic_sizes() -> Iterator[None]:
         yield
 
 
-def gpu_of(args: Sequence[Any]) -> int:
+def has_fixed_gpu(graph: Graph) -> bool:
+    """Whether a graph names a GPU by its number, and so runs nowhere else."""
+    return any(map(is_fixed, _literals(graph)))
+
+
+def on_each_gpu(
+    graph: Graph, args: Sequence[Any], made: Callable[[int], Callable[..., Any]]
+) -> Callable[[Sequence[Any]], Any]:
+    """A function of the arguments as one sequence, made anew for each GPU if the graph makes tensors on it.
+
+    Args:
+        graph: what to compute.
+        args: the first ones.
+        made: takes the number of a GPU, and makes a function of single arguments.
+    """
+    if not any(map(is_here, _literals(graph))):
+        function = made(_gpu_of(args))
+        return lambda args: function(*args)
+    functions: dict[int, Callable[..., Any]] = {}
+
+    def run(args: Sequence[Any]) -> Any:
+        gpu = _gpu_of(args)
+        function = functions.get(gpu) or functions.setdefault(gpu, made(gpu))
+        return function(*args)
+
+    return run
+
+
+def _gpu_of(args: Sequence[Any]) -> int:
     """The number of the GPU that arguments lie on; 0 if they lie on none."""
     return next((arg.get_device() for arg in args if getattr(arg, "is_cuda", False)), 0)
 
 
-def has_fixed_gpu(graph: Graph) -> bool:
-    """Whether a graph names a GPU by its number, and so runs nowhere else."""
-    return any(map(is_fixed, (arg for op in graph.ops for arg in (*op.args, *(value for _, value in op.kwargs)))))
+def _literals(graph: Graph) -> Iterator[Any]:
+    return (arg for op in graph.ops for arg in (*op.args, *(value for _, value in op.kwargs)))
 
 
 def _bind_op(op: Op, first: int, proxies: dict[int, Any], gpu: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.ir import Graph
@@ -21,18 +21,19 @@ class Eager:
 
         return {"backend": "eager", "versions": f"torch {torch.__version__}"}
 
-    def layout(self, args: Sequence[Any]) -> int:
-        """Any layout will do, on one GPU."""
-        from fusioncache.backends.bound_symbols import gpu_of
-
-        return gpu_of(args)
+    def layout(self, args: Sequence[Any]) -> None:
+        """Any layout will do."""
+        return None
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
         """See ``Backend``."""
-        from fusioncache.backends.bound_symbols import bind, gpu_of
+        from fusioncache.backends.bound_symbols import bind, on_each_gpu
         from fusioncache.backends.torch_function import torch_function
 
-        bound = bind(graph, gpu_of(args))
-        function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-        function(*args)  # what cannot run shows here
-        return lambda args: function(*args)
+        def made(gpu: int) -> Callable[..., Any]:
+            bound = bind(graph, gpu)
+            return torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
+
+        run = on_each_gpu(graph, args, made)
+        run(args)  # what cannot run shows here
+        return run

@@ -50,21 +50,22 @@ class Inductor:
         }
 
     def layout(self, args: Sequence[Any]) -> Hashable:
-        """The GPU, sizes and strides: code is generated for these."""
-        from fusioncache.backends.bound_symbols import gpu_of
-
-        return gpu_of(args), *((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
+        """Sizes and strides: code is generated for these."""
+        return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """See ``Backend``."""
-        from fusioncache.backends.bound_symbols import bind, gpu_of
+        from fusioncache.backends.bound_symbols import bind, on_each_gpu
         from fusioncache.backends.torch_function import torch_function
 
-        bound = bind(graph, gpu_of(args))
-        function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-        function = inductor_function(function, self.mode, in_place=has_effects(graph))
-        function(*args)  # compiles
-        return lambda args: function(*args)
+        def made(gpu: int) -> Callable[..., Any]:
+            bound = bind(graph, gpu)
+            function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
+            return inductor_function(function, self.mode, in_place=has_effects(graph))
+
+        run = on_each_gpu(graph, args, made)
+        run(args)  # compiles
+        return run
 
 
 def inductor_function(

@@ -42,11 +42,16 @@ def encode(value: Any) -> Const:
     raise Bypass(f"literal of type {type(value).__name__}")
 
 
+def is_here(arg: Arg) -> bool:
+    """Whether an argument names the GPU that the inputs lie on."""
+    return any(map(is_here, arg)) if isinstance(arg, tuple) else arg == HERE
+
+
 def is_fixed(arg: Arg) -> bool:
     """Whether an argument names a GPU by its number."""
     if isinstance(arg, tuple):
         return any(map(is_fixed, arg))
-    return isinstance(arg, Const) and arg.kind == "device" and arg.text.startswith(f"{HERE.text}:")
+    return isinstance(arg, Const) and arg.kind == HERE.kind and arg.text.startswith(f"{HERE.text}:")
 
 
 def decode(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:

@@ -95,7 +95,7 @@ class _Reader:
             return Ref(self._known(arg))
         if isinstance(arg, (tuple, list)):
             return tuple(self._arg(item) for item in arg)
-        return HERE if arg is self.device else encode(arg)
+        return HERE if arg is not None and arg is self.device else encode(arg)
 
     def _type(self, proxy: Any) -> ValueType:
         from thunder.core.proxies import NumberProxy, TensorProxy
