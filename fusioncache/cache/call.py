@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class TemplateCall:
         self._fallbacks: dict[Arities, Fallback] = {}
         self._originals: dict[Arities, Original | None] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
-        self.entry = make_entry(template.graph, takes_arities=self.takes_arities, prepare=self._prepare)
+        self.entry = make_entry(template.graph, takes_arities=self.takes_arities, begin=self._begin)
         self.entry.__name__ = self.entry.__qualname__ = template.name
         self.entry.name = template.name  # type: ignore[attr-defined]  # where thunder.examine's users look for it
 
@@ -98,11 +99,18 @@ class TemplateCall:
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
         return [self._program(graph, None) for graph in [*graphs, folded.core.graph] if graph is not None]
 
-    def _prepare(self, args: Sequence[Any], arities: Arities | None) -> Run:
-        import torch
-
+    def _begin(self, args: Sequence[Any], arities: Arities | None) -> tuple[Run, Sequence[Any]]:
         if arities is None:
             arities = (len(args) - len(self.template.graph.inputs),) if self._chains else ()
+        run = self._prepare(args, arities)
+        start = time.perf_counter()
+        results = run(args)
+        self._ledger.records.spent("first_execution", time.perf_counter() - start)
+        return run, results
+
+    def _prepare(self, args: Sequence[Any], arities: Arities) -> Run:
+        import torch
+
         try:
             return self._inlined(args, arities) if self._plans[arities] is Plan.INLINE else self._folded(args, arities)
         except torch.OutOfMemoryError:
@@ -118,7 +126,7 @@ class TemplateCall:
 
     def _folded(self, args: Sequence[Any], arities: Arities) -> Run:
         folded = fold(self.template.graph, arities)
-        adders = [self._adder(chain, args) for chain in folded.chains]
+        adders = [self._adder(chain, args, arities) for chain in folded.chains]
         core, inputs = folded.core, len(self.template.graph.inputs)
         compute = self._launcher(core.graph) if core.graph is not None else None
 
@@ -131,10 +139,11 @@ class TemplateCall:
         run(args)
         return run
 
-    def _adder(self, chain: ChainFolds, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    def _adder(self, chain: ChainFolds, args: Sequence[Any], arities: Arities) -> Callable[[Sequence[Any]], Any]:
         folds, own = self._folds(chain), self._own_sum(chain, args)
         if own is None:
             return folds
+        self._learned(arities, plan="one launch")
         # Compiles them. They are wanted at the latest when a CUDA graph is captured, and then it would be too late.
         folds(args)
         head, start, stop = chain.head, chain.terms.start, chain.terms.stop
@@ -147,6 +156,7 @@ class TemplateCall:
                     total = sum_(args[head], args[start:stop])
                 except Exception as error:
                     self._fold_instead(error)
+                    self._learned(arities, plan=Plan.FOLD.value)
                     own = None
             return folds(args) if total is None else total
 
@@ -192,13 +202,18 @@ class TemplateCall:
     def _fall_back(self, arities: Arities, error: Exception) -> Run:
         name = self.template.name
         logger.info("compiling %s failed", name, exc_info=error)
-        if self._ledger.bypass(f"compile failed: {type(error).__name__}", seen=True):
+        reason = f"compile failed: {type(error).__name__}"
+        self._learned(arities, reason=reason)
+        if self._ledger.bypass(reason, seen=True):
             warnings.warn(
                 f"fusioncache: {name} could not be compiled and runs as Thunder made it: {error}",
                 RuntimeWarning,
                 stacklevel=2,
             )
         return self._fallbacks[arities]
+
+    def _learned(self, arities: Arities, **fields: str) -> None:
+        self._ledger.records.learned(self.template.key.digest, arities, **fields)
 
     def _compiled(self, seconds: float, *, loaded: bool = False) -> None:
         (self._ledger.loaded if loaded else self._ledger.compiled)(self.template, seconds)

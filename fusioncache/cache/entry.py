@@ -13,19 +13,19 @@ from fusioncache.ir import Graph, NumberType, TensorType
 
 _MOST_LAYOUTS = 1024
 
-Prepare = Callable[[Sequence[Any], tuple[int, ...] | None], Run]
-"""The function for arguments of a new layout. Takes the arities too, where the call has them."""
+Begin = Callable[[Sequence[Any], tuple[int, ...] | None], tuple[Run, Sequence[Any]]]
+"""The function for arguments of a new layout, and what it returns for these. Takes the arities, where there are any."""
 
 Entry = Callable[..., Sequence[Any]]
 
 
-def make_entry(graph: Graph, *, takes_arities: bool, prepare: Prepare) -> Entry:
-    """A function that takes a template's arguments, finds or prepares what fits their layout, and runs it."""
+def make_entry(graph: Graph, *, takes_arities: bool, begin: Begin) -> Entry:
+    """A function that takes a template's arguments, finds what fits their layout or begins with it, and runs it."""
     if takes_arities or graph.sizes or any(isinstance(type_, NumberType) for type_ in graph.inputs):
-        return _entry_by_all(graph, takes_arities, prepare)
+        return _entry_by_all(graph, takes_arities, begin)
     if all(_strides_follow_from_contiguity(type_) for type_ in graph.inputs):
-        return _entry_by_contiguity(prepare)
-    return _entry_by_strides(prepare)
+        return _entry_by_contiguity(begin)
+    return _entry_by_strides(begin)
 
 
 def _strides_follow_from_contiguity(type_: Any) -> bool:
@@ -33,7 +33,7 @@ def _strides_follow_from_contiguity(type_: Any) -> bool:
     return isinstance(type_, TensorType) and all(isinstance(size, int) and size > 1 for size in type_.shape)
 
 
-def _entry_by_contiguity(prepare: Prepare) -> Entry:
+def _entry_by_contiguity(begin: Begin) -> Entry:
     """Asks whether all tensors are contiguous, which costs half as much as their strides."""
     import torch
 
@@ -45,16 +45,17 @@ def _entry_by_contiguity(prepare: Prepare) -> Entry:
         if all(map(is_contiguous, args)):
             run = contiguous.get(len(args))
             if run is None:
-                run = contiguous[len(args)] = prepare(args, None)
+                contiguous[len(args)], results = begin(args, None)
+                return results
             return run(args)
         layout = tuple(map(stride, args))
         run = runs.get(layout)
-        return (run or _remember(runs, layout, prepare(args, None)))(args)
+        return run(args) if run else _remember(runs, layout, begin(args, None))
 
     return entry
 
 
-def _entry_by_strides(prepare: Prepare) -> Entry:
+def _entry_by_strides(begin: Begin) -> Entry:
     import torch
 
     stride = torch.Tensor.stride
@@ -63,12 +64,12 @@ def _entry_by_strides(prepare: Prepare) -> Entry:
     def entry(*args: Any) -> Sequence[Any]:
         layout = tuple(map(stride, args))
         run = runs.get(layout)
-        return (run or _remember(runs, layout, prepare(args, None)))(args)
+        return run(args) if run else _remember(runs, layout, begin(args, None))
 
     return entry
 
 
-def _entry_by_all(graph: Graph, takes_arities: bool, prepare: Prepare) -> Entry:
+def _entry_by_all(graph: Graph, takes_arities: bool, begin: Begin) -> Entry:
     """For symbolic sizes, numbers among the inputs (they come first), and arities in front of these."""
     import torch
 
@@ -81,13 +82,13 @@ def _entry_by_all(graph: Graph, takes_arities: bool, prepare: Prepare) -> Entry:
         tensors = args[numbers:]
         layout = (arities, *map(stride, tensors), *map(size, tensors))
         run = runs.get(layout)
-        return (run or _remember(runs, layout, prepare(args, arities)))(args)
+        return run(args) if run else _remember(runs, layout, begin(args, arities))
 
     return entry
 
 
-def _remember(runs: dict[Any, Run], layout: Any, run: Run) -> Run:
+def _remember(runs: dict[Any, Run], layout: Any, begun: tuple[Run, Sequence[Any]]) -> Sequence[Any]:
     if len(runs) >= _MOST_LAYOUTS:
         runs.clear()
-    runs[layout] = run
-    return run
+    runs[layout], results = begun
+    return results

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from types import MappingProxyType
 
-from fusioncache.cache.stats import Stats, TemplateStats
+from fusioncache.cache.facts import CompileRecord, Phases
+from fusioncache.cache.records import Records
+from fusioncache.cache.stats import AllTemplates, Stats, TemplateStats
 from fusioncache.ir import Template
 
 
@@ -36,16 +39,21 @@ class _Account:
 
 
 class Ledger:
-    """The running counts behind ``Stats``. Every event is also entered in ``parent``, if there is one."""
+    """The running counts behind ``Stats``. Every event is also entered in ``parent``, if there is one.
+
+    Attributes:
+        records: what happened one by one; the parent's, if there is one.
+    """
 
     def __init__(self, parent: Ledger | None = None):
         self._parent = parent
+        self.records: Records = parent.records if parent else Records()
         self._lock = threading.Lock()
         self._accounts: dict[str, _Account] = {}
         self._bypasses: Counter[str] = Counter()
         self._unkept: Counter[str] = Counter()
         self._untouched = 0
-        self._canonicalize_seconds = 0.0
+        self._canonicalize_seconds = self._plan_seconds = 0.0
 
     def region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
         """A region was found to have this template."""
@@ -83,6 +91,8 @@ class Ledger:
             account.compile_seconds += seconds
         if self._parent:
             self._parent.compiled(template, seconds)
+        else:
+            self._record(template, seconds, loaded=False)
 
     def loaded(self, template: Template, seconds: float) -> None:
         """Something was loaded from the store for this template."""
@@ -92,6 +102,8 @@ class Ledger:
             account.load_seconds += seconds
         if self._parent:
             self._parent.loaded(template, seconds)
+        else:
+            self._record(template, seconds, loaded=True)
 
     def unkept(self, reason: str) -> None:
         """What was compiled could not be stored."""
@@ -100,8 +112,15 @@ class Ledger:
         if self._parent:
             self._parent.unkept(reason)
 
+    def planned(self, seconds: float) -> None:
+        """Of the seconds that ``canonicalized`` is told: these were for a trace's streams."""
+        with self._lock:
+            self._plan_seconds += seconds
+        if self._parent:
+            self._parent.planned(seconds)
+
     def canonicalized(self, seconds: float) -> None:
-        """A trace's regions were turned into templates."""
+        """A trace's streams were planned and its regions turned into templates."""
         with self._lock:
             self._canonicalize_seconds += seconds
         if self._parent:
@@ -130,7 +149,24 @@ class Ledger:
     def templates(self) -> tuple[TemplateStats, ...]:
         """Each template's counts now, in the order in which they were first seen."""
         with self._lock:
-            return tuple(account.frozen() for account in self._accounts.values())
+            return AllTemplates(account.frozen() for account in self._accounts.values())
+
+    def phases(self) -> Phases:
+        """Where the seconds went, up to now."""
+        stats = self.stats()
+        with self._lock:
+            planning = self._plan_seconds
+        return Phases(
+            planning=planning,
+            canonicalizing=max(stats.canonicalize_seconds - planning, 0.0),
+            compiling=stats.compile_seconds,
+            loading=stats.load_seconds,
+            **self.records.seconds(),
+        )
+
+    def _record(self, template: Template, seconds: float, *, loaded: bool) -> None:
+        digest = template.key.digest
+        self.records.compiled(CompileRecord(digest, loaded, time.time() - seconds, seconds))
 
     def _account(self, template: Template) -> _Account:
         return self._accounts.setdefault(template.key.digest, _Account(template))

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
+from fusioncache.cache.facts import ChoiceRecord, CompileRecord, Phases, RegionRecord
 from fusioncache.cache.stats import Stats, TemplateStats
+from fusioncache.cache.tables import (
+    SCHEMA_VERSION,
+    choice_of,
+    compile_of,
+    phases_of,
+    region_of,
+    stats_of,
+    template_of,
+)
 
 DIRECTORY_VARIABLE = "FUSIONCACHE_DIR"
-SCHEMA_VERSION = 2
 LOCK_SECONDS = 10.0
 """How long a process waits while another one writes."""
-
-TABLES = (
-    """CREATE TABLE runs (
-    id TEXT PRIMARY KEY, started REAL NOT NULL, updated REAL NOT NULL, pid INTEGER NOT NULL, command TEXT NOT NULL,
-    regions INTEGER NOT NULL, templates INTEGER NOT NULL, hits INTEGER NOT NULL, misses INTEGER NOT NULL,
-    bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
-    load_seconds REAL NOT NULL, unkept TEXT NOT NULL, saved_seconds REAL NOT NULL,
-    canonicalize_seconds REAL NOT NULL)""",
-    "CREATE TABLE templates (digest TEXT PRIMARY KEY, name TEXT NOT NULL, ingredients TEXT NOT NULL)",
-    """CREATE TABLE uses (
-    run TEXT NOT NULL, digest TEXT NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL, arities TEXT NOT NULL,
-    compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
-    PRIMARY KEY (run, digest))""",
-)
-"""One row for each run, for each template, and for each template of a run. Lists and mappings are JSON."""
 
 _USES = """
 SELECT templates.name, templates.digest, templates.ingredients,
@@ -64,6 +56,8 @@ class Run:
         pid: process that ran it.
         command: its command line.
         stats: its counts when it was last saved.
+        phases: where its seconds had gone by then.
+        unrecorded: how many regions, streams and programs of it the record had no room for.
     """
 
     id: str
@@ -71,6 +65,8 @@ class Run:
     pid: int
     command: str
     stats: Stats
+    phases: Phases = field(default_factory=Phases)
+    unrecorded: int = 0
 
 
 class Record:
@@ -101,7 +97,22 @@ class Record:
     def templates(self, run: str) -> tuple[TemplateStats, ...]:
         """A run's templates, the most expensive first."""
         rows = self._rows(f"{_USES} WHERE runs.id = :run", run=run)
-        return _dearest_first(self._decoded(_template, rows))
+        return _dearest_first(self._decoded(template_of, rows))
+
+    def regions(self, run: str) -> tuple[RegionRecord, ...]:
+        """A run's regions, in the order of its traces and of their places in these."""
+        rows = "SELECT * FROM regions JOIN lines ON lines.id = regions.lines WHERE run = :run ORDER BY number"
+        return tuple(self._decoded(region_of, self._rows(rows, run=run)))
+
+    def choices(self, run: str) -> tuple[ChoiceRecord, ...]:
+        """A run's residual streams, in the order of its traces."""
+        rows = self._rows("SELECT * FROM choices WHERE run = :run ORDER BY number", run=run)
+        return tuple(self._decoded(choice_of, rows))
+
+    def compiles(self, run: str) -> tuple[CompileRecord, ...]:
+        """The programs that a run compiled or loaded, in the order in which they were ready."""
+        rows = self._rows("SELECT * FROM compiles WHERE run = :run ORDER BY number", run=run)
+        return tuple(self._decoded(compile_of, rows))
 
     def find(self, prefix: str) -> tuple[TemplateStats, ...]:
         """The templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
@@ -113,7 +124,7 @@ class Record:
         for row in self._rows(f"{_USES} WHERE {starts} ORDER BY runs.started DESC, runs.id", prefix=prefix):
             newest.setdefault(row["digest"], row)
         exact = [row for row in newest.values() if prefix in (row["digest"], row["name"])]
-        return _dearest_first(self._decoded(_template, exact or newest.values()))
+        return _dearest_first(self._decoded(template_of, exact or newest.values()))
 
     def _rows(self, query: str, **parameters: str) -> list[sqlite3.Row]:
         # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the
@@ -131,7 +142,7 @@ class Record:
     def _decoded[T](self, decode: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> list[T]:
         try:
             return [decode(row) for row in rows]
-        except (IndexError, TypeError, ValueError) as error:
+        except (IndexError, KeyError, TypeError, ValueError) as error:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> RecordError:
@@ -160,36 +171,8 @@ def _has_content(path: Path) -> bool:
 
 
 def _run(row: sqlite3.Row) -> Run:
-    stats = Stats(
-        regions=row["regions"],
-        templates=row["templates"],
-        hits=row["hits"],
-        misses=row["misses"],
-        bypasses=MappingProxyType(dict(json.loads(row["bypasses"]))),
-        compiles=row["compiles"],
-        compile_seconds=row["compile_seconds"],
-        loads=row["loads"],
-        load_seconds=row["load_seconds"],
-        unkept=MappingProxyType(dict(json.loads(row["unkept"]))),
-        saved_seconds=row["saved_seconds"],
-        canonicalize_seconds=row["canonicalize_seconds"],
-    )
-    return Run(row["id"], row["started"], row["pid"], row["command"], stats)
-
-
-def _template(row: sqlite3.Row) -> TemplateStats:
-    return TemplateStats(
-        name=row["name"],
-        digest=row["digest"],
-        ingredients=tuple((name, text) for name, text in json.loads(row["ingredients"])),
-        regions=row["regions"],
-        hits=row["hits"],
-        arities=tuple(tuple(arities) for arities in json.loads(row["arities"])),
-        compiles=row["compiles"],
-        compile_seconds=row["compile_seconds"],
-        loads=row["loads"],
-        load_seconds=row["load_seconds"],
-    )
+    where = (row["id"], row["started"], row["pid"], row["command"])
+    return Run(*where, stats_of(row), phases_of(row), row["unrecorded"])
 
 
 def _dearest_first(templates: Iterable[TemplateStats]) -> tuple[TemplateStats, ...]:

@@ -12,23 +12,32 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from fusioncache.cache.facts import RegionRecord
 from fusioncache.cache.ledger import Ledger
-from fusioncache.cache.record import (
-    DIRECTORY_VARIABLE,
-    LOCK_SECONDS,
+from fusioncache.cache.record import DIRECTORY_VARIABLE, LOCK_SECONDS, RecordError, other_format, record_path
+from fusioncache.cache.records import Recorded
+from fusioncache.cache.stats import TemplateStats
+from fusioncache.cache.tables import (
+    OF_RUNS,
     SCHEMA_VERSION,
     TABLES,
-    RecordError,
-    other_format,
-    record_path,
+    Row,
+    choice_row,
+    compile_row,
+    lines_text,
+    region_row,
+    stats_row,
+    template_row,
+    use_row,
 )
-from fusioncache.cache.stats import Stats, TemplateStats
 
 RUNS_KEPT = 100
+REGIONS_KEPT = 200_000
+"""The oldest runs go when all runs together have more. The newest one stays whatever it has."""
 
 
 class Recorder:
@@ -44,7 +53,7 @@ class Recorder:
         self._started = time.time()
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._saved: Stats | None = None
+        self._saved: _Saved | None = None
         self._broken = False
         # Keeps the ledger alive to the end. A model compiles at its first calls, after the last save of its trace, so
         # the counts of a cache that is dropped before the process exits would be lost otherwise.
@@ -62,58 +71,80 @@ class Recorder:
                 _warn(self._path, error)
 
     def _save(self) -> None:
-        stats = self._ledger.stats()
-        if not stats.regions or stats == self._saved:
+        start = time.perf_counter()
+        now = _Saved(self._ledger)
+        if not now.stats.regions or (self._saved is not None and now.same_counts(self._saved)):
             return
         with _open_for_writing(self._path) as database:
-            self._write_run(database, stats)
+            there = database.execute("SELECT 1 FROM runs WHERE id = ?", (self._run,)).fetchone()
+            self._write_run(database, now)
             for template in self._ledger.templates():
                 self._write_template(database, template)
+            # What was written once need not be again, unless other processes have let this run be forgotten since.
+            self._write_records(database, now.recorded, self._saved.recorded if self._saved and there else Recorded())
             _forget_old_runs(database)
-        self._saved = stats
+        self._saved = now
+        self._ledger.records.spent("recording", time.perf_counter() - start)
 
-    def _write_run(self, database: sqlite3.Connection, stats: Stats) -> None:
+    def _write_run(self, database: sqlite3.Connection, now: _Saved) -> None:
         _put(
             database,
             "runs",
-            id=self._run,
-            started=self._started,
-            updated=time.time(),
-            pid=self._pid,
-            command=_command_line(),
-            regions=stats.regions,
-            templates=stats.templates,
-            hits=stats.hits,
-            misses=stats.misses,
-            bypasses=json.dumps(dict(stats.bypasses)),
-            compiles=stats.compiles,
-            compile_seconds=stats.compile_seconds,
-            loads=stats.loads,
-            load_seconds=stats.load_seconds,
-            unkept=json.dumps(dict(stats.unkept)),
-            saved_seconds=stats.saved_seconds,
-            canonicalize_seconds=stats.canonicalize_seconds,
+            {
+                "id": self._run,
+                "started": self._started,
+                "updated": time.time(),
+                "pid": self._pid,
+                "command": _command_line(),
+                **stats_row(now.stats),
+                "phases": json.dumps(now.phases.known()),
+                "unrecorded": now.recorded.unrecorded,
+            },
         )
 
     def _write_template(self, database: sqlite3.Connection, template: TemplateStats) -> None:
-        ingredients = json.dumps(template.ingredients)
-        _put(database, "templates", digest=template.digest, name=template.name, ingredients=ingredients)
-        _put(
-            database,
-            "uses",
-            run=self._run,
-            digest=template.digest,
-            regions=template.regions,
-            hits=template.hits,
-            arities=json.dumps(template.arities),
-            compiles=template.compiles,
-            compile_seconds=template.compile_seconds,
-            loads=template.loads,
-            load_seconds=template.load_seconds,
-        )
+        _put(database, "templates", template_row(template))
+        _put(database, "uses", {"run": self._run, **use_row(template)})
+
+    def _write_records(self, database: sqlite3.Connection, now: Recorded, before: Recorded) -> None:
+        for number, region in _changed(now.regions, before.regions):
+            row = {**region_row(region), "lines": _lines_id(database, region)}
+            _put(database, "regions", {"run": self._run, "number": number, **row})
+        for number, choice in _changed(now.choices, before.choices):
+            _put(database, "choices", {"run": self._run, "number": number, **choice_row(choice)})
+        for number, made in _changed(now.compiles, before.compiles):
+            _put(database, "compiles", {"run": self._run, "number": number, **compile_row(made)})
 
 
-def _put(database: sqlite3.Connection, table: str, **row: str | float) -> None:
+class _Saved:
+    """What a ledger had counted at one moment."""
+
+    def __init__(self, ledger: Ledger):
+        self.stats = ledger.stats()
+        self.phases = ledger.phases()
+        self.recorded = ledger.records.now()
+
+    def same_counts(self, other: _Saved) -> bool:
+        # Without the seconds that recording took, or each save would be a reason for the next one.
+        phases = {name: seconds for name, seconds in self.phases.known().items() if name != "recording"}
+        return self.stats == other.stats and all(getattr(other.phases, name) == phases[name] for name in phases)
+
+
+def _changed[T](now: Sequence[T], before: Sequence[T]) -> Iterator[tuple[int, T]]:
+    """The values that are not the very ones of before, with their places."""
+    for number, value in enumerate(now):
+        if number >= len(before) or value is not before[number]:
+            yield number, value
+
+
+def _lines_id(database: sqlite3.Connection, region: RegionRecord) -> int:
+    text = lines_text(region.source)
+    database.execute("INSERT OR IGNORE INTO lines (text) VALUES (?)", (text,))
+    id_: int = database.execute("SELECT id FROM lines WHERE text = ?", (text,)).fetchone()[0]
+    return id_
+
+
+def _put(database: sqlite3.Connection, table: str, row: Row) -> None:
     names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
     database.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", row)
 
@@ -125,10 +156,16 @@ def _command_line() -> str:
 
 def _forget_old_runs(database: sqlite3.Connection) -> None:
     # By the last save, not the start: a run that is still going on is not old.
-    old = "SELECT id FROM runs ORDER BY updated DESC LIMIT -1 OFFSET ?"
-    database.execute(f"DELETE FROM runs WHERE id IN ({old})", (RUNS_KEPT,))
-    database.execute("DELETE FROM uses WHERE run NOT IN (SELECT id FROM runs)")
+    ranked = """SELECT id, row_number() OVER newest AS place, sum(regions) OVER newest AS so_far
+        FROM runs WINDOW newest AS (ORDER BY updated DESC)"""
+    old = f"SELECT id FROM ({ranked}) WHERE place > ? OR (place > 1 AND so_far > ?)"
+    forgotten = database.execute(f"DELETE FROM runs WHERE id IN ({old})", (RUNS_KEPT, REGIONS_KEPT)).rowcount
+    if not forgotten:
+        return
+    for table in OF_RUNS:
+        database.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT id FROM runs)")
     database.execute("DELETE FROM templates WHERE digest NOT IN (SELECT digest FROM uses)")
+    database.execute("DELETE FROM lines WHERE id NOT IN (SELECT lines FROM regions)")
 
 
 @contextmanager

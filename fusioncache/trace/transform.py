@@ -28,10 +28,12 @@ from fusioncache.template.original import original_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace.fast_tracing import install
 from fusioncache.trace.maker import Maker, maker_of
+from fusioncache.trace.misses import Misses, explain_asked
 from fusioncache.trace.region import outputs_of, region_of
 from fusioncache.trace.rewrite import Callee, call_of, rewritten
 from fusioncache.trace.streams import ResidualOptions, Streams
 from fusioncache.trace.verify import Site, Verifier, when_asked
+from fusioncache.trace.watch import Watch, WatchedTrace
 
 logger = logging.getLogger("fusioncache")
 
@@ -82,9 +84,11 @@ class FusionCache(Transform):
         verify: whether each region is compiled on its own as well, and what its template computes compared with that,
             in its first call for each layout; a difference raises a ``fusioncache.VerificationError``. None asks the
             environment: ``FUSIONCACHE_VERIFY`` is 0, 1, or ``all``, which compares in every call.
+        explain: whether to say of each miss, on stderr, which template is nearest and which ingredient keeps them
+            apart. None asks the environment: ``FUSIONCACHE_EXPLAIN`` is 0 or 1.
 
     Raises:
-        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify`` none of True, False and None.
+        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify`` or ``explain`` none of True, False and None.
         ValueError: if the backend is unknown or does not work here, or another option is none of the above.
     """
 
@@ -99,10 +103,11 @@ class FusionCache(Transform):
         fold: str = "auto",
         fast_tracing: bool = True,
         verify: bool | None = None,
+        explain: bool | None = None,
     ):
         super().__init__()
         options = ResidualOptions.of(recompute, residual, memory_budget)
-        when = when_asked(verify)
+        when, explains = when_asked(verify), explain_asked(explain)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
@@ -118,7 +123,9 @@ class FusionCache(Transform):
         self._backends: dict[Any, _Chosen] = {}
         self._plan = _PLANS.get(options.plan)
         self._streams = Streams(options)
+        self._watch = Watch(self._ledger)
         self._verifier = Verifier(when) if when else None
+        self._misses = Misses(self.cache) if explains else None
 
     def stats(self) -> Stats:
         """What this transform has done so far."""
@@ -134,20 +141,32 @@ class FusionCache(Transform):
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
+        watched = self._watch.begin(trace)
         start = time.perf_counter()
         trace = self._streams.rebuilt(trace)
         try:
-            trace = self._streams.replanned(trace, self._failed)
-            return self._transform(trace, start)
+            trace = self._replanned(trace, watched, start)
+            return self._transform(trace, start, watched)
         except Exception as error:
             self._failed("a trace", error)
             return trace
         finally:
-            self.cache.save()
+            self._watch.end(watched)
             self._ledger.canonicalized(time.perf_counter() - start)
+            self.cache.save()
+            if self._misses:
+                self._misses.explain()
 
-    def _transform(self, trace: Any, start: float) -> Any:
-        regions = (self._find(position, symbol) for position, symbol in enumerate(trace.bound_symbols))
+    def _replanned(self, trace: Any, watched: WatchedTrace, start: float) -> Any:
+        before = len(self._streams.choices)
+        trace = self._streams.replanned(trace, self._failed)
+        watched.chose(self._streams.choices[before:])
+        self._ledger.planned(time.perf_counter() - start)
+        return trace
+
+    def _transform(self, trace: Any, start: float, watched: WatchedTrace) -> Any:
+        watched.look(trace)
+        regions = (self._find(position, symbol, watched) for position, symbol in enumerate(trace.bound_symbols))
         found = [region for region in regions if region is not None]
         wanted: dict[str, set[Arities]] = defaultdict(set)
         for item in found:
@@ -158,8 +177,11 @@ class FusionCache(Transform):
             plan = choose_plan(call.template.graph, arities, wanted[call.template.name], self._plan)
             fallback, original = _fallback(item), original_of(item.region, item.binding)
             call.allow(arities, plan, fallback, original)
+            watched.planned(item.position, plan)
             replacements[item.position] = call_of(item.fusion, item.binding, self._callee(item, fallback, original))
-        return rewritten(trace, replacements, start) if replacements else trace
+        trace = rewritten(trace, replacements, start) if replacements else trace
+        watched.rewritten()
+        return trace
 
     def _callee(self, item: _Found, fallback: Fallback, original: Original) -> Callee:
         if self._verifier is None:
@@ -167,7 +189,7 @@ class FusionCache(Transform):
         backend = self._chosen(item.maker, item.fusion).backend
         return self._verifier.at(Site(item.fusion, item.binding, item.call, item.maker, backend, fallback, original))
 
-    def _find(self, position: int, bound_symbol: Any) -> _Found | None:
+    def _find(self, position: int, bound_symbol: Any, watched: WatchedTrace) -> _Found | None:
         """The region at this place of a trace, or None if there is none or it stays as it is."""
         if not bound_symbol.sym.is_fusion:
             return None
@@ -178,17 +200,22 @@ class FusionCache(Transform):
             call, hit = self._call(canonical.graph, self._chosen(maker, bound_symbol))
         except Bypass as bypass:
             self._ledger.bypass(bypass.reason)
+            watched.left(position, bound_symbol, bypass.reason)
             logger.info("%s bypassed: %s", bound_symbol.sym.name, bypass.reason)
             return None
         except Exception as error:
             self._failed(bound_symbol.sym.name, error)
+            watched.left(position, bound_symbol, _failure(error))
             return None
         self._ledger.region(call.template, canonical.binding.arities, hit=hit)
+        watched.found(position, bound_symbol, call.template, canonical.binding.arities, hit=hit)
+        if self._misses and not hit:
+            self._misses.add(call.template, region, bound_symbol)
         return _Found(position, bound_symbol, region, canonical.binding, call, maker)
 
     def _failed(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)
-        if self._ledger.bypass(f"failed: {type(error).__name__}"):
+        if self._ledger.bypass(_failure(error)):
             message = f"fusioncache: {what} stays as Thunder made it: {error!r}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
@@ -207,15 +234,20 @@ class FusionCache(Transform):
     def _chosen(self, maker: Maker, fusion: Any) -> _Chosen:
         name = maker.backend or best_backend(_device(fusion)) if self.backend == "auto" else self.backend
         options = dict(maker.options) if name == maker.backend else {}
-        if name == "nvfuser":
-            options["fold"] = self._fold
         identity = (name, repr(sorted(options.items())))
         if identity not in self._backends:
-            backend = make_backend(name, **options)
+            # How chains are summed is none of what is compiled, and so of no key.
+            backend = make_backend(name, **options, **({"fold": self._fold} if name == "nvfuser" else {}))
             environment = backend.environment()
-            builder = self.cache.builder(name, backend, backend.keeper, environment, self._ledger)
+            builder = self.cache.builder(name, backend, backend.keeper, environment, self._ledger, options)
+            if self._misses:
+                builder = self._misses.watched(builder, name)
             self._backends[identity] = _Chosen(backend, environment, builder)
         return self._backends[identity]
+
+
+def _failure(error: Exception) -> str:
+    return f"failed: {type(error).__name__}"
 
 
 def _fallback(found: _Found) -> Fallback:

@@ -1,0 +1,172 @@
+"""What a run leaves behind beside its counts: where its regions come from, what became of each, and its seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of source.
+
+    Attributes:
+        file: its path, as Python names it.
+        number: from 1.
+        library: whether the file belongs to Python or to an installed package, and not to the user.
+    """
+
+    file: str
+    number: int
+    library: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where in the user's model a region comes from. What is not known is None or empty.
+
+    Attributes:
+        module: dotted path of the innermost module that all of the region belongs to, such as ``transformer.h.3``;
+            empty for the model itself.
+        layer: the first number in that path.
+        lines: distinct lines, the user's before those of libraries, both in the order of the operations. At most
+            ``MOST_LINES``.
+    """
+
+    module: str | None = None
+    layer: int | None = None
+    lines: tuple[Line, ...] = ()
+
+
+MOST_LINES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRecord:
+    """One region of one trace, and what became of it.
+
+    Attributes:
+        model: class of the module, or name of the function, that was compiled; None if not known.
+        trace: ``forward`` or ``backward``.
+        trace_number: counts what a run compiled, from 0. A forward trace and its backward trace have the same one.
+        position: place among the bound symbols of Thunder's trace.
+        name: of the fusion in Thunder's trace, such as ``nvFusion3``.
+        digest: of its template; None if it was bypassed.
+        outcome: ``hit``, ``miss`` or ``bypass``, as ``Stats`` counts it.
+        reason: why it was bypassed; of a hit or a miss, why it runs as Thunder made it all the same, if it does.
+        arities: the number of terms of each of its residual chains.
+        plan: how these are summed: ``inline``, ``fold`` or ``one launch``; None if it was bypassed. A region without
+            chains is ``inline``. It is ``one launch`` from when it was first called.
+        source: where in the model it comes from.
+        ops: number of operations.
+        inputs: number of inputs.
+        outputs: number of outputs.
+    """
+
+    model: str | None
+    trace: str
+    trace_number: int
+    position: int
+    name: str
+    digest: str | None
+    outcome: str
+    reason: str | None
+    arities: tuple[int, ...]
+    plan: str | None
+    source: Source
+    ops: int
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """What a plan for a residual stream costs, or would have cost.
+
+    Attributes:
+        plan: ``inline``, ``fold``, ``carry`` or ``segmented``.
+        moved: bytes read and written for the sake of the stream, beyond what any plan must.
+        alive: bytes of sums that are kept alive at once, at most.
+        kernels: how many kernels are compiled.
+    """
+
+    plan: str
+    moved: int
+    alive: int
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRecord:
+    """What was chosen for a residual stream.
+
+    Attributes:
+        model: as that of a region.
+        trace: as that of a region.
+        trace_number: as that of a region.
+        stream: name of the value that it starts from.
+        sums: how many partial sums are wanted.
+        plan: the one that is used.
+        costs: of each plan that could have been, that one included.
+    """
+
+    model: str | None
+    trace: str
+    trace_number: int
+    stream: str
+    sums: int
+    plan: str
+    costs: tuple[PlanCost, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRecord:
+    """One program that was made for a template.
+
+    Attributes:
+        digest: of the template that asked first.
+        loaded: whether it came from the store, rather than from the compiler.
+        started: seconds since the epoch.
+        seconds: that it took.
+    """
+
+    digest: str
+    loaded: bool
+    started: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Where the seconds of a run went. None where it was not measured. The phases do not overlap.
+
+    Attributes:
+        tracing: Thunder ran the model's Python and wrote the first trace; its own figure.
+        fusing: from there until the traces were fused: prologue, autograd, Thunder's executors, rematerialization, and
+            transforms that were registered before this one.
+        planning: choosing how the sums of residual streams come about, and rewriting the traces for it.
+        canonicalizing: turning regions into templates, keys and calls, and finding where they come from.
+        recording: writing the record. What the last save took is missing, because it is in that record.
+        compiling: in the backend: lowering, compiling, and the execution that a compilation ends with, because that is
+            when nvFuser compiles.
+        loading: programs from the store.
+        first_execution: the first call of each template for each layout, once its programs were there. On a GPU that
+            is launching them, not waiting for them. Of a template that could not be compiled, it is Thunder's own
+            region that is called first, and compiled.
+    """
+
+    tracing: float | None = None
+    fusing: float | None = None
+    planning: float | None = None
+    canonicalizing: float | None = None
+    recording: float | None = None
+    compiling: float | None = None
+    loading: float | None = None
+    first_execution: float | None = None
+
+    def known(self) -> dict[str, float]:
+        """The phases that were measured, in the order in which they come."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: seconds for name, seconds in named.items() if seconds is not None}
