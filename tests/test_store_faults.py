@@ -572,7 +572,7 @@ def test_an_index_of_a_later_version_is_left_alone_and_done_without(store):
     path = root(store) / "index.sqlite"
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("DROP TABLE templates")
-        database.execute("PRAGMA user_version = 2")
+        database.execute(f"PRAGMA user_version = {index.SCHEMA_VERSION + 1}")
     before = path.read_bytes()
     with warned() as messages:
         save(store, 2)
@@ -604,7 +604,7 @@ def test_what_a_process_left_half_written_in_the_index_is_undone(store, tmp_path
         database.execute("PRAGMA cache_size = 1")
         database.execute("BEGIN IMMEDIATE")
         for number in range(500):
-            database.execute("INSERT INTO templates VALUES (?, ?, '[]')", (f"{number}", "x" * 1000))
+            database.execute("INSERT INTO templates VALUES (?, '', ?, '[]')", (f"{number}", "x" * 1000))
         shutil.copytree(root(store), tmp_path / "killed")
         database.rollback()
     assert (tmp_path / "killed" / "index.sqlite-journal").exists()

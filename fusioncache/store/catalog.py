@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+from fusioncache.ir import Key
 from fusioncache.store.disk import Disk
 from fusioncache.store.entry import Entry
 from fusioncache.store.errors import Refusal
@@ -39,6 +41,25 @@ def events(journal: Journal, limit: int) -> tuple[Event, ...]:
     """The newest events of all processes, newest first, as far as the index has them."""
     journal.flush()
     return _ask(journal, lambda index: index.events(limit)) or ()
+
+
+def reason(journal: Journal, key: Key, backend: str) -> str:
+    """Why a key is not in the store now; empty if there is no index to ask."""
+    journal.flush()
+    return _ask(journal, lambda index: index.reason(key, backend, time.time())) or ""
+
+
+def texts(disk: Disk, journal: Journal) -> Mapping[str, str]:
+    """The whole text of each entry's key, by its digest.
+
+    Raises:
+        OSError: if the directory cannot be read.
+    """
+    listed = entries(disk, journal)
+    known = _ask(journal, lambda index: index.texts()) or {}
+    ids = {item.digest: f"{item.digest}.{item.backend}" for item in listed}
+    missing = filter(None, (read(disk, id_) for digest, id_ in ids.items() if digest not in known))
+    return {**known, **{entry.digest: entry.text for entry in missing}}
 
 
 def _ask[T](journal: Journal, question: Callable[[Index], T]) -> T | None:

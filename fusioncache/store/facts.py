@@ -18,7 +18,8 @@ class Event:
         host: the machine that it ran on.
         what: ``hit``, ``miss``, ``save``, ``pull`` or ``bypass``.
         id: key's digest and backend; empty if it was about no entry.
-        reason: of a bypass.
+        reason: of a bypass; of a miss the ingredient that differs from what is stored for the same graph, with both
+            values, or ``new``.
         seconds: that it took.
     """
 

@@ -8,23 +8,27 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
+from fusioncache.ir import Key
 from fusioncache.store.directory import INDEX
 from fusioncache.store.entries import Found
 from fusioncache.store.entry import Entry
 from fusioncache.store.errors import Refusal
 from fusioncache.store.facts import Event, Summary, newest_first
 from fusioncache.store.locks import FileLock
+from fusioncache.store.reasons import graph_digest, reason
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LOCK_SECONDS = 5.0
 EVENTS_KEPT = 100_000
 
 TABLES = (
-    "CREATE TABLE templates (digest TEXT PRIMARY KEY, text TEXT NOT NULL, ingredients TEXT NOT NULL)",
+    """CREATE TABLE templates (
+    digest TEXT PRIMARY KEY, graph TEXT NOT NULL, text TEXT NOT NULL, ingredients TEXT NOT NULL)""",
+    "CREATE INDEX graphs ON templates (graph)",
     """CREATE TABLE entries (
     id TEXT PRIMARY KEY, digest TEXT NOT NULL, backend TEXT NOT NULL, name TEXT NOT NULL, created REAL NOT NULL,
     seconds REAL NOT NULL, pid INTEGER NOT NULL, host TEXT NOT NULL, inode INTEGER NOT NULL,
@@ -35,7 +39,12 @@ TABLES = (
     time REAL NOT NULL, pid INTEGER NOT NULL, host TEXT NOT NULL, what TEXT NOT NULL, id TEXT NOT NULL,
     reason TEXT NOT NULL, seconds REAL NOT NULL)""",
 )
-"""One row for each key, each entry with its file's inode and size, each artifact of an entry, each event."""
+"""One row for each key, each entry with its file's inode and size, each artifact of an entry, each event.
+
+``graph`` is the digest of what a key computes, whatever its environment.
+"""
+
+_READ_OFF_THE_ENTRIES = ("templates", "entries", "artifacts")
 
 _SUMMARIES = """
 SELECT entries.digest, entries.backend, entries.name, entries.created, entries.seconds, entries.pid, entries.host,
@@ -60,12 +69,15 @@ class Index:
         self._lock_path = root / "locks" / "index"
 
     def write(
-        self, events: Sequence[Event], entries: Iterable[tuple[Entry, Found]], timeout: float | None = None
+        self,
+        events: Sequence[tuple[Event, Key | None]],
+        entries: Iterable[tuple[Entry, Found]],
+        timeout: float | None = None,
     ) -> None:
         """Adds events, and entries that were just published.
 
         Args:
-            events: what happened.
+            events: what happened, each miss with the key that was missed: its reason is found here.
             entries: with their files.
             timeout: how many seconds to wait for others; by default ``LOCK_SECONDS``.
 
@@ -78,7 +90,8 @@ class Index:
         def add(database: sqlite3.Connection) -> None:
             for entry, found in entries:
                 _put(database, entry, found)
-            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", map(astuple, events))
+            explained = [astuple(_explained(database, event, key)) for event, key in events]
+            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", explained)
             database.execute("DELETE FROM events WHERE rowid <= (SELECT max(rowid) FROM events) - ?", (EVENTS_KEPT,))
 
         self._run(add, timeout)
@@ -108,6 +121,22 @@ class Index:
         """
         query = "SELECT * FROM events ORDER BY rowid DESC LIMIT ?"
         return tuple(Event(*row) for row in self._run(lambda database: database.execute(query, (limit,)).fetchall()))
+
+    def reason(self, key: Key, backend: str, time: float) -> str:
+        """Why a key was missed at this time. See ``reason`` in ``store/reasons.py``.
+
+        Raises:
+            What ``write`` raises.
+        """
+        return self._run(lambda database: reason(database, key, backend, time))
+
+    def texts(self) -> dict[str, str]:
+        """The whole text of each key, by its digest.
+
+        Raises:
+            What ``write`` raises.
+        """
+        return dict(self._run(lambda database: database.execute("SELECT digest, text FROM templates").fetchall()))
 
     def _run[T](self, work: Callable[[sqlite3.Connection], T], timeout: float | None = None) -> T:
         """One transaction; a second one, in a new index, if the first finds that this one is damaged."""
@@ -145,9 +174,24 @@ def _begin(database: sqlite3.Connection) -> None:
         raise Refusal("the index is of a later version of fusioncache")
     if version == SCHEMA_VERSION:
         return
+    if version == 1:
+        _begin_anew(database)
+        return
     if version or database.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise sqlite3.DatabaseError(_DAMAGED)
-    for table in TABLES:
+    _make(database, TABLES)
+
+
+def _begin_anew(database: sqlite3.Connection) -> None:
+    """From version 1, whose templates had no graph: events stay, and all else is read off the entries again."""
+    for table in _READ_OFF_THE_ENTRIES:
+        database.execute(f"DROP TABLE {table}")
+    database.execute("SELECT 1 FROM events")
+    _make(database, [table for table in TABLES if "TABLE events" not in table])
+
+
+def _make(database: sqlite3.Connection, tables: Sequence[str]) -> None:
+    for table in tables:
         database.execute(table)
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -159,6 +203,13 @@ def _is_damage(error: sqlite3.DatabaseError) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     missing = isinstance(error, sqlite3.OperationalError) and "no such" in str(error)
     return missing or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(error) == _DAMAGED
+
+
+def _explained(database: sqlite3.Connection, event: Event, key: Key | None) -> Event:
+    """A miss with its reason; any other event as it is."""
+    if key is None:
+        return event
+    return replace(event, reason=reason(database, key, event.id.rpartition(".")[2], event.time))
 
 
 def _synchronize(database: sqlite3.Connection, found: Mapping[str, Found], read: Callable[[str], Entry | None]) -> None:
@@ -182,7 +233,8 @@ def _put(database: sqlite3.Connection, entry: Entry, found: Found) -> None:
     artifacts = [(entry.id, artifact.name, artifact.object, artifact.size) for artifact in entry.artifacts]
     database.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?)", artifacts)
     ingredients = json.dumps(entry.ingredients)
-    database.execute("INSERT OR REPLACE INTO templates VALUES (?, ?, ?)", (entry.digest, entry.text, ingredients))
+    template = (entry.digest, graph_digest(entry.ingredients), entry.text, ingredients)
+    database.execute("INSERT OR REPLACE INTO templates VALUES (?, ?, ?, ?)", template)
 
 
 def _forget(database: sqlite3.Connection, id_: str) -> None:

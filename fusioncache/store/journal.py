@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from fusioncache.ir import Key
 from fusioncache.store.entries import Entries
 from fusioncache.store.entry import Entry
 from fusioncache.store.errors import cause
@@ -53,7 +54,7 @@ class Journal:
     def __init__(self, index: Index | None, entries: Entries | None):
         self._counts: Counter[str] = Counter()
         self._bypasses: Counter[str] = Counter()
-        self._events: list[Event] = []
+        self._events: list[tuple[Event, Key | None]] = []
         self._entries: list[Entry] = []
         self._disk = (index, entries) if index and entries else None
         self._lock = threading.Lock()
@@ -70,13 +71,13 @@ class Journal:
         with self._lock:
             self._disk = None
 
-    def event(self, what: str, id_: str, seconds: float, entry: Entry | None = None) -> None:
-        """Counts a ``hit``, a ``miss``, or a ``save`` or ``pull``, which come with their entry."""
+    def event(self, what: str, id_: str, seconds: float, *, entry: Entry | None = None, key: Key | None = None) -> None:
+        """Counts a ``hit``, a ``miss``, which comes with its key, or a ``save`` or ``pull``, with their entry."""
         with self._lock:
             self._counts[what] += 1
             if entry:
                 self._entries.append(entry)
-        self._note(what, id_, "", seconds)
+        self._note(what, id_, "", seconds, key)
 
     def bypass(self, reason: str, message: str, id_: str = "", *, warn: bool = True) -> None:
         """Counts something that did not go as it should, and warns if this is the first time for this reason."""
@@ -125,11 +126,12 @@ class Journal:
         self._bypasses.clear()
         self._events, self._entries = [], []
 
-    def _note(self, what: str, id_: str, reason: str, seconds: float) -> None:
+    def _note(self, what: str, id_: str, reason: str, seconds: float, key: Key | None = None) -> None:
         with self._lock:
             if self._disk is None:
                 return
-            self._events.append(Event(time.time(), self.pid, host(), what, as_text(id_), as_text(reason), seconds))
+            event = Event(time.time(), self.pid, host(), what, as_text(id_), as_text(reason), seconds)
+            self._events.append((event, key))
             full = len(self._events) % _MOST_WAITING == 0
         if full:
             self.flush(0.0)  # or a load would wait here

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fusioncache.ir import Key
-from fusioncache.store.catalog import entries, events, read
+from fusioncache.store.catalog import entries, events, read, reason, texts
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import Disk
 from fusioncache.store.entry import Entry, entry_id, is_text
@@ -107,7 +107,8 @@ class Store:
         if found is None and self._through:
             found = self._bring(self._through, key, backend)
         what = "miss" if found is None else "hit"
-        self._journal.event(what, f"{key.digest}.{backend}", time.perf_counter() - start)
+        missed = key if found is None else None
+        self._journal.event(what, f"{key.digest}.{backend}", time.perf_counter() - start, key=missed)
         return found
 
     def save(
@@ -172,6 +173,15 @@ class Store:
         """The newest events of all processes, newest first. Never raises."""
         return events(self._journal, limit)
 
+    def reason(self, key: Key, backend: str) -> str:
+        """Why this key is not here: the ingredient that differs from what is stored for the same graph, with both
+        values; ``new`` if nothing is; empty if there is no index to ask. Never raises."""
+        return reason(self._journal, key, backend)
+
+    def texts(self) -> Mapping[str, str]:
+        """The whole text of the key of each entry in the directory, by its digest. Never raises."""
+        return self._guarded("read", {}, lambda: texts(self._disk, self._journal) if self._disk else {})
+
     def stats(self) -> StoreStats:
         """What this process did."""
         return self._journal.stats()
@@ -217,7 +227,7 @@ class Store:
             raise Refusal("the store is read-only")
         saved = disk.save(entry, artifacts)
         if saved is not None:
-            self._journal.event(what, saved.id, time.perf_counter() - start, saved)
+            self._journal.event(what, saved.id, time.perf_counter() - start, entry=saved)
         return saved is not None
 
     def _discard(self, id_: str) -> None:

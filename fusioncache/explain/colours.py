@@ -1,0 +1,134 @@
+"""How alike two nodes of two graphs are: how far around them nothing differs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from fusioncache.ir import Arg, Graph, Op, Ref, ValueType, map_type, operands
+from fusioncache.template.vocabulary import COMMUTATIVE
+
+_ROUNDS = 4
+_WHOLE = 16
+"""What it counts that nothing differs in all that a value is computed from: more than all rounds."""
+
+
+class Nodes:
+    """The inputs, sizes and ops of a graph. A node's number is that of its value, an op's that of its first result."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.op_at: dict[int, tuple[int, Op]] = {}
+        self.node_of = {value: value for value in range(graph.first_result)}
+        for number, (op, first) in enumerate(graph.results(), 1):
+            self.op_at[first] = (number, op)
+            self.node_of.update({first + place: first for place in range(len(op.outputs))})
+
+    def op(self, value: int) -> Op | None:
+        """The op that computes a value; None if it is an input or a size."""
+        found = self.op_at.get(self.node_of[value])
+        return found[1] if found else None
+
+    def number(self, value: int) -> int:
+        """Which op, from 1, computes a value; 0 if it is an input or a size."""
+        found = self.op_at.get(self.node_of[value])
+        return found[0] if found else 0
+
+    def place(self, value: int) -> int:
+        """Which of its op's results a value is."""
+        return value - self.node_of[value]
+
+
+class Likeness:
+    """Compares nodes of two graphs by their neighbourhoods, in full and without types and literals. Linear."""
+
+    def __init__(self, a: Nodes, b: Nodes):
+        interned: dict[Hashable, int] = {}
+        self._a, self._b = a, b
+        self._rounds = [(_colours(a, full, interned), _colours(b, full, interned)) for full in (True, False)]
+        self._whole = _below(a, interned), _below(b, interned)
+
+    def __call__(self, a: int, b: int) -> int:
+        """The more alike, the more; 0 if the nodes are of two sorts."""
+        node_a, node_b = self._a.node_of[a], self._b.node_of[b]
+        if self._a.place(a) != self._b.place(b):
+            return 0
+        alike = 0
+        for of_a, of_b in self._rounds:
+            for colour_a, colour_b in zip(of_a[node_a], of_b[node_b], strict=True):
+                if colour_a != colour_b:
+                    break
+                alike += 1
+        return alike + _WHOLE * self.same(a, b)
+
+    def same(self, a: int, b: int) -> bool:
+        """Whether both are computed in the same way, down to the inputs' types."""
+        whole_a, whole_b = self._whole
+        same = whole_a[self._a.node_of[a]] == whole_b[self._b.node_of[b]]
+        return same and self._a.place(a) == self._b.place(b)
+
+
+def edges(op: Op) -> Iterator[tuple[str, int]]:
+    """Each value that an op uses, with its place. The two operands of a commutative op have one place."""
+    for path, value in operands(op):
+        yield ("operand" if op.name in COMMUTATIVE and path in ("0", "1") else path), value
+
+
+def _colours(nodes: Nodes, full: bool, interned: dict[Hashable, int]) -> dict[int, list[int]]:
+    """For each node its colour by what is one, two, three steps away."""
+    colours = {node: [_number(label, interned)] for node, label in _labels(nodes, full).items()}
+    around: dict[int, list[tuple[str, int]]] = {node: [] for node in colours}
+    for node, (_, op) in nodes.op_at.items():
+        for path, used in edges(op):
+            label = f"{path}.{nodes.place(used)}"
+            around[node].append((f"uses {label}", nodes.node_of[used]))
+            around[nodes.node_of[used]].append((f"used {label}", node))
+    for _ in range(_ROUNDS - 1):
+        latest = {node: history[-1] for node, history in colours.items()}
+        for node, history in colours.items():
+            near = tuple(sorted((label, latest[other]) for label, other in around[node]))
+            history.append(_number((history[-1], near), interned))
+    return colours
+
+
+def _below(nodes: Nodes, interned: dict[Hashable, int]) -> dict[int, int]:
+    """For each node a number for all that it is computed from."""
+    numbers: dict[int, int] = {}
+    for node, label in _labels(nodes, True).items():
+        op = nodes.op(node)
+        used = [(path, numbers[nodes.node_of[value]], nodes.place(value)) for path, value in edges(op)] if op else []
+        numbers[node] = _number((label, tuple(sorted(used))), interned)
+    return numbers
+
+
+def _labels(nodes: Nodes, full: bool) -> dict[int, Hashable]:
+    """What a node is by itself, in dependency order: in full, or no more than its op's name."""
+    graph = nodes.graph
+    labels: dict[int, Hashable] = {
+        number: ("input", _anonymous(type_) if full else "") for number, type_ in enumerate(graph.inputs)
+    }
+    labels.update(dict.fromkeys(range(len(graph.inputs), graph.first_result), ("size",)))
+    for first, (_, op) in nodes.op_at.items():
+        if full:
+            args = tuple(
+                sorted(map(repr, map(_literal, op.args))) if op.name in COMMUTATIVE else map(_literal, op.args)
+            )
+            kwargs = tuple((name, _literal(arg)) for name, arg in op.kwargs)
+            labels[first] = (op.name, args, kwargs, tuple(_anonymous(type_) for type_ in op.outputs))
+        else:
+            labels[first] = (op.name,)
+    return labels
+
+
+def _anonymous(type_: ValueType | None) -> ValueType | None:
+    return map_type(type_, lambda _: Ref(-1))
+
+
+def _literal(arg: Arg) -> Hashable:
+    """An argument without the numbers of its values."""
+    if isinstance(arg, Ref):
+        return "%"
+    return tuple(map(_literal, arg)) if isinstance(arg, tuple) else arg
+
+
+def _number(item: Hashable, interned: dict[Hashable, int]) -> int:
+    return interned.setdefault(item, len(interned))

@@ -1,0 +1,181 @@
+"""Explains misses as they happen: what is nearest, which ingredient keeps them apart, and the user's line.
+
+``FUSIONCACHE_EXPLAIN=1`` or ``FusionCache(explain=True)`` prints to stderr, after each trace, for each new template,
+and for each program that was compiled although the store has one of the same graph. No call of a model waits for that,
+and nothing that goes wrong in it reaches the model.
+"""
+
+from __future__ import annotations
+
+import linecache
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.cache.cache import Cache
+from fusioncache.cache.facts import Line
+from fusioncache.cache.program import Builder, Built
+from fusioncache.explain.change import NONE
+from fusioncache.explain.difference import Difference, compare
+from fusioncache.explain.nearest import nearest
+from fusioncache.ir import Arg, Graph, Key, Op, Original, Ref, Region, Template, map_arg, map_type
+from fusioncache.template.name import template_name
+from fusioncache.trace.compilation import current_compilation, result_names
+
+logger = logging.getLogger("fusioncache")
+
+VARIABLE = "FUSIONCACHE_EXPLAIN"
+
+Lines = Mapping[str, Line]
+"""The lines of source that the values of a model come from, by their names in traces."""
+
+
+def explain_asked(explain: bool | None) -> bool:
+    """Whether to explain, by the option of ``FusionCache`` or else by the environment.
+
+    Raises:
+        TypeError: if the option is none of True, False and None.
+        ValueError: if the environment says something else than 0 or 1.
+    """
+    if explain is not None:
+        if not isinstance(explain, bool):
+            raise TypeError(f"explain must be True, False or None, got {explain!r}")
+        return explain
+    said = os.environ.get(VARIABLE, "")
+    if said not in ("", "0", "1"):
+        raise ValueError(f"{VARIABLE} must be 0 or 1, got {said!r}")
+    return said == "1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Miss:
+    template: Template
+    region: Region
+    fusion: Any
+
+
+class Misses:
+    """Collects the misses of a trace and explains them when it is done."""
+
+    def __init__(self, cache: Cache):
+        self._cache = cache
+        self._waiting: list[_Miss] = []
+
+    def add(self, template: Template, region: Region, fusion: Any) -> None:
+        """A template was new.
+
+        Args:
+            template: it.
+            region: that it was first seen in.
+            fusion: the region's bound symbol.
+        """
+        self._waiting.append(_Miss(template, region, fusion))
+
+    def explain(self) -> None:
+        """Prints a paragraph for each template that was new. Never raises."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        try:
+            known = {stats.digest: (stats.name, dict(stats.ingredients)) for stats in self._cache.templates()}
+            order, lines = list(known), current_compilation().lines
+            for miss in waiting:
+                before = [known[digest] for digest in order[: order.index(miss.template.key.digest)]]
+                _print(_paragraph(miss, before, lines))
+        except Exception as error:  # whatever it is, an explanation is not worth a model
+            logger.info("misses are not explained", exc_info=error)
+
+    def watched(self, builder: Any, backend: str) -> Builder | None:
+        """The builder of a backend's programs, which says so if it compiles what the store nearly has."""
+        store = self._cache.store if builder is not None else None
+        return _Watched(builder, lambda key: store.reason(key, backend)) if store else builder
+
+
+class _Watched:
+    """Builds as ``Kept`` does, and explains on a thread of its own what was compiled."""
+
+    def __init__(self, builder: Any, reason: Callable[[Key], str]):
+        self._builder = builder
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
+
+    def build(self, graph: Graph, original: Original, place: Any, args: Sequence[Any]) -> Built:
+        """See ``Builder``."""
+        built: Built = self._builder.build(graph, original, place, args)
+        if not built.loaded:
+            threading.Thread(target=self._explain, args=(graph, place), name="fusioncache explain").start()
+        return built
+
+    def _explain(self, graph: Graph, place: Any) -> None:
+        try:
+            key = self._builder.key(graph, place)
+            reason = self._reason(key)
+            if ": " in reason:  # neither new nor unknown
+                name = template_name(graph, key)
+                _print(f"fusioncache: {name} was compiled although the store has the same for something else. {reason}")
+        except Exception as error:  # whatever it is, an explanation is not worth a model
+            logger.info("a compilation is not explained", exc_info=error)
+
+
+def _paragraph(miss: _Miss, before: Sequence[tuple[str, Mapping[str, str]]], lines: Lines) -> str:
+    own = {part.name: part.text for part in miss.template.key.ingredients}
+    place = nearest(own, [parts for _, parts in before])
+    if place is None:
+        difference, text = Difference(()), "No template was known before."
+    else:
+        name, parts = before[place]
+        difference = compare(own, parts)
+        text = f"The nearest is {name}. {difference.sentence('here', 'there')}"
+    return f"fusioncache: {miss.template.name} is new. {text}{_source(miss, difference, lines)}"
+
+
+def _source(miss: _Miss, difference: Difference, lines: Lines) -> str:
+    """The user's line of the op that differs, or else of any op of the region; empty if none is known."""
+    wanted = _op(miss.template, difference)
+    symbols = list(zip(miss.region.ops, miss.fusion.subsymbols, strict=True))
+    ordered = sorted(symbols, key=lambda pair: wanted is None or not _alike(pair[0], wanted))
+    found = [line for _, symbol in ordered for line in _lines_of(symbol, lines)]
+    line = next((line for line in found if not line.library), found[0] if found else None)
+    if line is None:
+        return ""
+    text = linecache.getline(line.file, line.number).strip()
+    return f"\n  {line}: {text}" if text else f"\n  {line}"
+
+
+def _op(template: Template, difference: Difference) -> Op | None:
+    """The template's op that differs; None if it is something else, or an op of the other template."""
+    change = difference.changes[0] if difference.changes else None
+    if change is None or change.op is None or change.a == NONE:
+        return None
+    return template.graph.ops[change.op - 1]
+
+
+def _alike(one: Op, other: Op) -> bool:
+    """Whether an op of a region is that of its template: the same with the same literals."""
+    return one.name == other.name and _fixed(one) == _fixed(other)
+
+
+def _fixed(op: Op) -> list[str]:
+    """All about an op but which values it uses."""
+
+    def anonymous(arg: Arg) -> str:
+        return repr(map_arg(arg, lambda _: Ref(-1)))
+
+    args = sorted(map(anonymous, op.args)) + [f"{name}={anonymous(arg)}" for name, arg in op.kwargs]
+    return [*args, *(repr(map_type(type_, lambda _: Ref(-1))) for type_ in op.outputs)]
+
+
+def _lines_of(symbol: Any, lines: Lines) -> list[Line]:
+    """The line of an op's result, or else those of its operands, as in a backward pass."""
+    own = [lines[name] for name in result_names(symbol) if name in lines]
+    return own or [lines[proxy.name] for proxy in symbol.flat_proxy_args if proxy.name in lines]
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
