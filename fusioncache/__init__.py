@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fusioncache._thunder_hook import register_with_thunder
 
 if TYPE_CHECKING:
+    from fusioncache.ahead.warm import Warmed, warm
     from fusioncache.cache.cache import Cache
     from fusioncache.cache.default import default_cache
     from fusioncache.cache.stats import Stats, TemplateStats
@@ -30,8 +31,10 @@ __all__ = [
     "Stats",
     "TemplateStats",
     "VerificationError",
+    "Warmed",
     "default_cache",
     "executors",
+    "warm",
 ]
 
 _HOME = {
@@ -41,8 +44,10 @@ _HOME = {
     "Stats": "cache.stats",
     "TemplateStats": "cache.stats",
     "VerificationError": "trace.verify",
+    "Warmed": "ahead.warm",
     "default_cache": "cache.default",
     "executors": "trace.executor",
+    "warm": "ahead.warm",
 }
 
 

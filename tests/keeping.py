@@ -17,16 +17,19 @@ class Made:
     run: Any
     artifacts: Mapping[str, bytes] | None
     reason: str | None = None
+    lasting: bool = True
 
 
 class KeepingEager(Eager):
     """Counts what it is asked for. Without a reason to refuse it keeps one artifact."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None, refuse: str | None = None):
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, refuse: str | None = None, *, lasting: bool = True
+    ):
         self.compiled: list[Graph] = []
         self.loaded: list[Graph] = []
         self.more = {"machine": "here", **(environment or {})}
-        self.refuse = refuse
+        self.refuse, self.lasting = refuse, lasting
         self.error: Exception | None = None
 
     @property
@@ -51,7 +54,9 @@ class Keeper:
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Made:
         run = self.backend.compile(graph, args)
-        return Made(run, None, self.backend.refuse) if self.backend.refuse else Made(run, {"code": CODE})
+        if self.backend.refuse:
+            return Made(run, None, self.backend.refuse, self.backend.lasting)
+        return Made(run, {"code": CODE})
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Any:
         if artifacts["code"] != CODE:

@@ -17,7 +17,7 @@ from sketch import Sketch
 from test_properties import graphs
 
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.kept import REFUSED, REGION, Kept
+from fusioncache.cache.kept import REFUSED, REGION, REQUEST, Kept
 from fusioncache.cache.program import Program
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, NumberType, Original, Ref, TensorType
@@ -44,7 +44,7 @@ def region(*, swapped: bool = False) -> Graph:
 class Process:
     """What one process has: a cache of its own, over a directory that others have too."""
 
-    def __init__(self, directory: Path, backend: KeepingEager | None = None, ranks: Ranks | None = None):
+    def __init__(self, directory: Path, backend: Any = None, ranks: Ranks | None = None):
         self.backend = backend or KeepingEager()
         self.cache = Cache(record=False, store=directory)
         if ranks:
@@ -55,7 +55,7 @@ class Process:
     def program(self, source: Graph) -> tuple[Program, list[int]]:
         canonical = canonicalize(source)
         environment = self.backend.environment()
-        builder = self.cache.builder("eager", self.backend, self.backend.keeper, environment, self.ledger)
+        builder = self.cache.builder(self.backend.name, self.backend, self.backend.keeper, environment, self.ledger)
         original = original_of(source, canonical.binding)
         program = self.cache.program(canonical.graph, original, environment, self.backend, builder)
         return program, list(canonical.binding.arguments)
@@ -184,9 +184,9 @@ def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
         process.run(region(), X, Y)
         assert process.told == [False]
     assert first.ledger.stats().unkept == {"not kept: a number among its inputs": 1}
-    assert {entry.artifacts for entry in second.cache.store.entries()} == {1}
+    assert {entry.artifacts for entry in second.cache.store.entries()} == {3}
     key = second.program(region())[0]._builder.key(*_graph_and_place(second))
-    assert set(second.cache.store.load(key, "eager")) == {REFUSED}
+    assert set(second.cache.store.load(key, "eager")) == {REFUSED, REGION, REQUEST}
 
 
 def _graph_and_place(process: Process) -> tuple[Graph, Any]:

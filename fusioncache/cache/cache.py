@@ -15,6 +15,7 @@ from fusioncache.cache.ranks import Ranks
 from fusioncache.cache.recorder import Recorder
 from fusioncache.cache.stats import Stats, TemplateStats
 from fusioncache.ir import Graph, Key, Original, Template
+from fusioncache.ir.request import Option
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
@@ -69,13 +70,19 @@ class Cache:
         return self._programs.get_or_make(key, lambda: Program(graph, compiler, original, builder))[0]
 
     def builder(
-        self, backend: str, compiler: Compiler, keeper: Keeper | None, environment: Mapping[str, str], ledger: Ledger
+        self,
+        backend: str,
+        compiler: Compiler,
+        keeper: Keeper | None,
+        environment: Mapping[str, str],
+        ledger: Ledger,
+        options: Mapping[str, Option] = {},
     ) -> Builder | None:
         """What builds a backend's programs with the store; None if nothing is kept."""
         store = self.store if keeper else None
         if store is None or keeper is None:
             return None
-        return Kept(store, self._ranks, backend, compiler, keeper, environment, ledger.unkept)
+        return Kept(store, self._ranks, backend, compiler, keeper, environment, ledger.unkept, options)
 
     @property
     def store(self) -> Store | None:

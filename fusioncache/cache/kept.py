@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fusioncache.cache.program import Built, Compiler, Place, Run
+from fusioncache.cache.program import Built, Compiler, Run
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Graph, Key, Original
+from fusioncache.ir import Graph, Key, Original, request
 from fusioncache.ir.codec import decoded, encoded
+from fusioncache.ir.request import Option, Place, Request
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
+from fusioncache.template.name import template_name
 
 logger = logging.getLogger("fusioncache")
 
 REGION = "region"
 """The artifact that says what was compiled, and how it lies in the graph."""
+REQUEST = "request"
+"""The artifact that says what was asked for, so that it can be asked again. It is the same whatever the versions."""
 REFUSED = "refused"
-"""The artifact in place of all others where a backend has nothing that it could load again, and why."""
+"""The artifact in place of a backend's own where that has nothing that it could load again, and why."""
+
+LAYOUT = "layout"
+"""The ingredient of a key that says where the arguments lay."""
 
 _STALE = "an artifact that does not load"
 
@@ -37,6 +45,10 @@ class Made(Protocol):
     @property
     def reason(self) -> str | None:
         """Why nothing does: a short phrase."""
+
+    @property
+    def lasting(self) -> bool:
+        """Whether nothing ever will, as far as is known: then nobody has to try again."""
 
 
 class Keeper(Protocol):
@@ -61,8 +73,9 @@ class Kept:
         backend: the backend's name.
         compiler: the backend, for what cannot be kept.
         keeper: compiles, and loads what it compiled.
-        environment: of the backend. The keeper's own ingredients are added to it.
+        environment: of the backend. The keeper's own ingredients, as they are at each build, are added to it.
         refused: is told why a function could not be kept.
+        options: that the backend was made with, as far as another process needs them to make it again.
     """
 
     def __init__(
@@ -74,19 +87,21 @@ class Kept:
         keeper: Keeper,
         environment: Mapping[str, str],
         refused: Callable[[str], None],
+        options: Mapping[str, Option] = {},
     ):
         self._store = store
         self._ranks = ranks
         self._backend = backend
         self._compiler = compiler
         self._keeper = keeper
-        self._environment = {**environment, **keeper.environment()}
+        self._environment = environment
         self._refused = refused
+        self._options = options
 
     def key(self, graph: Graph, place: Place) -> Key:
         """Names what is stored. Its ingredients are those of the template's key, the keeper's, and the layout."""
-        layout = "\n".join("number" if at is None else f"{tuple(at[0])} {tuple(at[1])}" for at in place)
-        return make_key(graph, {**self._environment, "layout": layout})
+        environment = {**self._environment, **self._keeper.environment()}
+        return make_key(graph, {**environment, LAYOUT: layout_text(place)})
 
     def build(self, graph: Graph, original: Original, place: Place, args: Sequence[Any]) -> Built:
         """See ``Builder`` in ``cache/program.py``."""
@@ -97,18 +112,27 @@ class Kept:
             with self._ranks.turn(key, self._backend) as turn:
                 built = self._from(turn.artifacts, key, original, args)
                 if built is None:
-                    built, made = self._alone(key, original, args)
+                    asked = Request(graph, place, self._backend, self._options)
+                    built, made = self._alone(key, asked, original, args)
                     turn.publish(made)
         return built
 
-    def _alone(self, key: Key, original: Original, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes] | None]:
+    def _alone(
+        self, key: Key, asked: Request, original: Original, args: Sequence[Any]
+    ) -> tuple[Built, Mapping[str, bytes] | None]:
         """Compiles while the other processes of this machine wait, and stores the artifacts."""
         with self._store.compiling(key, self._backend) as turn:
             built = self._from(turn.artifacts, key, original, args)
             if built:
                 return built, turn.artifacts
-            built, artifacts = self._compiled(original, args)
-            self._store.save(key, self._backend, artifacts)
+            start = time.perf_counter()
+            built, own = self._compiled(original, args)
+            seconds = time.perf_counter() - start
+            if own is None:
+                return built, None
+            artifacts = {**own, REGION: encoded(original), REQUEST: request.encoded(asked)}
+            name = template_name(asked.graph, key)
+            self._store.save(key, self._backend, artifacts, name=name, seconds=seconds)
             return built, artifacts
 
     def _from(
@@ -129,15 +153,21 @@ class Kept:
             return None
         return Built(run, stored, loaded=True)
 
-    def _compiled(self, original: Original, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes]]:
+    def _compiled(self, original: Original, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes] | None]:
+        """Compiles. Gives what the backend keeps of it, or why it never will; None if another time it may."""
         made = self._keeper.compile(original.region, _arguments(original, args))
         built = Built(made.run, original, loaded=False)
-        if made.artifacts is None:
-            reason = made.reason or "for no given reason"
-            logger.info("not kept: %s", reason)
-            self._refused(f"not kept: {reason}")
-            return built, {REFUSED: reason.encode()}
-        return built, {**made.artifacts, REGION: encoded(original)}
+        if made.artifacts is not None:
+            return built, made.artifacts
+        reason = made.reason or "for no given reason"
+        logger.info("not kept: %s", reason)
+        self._refused(f"not kept: {reason}")
+        return built, {REFUSED: reason.encode()} if made.lasting else None
+
+
+def layout_text(place: Place) -> str:
+    """Where arguments lie, as the text of an ingredient."""
+    return "\n".join("number" if at is None else f"{tuple(at[0])} {tuple(at[1])}" for at in place)
 
 
 def _arguments(original: Original, args: Sequence[Any]) -> list[Any]:

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from fusioncache.ir import Graph, Original, refs_in
+from fusioncache.ir.request import Place
 from fusioncache.template.vocabulary import EFFECTS
 
 _MOST_SEEN = 1024
@@ -45,10 +46,6 @@ class Compiler(Protocol):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """A function for arguments of this layout. It was called with these once, so nothing is left to compile."""
-
-
-Place = tuple[tuple[Sequence[int], Sequence[int]] | None, ...]
-"""Shape and strides of each tensor among the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
