@@ -1,15 +1,18 @@
-"""What the commands print as JSON."""
+"""What the commands print as JSON: exact values, times in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fusioncache.cache.record import Run
 from fusioncache.cache.stats import TemplateStats
+
+if TYPE_CHECKING:
+    from fusioncache.store import Summary
 
 SCHEMA = 1
 """Of the JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for who reads it."""
@@ -26,7 +29,8 @@ def run_data(run: Run) -> dict[str, Any]:
     counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
     counts["bypasses"] = dict(run.stats.bypasses)
     counts["unkept"] = dict(run.stats.unkept)
-    return {"id": run.id, "started": run.started, "pid": run.pid, "command": run.command, **counts}
+    head = {"id": run.id, "started": run.started, "pid": run.pid, "command": run.command}
+    return {**head, **counts, "phases": run.phases.known(), "unrecorded": run.unrecorded}
 
 
 def template_data(template: TemplateStats) -> dict[str, Any]:
@@ -34,6 +38,7 @@ def template_data(template: TemplateStats) -> dict[str, Any]:
     return {
         "digest": template.digest,
         "name": template.name,
+        "ops": op_count(template),
         "regions": template.regions,
         "hits": template.hits,
         "arities": template.arities,
@@ -42,3 +47,14 @@ def template_data(template: TemplateStats) -> dict[str, Any]:
         "loads": template.loads,
         "load_seconds": template.load_seconds,
     }
+
+
+def summary_data(program: Summary) -> dict[str, Any]:
+    """A program of the store. ``created`` is in seconds since the epoch."""
+    return dataclasses.asdict(program)
+
+
+def op_count(template: TemplateStats) -> int:
+    """How many ops a template has."""
+    ops = dict(template.ingredients).get("ops", "")
+    return ops.count("\n") + 1 if ops else 0

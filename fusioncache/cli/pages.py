@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from fusioncache.cache.record import Run
 from fusioncache.cache.stats import TemplateStats
+from fusioncache.cli.data import op_count
 from fusioncache.cli.table import Column, pairs_text, print_table
-from fusioncache.cli.words import arities_text, one_line, seconds_text, time_text
+from fusioncache.words import age_text, arities_text, bytes_text, one_line, seconds_text, time_text
+
+if TYPE_CHECKING:
+    from fusioncache.store import Summary
 
 _ID = Column("id", id=True)
 _RUN_COLUMNS = (
@@ -26,14 +32,21 @@ _RUN_COLUMNS = (
 _TEMPLATE_COLUMNS = (
     _ID,
     Column("name"),
+    Column("ops", number=True),
     Column("regions", number=True),
     Column("hits", number=True),
     Column("arities"),
     Column("compiles", number=True),
     Column("compile seconds", number=True),
 )
-_ENTRY_NAMES = {"constants": "constant", "attributes": "attribute"}
-"""Ingredients with an entry a line that the ops mention by name and number."""
+_PROGRAM_COLUMNS = (
+    _ID,
+    Column("name"),
+    Column("backend"),
+    Column("size", number=True),
+    Column("age", number=True),
+    Column("compile seconds", number=True),
+)
 
 
 def print_run(run: Run) -> None:
@@ -58,8 +71,16 @@ def print_run(run: Run) -> None:
         *((f"  {one_line(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
         ("saved seconds", f"{seconds_text(stats.saved_seconds)} (an estimate)"),
         ("canonicalize seconds", seconds_text(stats.canonicalize_seconds)),
+        *_phase_pairs(run),
     ]
     click.echo(pairs_text(pairs))
+
+
+def _phase_pairs(run: Run) -> list[tuple[str, str]]:
+    """Where the time went, if that was measured."""
+    phases = run.phases.known()
+    named = [(f"  {name.replace('_', ' ')}", seconds_text(seconds)) for name, seconds in phases.items()]
+    return [("seconds in all phases", seconds_text(sum(phases.values()))), *named] if phases else []
 
 
 def print_runs(runs: Sequence[Run]) -> None:
@@ -72,28 +93,10 @@ def print_templates(templates: Sequence[TemplateStats]) -> None:
     print_table(_TEMPLATE_COLUMNS, [_template_row(template) for template in templates])
 
 
-def print_template(template: TemplateStats) -> None:
-    """Prints all there is to know of a template."""
-    counts = [
-        ("name", template.name),
-        ("digest", template.digest),
-        ("regions", str(template.regions)),
-        ("hits", str(template.hits)),
-        ("arities", arities_text(template.arities)),
-        ("compiles", str(template.compiles)),
-        ("compile seconds", seconds_text(template.compile_seconds)),
-        ("loads", str(template.loads)),
-        ("load seconds", seconds_text(template.load_seconds)),
-    ]
-    parts = [pairs_text(counts), *(_ingredient_text(name, text) for name, text in template.ingredients)]
-    click.echo("\n\n".join(parts))
-
-
-def _ingredient_text(name: str, text: str) -> str:
-    lines = [one_line(line) for line in text.split("\n")] if text else ["(none)"]
-    if text and name in _ENTRY_NAMES:
-        lines = [f"{_ENTRY_NAMES[name]}{number}: {line}" for number, line in enumerate(lines)]
-    return "\n".join([name, *(f"  {line}" for line in lines)])
+def print_programs(programs: Sequence[Summary]) -> None:
+    """Prints a table of what is in a store."""
+    now = time.time()
+    print_table(_PROGRAM_COLUMNS, [_program_row(program, now) for program in programs])
 
 
 def _run_row(run: Run) -> tuple[str, ...]:
@@ -105,5 +108,10 @@ def _run_row(run: Run) -> tuple[str, ...]:
 
 def _template_row(template: TemplateStats) -> tuple[str, ...]:
     arities, seconds = arities_text(template.arities), seconds_text(template.compile_seconds)
-    counts = str(template.regions), str(template.hits), arities, str(template.compiles)
-    return (template.digest, template.name, *counts, seconds)
+    counts = (op_count(template), template.regions, template.hits, arities, template.compiles)
+    return (template.digest, template.name, *map(str, counts), seconds)
+
+
+def _program_row(program: Summary, now: float) -> tuple[str, ...]:
+    name, seconds = one_line(program.name) or "-", seconds_text(program.seconds)
+    return (program.digest, name, program.backend, bytes_text(program.size), age_text(now - program.created), seconds)

@@ -27,7 +27,7 @@ def pick_run(record: Record, prefix: str | None) -> Run:
     if not found:
         raise click.ClickException(f"no run in {record.path} has an id that starts with {prefix!r}: see 'stats --runs'")
     if len(found) > 1:
-        raise _ambiguous(prefix, "runs", [run.id for run in found])
+        raise ambiguous(prefix, "runs", [run.id for run in found])
     return found[0]
 
 
@@ -43,11 +43,12 @@ def pick_template(record: Record, prefix: str) -> TemplateStats:
             f"no template in {record.path} has a digest or name that starts with {prefix!r}: see 'fusioncache ls'"
         )
     if len(found) > 1:
-        raise _ambiguous(prefix, "templates", [f"{template.digest}  {template.name}" for template in found])
+        raise ambiguous(prefix, "templates", [f"{template.digest}  {template.name}" for template in found])
     return found[0]
 
 
-def _ambiguous(prefix: str, things: str, found: Sequence[str]) -> click.ClickException:
+def ambiguous(prefix: str, things: str, found: Sequence[str]) -> click.ClickException:
+    """What to say where several things start with what was typed."""
     named = list(found[:_MOST_NAMED])
     if len(found) > len(named):
         named.append(f"and {len(found) - len(named)} more")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,23 +10,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.cli.data import print_json
+from fusioncache.cli.options import directory_option, json_option
+from fusioncache.cli.progress import progress_of
+from fusioncache.cli.storage import opened, store_errors
+from fusioncache.words import count_text
 
 if TYPE_CHECKING:
-    from fusioncache.store import Store
-    from fusioncache.store.copying import Copied, Progress
+    from fusioncache.store.copying import Copied
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON: exact numbers, sizes in bytes."),
+        json_option,
         click.option("--dry-run", is_flag=True, help="Copy nothing and say what would be copied."),
-        click.option(
-            "--dir",
-            "directory",
-            metavar="DIRECTORY",
-            type=click.Path(path_type=Path),
-            help="The store, if it is not where it is by default.",
-        ),
+        directory_option,
         click.argument("url", callback=_url),
     ):
         command = option(command)
@@ -74,54 +69,20 @@ def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
 
 
 def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
-    from fusioncache.store import RemoteError, StoreError, sharing
+    from fusioncache.store import sharing
     from fusioncache.store.remote import Remote
 
     remote = Remote(url)
-    try:
-        store = _store(directory, make=what == "pull")
-        with _progress(what) as progress:
+    with store_errors():
+        store = opened(directory, make=what == "pull")
+        with progress_of(what) as progress:
             copied = (sharing.push if what == "push" else sharing.pull)(store, remote, progress, dry_run=dry_run)
         store.close()
-    except (RemoteError, StoreError) as error:
-        raise click.ClickException(str(error)) from None
-    except OSError as error:
-        raise click.ClickException(f"the store cannot be used: {error}") from error
     if as_json:
         print_json({"command": what, "url": str(remote), "dry_run": dry_run, **_data(copied)})
     else:
         click.echo(_text(what, str(remote), dry_run, copied))
     _say_refused(copied)
-
-
-def _store(directory: Path | None, *, make: bool) -> Store:
-    """The store in a directory.
-
-    Raises:
-        StoreError: if there is none, or it cannot be used.
-    """
-    from fusioncache.store import Store, StoreError, default_path
-    from fusioncache.store.directory import open_directory
-
-    path = directory or default_path()
-    if not make and not path.exists():
-        raise StoreError(f"there is no store in {path}: run a model with fusioncache first")
-    open_directory(path)  # which raises where Store.open would go on in memory
-    return Store.open(path, remote="")
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Progress | None]:
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _data(copied: Copied) -> dict[str, Any]:
@@ -132,12 +93,8 @@ def _data(copied: Copied) -> dict[str, Any]:
 def _text(what: str, url: str, dry_run: bool, copied: Copied) -> str:
     did = f"would {what}" if dry_run else f"{what}ed"
     side = "to" if what == "push" else "from"
-    counts = f"{_count(copied.entries, 'entry', 'entries')} and {_count(copied.objects, 'object', 'objects')}"
+    counts = f"{count_text(copied.entries, 'entry', 'entries')} and {count_text(copied.objects, 'object', 'objects')}"
     return f"{did} {counts} ({copied.bytes / 1e6:.1f} MB) {side} {url}; {copied.skipped} were there already"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def _say_refused(copied: Copied) -> None:

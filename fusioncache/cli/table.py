@@ -32,7 +32,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
     if sys.stdout.isatty():
         _print_fitted(columns, rows)
     else:
-        click.echo(_plain(columns, rows))
+        click.echo(table_text(columns, rows))
 
 
 def pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
@@ -41,7 +41,8 @@ def pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
-def _plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells under the columns' titles, with nothing left out."""
     lines = [[column.title for column in columns], *rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return "\n".join(_plain_line(columns, widths, line) for line in lines)

@@ -132,6 +132,16 @@ class Disk:
         with self._lock:
             return self._sweep(room)
 
+    def plan(self) -> Swept:
+        """What ``sweep`` would remove now. Removes nothing.
+
+        Raises:
+            StoreError: if the directory is no longer what it was.
+            OSError: if it cannot be read.
+        """
+        self.directory.require()
+        return self._sweeper.plan(self.max_bytes, self._max_age)
+
     def close(self) -> None:
         """Gives free what this process uses."""
         self._lease.end()

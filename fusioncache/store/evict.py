@@ -95,9 +95,19 @@ class Sweeper:
             left = {id_: entry for id_, entry in seen.items() if id_ not in removed}
             orphans = [digest for digest in _orphans(left.values(), sizes) if self.objects.remove(digest)]
             litter = self._remove_litter(max_age)
-        kept = sum(sizes.values()) - sum(sizes[digest] for digest in orphans)
-        size = kept + sum(entry.file.size for entry in left.values())
-        return Swept(len(removed), len(orphans), litter, size)
+        return Swept(len(removed), len(orphans), litter, _size(left.values(), sizes, orphans))
+
+    def plan(self, limit: int, max_age: float) -> Swept:
+        """What ``sweep`` would do now. Removes nothing, keeps nobody out, and leaves litter out of account.
+
+        Raises:
+            OSError: if it cannot be read.
+        """
+        seen, sizes = self._entries({}), self.objects.sizes()
+        victims = set(_victims(seen, sizes, in_use(self.root / "uses"), limit, max_age))
+        left = [entry for id_, entry in seen.items() if id_ not in victims]
+        orphans = _orphans(left, sizes)
+        return Swept(len(victims), len(orphans), 0, _size(left, sizes, orphans))
 
     def _entries(self, before: Mapping[str, _Seen]) -> dict[str, _Seen]:
         seen = {}
@@ -163,6 +173,12 @@ def _orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
             return []
         needed |= entry.objects
     return [digest for digest in sizes if digest not in needed]
+
+
+def _size(left: Iterable[_Seen], sizes: Mapping[str, int], orphans: Iterable[str]) -> int:
+    """The bytes of these entries, and of all objects but the orphans."""
+    kept = sum(sizes.values()) - sum(sizes[digest] for digest in orphans)
+    return kept + sum(entry.file.size for entry in left)
 
 
 def _turn(file: Found, id_: str, now: float) -> tuple[bool, int, str]:

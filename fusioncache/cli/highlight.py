@@ -1,0 +1,17 @@
+"""Source in colours, where a person looks."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def highlighted(text: str, language: str) -> str:
+    """The text, with colours if it goes to a terminal that may have them."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    from pygments import highlight
+    from pygments.formatters import TerminalFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    return str(highlight(text, get_lexer_by_name(language), TerminalFormatter()))

@@ -1,0 +1,117 @@
+"""The command ls: which templates a run had, or which programs the store has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fusioncache.cache.record import Record
+from fusioncache.cache.stats import TemplateStats
+from fusioncache.cli.data import op_count, print_json, summary_data, template_data
+from fusioncache.cli.options import directory_option, json_option, run_option
+from fusioncache.cli.pages import print_programs, print_templates
+from fusioncache.cli.pick import pick_run
+from fusioncache.cli.storage import listed
+
+SORTS = ("seconds", "regions", "hits", "name", "size")
+
+_TEMPLATE_ORDERS: Mapping[str, Callable[[TemplateStats], Any]] = {
+    "seconds": lambda template: -template.compile_seconds,
+    "regions": lambda template: -template.regions,
+    "hits": lambda template: -template.hits,
+    "name": lambda template: template.name,
+    "size": lambda template: -op_count(template),
+}
+_PROGRAM_ORDERS: Mapping[str, Callable[[Any], Any]] = {
+    "seconds": lambda program: -program.seconds,
+    "name": lambda program: program.name,
+    "size": lambda program: -program.size,
+}
+
+
+@click.command()
+@run_option
+@click.option("--store", "of_store", is_flag=True, help="List the programs of the store instead, newest first.")
+@click.option("--name", metavar="TEXT", help="Only those with this in their name.")
+@click.option("--backend", metavar="NAME", help="Only those of this backend: nvfuser, inductor or eager.")
+@click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
+@click.option("--sort", type=click.Choice(SORTS), help="What comes first: the largest number, or the first name.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="NUMBER", help="At most that many.")
+@directory_option
+@json_option
+def ls(run_id: str | None, of_store: bool, sort: str | None, limit: int | None, as_json: bool, **only: Any) -> None:
+    """List the templates of the newest run, those that took longest to compile first.
+
+    Arities are the numbers of residual terms that regions had: 1-31 is each from 1 to 31, a slash stands between the
+    chains of a template that has several, and - means no chain. The size of a template is its number of ops.
+
+    The store has programs, not templates: a template with residual terms is compiled in parts, which other templates
+    share, and once for each layout of its inputs. --store lists them with their sizes in bytes.
+
+    \b
+    Examples:
+        fusioncache ls
+        fusioncache ls --name residual --sort hits --limit 10
+        fusioncache ls --text prims.exp
+        fusioncache ls --run 5f3a --json
+        fusioncache ls --store --sort size
+    """
+    if of_store:
+        _refuse(run_id=run_id, text=only["text"], sort=sort if sort not in _PROGRAM_ORDERS else None)
+        _list_programs(only["directory"], only["name"], only["backend"], sort, limit, as_json)
+    elif only["directory"]:
+        raise click.UsageError("--dir names a store: use it with --store.")
+    else:
+        _list_templates(run_id, only, sort, limit, as_json)
+
+
+def _refuse(**given: str | None) -> None:
+    for name, value in given.items():
+        if value is not None:
+            said = f"--sort {value}" if name == "sort" else "--run" if name == "run_id" else f"--{name}"
+            raise click.UsageError(f"{said} is about templates, and --store lists programs: leave one of them out.")
+
+
+def _list_templates(
+    run_id: str | None, only: Mapping[str, Any], sort: str | None, limit: int | None, as_json: bool
+) -> None:
+    record = Record()
+    run = pick_run(record, run_id)
+    templates = record.templates(run.id)
+    found: Sequence[TemplateStats] = [template for template in templates if _wanted(template, **only)]
+    found = (sorted(found, key=_TEMPLATE_ORDERS[sort]) if sort else found)[:limit]
+    if as_json:
+        print_json({"run": run.id, "templates": [template_data(template) for template in found]})
+    else:
+        print_templates(found)
+    if not templates:
+        click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
+    elif not found:
+        click.echo(f"None of the {len(templates)} templates of run {run.id} is like that.", err=True)
+
+
+def _wanted(template: TemplateStats, name: str | None, backend: str | None, text: str | None, **_: Any) -> bool:
+    return (
+        (name is None or name in template.name)
+        and (backend is None or ("backend", backend) in template.ingredients)
+        and (text is None or any(text in part for _, part in template.ingredients))
+    )
+
+
+def _list_programs(
+    directory: Path | None, name: str | None, backend: str | None, sort: str | None, limit: int | None, as_json: bool
+) -> None:
+    path, programs = listed(directory)
+    found: Sequence[Any] = [
+        program for program in programs if (name or "") in program.name and backend in (None, program.backend)
+    ]
+    found = (sorted(found, key=_PROGRAM_ORDERS[sort]) if sort else found)[:limit]
+    if as_json:
+        print_json({"store": str(path), "programs": [summary_data(program) for program in found]})
+    else:
+        print_programs(found)
+    if not found:
+        click.echo(f"{path} has {len(programs) or 'no'} programs{', none like that' if programs else ''}.", err=True)

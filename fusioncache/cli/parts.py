@@ -1,0 +1,151 @@
+"""The parts of a template that show prints, as text and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from fusioncache.cache.facts import RegionRecord
+from fusioncache.cache.stats import TemplateStats
+from fusioncache.cli.table import Column, pairs_text, table_text
+from fusioncache.words import arities_text, one_line, ranges_text, seconds_text
+
+NONE = "(none)"
+
+_ENTRY_NAMES = {"constants": "constant", "attributes": "attribute"}
+"""Ingredients with an entry a line that the ops mention by name and number."""
+_OF_OPS = ("ops", "constants", "attributes", "outputs")
+_SHOWN_DIGITS = 12
+
+_REGION_COLUMNS = (
+    Column("model"),
+    Column("trace"),
+    Column("number", number=True),
+    Column("region"),
+    Column("outcome"),
+    Column("terms"),
+    Column("plan"),
+    Column("module"),
+    Column("line"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part.
+
+    Attributes:
+        text: for people, under its heading.
+        data: as JSON.
+    """
+
+    text: str
+    data: Any
+
+
+def counts_text(template: TemplateStats) -> str:
+    """The template's names and its counts."""
+    pairs = [
+        ("name", template.name),
+        ("digest", template.digest),
+        ("regions", str(template.regions)),
+        ("hits", str(template.hits)),
+        ("arities", arities_text(template.arities)),
+        ("compiles", str(template.compiles)),
+        ("compile seconds", seconds_text(template.compile_seconds)),
+        ("loads", str(template.loads)),
+        ("load seconds", seconds_text(template.load_seconds)),
+    ]
+    return pairs_text(pairs)
+
+
+def ingredients(template: TemplateStats, names: Sequence[str] | None = None) -> Part:
+    """What the key is made of: all of it, or the parts with these names, each with its digest."""
+    found = [(name, text) for name, text in template.ingredients if names is None or name in names]
+    data = [{"name": name, "digest": sha256(text.encode()).hexdigest(), "text": text} for name, text in found]
+    return Part("\n\n".join(_ingredient_text(**part) for part in data), data)
+
+
+def inputs(template: TemplateStats) -> Part:
+    """The type of each input that is no residual term."""
+    return ingredients(template, ("inputs",))
+
+
+def ops(template: TemplateStats) -> Part:
+    """The ops, with the constants and attributes that they mention, and what leaves."""
+    return ingredients(template, _OF_OPS)
+
+
+def parameters(template: TemplateStats) -> Part:
+    """What differs between regions that share the template: residual terms, sizes, and numbers."""
+    parts = dict(template.ingredients)
+    lines = parts.get("inputs", "").splitlines()
+    sums = [op.partition(":")[0] for op in parts.get("ops", "").splitlines() if " = residual(" in op]
+    seen = [sorted(set(chain)) for chain in zip(*template.arities, strict=False)]
+    sizes = [line.split()[1] for line in lines if line.startswith("size ")]
+    numbers = [line.split()[1].rstrip(":") for line in lines if line.startswith("input ") and "[" not in line]
+    texts = [
+        *(f"residual terms of {value}: {ranges_text(terms)}" for value, terms in zip(sums, seen, strict=False)),
+        *(f"size {value}" for value in sizes),
+        *(f"number {value}" for value in numbers),
+    ]
+    terms = [{"value": value, "seen": terms} for value, terms in zip(sums, seen, strict=False)]
+    return Part(_block("parameters", texts), {"residual_terms": terms, "sizes": sizes, "numbers": numbers})
+
+
+def regions(records: Sequence[RegionRecord]) -> Part:
+    """Every region that has the template."""
+    data = [region_data(record) for record in records]
+    if not records:
+        return Part(_block("regions", []), data)
+    return Part(_block("regions", table_text(_REGION_COLUMNS, [_row(record) for record in records]).split("\n")), data)
+
+
+def region_data(region: RegionRecord) -> dict[str, Any]:
+    """One region: where it is, what became of it, and where it comes from."""
+    source = region.source
+    return {
+        "model": region.model,
+        "trace": region.trace,
+        "trace_number": region.trace_number,
+        "position": region.position,
+        "name": region.name,
+        "outcome": region.outcome,
+        "reason": region.reason,
+        "arities": region.arities,
+        "plan": region.plan,
+        "module": source.module,
+        "layer": source.layer,
+        "lines": [{"file": line.file, "line": line.number, "library": line.library} for line in source.lines],
+    }
+
+
+def _row(region: RegionRecord) -> tuple[str, ...]:
+    lines = region.source.lines
+    line = next((line for line in lines if not line.library), lines[0] if lines else None)
+    outcome = region.outcome if region.reason is None else f"{region.outcome} ({region.reason})"
+    cells = (
+        region.model,
+        region.trace,
+        str(region.trace_number),
+        region.name,
+        outcome,
+        " / ".join(map(str, region.arities)),
+        region.plan,
+        region.source.module,
+        str(line) if line else None,
+    )
+    return tuple(one_line(cell) if cell else "-" for cell in cells)
+
+
+def _ingredient_text(name: str, digest: str, text: str) -> str:
+    lines = [one_line(line) for line in text.split("\n")] if text else []
+    if name in _ENTRY_NAMES:
+        lines = [f"{_ENTRY_NAMES[name]}{number}: {line}" for number, line in enumerate(lines)]
+    return _block(f"{name}  {digest[:_SHOWN_DIGITS]}", lines)
+
+
+def _block(heading: str, lines: Sequence[str]) -> str:
+    return "\n".join([heading, *(f"  {line}" for line in lines or [NONE])])

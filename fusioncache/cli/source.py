@@ -1,0 +1,57 @@
+"""A template as source: what nvFuser is given, and a script that runs it alone."""
+
+from __future__ import annotations
+
+import click
+
+from fusioncache.cache.stats import TemplateStats
+from fusioncache.cli.highlight import highlighted
+from fusioncache.cli.parts import Part
+from fusioncache.ir import Graph
+
+
+def definition(template: TemplateStats) -> Part:
+    """What nvFuser is given.
+
+    Raises:
+        click.ClickException: if nvFuser is not installed, or has no words for the template.
+    """
+    from fusioncache.backends.definition import definition_text
+
+    try:
+        text = definition_text(_inlined(template))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    return Part(highlighted(text, "python"), text)
+
+
+def repro(template: TemplateStats) -> Part:
+    """A script that runs the template alone."""
+    from fusioncache.cli.repro import script
+
+    text = script(template.name, _inlined(template), _most_terms(template))
+    return Part(highlighted(text, "python"), text)
+
+
+def graph_of(template: TemplateStats) -> Graph:
+    """The graph of a recorded template.
+
+    Raises:
+        click.ClickException: if the record's text is not that of a template.
+    """
+    from fusioncache.explain.reading import read_exactly
+
+    try:
+        return read_exactly(dict(template.ingredients))
+    except ValueError as error:
+        raise click.ClickException(f"what is recorded of {template.name} cannot be read: {error}") from error
+
+
+def _inlined(template: TemplateStats) -> Graph:
+    from fusioncache.template.expand import inline
+
+    return inline(graph_of(template), _most_terms(template))
+
+
+def _most_terms(template: TemplateStats) -> tuple[int, ...]:
+    return max(template.arities, key=sum, default=())

@@ -1,0 +1,84 @@
+"""The store as the commands see it: there and usable, or a message that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fusioncache.words import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from fusioncache.store import Store, Summary, Swept
+    from fusioncache.store.directory import Directory
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """What goes wrong in a store ends the command with 1 and the message."""
+    from fusioncache.store import RemoteError, StoreError
+    from fusioncache.store.errors import Refusal
+
+    try:
+        yield
+    except (RemoteError, StoreError) as error:
+        raise click.ClickException(str(error)) from None
+    except (Refusal, OSError) as error:
+        raise click.ClickException(f"the store cannot be used: {error}") from error
+
+
+def existing(directory: Path | None) -> Directory:
+    """The directory of a store that is there.
+
+    Raises:
+        StoreError: if there is none, or it cannot be used.
+    """
+    from fusioncache.store import StoreError, default_path
+    from fusioncache.store.directory import open_directory
+
+    path = directory or default_path()
+    if not path.exists():
+        raise StoreError(f"there is no store in {path}: run a model with fusioncache first")
+    return open_directory(path)
+
+
+def opened(directory: Path | None, *, make: bool) -> Store:
+    """The store in a directory.
+
+    Raises:
+        StoreError: if there is none and none is to be made, or it cannot be used.
+    """
+    from fusioncache.store import Store, default_path
+    from fusioncache.store.directory import open_directory
+
+    # Both raise where Store.open would go on in memory.
+    found = open_directory(directory or default_path()) if make else existing(directory)
+    return Store.open(found.path, remote="")
+
+
+def listed(directory: Path | None) -> tuple[Path, tuple[Summary, ...]]:
+    """Where the store is, and what is in it, newest first."""
+    with store_errors():
+        store = opened(directory, make=False)
+        path, programs = store.directory, store.entries()
+        store.close()
+    if path is None:
+        raise click.ClickException("the store went away while it was opened: try again")
+    return path, programs
+
+
+def removal_data(swept: Swept) -> dict[str, int]:
+    """What was removed, as JSON."""
+    return {field.name: getattr(swept, field.name) for field in fields(swept)}
+
+
+def removal_text(swept: Swept, dry_run: bool) -> str:
+    """What was removed, or would be."""
+    counts = f"{count_text(swept.entries, 'entry', 'entries')} and {count_text(swept.objects, 'object', 'objects')}"
+    if dry_run:
+        return f"would remove {counts}; {bytes_text(swept.bytes_left)} would be left"
+    return f"removed {counts}; {bytes_text(swept.bytes_left)} left"

@@ -1,0 +1,40 @@
+"""A picture in graphviz's language, and what graphviz makes of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_SHAPES = {"input": "ellipse", "size": "ellipse", "op": "box", "output": "ellipse"}
+_SECONDS = 60.0
+
+
+def dot_text(picture: nx.DiGraph, title: str) -> str:
+    """The picture as DOT. The same for the same graph, to the letter."""
+    lines = [f"digraph {_quoted(title)} {{", '  node [fontname="monospace", fontsize=10];']
+    for name, node in picture.nodes(data="node"):
+        label = "\n".join(filter(None, [node.label, node.detail]))
+        lines.append(f"  {name} [shape={_SHAPES[node.kind]}, label={_quoted(label)}, tooltip={_quoted(node.text)}];")
+    lines += [f"  {start} -> {end};" for start, end in picture.edges]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def graphviz_svg(dot: str) -> str | None:
+    """The SVG that graphviz makes; None if it is not installed, or fails."""
+    program = shutil.which("dot")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run([program, "-Tsvg"], input=dot, capture_output=True, text=True, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,143 @@
+"""Where the boxes of a picture go: in layers, each below all that it needs.
+
+Layers by the longest path; edges that pass layers bend there; an order within each layer in which few edges cross; and
+each box as close to the middle of its neighbours as its own neighbours in the layer allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+GAP = 18.0
+"""Between two boxes of a layer."""
+_SWEEPS = 8
+
+Spot = str | tuple[str, str, int]
+"""A node, or the place where the edge between two nodes passes the layer of that number."""
+
+Neighbours = Mapping[Spot, Sequence[Spot]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything is.
+
+    Attributes:
+        layers: the spots of each layer, left to right.
+        x: the middle of each spot, from 0 at the left end of the leftmost.
+        edges: for each edge, the spots that it passes, both ends included.
+        width: of all.
+    """
+
+    layers: tuple[tuple[Spot, ...], ...]
+    x: Mapping[Spot, float]
+    edges: Mapping[tuple[str, str], tuple[Spot, ...]]
+    width: float
+
+
+def layout(picture: nx.DiGraph, width: Callable[[str], float]) -> Layout:
+    """Places a graph without cycles.
+
+    Args:
+        picture: the graph.
+        width: of a node's box.
+    """
+    rank = _ranks(picture)
+    edges = {edge: _path(edge, rank) for edge in picture.edges}
+    layers = _layers(rank, edges.values())
+    above, below = _neighbours(edges.values())
+    _order(layers, above, below)
+    widths = {spot: width(spot) if isinstance(spot, str) else 0.0 for layer in layers for spot in layer}
+    x = _across(layers, above, below, widths)
+    left = min((x[spot] - widths[spot] / 2 for spot in x), default=0.0)
+    right = max((x[spot] + widths[spot] / 2 for spot in x), default=0.0)
+    return Layout(tuple(map(tuple, layers)), {spot: at - left for spot, at in x.items()}, edges, right - left)
+
+
+def _ranks(picture: nx.DiGraph) -> dict[str, int]:
+    """The layer of each node. One that needs nothing is right above the first that needs it."""
+    import networkx as nx
+
+    rank: dict[str, int] = {}
+    for name in nx.topological_sort(picture):
+        rank[name] = max((rank[before] + 1 for before in picture.predecessors(name)), default=0)
+    for name in picture:
+        after = [rank[next_] for next_ in picture.successors(name)]
+        if after and not picture.in_degree(name):
+            rank[name] = min(after) - 1
+    return rank
+
+
+def _layers(rank: Mapping[str, int], paths: Iterable[Sequence[Spot]]) -> list[list[Spot]]:
+    layers: list[list[Spot]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
+    for name, number in rank.items():
+        layers[number].append(name)
+    for path in paths:
+        for spot in path[1:-1]:
+            if not isinstance(spot, str):
+                layers[spot[2]].append(spot)
+    return layers
+
+
+def _path(edge: tuple[str, str], rank: Mapping[str, int]) -> tuple[Spot, ...]:
+    """The spots of an edge, one in each layer."""
+    start, end = edge
+    return (start, *((start, end, number) for number in range(rank[start] + 1, rank[end])), end)
+
+
+def _neighbours(paths: Iterable[Sequence[Spot]]) -> tuple[Neighbours, Neighbours]:
+    """Above and below each spot."""
+    above: dict[Spot, list[Spot]] = {}
+    below: dict[Spot, list[Spot]] = {}
+    for path in paths:
+        for upper, lower in pairwise(path):
+            below.setdefault(upper, []).append(lower)
+            above.setdefault(lower, []).append(upper)
+    return above, below
+
+
+def _order(layers: list[list[Spot]], above: Neighbours, below: Neighbours) -> None:
+    """Sorts each layer by where its neighbours are in the layer before, down and up again."""
+    for sweep in range(_SWEEPS):
+        step, side = (1, above) if sweep % 2 == 0 else (-1, below)
+        ordered = layers[::step]
+        for before, layer in pairwise(ordered):
+            place = {spot: at for at, spot in enumerate(before)}
+            # Who has no neighbours there stays where he is.
+            wanted = {spot: fmean([place[n] for n in side.get(spot, ())] or [at]) for at, spot in enumerate(layer)}
+            layer.sort(key=wanted.__getitem__)
+
+
+def _across(
+    layers: Sequence[Sequence[Spot]], above: Neighbours, below: Neighbours, widths: Mapping[Spot, float]
+) -> dict[Spot, float]:
+    x: dict[Spot, float] = {}
+    for layer in layers:
+        x |= _apart(layer, dict.fromkeys(layer, 0.0), widths)
+    for sweep in range(2 * _SWEEPS):
+        side, order = (above, layers) if sweep % 2 == 0 else (below, layers[::-1])
+        for layer in order:
+            x |= _apart(layer, {spot: fmean([x[n] for n in side.get(spot, ())] or [x[spot]]) for spot in layer}, widths)
+    return x
+
+
+def _apart(layer: Sequence[Spot], wanted: Mapping[Spot, float], widths: Mapping[Spot, float]) -> dict[Spot, float]:
+    """Near to where each spot of a layer wants to be, in this order, and none upon another.
+
+    Halfway between what comes of pushing to the right only, and of pushing to the left only: both keep the distances,
+    and so does the middle.
+    """
+    gaps = [(widths[a] + widths[b]) / 2 + GAP for a, b in pairwise(layer)]
+    right, left = [wanted[spot] for spot in layer], [wanted[spot] for spot in layer]
+    for at, gap in enumerate(gaps):
+        right[at + 1] = max(right[at + 1], right[at] + gap)
+    for at in range(len(gaps) - 1, -1, -1):
+        left[at] = min(left[at], left[at + 1] - gaps[at])
+    return {spot: (a + b) / 2 for spot, a, b in zip(layer, right, left, strict=True)}

@@ -1,0 +1,78 @@
+"""The command graph: what goes where."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+from commands import CHAIN, call, error, out, save_run
+from test_drawing import _DOT
+
+from fusioncache.drawing import dot
+from fusioncache.drawing.nodes import drawn
+from fusioncache.drawing.svg import svg_text
+
+
+@pytest.fixture(autouse=True)
+def _run(monkeypatch):
+    save_run(monkeypatch)
+    monkeypatch.setattr(dot.shutil, "which", lambda name: None)
+
+
+def test_dot():
+    assert out("graph", "residual") == _DOT.replace('"chain"', f'"{CHAIN.name}"')
+
+
+def test_svg():
+    assert out("graph", "residual", "--svg") == svg_text(drawn(CHAIN.graph), CHAIN.name)
+
+
+@pytest.mark.parametrize(("name", "start"), [("x.svg", "<svg "), ("x.dot", "digraph ")])
+def test_a_file(tmp_path, name, start):
+    path = tmp_path / name
+    result = call("graph", "residual", "-o", str(path))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"wrote {path}\n")
+    assert path.read_text().startswith(start)
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    assert "cannot be written (No such file" in error("graph", "residual", "-o", str(tmp_path / "none" / "x.svg"))
+
+
+def test_json():
+    data = json.loads(out("graph", "residual", "--json"))
+    assert (data["schema"], data["digest"]) == (1, CHAIN.key.digest)
+    assert data["edges"] == [["v0", "v1"], ["v1", "v2"], ["v2", "v3"], ["v3", "out0"]]
+    assert data["nodes"][2] == {
+        "name": "v2",
+        "kind": "op",
+        "label": "tanh",
+        "detail": "float32[10, 10]",
+        "text": "%2: float32[10, 10] cuda = prims.tanh(%1)",
+    }
+    assert "leave out --svg" in error("graph", "residual", "--json", "--svg", code=2)
+
+
+def _graphviz(tmp_path, monkeypatch, script: str) -> None:
+    program = tmp_path / "dot"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    os.chmod(program, 0o755)
+    monkeypatch.setattr(dot.shutil, "which", lambda name: str(program) if name == "dot" else None)
+
+
+def test_graphviz_lays_it_out_where_it_is_installed(tmp_path, monkeypatch):
+    _graphviz(tmp_path, monkeypatch, 'echo "$@"; cat')
+    assert out("graph", "residual", "--svg") == "-Tsvg\n" + out("graph", "residual")
+
+
+def test_graphviz_that_fails_is_done_without(tmp_path, monkeypatch):
+    _graphviz(tmp_path, monkeypatch, "exit 1")
+    assert out("graph", "residual", "--svg").startswith("<svg ")
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz")
+def test_the_real_graphviz(monkeypatch):
+    monkeypatch.undo()
+    assert "<svg" in (dot.graphviz_svg(_DOT) or "")

@@ -1,0 +1,166 @@
+"""The command ls, to the letter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from commands import CAST, CHAIN, FIRST_RUN, call, error, lines, out, save_run, save_two_runs
+from recorded import save, used
+from stored import key
+from stored import save as fill
+
+from fusioncache.cache.ledger import Ledger
+from fusioncache.cli import pages
+from fusioncache.store import Store, default_path, store
+from fusioncache.template.key import make_key
+
+_PAD = " " * 62
+
+
+def _names(*args: str) -> list[str]:
+    return [template["name"] for template in json.loads(out("ls", *args, "--json"))["templates"]]
+
+
+def test_ls(monkeypatch):
+    save_run(monkeypatch)
+    assert out("ls") == lines(f"""
+id{_PAD}  name                           ops  regions  hits  arities  compiles  compile seconds
+{CHAIN.key.digest}  {CHAIN.name}           3        4     3  1-3, 7          2            2.000
+{CAST.key.digest}  {CAST.name}    1        1     0  -               1            0.125
+""")
+
+
+def test_ls_as_json(monkeypatch):
+    save_run(monkeypatch)
+    counts = {"hits": 3, "arities": [[1], [2], [3], [7]], "compiles": 2, "compile_seconds": 2.0}
+    chain = {"ops": 3, "regions": 4, **counts, "loads": 0, "load_seconds": 0.0}
+    counts = {"hits": 0, "arities": [[]], "compiles": 1, "compile_seconds": 0.125}
+    cast = {"ops": 1, "regions": 1, **counts, "loads": 1, "load_seconds": 0.00390625}
+    assert json.loads(out("ls", "--json")) == {
+        "schema": 1,
+        "run": FIRST_RUN,
+        "templates": [
+            {"digest": CHAIN.key.digest, "name": CHAIN.name, **chain},
+            {"digest": CAST.key.digest, "name": CAST.name, **cast},
+        ],
+    }
+
+
+def test_ls_of_another_run(monkeypatch):
+    save_two_runs(monkeypatch)
+    assert _names() == [CAST.name]
+    assert _names("--run", "aa") == [CHAIN.name, CAST.name]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--name", "tanh"], [CHAIN.name]),
+        (["--text", "prims.convert"], [CAST.name]),
+        (["--text", "nvfuser=0.2.36"], [CHAIN.name, CAST.name]),
+        (["--name", "convert", "--text", "tanh"], []),
+        (["--sort", "name"], [CAST.name, CHAIN.name]),
+        (["--sort", "size"], [CHAIN.name, CAST.name]),
+        (["--sort", "hits"], [CHAIN.name, CAST.name]),
+        (["--sort", "name", "--limit", "1"], [CAST.name]),
+        (["--limit", "1"], [CHAIN.name]),
+    ],
+)
+def test_filters_and_orders(monkeypatch, options, expected):
+    save_run(monkeypatch)
+    found = call("ls", *options, "--json")
+    assert [template["name"] for template in json.loads(found.stdout)["templates"]] == expected
+    assert found.stderr == ("" if expected else f"None of the 2 templates of run {FIRST_RUN} is like that.\n")
+
+
+def test_the_backend_is_an_ingredient(monkeypatch):
+    with_backend = replace(CAST, key=make_key(CAST.graph, {"backend": "eager"}), name="eager_cast")
+    save(monkeypatch, used(CHAIN, with_backend))
+    assert _names("--backend", "eager") == ["eager_cast"]
+
+
+def test_ls_of_a_run_without_templates(monkeypatch):
+    ledger = Ledger()
+    ledger.bypass("unknown op")
+    save(monkeypatch, ledger)
+    result = call("ls")
+    assert (result.exit_code, result.stdout.split()[:2]) == (0, ["id", "name"])
+    assert result.stderr == f"Run {FIRST_RUN} has no templates: 'fusioncache stats' says what was bypassed and why.\n"
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """Two programs in the store: the second newer by a minute, and three days old."""
+    opened = Store.open()
+    for number, created in ((1, 1000.0), (12, 1060.0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(store.time, "time", lambda created=created: created)
+            fill(opened, number, size=2940 * number)
+    opened.close()
+    monkeypatch.setattr(pages.time, "time", lambda: 1060.0 + 3 * 86400)
+
+
+@pytest.mark.usefixtures("programs")
+def test_the_programs_of_the_store():
+    one, twelve = key(1).digest, key(12).digest
+    assert out("ls", "--store") == lines(f"""
+id{_PAD}  name         backend     size  age  compile seconds
+{twelve}  template_12  eager    35.3 kB  3 d           12.000
+{one}  template_1   eager     3.0 kB  3 d            1.000
+""")
+
+
+@pytest.mark.usefixtures("programs")
+def test_the_programs_of_the_store_as_json():
+    data = json.loads(out("ls", "--store", "--limit", "1", "--json"))
+    (program,) = data.pop("programs")
+    assert data == {"schema": 1, "store": str(default_path())}
+    assert program.pop("pid") > 0
+    assert isinstance(program.pop("host"), str)
+    expected = {"name": "template_12", "created": 1060.0, "seconds": 12.0, "artifacts": 3, "size": 35340}
+    assert program == {"digest": key(12).digest, "backend": "eager", **expected}
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--sort", "size"], [12, 1]),
+        (["--sort", "seconds"], [12, 1]),
+        (["--sort", "name"], [1, 12]),
+        (["--sort", "name", "--limit", "1"], [1]),
+        (["--name", "12"], [12]),
+        (["--backend", "eager"], [12, 1]),
+        (["--backend", "nvfuser"], []),
+    ],
+)
+def test_filters_and_orders_of_programs(options, expected):
+    found = call("ls", "--store", *options, "--json")
+    names = [program["name"] for program in json.loads(found.stdout)["programs"]]
+    assert names == [f"template_{number}" for number in expected]
+    assert found.stderr == ("" if expected else f"{default_path()} has 2 programs, none like that.\n")
+
+
+def test_another_store(tmp_path):
+    opened = Store.open(tmp_path / "there")
+    fill(opened, 3)
+    opened.close()
+    assert "template_3" in out("ls", "--store", "--dir", str(tmp_path / "there"))
+
+
+def test_no_store():
+    assert (
+        error("ls", "--store") == f"Error: there is no store in {default_path()}: run a model with fusioncache first\n"
+    )
+    assert not default_path().exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--store", "--run", "a"), ("--store", "--text", "x"), ("--store", "--sort", "hits"), ("--dir", "x")],
+    ids=" ".join,
+)
+def test_what_is_about_templates_is_not_about_programs(options):
+    assert "--store" in error("ls", *options, code=2)
