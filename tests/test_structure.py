@@ -12,14 +12,20 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "fusioncache"
 MAY_IMPORT = {
     "ir": set(),
-    "store": {"ir"},
     "template": {"ir"},
+    "explain": {"ir", "template"},
+    "store": {"ir", "explain"},
     "residual": {"ir", "template"},
-    "cache": {"ir", "store", "template"},
+    "cache": {"ir", "explain", "store", "template"},
     "backends": {"ir"},
-    "trace": {"ir", "template", "residual", "cache", "backends"},
-    "cli": {"cache", "store"},
+    "trace": {"ir", "explain", "template", "residual", "cache", "backends"},
+    "ahead": {"ir", "store", "template", "cache", "backends"},
+    "drawing": {"ir", "template"},
+    "report": {"cache", "drawing", "explain", "ir", "template", "words"},
+    "cli": {"ahead", "backends", "cache", "drawing", "explain", "ir", "report", "store", "template", "words"},
 }
+SHOWN_IN_NOTEBOOKS = {"cache/stats.py": {"report"}}
+"""These import, when a notebook shows them, what is further right."""
 KNOW_TORCH = {"cache/call.py", "cache/entry.py", "cache/ranks.py"}
 
 
@@ -40,7 +46,8 @@ FILES = sorted(path for folder in MAY_IMPORT for path in (PACKAGE / folder).glob
 def test_imports_run_one_way(path):
     folder = path.parent.name
     used = {name.split(".")[1] for name in imports(path) if name.startswith("fusioncache.")}
-    assert used <= MAY_IMPORT[folder] | {folder}
+    late = SHOWN_IN_NOTEBOOKS.get(str(path.relative_to(PACKAGE)), set())
+    assert used <= MAY_IMPORT[folder] | {folder} | late
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
