@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import linecache
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusioncache.cache.facts import Line
 from fusioncache.cache.record import Record, RecordError
 from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli.data import print_json
 from fusioncache.cli.ids import TemplateId
 from fusioncache.cli.options import directory_option, json_option
-from fusioncache.cli.pick import ambiguous, pick_template
+from fusioncache.cli.pick import ambiguous, pick_template, regions_of
 from fusioncache.cli.storage import existing, store_errors
 from fusioncache.words import one_line
 
@@ -24,16 +26,26 @@ if TYPE_CHECKING:
     from fusioncache.explain.beside import Row
 
 _PIPED_WIDTH = 160
+_MOST_PLACES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A template of the record, or a program of the store."""
+    """A template of the record, or a program of the store.
+
+    Attributes:
+        where: ``record`` or ``store``.
+        digest: of its key.
+        name: of the template.
+        parts: of its key, by name.
+        places: where it comes from, as far as that is known: a module, forward or backward, and a line of the source.
+    """
 
     where: str
     digest: str
     name: str
     parts: Mapping[str, str]
+    places: Sequence[tuple[str, Line | None]] = ()
 
 
 @click.command()
@@ -81,7 +93,7 @@ def _find(prefix: str, directory: Path | None) -> _Known:
     """
     record = _record()
     if record and record.find(prefix):
-        return _template(pick_template(record, prefix))
+        return _placed(record, pick_template(record, prefix))
     found = [program for program in _programs(directory) if program.digest.startswith(prefix)]
     if len(found) > 1:
         raise ambiguous(prefix, "programs", [program.digest for program in found])
@@ -104,11 +116,12 @@ def _nearest(known: _Known, directory: Path | None) -> _Known:
     all_: Iterable[_Known] = map(_template, record.find("")) if record else _programs(directory)
     others = [other for other in all_ if other.digest != known.digest]
     place = nearest(known.parts, [other.parts for other in others])
-    if place is None:
-        raise click.ClickException(
-            f"{known.name} is the only one in the {known.where}: there is nothing to compare it with"
-        )
-    return others[place]
+    if place is not None:
+        other = others[place]
+        return _placed(record, pick_template(record, other.digest)) if record else other
+    raise click.ClickException(
+        f"{known.name} is the only one in the {known.where}: there is nothing to compare it with"
+    )
 
 
 def _record() -> Record | None:
@@ -120,6 +133,16 @@ def _record() -> Record | None:
 
 def _template(template: TemplateStats) -> _Known:
     return _Known("record", template.digest, template.name, dict(template.ingredients))
+
+
+def _placed(record: Record, template: TemplateStats) -> _Known:
+    """A template with the places that it comes from, each once."""
+    places: dict[tuple[str, Line | None], None] = {}
+    for region in regions_of(record, template):
+        source = region.source
+        line = next((line for line in source.lines if not line.library), next(iter(source.lines), None))
+        places[f"{source.module or 'the model'}, {region.trace}", line] = None
+    return replace(_template(template), places=tuple(places))
 
 
 def _programs(directory: Path | None) -> Sequence[_Known]:
@@ -147,11 +170,25 @@ def _programs(directory: Path | None) -> Sequence[_Known]:
 
 
 def _data(known: _Known) -> dict[str, Any]:
-    return {"digest": known.digest, "name": known.name, "in": known.where}
+    places = [
+        {"place": place, "file": line and line.file, "line": line and line.number} for place, line in known.places
+    ]
+    return {"digest": known.digest, "name": known.name, "in": known.where, "places": places}
 
 
 def _title(known: _Known) -> str:
-    return f"{known.digest}  {one_line(known.name)}" if known.where == "record" else f"{known.digest}  (in the store)"
+    if known.where == "store":
+        return f"{known.digest}  (in the store)"
+    places = [f"{place}: {_source(line)}" if line else place for place, line in known.places[:_MOST_PLACES]]
+    if len(known.places) > _MOST_PLACES:
+        places.append(f"and {len(known.places) - _MOST_PLACES} more places")
+    return "".join([f"{known.digest}  {one_line(known.name)}", *(f"\n   {one_line(place)}" for place in places)])
+
+
+def _source(line: Line) -> str:
+    """A line of source: where it is, and what it says if it is still there."""
+    text = linecache.getline(line.file, line.number).strip()
+    return f"{line}  {text}" if text else str(line)
 
 
 def _width() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from fusioncache.cache.facts import RegionRecord
 from fusioncache.cache.record import Record, Run
 from fusioncache.cache.stats import TemplateStats
 
@@ -45,6 +46,15 @@ def pick_template(record: Record, prefix: str) -> TemplateStats:
     if len(found) > 1:
         raise ambiguous(prefix, "templates", [f"{template.digest}  {template.name}" for template in found])
     return found[0]
+
+
+def regions_of(record: Record, template: TemplateStats) -> Sequence[RegionRecord]:
+    """The regions that have a template, of the newest run that had it."""
+    for run in record.runs():
+        found = [region for region in record.regions(run.id) if region.digest == template.digest]
+        if found:
+            return found
+    return ()
 
 
 def ambiguous(prefix: str, things: str, found: Sequence[str]) -> click.ClickException:

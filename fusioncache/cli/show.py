@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
-from fusioncache.cache.facts import RegionRecord
 from fusioncache.cache.record import Record
 from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli import parts
@@ -16,7 +15,7 @@ from fusioncache.cli.data import print_json, template_data
 from fusioncache.cli.ids import TemplateId
 from fusioncache.cli.options import directory_option, json_option
 from fusioncache.cli.parts import Part
-from fusioncache.cli.pick import pick_template
+from fusioncache.cli.pick import pick_template, regions_of
 from fusioncache.cli.source import definition, repro
 
 _PARTS = ("inputs", "ops", "parameters", "regions")
@@ -57,7 +56,7 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
         "inputs": lambda: parts.inputs(template),
         "ops": lambda: parts.ops(template),
         "parameters": lambda: parts.parameters(template),
-        "regions": lambda: parts.regions(_regions(record, template)),
+        "regions": lambda: parts.regions(regions_of(record, template)),
         "definition": lambda: definition(template),
         "code": lambda: code(template, directory),
         "repro": lambda: repro(template),
@@ -68,15 +67,6 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
         _print(template, found, as_json, heading=True)
     else:
         _print(template, found, as_json, heading=False)
-
-
-def _regions(record: Record, template: TemplateStats) -> Sequence[RegionRecord]:
-    """Those of the newest run that had the template."""
-    for run in record.runs():
-        found = [region for region in record.regions(run.id) if region.digest == template.digest]
-        if found:
-            return found
-    return ()
 
 
 def _print(template: TemplateStats, found: Mapping[str, Part], as_json: bool, *, heading: bool) -> None:
