@@ -39,6 +39,12 @@ class Stats:
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from fusioncache.report.notebook import stats_html
+
+        return stats_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class TemplateStats:
@@ -67,3 +73,21 @@ class TemplateStats:
     compile_seconds: float
     loads: int = 0
     load_seconds: float = 0.0
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from fusioncache.report.notebook import templates_html
+
+        return templates_html((self,))
+
+
+class AllTemplates(tuple[TemplateStats, ...]):
+    """The templates of a cache, as a notebook shows them: in one table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from fusioncache.report.notebook import templates_html
+
+        return templates_html(self)

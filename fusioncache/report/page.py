@@ -1,0 +1,118 @@
+"""From contents to HTML: one file that needs no other one, and no network."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fusioncache.cache.facts import Line
+from fusioncache.drawing.nodes import drawn
+from fusioncache.drawing.svg import svg_text
+from fusioncache.explain.reading import read_exactly
+from fusioncache.report.contents import GENERATOR, Contents, Entry
+from fusioncache.report.grid import grids
+from fusioncache.report.misses import misses
+from fusioncache.report.phases import slices
+from fusioncache.report.scaling import HEIGHT, WIDTH, Scaling, plot
+from fusioncache.words import arities_text, bytes_text, one_line
+
+
+def html(contents: Contents, scaling: Scaling | None = None) -> str:
+    """The report. The same for the same contents, to the letter."""
+    style, script = _file("page.css"), _file("page.js")
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            generator=GENERATOR,
+            contents=contents,
+            run=contents.run,
+            grids=grids(contents.places),
+            misses=misses(contents.entries),
+            slices=slices(contents.run.phases),
+            scaling=scaling,
+            plot=plot(scaling) if scaling else None,
+            plot_size=(WIDTH, HEIGHT),
+            style=Markup(style),
+            style_hash=_hash(style),
+            script=Markup(script),
+            script_hash=_hash(script),
+        )
+    )
+
+
+def environment() -> Environment:
+    """Where the pages are, with all that they need. It escapes everything."""
+    made = Environment(
+        loader=PackageLoader("fusioncache.report", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )
+    made.filters |= {
+        "seconds": seconds_text,
+        "moment": _moment,
+        "percent": _percent,
+        "bytes": bytes_text,
+        "arities": arities_text,
+        "short": _short,
+        "graph": _graph,
+    }
+    return made
+
+
+def _printable(value: Any) -> Any:
+    """Text without control characters, which have no place in HTML; markup of our own as it is."""
+    return value if isinstance(value, Markup) else one_line(str(value))
+
+
+def _file(name: str) -> str:
+    return files("fusioncache.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """As a content security policy names what may run."""
+    return base64.b64encode(sha256(text.encode()).digest()).decode()
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with three digits, in the unit that suits them."""
+    if seconds >= 99.95:
+        return f"{seconds:,.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
+
+
+def _moment(seconds: float) -> str:
+    """A moment in UTC, because the file may be read anywhere."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 0.0005:
+        return "< 0.1%"
+    return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
+
+
+def _short(line: Line) -> str:
+    """A line by the last two parts of its path, or those inside of an installed package."""
+    path = line.file.replace("\\", "/")
+    inside = path.rpartition("/site-packages/")[2]
+    return f"{inside if inside != path else '/'.join(path.split('/')[-2:])}:{line.number}"
+
+
+def _graph(entry: Entry) -> Markup | None:
+    """The template's graph as SVG; None if what is recorded of it cannot be read."""
+    try:
+        picture = drawn(read_exactly(entry.parts))
+    except ValueError:
+        return None
+    lines = svg_text(picture, f"ops of {entry.stats.name}", styled=False).split("\n")
+    return Markup("\n".join(map(one_line, lines)))  # it is escaped; control characters are left
