@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -32,6 +33,21 @@ SCHEMA = 1
 _WORKER = "benchmarks.warm.worker"
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What the processes of one way said.
+
+    Attributes:
+        way: its name.
+        found: of the cold process and the warm one, by ``cold`` and ``warm``.
+        profile: where nvFuser's seconds went in one more process like the last.
+    """
+
+    way: str
+    found: Mapping[str, Mapping[str, Any]]
+    profile: Mapping[str, Any] | None
+
+
 @click.command(context_settings={"show_default": True}, help=__doc__)
 @click.option("--model", type=click.Choice(MODELS), default="llama")
 @click.option("--layers", type=click.IntRange(min=1), default=2)
@@ -50,52 +66,49 @@ def main(
     spec = Spec(model, layers, "cached", False, True, *rest)
     chosen = [WAYS[name] for name in ways if name not in ONLY_NVFUSER or spec.backend == "nvfuser"]
     try:
-        turns = [_turn(spec, way) for _ in range(repeat) for way in chosen]
-        profiles = [found for way in chosen for found in _profiled(spec, way)] if profile else []
+        profile = profile and spec.backend == "nvfuser"
+        turns = [_turn(spec, way, profile and turn == repeat - 1) for turn in range(repeat) for way in chosen]
     except processes.ProcessFailed as failure:
         raise click.ClickException(f"{failure}\n{failure.log}") from None
-    points = [point for way in chosen for point in _points(way, turns)]
-    result: dict[str, Any] = {"schema": SCHEMA, "environment": here["environment"] | {"options": asdict(spec)}}
-    result |= {"points": points, "equal": len({turn[kind]["digest"] for _, turn in turns for kind in turn}) == 1}
-    result["profile"] = profiles
+    result = {
+        "schema": SCHEMA,
+        "environment": here["environment"] | {"options": asdict(spec)},
+        "points": [point for way in chosen for point in _points(way, turns)],
+        "equal": len({found["digest"] for turn in turns for found in turn.found.values()}) == 1,
+        "profile": [turn.profile for turn in turns if turn.profile],
+    }
     if json_file:
         json_file.write_text(json.dumps(result, indent=1) + "\n")
     _print(result)
     sys.exit(0 if result["equal"] else 1)
 
 
-def _turn(spec: Spec, way: Way) -> tuple[str, dict[str, Any]]:
-    """What a cold process says, and then a warm one."""
+def _turn(spec: Spec, way: Way, profile: bool) -> _Turn:
+    """A cold process, and then a warm one; and then one more like the last, with nvFuser's trace."""
     with TemporaryDirectory(prefix="fusioncache-warm-") as directory:
-        found = {}
+        found, last = {}, "warm" if way.keeps else "cold"
         for kind in ("cold", "warm") if way.keeps else ("cold",):
             found[kind] = processes.call(_WORKER, asdict(spec), caches=Path(directory), environment=way.environment)
             click.echo(f"{way.name}, {kind}: first step {found[kind]['seconds']['first_step']:.2f} s", err=True)
-    return way.name, found
+        return _Turn(way.name, found, _profiled(spec, way, last, Path(directory)) if profile else None)
 
 
-def _points(way: Way, turns: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+def _profiled(spec: Spec, way: Way, kind: str, caches: Path) -> dict[str, Any]:
+    """Where nvFuser's seconds go."""
+    file = caches / "trace.json"
+    environment = {**way.environment, VARIABLE: str(file)}
+    processes.call(_WORKER, asdict(spec), caches=caches, environment=environment)
+    return {"way": way.name, "process": kind, "seconds": stages(file) if file.exists() else {}}
+
+
+def _points(way: Way, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
     points = []
     for kind in ("cold", "warm"):
-        found = [turn[kind] for name, turn in turns if name == way.name and kind in turn]
+        found = [turn.found[kind] for turn in turns if turn.way == way.name and kind in turn.found]
         if found:
             seconds = {part: median(one["seconds"][part] for one in found) for part in SECONDS}
             points.append({"way": way.name, "process": kind, "seconds": seconds, "repeats": found})
     return points
-
-
-def _profiled(spec: Spec, way: Way) -> list[dict[str, Any]]:
-    """Where nvFuser's seconds go in one more cold process, and in a warm one."""
-    found: list[dict[str, Any]] = []
-    if spec.backend != "nvfuser":
-        return found
-    with TemporaryDirectory(prefix="fusioncache-warm-") as directory:
-        for kind in ("cold", "warm") if way.keeps else ("cold",):
-            file = Path(directory, f"{kind}.json")
-            environment = {**way.environment, VARIABLE: str(file)}
-            processes.call(_WORKER, asdict(spec), caches=Path(directory), environment=environment)
-            found.append({"way": way.name, "process": kind, "seconds": stages(file) if file.exists() else {}})
-    return found
 
 
 def _print(result: dict[str, Any]) -> None:
