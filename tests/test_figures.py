@@ -1,4 +1,4 @@
-"""The README says what the committed results say."""
+"""The documents say what the committed results say."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import pytest
 from benchmarks.figures import make, numbers, readme
 
 
-def test_the_readme_shows_the_committed_results():
-    text = make.README.read_text()
-    assert readme.filled(text, make.figures()) == text, "run make figures"
+def test_the_documents_show_the_committed_results():
+    texts = {path: path.read_text() for path in make.DOCUMENTS}
+    assert readme.filled(texts, make.figures()) == texts, "run make figures"
 
 
 def test_a_block_is_filled_and_the_rest_stays():
     text = "a\n<!-- figure: x -->\nold\n<!-- end of figure -->\nb\n"
-    assert readme.filled(text, {"x": "| 1 |\n"}) == "a\n<!-- figure: x -->\n| 1 |\n<!-- end of figure -->\nb\n"
-    assert readme.filled(readme.filled(text, {"x": "new\n"}), {"x": "old\n"}) == text
+    texts = {"one": text, "other": "c\n"}
+    found = readme.filled(texts, {"x": "| 1 |\n"})
+    assert found == {"one": "a\n<!-- figure: x -->\n| 1 |\n<!-- end of figure -->\nb\n", "other": "c\n"}
+    assert readme.filled(found, {"x": "old\n"}) == texts
 
 
 @pytest.mark.parametrize("figures", [{}, {"x": "", "y": ""}])
 def test_a_block_without_a_figure_and_a_figure_without_a_block_are_refused(figures):
     with pytest.raises(ValueError, match=r"no figure or no place for (x|y)"):
-        readme.filled("<!-- figure: x -->\n<!-- end of figure -->", figures)
+        readme.filled({"one": "<!-- figure: x -->\n<!-- end of figure -->"}, figures)
 
 
 def test_a_table_aligns_numbers_to_the_right():

@@ -1,4 +1,4 @@
-"""Writes the README's tables and plots anew: ``python -m benchmarks.figures.make``, or ``make figures``."""
+"""Writes the documents' tables and plots anew: ``python -m benchmarks.figures.make``, or ``make figures``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plot
-from benchmarks.figures import readme, recompute, tables
+from benchmarks.figures import readme, recompute, tables, warm
 from benchmarks.processes import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
-README = ROOT / "README.md"
+CPU = RESULTS.with_name("cpu")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "measurements.md")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
 def figures() -> dict[str, str]:
-    """Each table by the name that it has in the README, with the commits that were measured."""
+    """Each table by its name in a document, with the commits that were measured."""
     return {
         "llama-2-7b": _figure(tables.peers, "llama-2-7b-real"),
-        "peers": _figure(tables.peers, "peers-llama-8"),
+        "peers": _figure(tables.peers, "peers-llama-8", "peers-llama-8-warm"),
         "first-step": _figure(tables.first_step, "first-step-llama"),
         "models": _figure(tables.models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"),
         "thunder-suite": _figure(tables.thunder_suite, "thunder-suite"),
@@ -29,22 +30,29 @@ def figures() -> dict[str, str]:
         "residual-growth": _figure(recompute.residual_growth, *_MODES),
         "residual-steady": _figure(recompute.residual_steady, "residual-steady", "residual-steady-uncached"),
         "fold-widths": _figure(recompute.fold_widths, "fold-widths"),
+        "warm-start": _figure(warm.starts, "warm-start"),
+        "warm-start-cpu": _figure(warm.starts, "warm-start", folder=CPU),
+        "warm-profile": _figure(warm.profile, "warm-start"),
+        "ranks": _figure(warm.ranks, "ranks"),
+        "store-load": _figure(warm.store_load, "store-load", folder=CPU),
+        "cli-timing": _figure(warm.cli_timing, "cli-timing", folder=CPU),
     }
 
 
-def _figure(table: Callable[..., str], *names: str) -> str:
-    results = [_result(name) for name in names]
+def _figure(table: Callable[..., str], *names: str, folder: Path = RESULTS) -> str:
+    results = [_result(name, folder) for name in names]
     commits = dict.fromkeys(f"`{result['environment']['commit'][:7]}`" for result in results)
     return f"{table(*results)}\nMeasured at {', '.join(commits)}.\n"
 
 
-def _result(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text())
+def _result(name: str, folder: Path = RESULTS) -> Any:
+    return json.loads((folder / f"{name}.json").read_text())
 
 
 def main(directory: Path = RESULTS) -> None:
-    """Fills the README and draws the plots."""
-    README.write_text(readme.filled(README.read_text(), figures()))
+    """Fills the documents and draws the plots."""
+    for document, text in readme.filled({path: path.read_text() for path in DOCUMENTS}, figures()).items():
+        document.write_text(text)
     own, *others = map(_result, _MODES)
     points = [point for result in (own, *others) for point in result["points"]]
     plot.plot({**own, "points": points}, directory / "residual-own.svg")

@@ -1,4 +1,4 @@
-"""Tables between two comments of a Markdown file."""
+"""Tables between two comments of Markdown files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 _BLOCK = re.compile(r"(?P<begin><!-- figure: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of figure -->)", re.DOTALL)
 
 
-def filled(text: str, figures: Mapping[str, str]) -> str:
-    """The text with each block ``<!-- figure: NAME -->`` filled anew.
+def filled[Name](texts: Mapping[Name, str], figures: Mapping[str, str]) -> dict[Name, str]:
+    """The texts with each block ``<!-- figure: NAME -->`` filled anew.
 
     Raises:
         ValueError: if a block has no figure, or a figure no block.
     """
-    found = {match["name"] for match in _BLOCK.finditer(text)}
+    found = {match["name"] for text in texts.values() for match in _BLOCK.finditer(text)}
     if found != set(figures):
         raise ValueError(f"no figure or no place for {', '.join(sorted(found ^ set(figures)))}")
-    return _BLOCK.sub(lambda match: match["begin"] + figures[match["name"]] + match["end"], text)
+    return {
+        name: _BLOCK.sub(lambda match: match["begin"] + figures[match["name"]] + match["end"], text)
+        for name, text in texts.items()
+    }
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -33,19 +33,25 @@ def compiles(point: Point) -> list[str]:
     return [str(point["compiles"]), seconds(spent["compile"]), f"{seconds(spent['first_step'])} s"]
 
 
-def peers(result: Result) -> str:
-    """First and later steps of every peer."""
+def peers(result: Result, *later: Result) -> str:
+    """First and later steps of every peer, and then of those that were measured later."""
     columns = ("<peer", "first step", "tracing", "compiling", "second process", "step", "host time")
-    return table((*columns, "GiB", "kernels", "correct"), map(_peer_row, result["points"]))
+    rows = [_peer_row(point, point["peer"]) for point in result["points"]]
+    rows += [_peer_row(point, _named(point, other)) for other in later for point in other["points"]]
+    return table((*columns, "GiB", "kernels", "correct"), rows)
 
 
-def _peer_row(point: Point) -> list[str]:
+def _named(point: Point, result: Result) -> str:
+    return f"{point['peer']} at `{result['environment']['commit'][:7]}`"
+
+
+def _peer_row(point: Point, name: str) -> list[str]:
     cold, warm = point["seconds"]["cold"], point["seconds"]["warm"]
     spent = [f"{seconds(cold['total'])} s", seconds(cold["trace"]), seconds(cold["compile"])]
     spent.append(f"{seconds(warm['total'])} s" if warm else "the same")
     later = [f"{point['step_ms']['median']:.1f} ms", f"{point['host_us']['median'] / 1000:.1f} ms"]
     counts = [f"{point['peak_bytes'] / 2**30:.2f}", str(point["kernels"] or "")]
-    return [point["peer"], *spent, *later, *counts, "yes" if point["correct"] else str(point["error_of_wrong"])]
+    return [name, *spent, *later, *counts, "yes" if point["correct"] else str(point["error_of_wrong"])]
 
 
 def first_step(result: Result) -> str:

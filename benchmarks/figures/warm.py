@@ -1,0 +1,76 @@
+"""Tables of second processes, of many ranks, of a large store and of the commands that look into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from benchmarks.figures.numbers import seconds
+from benchmarks.figures.readme import table
+
+Result = Mapping[str, Any]
+Point = Mapping[str, Any]
+
+_WAYS = {"nothing": "nothing", "kernel_db": "nvFuser's kernels (`kernel_db`)", "store": "fusioncache's store"}
+_STAGES = {
+    "segment": "which operations become one kernel",
+    "schedule": "how each is laid out",
+    "lower": "its CUDA is generated",
+    "nvrtc": "that is compiled",
+    "rest": "rest, execution included",
+}
+
+
+def starts(result: Result) -> str:
+    """Cold and warm processes, by what is kept."""
+    columns = ("<kept", "<process", "first step", "compiling", "loading", "compiles", "loads", "later step")
+    return table(columns, map(_start_row, result["points"]))
+
+
+def _start_row(point: Point) -> list[str]:
+    spent, repeats = point["seconds"], point["repeats"]
+    loading = f"{1e3 * spent['load']:.0f} ms" if spent["load"] else ""
+    counts = [str(repeats[0][name]) for name in ("compiles", "loads")]
+    later = f"{median(one['step_ms'] for one in repeats):.2f} ms"
+    times = [f"{seconds(spent['first_step'])} s", f"{seconds(spent['compile'])} s", loading]
+    return [_WAYS[point["way"]], point["process"], *times, *counts, later]
+
+
+def profile(result: Result) -> str:
+    """Where nvFuser's seconds go, by what is kept."""
+    found = result["profile"]
+    columns = [f"{_WAYS[each['way']]}, {each['process']}" for each in found]
+    rows = ([name, *(_stage(each, stage) for each in found)] for stage, name in _STAGES.items())
+    return table(("<seconds", *columns), rows)
+
+
+def _stage(found: Point, stage: str) -> str:
+    return seconds(found["seconds"][stage]) if found["seconds"] else "not called"
+
+
+def ranks(result: Result) -> str:
+    """Jobs of several ranks."""
+    columns = ("ranks", "<cache directories", "first step", "to one rank's", "compiles", "by rank", "loads")
+    return table(columns, (_ranks_row(point, result["points"][0]) for point in result["points"]))
+
+
+def _ranks_row(point: Point, one: Point) -> list[str]:
+    each = ", ".join(str(rank["compiles"]) for rank in point["jobs"][0])
+    directories = {"together": "one for all", "separate": "one for each"}[point["directories"]]
+    times = [f"{seconds(point['first_step'])} s", f"{point['first_step'] / one['first_step']:.2f}"]
+    return [str(point["ranks"]), directories, *times, f"{point['compiles']:g}", each, f"{point['loads']:g}"]
+
+
+def store_load(result: Result) -> str:
+    """A store of many templates: milliseconds, and bytes on disk."""
+    rows = [[name, f"{value:.2f} ms"] for name, value in result["milliseconds"].items()]
+    rows += [[name, f"{value / 1e6:.0f} MB"] for name, value in result["bytes"].items()]
+    count = result["environment"]["options"]["templates"]
+    return table((f"<{count:,} templates", "figure"), rows)
+
+
+def cli_timing(result: Result) -> str:
+    """Commands on many templates: milliseconds of a whole process."""
+    rows = ([name, f"{value:.0f} ms"] for name, value in result["milliseconds"].items())
+    return table((f"<{result['environment']['options']['templates']:,} templates", "time"), rows)
