@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stored_recipe import FLAT, RECIPE, kernel
 
 from fusioncache.backends.stored_kernels.codec import decoded, encoded
-from fusioncache.backends.stored_kernels.parts import Again, Fill, Fresh, Input, Layout, Pointer, View
+from fusioncache.backends.stored_kernels.parts import Again, Fill, Fresh, Input, Layout, Memory, Pointer, View
 from fusioncache.backends.stored_kernels.recipe import Recipe
 
 
@@ -110,9 +110,10 @@ def test_damaged_recipes_are_refused_or_in_range(path, junk):
         recipe = decoded(json.dumps(damaged).encode())
     except ValueError:
         return
+    memory = Memory(recipe.inputs, recipe.allocations)
     for step in recipe.steps:
         for pointer in getattr(step, "pointers", ()):
-            assert 0 <= pointer.delta < recipe.extent(pointer.buffer)
+            assert 0 <= pointer.delta < memory.extent(pointer.buffer)
 
 
 @given(st.binary(max_size=40) | st.integers(0, len(encoded(RECIPE)) - 1).map(lambda end: encoded(RECIPE)[:end]))

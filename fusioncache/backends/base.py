@@ -70,8 +70,3 @@ def best_backend(device: str) -> str:
 def has_cpp_compiler() -> bool:
     """Whether TorchInductor finds what it compiles C++ with."""
     return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name)
-
-
-def has_effects(graph: Graph) -> bool:
-    """Whether a graph writes into its inputs: Thunder names in-place operations as torch does."""
-    return any(op.name.endswith("_") and not op.name.endswith("__") for op in graph.ops)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.base import has_effects
+from fusioncache.backends.symbols import has_effects
 from fusioncache.ir import Graph
 
 if TYPE_CHECKING:

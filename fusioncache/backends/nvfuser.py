@@ -6,13 +6,13 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.one_launch import one_launch
+from fusioncache.backends.stored_kernels.compiler import Compiled
 from fusioncache.ir import Graph, NumberType, TensorType
 
 if TYPE_CHECKING:
@@ -104,21 +104,6 @@ class NvFuser:
     def options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The options that are on, and those that are off."""
         return tuple(self._enable), tuple(self._disable)
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What nvFuser compiled.
-
-    Attributes:
-        run: takes the arguments as one sequence and returns the outputs.
-        definition: nvFuser's ``FusionDefinition``, which was executed.
-        device: that it was written for; None if it runs where its arguments are.
-    """
-
-    run: Callable[[Sequence[Any]], Any]
-    definition: Any
-    device: int | None
 
 
 def define(graph: Graph, layouts: Sequence[Any]) -> Any:

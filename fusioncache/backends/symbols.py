@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from fusioncache.ir import Graph
+
 _NVFUSER_EXECUTOR = "thunder.executors.nvfuserex_impl"
 
 
@@ -44,3 +46,8 @@ def _all_symbols(with_nvfuser: bool) -> Iterator[tuple[str, Any]]:
         yield from ((f"{prefix}.{name}", value) for name, value in namespace.items() if isinstance(value, Symbol))
     if with_nvfuser:
         yield from ((f"nvfuser.{name}", symbol) for name, symbol in sys.modules[_NVFUSER_EXECUTOR].ex.opmap.items())
+
+
+def has_effects(graph: Graph) -> bool:
+    """Whether a graph writes into its inputs: Thunder names in-place operations as torch does."""
+    return any(op.name.endswith("_") and not op.name.endswith("__") for op in graph.ops)

@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from fusioncache.cache.notebook import html_table
+from fusioncache.words import arities_text, seconds_text
+
+_TITLES = ("template", "digest", "regions", "hits", "terms", "compiles", "compile seconds")
+_SHOWN_DIGITS = 12
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -41,9 +47,13 @@ class Stats:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from fusioncache.report.notebook import stats_html
-
-        return stats_html(self)
+        rows = [(name, str(getattr(self, name))) for name in ("regions", "templates", "hits", "misses")]
+        rows += [(f"bypassed: {reason}", str(count)) for reason, count in sorted(self.bypasses.items())]
+        rows += [("compiles", str(self.compiles)), ("compile seconds", seconds_text(self.compile_seconds))]
+        rows += [("loads", str(self.loads)), ("load seconds", seconds_text(self.load_seconds))]
+        rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
+        rows += [("saved seconds, an estimate", seconds_text(self.saved_seconds))]
+        return html_table((), [*rows, ("canonicalize seconds", seconds_text(self.canonicalize_seconds))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +86,12 @@ class TemplateStats:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from fusioncache.report.notebook import templates_html
+        return html_table(_TITLES, [self.row()])
 
-        return templates_html((self,))
+    def row(self) -> tuple[str, ...]:
+        """What a list shows of it, as text: see ``_TITLES``."""
+        counts = str(self.regions), str(self.hits), arities_text(self.arities), str(self.compiles)
+        return (self.name, self.digest[:_SHOWN_DIGITS], *counts, seconds_text(self.compile_seconds))
 
 
 class AllTemplates(tuple[TemplateStats, ...]):
@@ -88,6 +101,4 @@ class AllTemplates(tuple[TemplateStats, ...]):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from fusioncache.report.notebook import templates_html
-
-        return templates_html(self)
+        return html_table(_TITLES, [template.row() for template in self])

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fusioncache.backends.base import has_effects
 from fusioncache.backends.made import NotKept, NotKeptNow, Run
+from fusioncache.backends.symbols import has_effects
 from fusioncache.ir import Graph, TensorType
 
 

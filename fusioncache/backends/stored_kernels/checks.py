@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fusioncache.backends.stored_kernels.limits import (
     BLOCK,
@@ -24,41 +25,39 @@ from fusioncache.backends.stored_kernels.parts import (
     Fresh,
     Launch,
     Layout,
+    Memory,
     Output,
     Pointer,
     Step,
 )
 
-if TYPE_CHECKING:
-    from fusioncache.backends.stored_kernels.recipe import Recipe
 
-
-def check_step(step: Step, recipe: Recipe) -> None:
+def check_step(step: Step, memory: Memory) -> None:
     """Refuses a step that reaches beyond its memory or the limits of a GPU."""
-    _check_fill(step, recipe) if isinstance(step, Fill) else _check_launch(step, recipe)
+    _check_fill(step, memory) if isinstance(step, Fill) else _check_launch(step, memory)
 
 
-def check_output(output: Output, position: int, recipe: Recipe) -> None:
-    """Refuses an output that reaches beyond its memory, or is the same as a later one."""
+def check_output(output: Output, earlier: Sequence[Output], memory: Memory) -> None:
+    """Refuses an output that reaches beyond its memory, or is the same as one that is not earlier."""
     if isinstance(output, Again):
-        whole(output.output, 0, position - 1, "an output")
-        require(not isinstance(recipe.outputs[output.output], Again), "an output")
+        whole(output.output, 0, len(earlier) - 1, "an output")
+        require(not isinstance(earlier[output.output], Again), "an output")
         return
     require(isinstance(output.layout, Layout), "a layout")
     whole(output.offset, 0, MOST_BYTES, "an offset")
     if isinstance(output, Fresh):
-        whole(output.allocation, 0, len(recipe.allocations) - 1, "an allocation")
+        whole(output.allocation, 0, len(memory.allocations) - 1, "an allocation")
         require(output.offset % ITEM_BYTES[output.layout.dtype] == 0, "an offset")
-        require(output.offset + output.layout.extent <= recipe.allocations[output.allocation], "an extent")
+        require(output.offset + output.layout.extent <= memory.allocations[output.allocation], "an extent")
         return
-    whole(output.input, 0, len(recipe.inputs) - 1, "an input")
-    source = recipe.inputs[output.input].layout
+    whole(output.input, 0, len(memory.inputs) - 1, "an input")
+    source = memory.inputs[output.input].layout
     require(type(output.itself) is bool and source.dtype == output.layout.dtype, "a view")
     require(not output.itself or (output.offset == 0 and source == output.layout), "a view")
     require(output.offset * ITEM_BYTES[source.dtype] + output.layout.extent <= source.extent, "an extent")
 
 
-def _check_launch(step: Launch, recipe: Recipe) -> None:
+def _check_launch(step: Launch, memory: Memory) -> None:
     require(isinstance(step.cubin, str) and step.cubin.endswith(CUBIN) and len(step.cubin) < 64, "a cubin")
     require(isinstance(step.function, str) and 0 < len(step.function) < 65536, "a function")
     require(step.function.isascii() and step.function.isprintable(), "a function")
@@ -81,15 +80,15 @@ def _check_launch(step: Launch, recipe: Recipe) -> None:
         whole(pointer.offset, 0, len(parameter) - WORD, "a pointer")
         require(pointer.offset % WORD == 0, "a pointer")
         require(not any(parameter[pointer.offset : pointer.offset + WORD]), "a pointer")
-        _check_place(pointer.buffer, pointer.delta, 1, recipe)
+        _check_place(pointer.buffer, pointer.delta, 1, memory)
 
 
-def _check_fill(step: Fill, recipe: Recipe) -> None:
+def _check_fill(step: Fill, memory: Memory) -> None:
     whole(step.size, 1, MOST_BYTES, "a fill")
     whole(step.value, 0, 255, "a fill")
-    _check_place(step.buffer, step.delta, step.size, recipe)
+    _check_place(step.buffer, step.delta, step.size, memory)
 
 
-def _check_place(buffer: Any, delta: Any, size: int, recipe: Recipe) -> None:
-    whole(buffer, 0, len(recipe.inputs) + len(recipe.allocations) - 1, "a buffer")
-    whole(delta, 0, recipe.extent(buffer) - size, "a place in a buffer")
+def _check_place(buffer: Any, delta: Any, size: int, memory: Memory) -> None:
+    whole(buffer, 0, memory.buffers - 1, "a buffer")
+    whole(delta, 0, memory.extent(buffer) - size, "a place in a buffer")

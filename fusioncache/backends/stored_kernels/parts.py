@@ -167,3 +167,26 @@ class Fill:
 
 
 Step = Launch | Fill
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a run's kernels may reach.
+
+    Attributes:
+        inputs: of the run.
+        allocations: bytes of each piece of memory behind these.
+    """
+
+    inputs: tuple[Input, ...]
+    allocations: tuple[int, ...]
+
+    @property
+    def buffers(self) -> int:
+        """How many there are."""
+        return len(self.inputs) + len(self.allocations)
+
+    def extent(self, buffer: int) -> int:
+        """Bytes of an input, or behind these of an allocation."""
+        inputs = len(self.inputs)
+        return self.inputs[buffer].layout.extent if buffer < inputs else self.allocations[buffer - inputs]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fusioncache.backends.stored_kernels.checks import check_output, check_step
 from fusioncache.backends.stored_kernels.limits import MOST_BYTES, MOST_ITEMS, require, whole
-from fusioncache.backends.stored_kernels.parts import Input, Launch, Output, Step
+from fusioncache.backends.stored_kernels.parts import Input, Launch, Memory, Output, Step
 
 VERSION = 1
 
@@ -42,17 +42,13 @@ class Recipe:
         require(type(self.allocations) is tuple and len(self.allocations) <= MOST_ITEMS, "allocations")
         for size in self.allocations:
             whole(size, 0, MOST_BYTES, "an allocation")
+        memory = Memory(self.inputs, self.allocations)
         for position, output in enumerate(self.outputs):
-            check_output(output, position, self)
+            check_output(output, self.outputs[:position], memory)
         for step in self.steps:
-            check_step(step, self)
+            check_step(step, memory)
 
     @property
     def cubins(self) -> tuple[str, ...]:
         """The artifacts that the steps need."""
         return tuple(dict.fromkeys(step.cubin for step in self.steps if isinstance(step, Launch)))
-
-    def extent(self, buffer: int) -> int:
-        """Bytes of an input, or behind these of an allocation."""
-        inputs = len(self.inputs)
-        return self.inputs[buffer].layout.extent if buffer < inputs else self.allocations[buffer - inputs]
