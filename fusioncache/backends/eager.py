@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fusioncache.backends.versions import versions_text
 from fusioncache.ir import Graph
 
 
@@ -17,9 +18,7 @@ class Eager:
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
-        import torch
-
-        return {"backend": "eager", "versions": f"torch {torch.__version__}"}
+        return {"backend": "eager", "versions": versions_text()}
 
     def layout(self, args: Sequence[Any]) -> None:
         """Any layout will do."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.symbols import has_effects
+from fusioncache.backends.versions import versions_text
 from fusioncache.ir import Graph
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Inductor:
             architecture += " " + " ".join(torch.cuda.get_arch_list())
         return {
             "backend": "inductor",
-            "versions": f"torch {torch.__version__}",
+            "versions": versions_text(),
             "options": f"mode {self.mode}",
             "architecture": architecture,
         }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.one_launch import one_launch
 from fusioncache.backends.stored_kernels.compiler import Compiled
+from fusioncache.backends.versions import versions_text
 from fusioncache.ir import Graph, NumberType, TensorType
 
 if TYPE_CHECKING:
@@ -56,16 +57,13 @@ class NvFuser:
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
         import nvfuser_direct
-        import torch
-        from thunder import __version__ as thunder_version
 
         # ``fold`` is none of the options: what nvFuser compiles is the same with each, and so is every bit of a sum.
         options = [f"enable {' '.join(sorted(self._enable))}", f"disable {' '.join(sorted(self._disable))}"]
         options += [f"{name} {os.environ.get(name, '')}" for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE")]
-        versions = f"nvfuser {nvfuser_direct.version()}\ntorch {torch.__version__}\nthunder {thunder_version}"
         return {
             "backend": "nvfuser",
-            "versions": versions,
+            "versions": versions_text(f"nvfuser {nvfuser_direct.version()}"),
             "options": "\n".join(options),
             "architecture": _architecture(),
         }
