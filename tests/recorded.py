@@ -64,7 +64,7 @@ def full_ledger() -> Ledger:
     ledger.unkept("a number among its inputs")
     ledger.bypass("unknown op")
     ledger.bypass("unknown op")
-    ledger.bypass("compile failed: ValueError", seen=True)
+    ledger.bypass("compile failed: ValueError", chain)
     ledger.canonicalized(0.03125)
     return ledger
 

@@ -7,14 +7,16 @@ import runpy
 import sys
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from commands import CHAIN, call, error, out, save_other, save_run
 from recorded import save, used
 
+from fusioncache.cli import highlight
 from fusioncache.cli.repro import script
 from fusioncache.ir import Const, Graph, Key, NumberType, Op, Ref, Template, TensorType
-from fusioncache.store import Store
+from fusioncache.store import Store, default_path
 from fusioncache.template.expand import inline
 from fusioncache.template.key import make_key
 
@@ -156,8 +158,47 @@ def test_the_stored_code():
     result = call("show", "residual", "--code")
     assert result.exit_code == 0
     head = f"# {key.digest}.inductor\n# kernel-0.so 1 B, wrapper.py 25 B\n"
-    assert result.stdout == f"{head}def call(args):\n    pass\n"
+    assert result.stdout == f"{head}\n# wrapper.py\ndef call(args):\n    pass\n"
+    assert "1 program was kept without source." in result.stderr
     assert "TORCH_LOGS=output_code" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("backend", "machine_code", "source"),
+    [("inductor", "kernel-0.so", "kernels.cpp"), ("nvfuser", "0.cubin", "kernels.cu")],
+)
+def test_the_source_of_kernels(backend, machine_code, source):
+    """Plain where it is piped, and without what a terminal would obey."""
+    key = _keep(inline(CHAIN.graph, (7,)), backend, {machine_code: b"\xff", source: b"// k\nint x;\t// \x1b[2J\n"})
+    head = f"# {key.digest}.{backend}\n# {machine_code} 1 B, {source} 20 B\n"
+    assert out("show", "residual", "--code") == f"{head}\n# {source}\n// k\nint x;\t// \\x1b[2J\n"
+    (program,) = json.loads(out("show", "residual", "--code", "--json"))["code"]
+    assert program["sources"] == {source: "// k\nint x;\t// \x1b[2J\n"}
+
+
+@pytest.mark.parametrize(("name", "text"), [("kernels.cpp", "int64_t x;"), ("kernels.cu", "__global__ void k();")])
+def test_the_source_of_kernels_in_colours(monkeypatch, name, text):
+    """Both have a word that only the right language knows."""
+    _keep(inline(CHAIN.graph, (7,)), "inductor", {name: text.encode()})
+    monkeypatch.setattr(highlight, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    word = text.split()[0]
+    assert f"m{word}\x1b[39" in call("show", "residual", "--code", color=True).stdout
+
+
+def test_damaged_source_hides_nothing_else():
+    _keep(inline(CHAIN.graph, (7,)), "inductor", {"kernel-0.so": b"x", "kernels.cpp": b"C++", "wrapper.py": b"pass"})
+    (damaged,) = [
+        path for path in (default_path() / "objects").rglob("*") if path.is_file() and path.read_bytes() == b"C++"
+    ]
+    damaged.chmod(0o600)
+    damaged.write_bytes(b"C--")
+    result = call("show", "residual", "--code")
+    assert "# kernels.cpp is damaged" in result.stdout
+    assert result.stdout.endswith("# wrapper.py\npass\n")
+    assert "1 program was kept without source." in result.stderr
+    assert result.exit_code == 0
 
 
 def test_the_launches_of_stored_kernels():

@@ -9,12 +9,45 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from inductor_kept import CASES, artifacts_of, made
+from commands import out
+from inductor_kept import CASES, artifacts_of, digest, made
+from recorded import save, used
 
 from fusioncache.backends.inductor import Inductor
 from fusioncache.backends.inductor_package import InductorKeeper
+from fusioncache.ir import Template
+from fusioncache.store import Store
+from fusioncache.template.key import make_key
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
+
+
+def test_loading_does_not_look_at_the_source():
+    graph, args = CASES["two"]()
+    artifacts = artifacts_of(made("two"))
+    del artifacts["kernels.cpp"]  # as what was kept before there was any
+    for other in ({}, {"kernels.cpp": b""}, {"kernels.cpp": b"\xff#error"}):
+        run = InductorKeeper(Inductor()).load({**artifacts, **other}, graph, args)
+        assert digest(run(args)) == digest(made("two").run(args))
+
+
+def test_the_source_of_the_very_kernel_is_shown(monkeypatch):
+    graph, _ = CASES["two"]()
+    save(monkeypatch, used(Template(graph, make_key(graph, {}), "two")))
+    store = Store.open()
+    assert store.save(make_key(graph, {"layout": "any"}), "inductor", artifacts_of(made("two")))
+    store.close()
+    ((kernel, _),) = json.loads(artifacts_of(made("two"))["signature.json"])["kernels"]
+    text = out("show", "two", "--code")
+    assert f"# kernels.cpp\n// {kernel}\n" in text
+    assert 'extern "C"' in text
+    assert "tanh(" in text
+    assert text.endswith(artifacts_of(made("two"))["wrapper.py"].decode())
+
+
+def test_views_have_no_source():
+    assert artifacts_of(made("views")).keys() == {"signature.json", "wrapper.py"}
+
 
 HOSTILE_SIGNATURES = {
     "no JSON": b"{",

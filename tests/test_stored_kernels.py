@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from stored_recipe import elf
+from stored_recipe import NAME, RECIPE, elf
 
 from fusioncache.backends.made import NotKept, NotKeptNow
-from fusioncache.backends.stored_kernels import cubin, kernel_db, tensors, unfit
-from fusioncache.backends.stored_kernels.keeper import _Compiling
+from fusioncache.backends.stored_kernels import cubin, keeper, kernel_db, tensors, unfit
+from fusioncache.backends.stored_kernels.codec import encoded
+from fusioncache.backends.stored_kernels.keeper import NvFuserKeeper, _Compiling
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
 
 OPTIONS = ((), ())
@@ -80,6 +82,30 @@ def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
     assert folder.exists()
     kernel_db._remove(folder.parent, os.getpid())
     assert not folder.exists()
+
+
+def packed(recipe, code):
+    """What is kept of a run for which nvFuser says this code."""
+    said = SimpleNamespace(get_cuda_kernel=lambda args, *, intrinsic_code, device: "preamble" * intrinsic_code + code)
+    compiled = SimpleNamespace(device=0, definition=SimpleNamespace(fec=said))
+    return NvFuserKeeper(SimpleNamespace(options=OPTIONS))._packed(SimpleNamespace(recipe=recipe), compiled, [])
+
+
+def test_the_kernels_cuda_is_kept_beside_their_cubins(monkeypatch):
+    database, code = kernel_db.KernelDatabase(), "__global__ void k() { /* \N{MULTIPLICATION SIGN} */ }\n"
+    monkeypatch.setattr(keeper, "kernel_database", lambda: database)
+    database.compiling(OPTIONS, lambda: write_row(NAME, code))
+    cubins = {"0.cubin": b"\x7fELF"}
+    assert packed(RECIPE, code) == {"recipe": encoded(RECIPE), **cubins, "kernels.cu": code.encode()}
+    assert packed(replace(RECIPE, steps=RECIPE.steps[:1]), "").keys() == {"recipe"}
+
+
+def test_cuda_that_is_no_unicode_is_kept_as_far_as_it_is(monkeypatch):
+    code = "__global__ // \udcff"
+    known = {NAME: [replace(row(NAME, code), cubin=SimpleNamespace(read_bytes=lambda: b"\x7fELF"))]}
+    rows = lambda *asked: kernel_db.matching(known, *asked)  # noqa: E731
+    monkeypatch.setattr(keeper, "kernel_database", lambda: SimpleNamespace(must_be_open=lambda: None, rows=rows))
+    assert packed(RECIPE, code)["kernels.cu"] == b"__global__ // ?"
 
 
 def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):

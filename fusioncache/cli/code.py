@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from fusioncache.cli.parts import Part
 from fusioncache.cli.source import graph_of
 from fusioncache.cli.storage import existing, store_errors
 from fusioncache.ir import Graph
-from fusioncache.words import bytes_text, one_line
+from fusioncache.words import bytes_text, count_text, one_line
 
 if TYPE_CHECKING:
     from fusioncache.store import Entry
@@ -26,12 +26,15 @@ _LANGUAGES = {".py": "python", ".cpp": "cpp", ".cu": "cuda"}
 _RECIPE = "recipe"
 _REFUSED = "refused"
 """What stands in place of artifacts that a backend could not keep: see ``cache/kept.py``, which imports more."""
+_KERNELS = {"inductor": "kernels.cpp", "nvfuser": "kernels.cu"}
+"""What each backend keeps of its kernels for people. Nothing else reads it."""
 _HOW = {
-    "nvfuser": "The store has nvFuser's machine code, not its CUDA. To see that: fusioncache show {name} --repro > "
-    "repro.py && NVFUSER_DUMP=cuda_kernel python repro.py --executor nvfuser",
-    "inductor": "The store has TorchInductor's wrapper and its compiled kernels, not their source. To see that: "
-    "fusioncache show {name} --repro > repro.py && TORCH_LOGS=output_code python repro.py --executor inductor",
+    "nvfuser": "To see nvFuser's CUDA: fusioncache show {name} --repro > repro.py && "
+    "NVFUSER_DUMP=cuda_kernel python repro.py --executor nvfuser",
+    "inductor": "To see TorchInductor's C++: fusioncache show {name} --repro > repro.py && "
+    "TORCH_LOGS=output_code python repro.py --executor inductor",
 }
+_MACHINE_CODE = (".so", ".cubin")
 
 
 def code(template: TemplateStats, directory: Path | None) -> Part:
@@ -48,9 +51,23 @@ def code(template: TemplateStats, directory: Path | None) -> Part:
     if not programs:
         how = " ".join(text.format(name=template.name) for text in _HOW.values())
         raise click.ClickException(f"the store has no code of {template.name}: it was not kept, or is gone. {how}")
-    for backend in sorted({program["backend"] for program in programs} & _HOW.keys()):
-        click.echo(_HOW[backend].format(name=template.name), err=True)
+    _say_what_lacks(programs, template.name)
     return Part("\n\n".join(map(_text, programs)), programs)
+
+
+def _say_what_lacks(programs: Sequence[Mapping[str, Any]], name: str) -> None:
+    """How to get the source of programs that were kept without."""
+    for backend, source in _KERNELS.items():
+        lacking = [program for program in programs if program["backend"] == backend and _lacks(program, source)]
+        if lacking:
+            programs_were = count_text(len(lacking), "program was", "programs were")
+            click.echo(f"{programs_were} kept without source. {_HOW[backend].format(name=name)}", err=True)
+
+
+def _lacks(program: Mapping[str, Any], source: str) -> bool:
+    """Whether there are kernels without their source. A program of views alone has none."""
+    compiled = program["refused"] is not None or any(name.endswith(_MACHINE_CODE) for name in program["artifacts"])
+    return compiled and source not in program["sources"]
 
 
 def _programs(directory: Directory, graph: Graph, template: TemplateStats) -> list[dict[str, Any]]:
@@ -91,40 +108,63 @@ def _parts(graph: Graph, template: TemplateStats) -> Iterator[dict[str, str]]:
 
 def _program(disk: Disk, entry: Entry) -> dict[str, Any]:
     """What the store has of a program: its artifacts, and those as text that are text."""
-    contents = disk.contents(entry)
-    sources = {name: content.decode(errors="replace") for name, content in contents.items() if _language(name)}
+    texts, damaged = _texts(disk, entry)
     return {
         "id": entry.id,
+        "name": entry.name,
         "backend": entry.backend,
         "created": entry.created,
         "artifacts": {artifact.name: artifact.size for artifact in entry.artifacts},
-        "sources": sources,
-        "launches": _launches(contents),
-        "refused": contents[_REFUSED].decode(errors="replace") if _REFUSED in contents else None,
+        "sources": {name: text for name, text in texts.items() if _language(name)},
+        "damaged": damaged,
+        "launches": _launches(texts),
+        "refused": texts.get(_REFUSED),
     }
+
+
+def _texts(disk: Disk, entry: Entry) -> tuple[dict[str, str], list[str]]:
+    """The artifacts of a program that are text, and the names of those that cannot be read."""
+    from fusioncache.store.errors import Refusal
+
+    texts, damaged = {}, []
+    for artifact in entry.artifacts:
+        if _language(artifact.name) or artifact.name in (_RECIPE, _REFUSED):
+            try:
+                texts[artifact.name] = disk.content(artifact).decode(errors="replace")
+            except Refusal:
+                damaged.append(artifact.name)
+    return texts, damaged
 
 
 def _language(name: str) -> str | None:
     return _LANGUAGES.get(Path(name).suffix)
 
 
-def _launches(contents: Mapping[str, bytes]) -> list[dict[str, Any]]:
+def _launches(texts: Mapping[str, str]) -> list[dict[str, Any]]:
     """What nvFuser's stored kernels are and how they are launched."""
-    if _RECIPE not in contents:
+    if _RECIPE not in texts:
         return []
     wanted = ("function", "cubin", "grid", "block", "shared")
-    steps = json.loads(contents[_RECIPE])["steps"]
+    steps = json.loads(texts[_RECIPE])["steps"]
     return [{name: step[name] for name in wanted} for step in steps if "function" in step]
 
 
 def _text(program: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{one_line(name)} {bytes_text(size)}" for name, size in program["artifacts"].items())
-    head = f"# {program['id']}\n# {sizes}"
+    lines = [f"# {program['id']}  {one_line(program['name'])}".rstrip(), f"# {sizes}"]
     if program["refused"] is not None:
-        return f"{head}\n# not kept: {one_line(program['refused'])}"
-    launches = [
-        f"{one['function']}  grid {one['grid']}  block {one['block']}  shared {one['shared']} B  {one['cubin']}"
+        lines.append(f"# not kept: {one_line(program['refused'])}")
+    lines += [f"# {one_line(name)} is damaged: 'fusioncache verify' says more" for name in program["damaged"]]
+    lines += [
+        f"# {one['function']}  grid {one['grid']}  block {one['block']}  shared {one['shared']} B  {one['cubin']}"
         for one in program["launches"]
     ]
-    sources = [highlighted(text, _language(name) or "text").rstrip("\n") for name, text in program["sources"].items()]
-    return "\n".join([head, *launches, *sources])
+    for name, text in program["sources"].items():
+        source = highlighted(_without_controls(text), _language(name) or "text")
+        lines += [f"\n# {one_line(name)}", source.rstrip("\n")]
+    return "\n".join(lines)
+
+
+def _without_controls(text: str) -> str:
+    """The text without what would tell a terminal more than to print it."""
+    return "".join(char if char in "\n\t" else one_line(char) for char in text)

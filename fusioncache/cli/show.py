@@ -29,7 +29,7 @@ _SOURCES = ("definition", "code", "repro")
 @click.option("--parameters", is_flag=True, help="Only what may differ between regions that share it.")
 @click.option("--regions", is_flag=True, help="Only the regions that have it: model, trace, and line of the source.")
 @click.option("--definition", is_flag=True, help="Print what nvFuser is given, as Python. Needs nvFuser, and no GPU.")
-@click.option("--code", is_flag=True, help="Print what the compiler generated, as far as the store has it.")
+@click.option("--code", is_flag=True, help="Print the C++ or CUDA that the compiler generated, from the store.")
 @click.option("--repro", is_flag=True, help="Print a script that runs the template alone and times it.")
 @directory_option
 @json_option
@@ -47,6 +47,7 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
         fusioncache show residual_tanh
         fusioncache show 3f9a2c --ops --regions
         fusioncache show 3f9a2c --definition
+        fusioncache show 3f9a2c --code
         fusioncache show 3f9a2c --repro > repro.py && python repro.py
         fusioncache show 3f9a2c --json
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -18,12 +18,16 @@ ENTRY = "kernel"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A compiled graph: the wrapper, as text and as code, and by name the kernels that it calls and their libraries."""
+    """A compiled graph: the wrapper, as text and as code, and by name the kernels that it calls and their libraries.
+
+    ``source`` is the kernels' C++, for people. Nothing depends on it, and it may be empty.
+    """
 
     wrapper: str
     code: CodeType
     kernels: Mapping[str, Any]
     libraries: Mapping[str, bytes]
+    source: str
     outputs: int
 
 
@@ -43,7 +47,7 @@ def package(function: Callable[..., Any], args: Sequence[Any], mode: str | None)
     kernels = {name: values[name] for name in _called(wrapper) if name not in TORCH_FUNCTIONS and name in values}
     code = checked(wrapper, kernels)
     libraries = {name: _library(kernel) for name, kernel in kernels.items()}
-    return Package(wrapper, code, kernels, libraries, outputs)
+    return Package(wrapper, code, kernels, libraries, _cpp(source, kernels), outputs)
 
 
 def _compiled(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Any:
@@ -107,6 +111,16 @@ def _wrapper(source: str) -> tuple[str, int]:
     body[-1] = ast.Return(ast.List(outputs, ast.Load()))
     text = "\n    ".join(["def call(args):", *(line for node in body for line in ast.unparse(node).splitlines())])
     return text + "\n", len(outputs)
+
+
+def _cpp(source: str, kernels: Collection[str]) -> str:
+    """The C++ of kernels, each below its name, as far as it is in the module that TorchInductor wrote."""
+    texts = []
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.Assign([ast.Name(name)], ast.Call(args=[*_, ast.Constant(str(text))])) if name in kernels:
+                texts.append(f"// {name}\n{text.strip()}\n")
+    return "\n".join(texts)
 
 
 def _called(wrapper: str) -> list[str]:

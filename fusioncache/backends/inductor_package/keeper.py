@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from fusioncache.backends.inductor import Inductor
 from fusioncache.backends.inductor_package import ingredients
 from fusioncache.backends.inductor_package.compiled import package
 from fusioncache.backends.inductor_package.language import checked, defined
@@ -15,6 +14,15 @@ from fusioncache.backends.inductor_package.plain import for_plain, refuse_unkeep
 from fusioncache.backends.inductor_package.signature import artifacts_of, contents, read_signature, refuse_unfitting
 from fusioncache.backends.made import Made, NotKept, NotKeptNow, Run
 from fusioncache.ir import Graph
+
+
+class Compiler(Protocol):
+    """TorchInductor, as ``backends/inductor.py`` has it."""
+
+    mode: str | None
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
+        """A function for arguments of this layout."""
 
 
 class InductorKeeper:
@@ -26,7 +34,7 @@ class InductorKeeper:
             It must be on a file system that code may be run from.
     """
 
-    def __init__(self, backend: Inductor, scratch: Path | None = None):
+    def __init__(self, backend: Compiler, scratch: Path | None = None):
         self._backend = backend
         self._scratch = scratch
 
@@ -77,7 +85,8 @@ class InductorKeeper:
             raise NotKept("outputs of TorchInductor's own")
         run = defined(made.code, made.kernels)
         run(args)  # what cannot run shows here
-        return self._for_plain(run, graph, args), artifacts_of(made.wrapper, made.libraries, made.outputs, args)
+        artifacts = artifacts_of(made.wrapper, made.libraries, made.source, made.outputs, args)
+        return self._for_plain(run, graph, args), artifacts
 
     def _for_plain(self, run: Run, graph: Graph, args: Sequence[Any]) -> Run:
         return for_plain(run, args, lambda args: self._backend.compile(graph, args))

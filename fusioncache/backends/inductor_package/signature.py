@@ -15,6 +15,8 @@ from fusioncache.ir import Graph
 FORMAT = 1
 
 _SIGNATURE, _WRAPPER, _KERNEL = "signature.json", "wrapper.py", "kernel-{}.so"
+_SOURCE = "kernels.cpp"
+"""For people: it is in no digest, and nothing reads it to load what was kept."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -37,12 +39,15 @@ class Signature:
     wrapper: str
 
 
-def artifacts_of(wrapper: str, libraries: Mapping[str, bytes], outputs: int, args: Sequence[Any]) -> dict[str, bytes]:
+def artifacts_of(
+    wrapper: str, libraries: Mapping[str, bytes], source: str, outputs: int, args: Sequence[Any]
+) -> dict[str, bytes]:
     """The artifacts of compiled code.
 
     Args:
         wrapper: the text.
         libraries: of the kernels that it calls, by their names.
+        source: of these kernels, if there is any.
         outputs: how many it returns.
         args: that it was compiled for.
     """
@@ -58,6 +63,8 @@ def artifacts_of(wrapper: str, libraries: Mapping[str, bytes], outputs: int, arg
         "wrapper": _digest(text),
     }
     files = {_KERNEL.format(place): library for place, library in enumerate(libraries.values())}
+    if source:
+        files[_SOURCE] = source.encode(errors="replace")
     return {_SIGNATURE: json.dumps(signature, sort_keys=True).encode(), _WRAPPER: text, **files}
 
 

@@ -12,22 +12,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.base import has_effects
 from fusioncache.backends.made import Made, NotKept, NotKeptNow, Run
 from fusioncache.backends.stored_kernels.codec import decoded, encoded
 from fusioncache.backends.stored_kernels.kernel_db import OPTION, kernel_database, read_cubin
 from fusioncache.backends.stored_kernels.parts import CUBIN, Launch
 from fusioncache.backends.stored_kernels.recipe import VERSION
 from fusioncache.backends.stored_kernels.unfit import device_kinds, refuse_unfit
+from fusioncache.backends.symbols import has_effects
 from fusioncache.ir import Graph
 
 if TYPE_CHECKING:
-    from fusioncache.backends.nvfuser import Compiled, NvFuser
     from fusioncache.backends.stored_kernels.capture import Captured
+    from fusioncache.backends.stored_kernels.compiler import Compiled, Compiler
 
 logger = logging.getLogger("fusioncache")
 
 RECIPE = "recipe"
+SOURCE = "kernels.cu"
+"""The kernels' CUDA, for people: nothing reads it to launch them."""
 
 _DESCRIPTORS, _RANDOM_CODE = "TensorMap", "philox"
 
@@ -39,7 +41,7 @@ class NvFuserKeeper:
         nvfuser: compiles.
     """
 
-    def __init__(self, nvfuser: NvFuser):
+    def __init__(self, nvfuser: Compiler):
         self._nvfuser = nvfuser
 
     def environment(self) -> Mapping[str, str]:
@@ -115,9 +117,10 @@ class NvFuserKeeper:
         return artifacts
 
     def _packed(self, captured: Captured, compiled: Compiled, args: Sequence[Any]) -> dict[str, bytes]:
-        """The recipe, and the cubin of each kernel, by names that say nothing of this process."""
+        """The recipe, the cubin of each kernel by a name that says nothing of this process, and the CUDA of all."""
         launches = [step for step in captured.recipe.steps if isinstance(step, Launch)]
-        cubins = self._cubins([step.function for step in launches], compiled, args)
+        code = self._code(compiled, args)
+        cubins = self._cubins([step.function for step in launches], code)
         names: dict[bytes, str] = {}
         steps = []
         waiting = iter(cubins)
@@ -126,15 +129,20 @@ class NvFuserKeeper:
                 step = replace(step, cubin=names.setdefault(next(waiting), f"{len(names)}{CUBIN}"))
             steps.append(step)
         recipe = replace(captured.recipe, steps=tuple(steps))
-        return {RECIPE: encoded(recipe), **{name: cubin for cubin, name in names.items()}}
+        source = {SOURCE: code.encode(errors="replace")} if code else {}
+        return {RECIPE: encoded(recipe), **{name: cubin for cubin, name in names.items()}, **source}
 
-    def _cubins(self, names: Sequence[str], compiled: Compiled, args: Sequence[Any]) -> list[bytes]:
+    def _code(self, compiled: Compiled, args: Sequence[Any]) -> str:
+        """The CUDA of the kernels, without nvFuser's own functions that are put before each."""
         device = args[0].get_device() if compiled.device is None else compiled.device
         code = compiled.definition.fec.get_cuda_kernel(list(args), intrinsic_code=False, device=device)
         if _DESCRIPTORS in code:
             raise NotKept("a kernel that takes descriptors of tensors")
         if _RANDOM_CODE in code:
             raise NotKept("a kernel that draws random numbers")
+        return code
+
+    def _cubins(self, names: Sequence[str], code: str) -> list[bytes]:
         database = kernel_database()
         if code:
             database.must_be_open()
@@ -153,7 +161,7 @@ class _Compiling:
         graph: what to compute.
     """
 
-    def __init__(self, nvfuser: NvFuser, graph: Graph):
+    def __init__(self, nvfuser: Compiler, graph: Graph):
         self._nvfuser = nvfuser
         self._graph = graph
         self._lock = threading.Lock()
