@@ -17,6 +17,8 @@ from benchmarks.backends import compile_regions_with, executors
 from benchmarks.model_equality_worker import compare, count_folded, train
 from fusioncache.trace import executor, transform
 
+GROWN = {"llama-2", "gemma-2", "mistral", "mixtral", "pythia", "hf-bert", "hf-vit"}
+"""Traced with one more layer as well: one of each kind. On a GPU all are, at real depth."""
 REAL_LAYERS = {"llama-2": 32, "gemma": 18, "gemma-2": 26, "gpt2-like": 12, "hf-llama": 32, "hf-vit": 12}
 
 
@@ -65,10 +67,12 @@ def test_training_keeps_every_bit_and_depth_brings_no_templates(name, monkeypatc
     workload = make(name, depth)
     found, shallow = trained(workload, "eager")
     assert_every_bit(workload, found, "eager")
-    _, deep = trained(zoo.make(name, depth + 1), "eager")
-    assert deep.templates == shallow.templates
-    assert deep.hits - shallow.hits == deep.regions - shallow.regions > 0
-    assert not shallow.bypasses and not deep.bypasses
+    assert not shallow.bypasses
+    if name in GROWN:
+        _, deep = trained(zoo.make(name, depth + 1), "eager")
+        assert deep.templates == shallow.templates
+        assert deep.hits - shallow.hits == deep.regions - shallow.regions > 0
+        assert not deep.bypasses
     assert folded() == 0
 
 
