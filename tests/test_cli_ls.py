@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from commands import CAST, CHAIN, FIRST_RUN, call, error, lines, out, save_run, save_two_runs
-from recorded import save, used
+from recorded import cast_template, save, used
 from stored import key
 from stored import save as fill
 
 from fusioncache.cache.ledger import Ledger
+from fusioncache.cache.listing import Sort
+from fusioncache.cache.record import record_path
 from fusioncache.cli import pages
 from fusioncache.store import Store, default_path, store
 from fusioncache.template.key import make_key
@@ -60,6 +65,11 @@ def test_ls_of_another_run(monkeypatch):
         (["--name", "tanh"], [CHAIN.name]),
         (["--text", "prims.convert"], [CAST.name]),
         (["--text", "nvfuser=0.2.36"], [CHAIN.name, CAST.name]),
+        (["--text", "%"], [CHAIN.name, CAST.name]),
+        (["--text", "PRIMS.CONVERT"], []),
+        (["--name", "_"], [CHAIN.name, CAST.name]),
+        (["--name", "\udcff"], []),
+        (["--text", "prims", "--limit", "1"], [CHAIN.name]),
         (["--name", "convert", "--text", "tanh"], []),
         (["--sort", "name"], [CAST.name, CHAIN.name]),
         (["--sort", "size"], [CHAIN.name, CAST.name]),
@@ -79,6 +89,36 @@ def test_the_backend_is_an_ingredient(monkeypatch):
     with_backend = replace(CAST, key=make_key(CAST.graph, {"backend": "eager"}), name="eager_cast")
     save(monkeypatch, used(CHAIN, with_backend))
     assert _names("--backend", "eager") == ["eager_cast"]
+
+
+@pytest.mark.parametrize("text", ['a "quoted" \\', "\u00e9\u4e16", "two\nlines", "%_", "100"])
+def test_a_text_is_found_however_it_is_written_down(monkeypatch, text):
+    other, odd = cast_template("other", options="1.0"), cast_template("odd", options=f"before {text} after")
+    save(monkeypatch, used(other, odd))
+    assert _names("--text", text) == ["odd"]
+
+
+def test_a_backend_is_the_whole_of_its_ingredient_and_of_no_other(monkeypatch):
+    keys = {"one": {"backend": "eager"}, "two": {"backend": "eagerly"}, "three": {"options": "eager"}}
+    save(monkeypatch, used(*(replace(CAST, key=make_key(CAST.graph, key), name=name) for name, key in keys.items())))
+    assert _names("--backend", "eager") == ["one"]
+
+
+@pytest.mark.parametrize("sort", get_args(Sort))
+def test_among_equals_the_most_expensive_come_first(monkeypatch, sort):
+    ledger = used(*(cast_template(name, options=name) for name in "cab"))
+    ledger.compiled(cast_template("b", options="b"), 2.0)
+    save(monkeypatch, ledger)
+    assert _names("--sort", sort) == (["a", "b", "c"] if sort == "name" else ["b", "a", "c"])
+
+
+def test_a_list_reads_no_ingredients(monkeypatch):
+    save_run(monkeypatch)
+    expected = out("ls")
+    with closing(sqlite3.connect(record_path())) as database, database:
+        database.execute("UPDATE templates SET ingredients = 'nonsense'")
+    assert out("ls") == expected
+    assert "malformed JSON" in error("ls", "--text", "tanh")
 
 
 def test_ls_of_a_run_without_templates(monkeypatch):

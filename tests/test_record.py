@@ -28,7 +28,17 @@ def test_templates_are_read_as_they_were_counted_the_most_expensive_first(monkey
     ledger = full_ledger()
     save(monkeypatch, ledger)
     cast, chain = ledger.templates()
-    assert Record().templates("a" * 32) == (chain, cast)
+    record = Record()
+    assert record.with_ingredients(record.templates("a" * 32)) == (chain, cast)
+
+
+def test_templates_that_were_forgotten_meanwhile_have_no_ingredients(monkeypatch):
+    save(monkeypatch, full_ledger())
+    record = Record()
+    chain, cast = record.templates("a" * 32)
+    with closing(sqlite3.connect(record_path())) as database, database:
+        database.execute("DELETE FROM templates WHERE digest = ?", (chain.digest,))
+    assert [template.digest for template in record.with_ingredients((chain, cast))] == [cast.digest]
 
 
 def test_templates_are_those_of_the_run_asked_for(monkeypatch):

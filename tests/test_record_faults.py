@@ -57,8 +57,13 @@ def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
     save(monkeypatch, full_ledger())
     with closing(_database()) as database, database:
         database.execute("UPDATE templates SET ingredients = '[1, 2]'")
+    reader = Record()
+    (found,) = reader.find("residual")
+    with closing(_database()) as database, database:
+        database.execute("UPDATE uses SET arities = '[1, 2]'")
         database.execute("UPDATE runs SET bypasses = 'nonsense'")
-    for read in (Record().runs, lambda: Record().templates("a" * 32), lambda: Record().find("residual")):
+    reads = (reader.runs, lambda: reader.templates("a" * 32), lambda: reader.find("residual"))
+    for read in (*reads, lambda: reader.with_ingredients((found,))):
         with pytest.raises(RecordError, match="cannot be read"):
             read()
 
@@ -79,7 +84,7 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
         database.execute("PRAGMA cache_size = 1")
         database.execute("UPDATE runs SET command = 'half'")
         for number in range(500):
-            database.execute("INSERT INTO templates VALUES (?, ?, '[]')", (f"{number}", "x" * 1000))
+            database.execute("INSERT INTO templates VALUES (?, ?, 1, '[]')", (f"{number}", "x" * 1000))
         shutil.copytree(record_path().parent, tmp_path / "killed")
         database.rollback()
     assert (tmp_path / "killed" / "record-3.sqlite-journal").exists()

@@ -45,6 +45,8 @@ def test_what_was_taken_down_is_read_as_it_was(monkeypatch):
     ledger.loaded(chain_template(), 0.25)
     save(monkeypatch, ledger)
     assert Record().regions(RUN) == (REGION, BYPASSED)
+    assert Record().regions(RUN, REGION.digest) == (REGION,)
+    assert Record().regions(RUN, "other") == Record().regions("b", REGION.digest) == ()
     assert Record().choices(RUN) == (CHOICE,)
     assert Record().compiles(RUN) == ledger.records.now().compiles
     assert [(made.loaded, made.seconds) for made in Record().compiles(RUN)] == [(False, 1.0), (True, 0.25)]

@@ -120,7 +120,7 @@ def test_every_text_is_shown_as_it_is(monkeypatch):
 
 
 def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
-    stats = TemplateStats("odd", "0" * 64, (("ops", "<no op>"),), 1, 0, ((),), 0, 0.0)
+    stats = TemplateStats("odd", "0" * 64, 1, 1, 0, ((),), 0, 0.0, 0, 0.0, (("ops", "<no op>"),))
     page = Page(Contents(run(), (Entry(1, stats, (), None),), (), ()))
     assert "cannot be read as a graph" in page.text
     assert "&lt;no op&gt;" in page.section("templates")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from fusioncache.cache.events import Events, log_file
 from fusioncache.cache.kept import Keeper, Kept
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.lru import LruMap
@@ -36,13 +37,14 @@ class Cache:
 
     Raises:
         TypeError: if ``store`` is none of these.
-        ValueError: if ``capacity`` is less than 1, or the environment says something else than 0 or 1.
+        ValueError: if ``capacity`` is less than 1, or the environment says something else than 0 or 1 of the store, or
+            names no file in ``FUSIONCACHE_LOG``.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
         self._templates: LruMap[Key, Template] = LruMap(capacity)
         self._programs: LruMap[Key, Program] = LruMap(capacity)
-        self.ledger = Ledger()
+        self.ledger = Ledger(events=Events(log_file()))
         self._recorder = Recorder(self.ledger) if record else None
         self._keeps = _asked(store)
         self._store: Store | None = None

@@ -180,7 +180,7 @@ class TemplateCall:
             raise error
         name = self.template.name
         logger.info("summing a chain of %s in one launch failed", name, exc_info=error)
-        if self._ledger.bypass(f"one launch failed: {type(error).__name__}", seen=True):
+        if self._ledger.bypass(f"one launch failed: {type(error).__name__}", self.template):
             message = f"fusioncache: residual chains are summed by folds, as one launch failed for {name}: {error}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
@@ -204,7 +204,7 @@ class TemplateCall:
         logger.info("compiling %s failed", name, exc_info=error)
         reason = f"compile failed: {type(error).__name__}"
         self._learned(arities, reason=reason)
-        if self._ledger.bypass(reason, seen=True):
+        if self._ledger.bypass(reason, self.template):
             warnings.warn(
                 f"fusioncache: {name} could not be compiled and runs as Thunder made it: {error}",
                 RuntimeWarning,

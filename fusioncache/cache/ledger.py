@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from types import MappingProxyType
 
+from fusioncache.cache.events import Events
 from fusioncache.cache.facts import CompileRecord, Phases
 from fusioncache.cache.records import Records
 from fusioncache.cache.stats import AllTemplates, Stats, TemplateStats
@@ -27,7 +28,7 @@ class _Account:
         return TemplateStats(
             name=self.template.name,
             digest=key.digest,
-            ingredients=tuple((part.name, part.text) for part in key.ingredients),
+            ops=len(self.template.graph.ops),
             regions=self.regions,
             hits=self.hits,
             arities=tuple(sorted(self.arities)),
@@ -35,18 +36,24 @@ class _Account:
             compile_seconds=self.compile_seconds,
             loads=self.loads,
             load_seconds=self.load_seconds,
+            ingredients=tuple((part.name, part.text) for part in key.ingredients),
         )
 
 
 class Ledger:
-    """The running counts behind ``Stats``. Every event is also entered in ``parent``, if there is one.
+    """The running counts behind ``Stats``.
+
+    Args:
+        parent: every event is also entered there.
+        events: without a parent: who is told of every event.
 
     Attributes:
         records: what happened one by one; the parent's, if there is one.
     """
 
-    def __init__(self, parent: Ledger | None = None):
+    def __init__(self, parent: Ledger | None = None, events: Events | None = None):
         self._parent = parent
+        self._events = events or Events()
         self.records: Records = parent.records if parent else Records()
         self._lock = threading.Lock()
         self._accounts: dict[str, _Account] = {}
@@ -64,23 +71,27 @@ class Ledger:
             account.arities.add(arities)
         if self._parent:
             self._parent.region(template, arities, hit=hit)
+        else:
+            self._events.tell("hit" if hit else "miss", template, arities=arities)
 
-    def bypass(self, reason: str, *, seen: bool = False) -> bool:
+    def bypass(self, reason: str, template: Template | None = None) -> bool:
         """A region is left as Thunder made it.
 
         Args:
             reason: why.
-            seen: whether it was counted as having a template before.
+            template: the one that it was counted as having before, if it was.
 
         Returns:
             Whether this is the first time for this reason.
         """
         with self._lock:
             self._bypasses[reason] += 1
-            self._untouched += not seen
+            self._untouched += template is None
             first = self._bypasses[reason] == 1
         if self._parent:
-            self._parent.bypass(reason, seen=seen)
+            self._parent.bypass(reason, template)
+        else:
+            self._events.tell("bypass", template, reason=reason)
         return first
 
     def compiled(self, template: Template, seconds: float) -> None:
@@ -111,6 +122,8 @@ class Ledger:
             self._unkept[reason] += 1
         if self._parent:
             self._parent.unkept(reason)
+        else:
+            self._events.tell("unkept", reason=reason)
 
     def planned(self, seconds: float) -> None:
         """Of the seconds that ``canonicalized`` is told: these were for a trace's streams."""
@@ -167,6 +180,7 @@ class Ledger:
     def _record(self, template: Template, seconds: float, *, loaded: bool) -> None:
         digest = template.key.digest
         self.records.compiled(CompileRecord(digest, loaded, time.time() - seconds, seconds))
+        self._events.tell("load" if loaded else "compile", template, seconds=seconds)
 
     def _account(self, template: Template) -> _Account:
         return self._accounts.setdefault(template.key.digest, _Account(template))

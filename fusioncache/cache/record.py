@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from fusioncache.cache.facts import ChoiceRecord, CompileRecord, Phases, RegionRecord
-from fusioncache.cache.stats import Stats, TemplateStats
+from fusioncache.cache.listing import DEAREST_FIRST, MATCHES, Listing
+from fusioncache.cache.stats import Stats, TemplateCounts, TemplateStats
 from fusioncache.cache.tables import (
     SCHEMA_VERSION,
     choice_of,
     compile_of,
+    ingredients_of,
     phases_of,
     region_of,
     stats_of,
@@ -25,11 +28,10 @@ DIRECTORY_VARIABLE = "FUSIONCACHE_DIR"
 LOCK_SECONDS = 10.0
 """How long a process waits while another one writes."""
 
-_USES = """
-SELECT templates.name, templates.digest, templates.ingredients,
-    uses.regions, uses.hits, uses.arities, uses.compiles, uses.compile_seconds, uses.loads, uses.load_seconds
-FROM uses JOIN templates ON templates.digest = uses.digest JOIN runs ON runs.id = uses.run
-"""
+_COUNTS = """name, digest, ops,
+    uses.regions, uses.hits, uses.arities, uses.compiles, uses.compile_seconds, uses.loads, uses.load_seconds"""
+_USES = "uses JOIN templates USING (digest)"
+_ALL = Listing()
 
 
 class RecordError(Exception):
@@ -94,15 +96,28 @@ class Record:
         """All runs, newest first."""
         return tuple(self._decoded(_run, self._rows("SELECT * FROM runs ORDER BY started DESC, id")))
 
-    def templates(self, run: str) -> tuple[TemplateStats, ...]:
-        """A run's templates, the most expensive first."""
-        rows = self._rows(f"{_USES} WHERE runs.id = :run", run=run)
-        return _dearest_first(self._decoded(template_of, rows))
+    def templates(self, run: str, listing: Listing = _ALL) -> tuple[TemplateCounts, ...]:
+        """A run's templates: by default all of them, the most expensive first."""
+        rows = f"SELECT {_COUNTS} FROM {_USES} WHERE run = :run AND {MATCHES} ORDER BY {listing.order} LIMIT :limit"
+        return tuple(self._decoded(template_of, self._rows(rows, run=run, **listing.parameters)))
 
-    def regions(self, run: str) -> tuple[RegionRecord, ...]:
-        """A run's regions, in the order of its traces and of their places in these."""
-        rows = "SELECT * FROM regions JOIN lines ON lines.id = regions.lines WHERE run = :run ORDER BY number"
-        return tuple(self._decoded(region_of, self._rows(rows, run=run)))
+    def with_ingredients(self, templates: Sequence[TemplateCounts]) -> tuple[TemplateStats, ...]:
+        """These templates with what their keys are made of, without those that were forgotten since they were read."""
+        rows = "SELECT digest, ingredients FROM templates WHERE digest IN (SELECT value FROM json_each(:digests))"
+        digests = json.dumps([template.digest for template in templates])
+        found = dict(self._decoded(ingredients_of, self._rows(rows, digests=digests)))
+        return tuple(_whole(template, found[template.digest]) for template in templates if template.digest in found)
+
+    def regions(self, run: str, template: str | None = None) -> tuple[RegionRecord, ...]:
+        """A run's regions, in the order of its traces and of their places in these.
+
+        Args:
+            run: its id.
+            template: only those with the template of this digest.
+        """
+        wanted = "run = :run AND (:template IS NULL OR digest = :template)"
+        rows = f"SELECT * FROM regions JOIN lines ON lines.id = regions.lines WHERE {wanted} ORDER BY number"
+        return tuple(self._decoded(region_of, self._rows(rows, run=run, template=template)))
 
     def choices(self, run: str) -> tuple[ChoiceRecord, ...]:
         """A run's residual streams, in the order of its traces."""
@@ -114,19 +129,19 @@ class Record:
         rows = self._rows("SELECT * FROM compiles WHERE run = :run ORDER BY number", run=run)
         return tuple(self._decoded(compile_of, rows))
 
-    def find(self, prefix: str) -> tuple[TemplateStats, ...]:
+    def find(self, prefix: str) -> tuple[TemplateCounts, ...]:
         """The templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
 
         Where digests or names are equal to ``prefix``, only these. The most expensive come first.
         """
-        starts = "instr(templates.digest, :prefix) = 1 OR instr(templates.name, :prefix) = 1"
-        newest: dict[str, sqlite3.Row] = {}
-        for row in self._rows(f"{_USES} WHERE {starts} ORDER BY runs.started DESC, runs.id", prefix=prefix):
-            newest.setdefault(row["digest"], row)
-        exact = [row for row in newest.values() if prefix in (row["digest"], row["name"])]
-        return _dearest_first(self._decoded(template_of, exact or newest.values()))
+        starts = "instr(digest, :prefix) = 1 OR instr(name, :prefix) = 1"
+        age = "row_number() OVER (PARTITION BY digest ORDER BY runs.started DESC, runs.id) AS age"
+        ranked = f"SELECT {_COUNTS}, {age} FROM {_USES} JOIN runs ON runs.id = uses.run WHERE {starts}"
+        newest = self._rows(f"SELECT * FROM ({ranked}) WHERE age = 1 ORDER BY {DEAREST_FIRST}", prefix=prefix)
+        exact = [row for row in newest if prefix in (row["digest"], row["name"])]
+        return tuple(self._decoded(template_of, exact or newest))
 
-    def _rows(self, query: str, **parameters: str) -> list[sqlite3.Row]:
+    def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
         # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the
         # file, and that takes a connection which may write. sqlite falls back to reading if the file is protected.
         address = f"{self.path.absolute().as_uri()}?mode=rw"
@@ -138,6 +153,8 @@ class Record:
             if "locked" in str(error):
                 raise RecordError(f"{self.path} is being written by another process: try again") from error
             raise self._unreadable(error) from error
+        except UnicodeEncodeError:
+            return []  # what was typed is no valid text, so nothing in the record has it
 
     def _decoded[T](self, decode: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> list[T]:
         try:
@@ -175,5 +192,6 @@ def _run(row: sqlite3.Row) -> Run:
     return Run(*where, stats_of(row), phases_of(row), row["unrecorded"])
 
 
-def _dearest_first(templates: Iterable[TemplateStats]) -> tuple[TemplateStats, ...]:
-    return tuple(sorted(templates, key=lambda t: (-t.compile_seconds, -t.regions, t.name, t.digest)))
+def _whole(template: TemplateCounts, ingredients: tuple[tuple[str, str], ...]) -> TemplateStats:
+    counts = {count.name: getattr(template, count.name) for count in fields(template)}
+    return TemplateStats(**counts, ingredients=ingredients)

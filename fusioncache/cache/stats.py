@@ -57,13 +57,13 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateStats:
+class TemplateCounts:
     """One template's share.
 
     Attributes:
         name: the name of its calls in a trace.
         digest: of its key.
-        ingredients: name and text of each part of its key.
+        ops: number of operations.
         regions: regions that have it.
         hits: those that came after it was known.
         arities: the numbers of residual terms it was asked for, each chain's in turn.
@@ -75,14 +75,14 @@ class TemplateStats:
 
     name: str
     digest: str
-    ingredients: tuple[tuple[str, str], ...]
+    ops: int
     regions: int
     hits: int
     arities: tuple[tuple[int, ...], ...]
     compiles: int
     compile_seconds: float
-    loads: int = 0
-    load_seconds: float = 0.0
+    loads: int
+    load_seconds: float
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -92,6 +92,17 @@ class TemplateStats:
         """What a list shows of it, as text: see ``_TITLES``."""
         counts = str(self.regions), str(self.hits), arities_text(self.arities), str(self.compiles)
         return (self.name, self.digest[:_SHOWN_DIGITS], *counts, seconds_text(self.compile_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateStats(TemplateCounts):
+    """One template's share, and what its key is made of.
+
+    Attributes:
+        ingredients: name and text of each part of its key.
+    """
+
+    ingredients: tuple[tuple[str, str], ...]
 
 
 class AllTemplates(tuple[TemplateStats, ...]):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.cache.facts import ChoiceRecord, CompileRecord, Line, Phases, PlanCost, RegionRecord, Source
-from fusioncache.cache.stats import Stats, TemplateStats
+from fusioncache.cache.stats import Stats, TemplateCounts, TemplateStats
 
 SCHEMA_VERSION = 3
 
@@ -20,7 +20,8 @@ TABLES = (
     bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
     load_seconds REAL NOT NULL, unkept TEXT NOT NULL, saved_seconds REAL NOT NULL,
     canonicalize_seconds REAL NOT NULL, phases TEXT NOT NULL, unrecorded INTEGER NOT NULL)""",
-    "CREATE TABLE templates (digest TEXT PRIMARY KEY, name TEXT NOT NULL, ingredients TEXT NOT NULL)",
+    """CREATE TABLE templates (
+    digest TEXT PRIMARY KEY, name TEXT NOT NULL, ops INTEGER NOT NULL, ingredients TEXT NOT NULL)""",
     """CREATE TABLE uses (
     run TEXT NOT NULL, digest TEXT NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL, arities TEXT NOT NULL,
     compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
@@ -92,7 +93,12 @@ def phases_of(row: sqlite3.Row) -> Phases:
 
 def template_row(template: TemplateStats) -> Row:
     """A template, whichever run has it."""
-    return {"digest": template.digest, "name": template.name, "ingredients": json.dumps(template.ingredients)}
+    return {
+        "digest": template.digest,
+        "name": template.name,
+        "ops": template.ops,
+        "ingredients": json.dumps(template.ingredients),
+    }
 
 
 def use_row(template: TemplateStats) -> Row:
@@ -109,12 +115,12 @@ def use_row(template: TemplateStats) -> Row:
     }
 
 
-def template_of(row: sqlite3.Row) -> TemplateStats:
+def template_of(row: sqlite3.Row) -> TemplateCounts:
     """A template, from a row of ``uses`` joined with ``templates``."""
-    return TemplateStats(
+    return TemplateCounts(
         name=row["name"],
         digest=row["digest"],
-        ingredients=tuple((name, text) for name, text in json.loads(row["ingredients"])),
+        ops=row["ops"],
         regions=row["regions"],
         hits=row["hits"],
         arities=tuple(tuple(arities) for arities in json.loads(row["arities"])),
@@ -123,6 +129,11 @@ def template_of(row: sqlite3.Row) -> TemplateStats:
         loads=row["loads"],
         load_seconds=row["load_seconds"],
     )
+
+
+def ingredients_of(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """A template's digest and the parts of its key, from a row of ``templates``."""
+    return row["digest"], tuple((name, text) for name, text in json.loads(row["ingredients"]))
 
 
 def lines_text(source: Source) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.cache.record import Run
-from fusioncache.cache.stats import TemplateStats
+from fusioncache.cache.stats import TemplateCounts
 
 if TYPE_CHECKING:
     from fusioncache.store import Summary
@@ -33,12 +33,12 @@ def run_data(run: Run) -> dict[str, Any]:
     return {**head, **counts, "phases": run.phases.known(), "unrecorded": run.unrecorded}
 
 
-def template_data(template: TemplateStats) -> dict[str, Any]:
+def template_data(template: TemplateCounts) -> dict[str, Any]:
     """A template with its counts, without what its key is made of."""
     return {
         "digest": template.digest,
         "name": template.name,
-        "ops": op_count(template),
+        "ops": template.ops,
         "regions": template.regions,
         "hits": template.hits,
         "arities": template.arities,
@@ -52,9 +52,3 @@ def template_data(template: TemplateStats) -> dict[str, Any]:
 def summary_data(program: Summary) -> dict[str, Any]:
     """A program of the store. ``created`` is in seconds since the epoch."""
     return dataclasses.asdict(program)
-
-
-def op_count(template: TemplateStats) -> int:
-    """How many ops a template has."""
-    ops = dict(template.ingredients).get("ops", "")
-    return ops.count("\n") + 1 if ops else 0

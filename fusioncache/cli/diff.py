@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fusioncache.cache.record import Record, Run
-from fusioncache.cache.stats import TemplateStats
+from fusioncache.cache.stats import TemplateCounts
 from fusioncache.cli.data import print_json, template_data
 from fusioncache.cli.ids import RunId
 from fusioncache.cli.options import json_option
@@ -27,9 +27,9 @@ _TEMPLATE_COLUMNS = (Column("id", id=True), Column("name"), Column("what"), Colu
 class _Change:
     """How two runs differ: templates that only one of them had, and those that both compiled."""
 
-    new: tuple[TemplateStats, ...]
-    gone: tuple[TemplateStats, ...]
-    again: tuple[TemplateStats, ...]
+    new: tuple[TemplateCounts, ...]
+    gone: tuple[TemplateCounts, ...]
+    again: tuple[TemplateCounts, ...]
 
 
 @click.command()
@@ -66,7 +66,7 @@ def _pair(record: Record, old: str | None, new: str | None) -> tuple[Run, Run]:
     return runs[1], runs[0]
 
 
-def _change(old: Iterable[TemplateStats], new: Iterable[TemplateStats]) -> _Change:
+def _change(old: Iterable[TemplateCounts], new: Iterable[TemplateCounts]) -> _Change:
     before = {template.digest: template for template in old}
     after = {template.digest: template for template in new}
     return _Change(
@@ -109,5 +109,5 @@ def _row(old: Run, new: Run, name: str) -> tuple[str, ...]:
     return (name, str(before), str(after), f"{after - before:+d}")
 
 
-def _template_row(template: TemplateStats, what: str) -> tuple[str, ...]:
+def _template_row(template: TemplateCounts, what: str) -> tuple[str, ...]:
     return (template.digest, template.name, what, seconds_text(template.compile_seconds))

@@ -113,7 +113,9 @@ def _nearest(known: _Known, directory: Path | None) -> _Known:
     from fusioncache.explain.nearest import nearest
 
     record = _record() if known.where == "record" else None
-    all_: Iterable[_Known] = map(_template, record.find("")) if record else _programs(directory)
+    all_: Iterable[_Known] = (
+        map(_template, record.with_ingredients(record.find(""))) if record else _programs(directory)
+    )
     others = [other for other in all_ if other.digest != known.digest]
     place = nearest(known.parts, [other.parts for other in others])
     if place is not None:

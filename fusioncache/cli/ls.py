@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from fusioncache.cache.listing import Listing, Sort
 from fusioncache.cache.record import Record
-from fusioncache.cache.stats import TemplateStats
-from fusioncache.cli.data import op_count, print_json, summary_data, template_data
+from fusioncache.cli.data import print_json, summary_data, template_data
 from fusioncache.cli.options import directory_option, json_option, run_option
 from fusioncache.cli.pages import print_programs, print_templates
 from fusioncache.cli.pick import pick_run
 from fusioncache.cli.storage import listed
 
-SORTS = ("seconds", "regions", "hits", "name", "size")
-
-_TEMPLATE_ORDERS: Mapping[str, Callable[[TemplateStats], Any]] = {
-    "seconds": lambda template: -template.compile_seconds,
-    "regions": lambda template: -template.regions,
-    "hits": lambda template: -template.hits,
-    "name": lambda template: template.name,
-    "size": lambda template: -op_count(template),
-}
 _PROGRAM_ORDERS: Mapping[str, Callable[[Any], Any]] = {
     "seconds": lambda program: -program.seconds,
     "name": lambda program: program.name,
@@ -38,11 +29,13 @@ _PROGRAM_ORDERS: Mapping[str, Callable[[Any], Any]] = {
 @click.option("--name", metavar="TEXT", help="Only those with this in their name.")
 @click.option("--backend", metavar="NAME", help="Only those of this backend: nvfuser, inductor or eager.")
 @click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
-@click.option("--sort", type=click.Choice(SORTS), help="What comes first: the largest number, or the first name.")
+@click.option(
+    "--sort", type=click.Choice(get_args(Sort)), help="What comes first: the largest number, or the first name."
+)
 @click.option("--limit", type=click.IntRange(min=1), metavar="NUMBER", help="At most that many.")
 @directory_option
 @json_option
-def ls(run_id: str | None, of_store: bool, sort: str | None, limit: int | None, as_json: bool, **only: Any) -> None:
+def ls(run_id: str | None, of_store: bool, sort: Sort | None, limit: int | None, as_json: bool, **only: Any) -> None:
     """List the templates of the newest run, those that took longest to compile first.
 
     Arities are the numbers of residual terms that regions had: 1-31 is each from 1 to 31, a slash stands between the
@@ -65,7 +58,8 @@ def ls(run_id: str | None, of_store: bool, sort: str | None, limit: int | None, 
     elif only["directory"]:
         raise click.UsageError("--dir names a store: use it with --store.")
     else:
-        _list_templates(run_id, only, sort, limit, as_json)
+        listing = Listing(only["name"], only["backend"], only["text"], sort or "seconds", limit)
+        _list_templates(run_id, listing, as_json)
 
 
 def _refuse(**given: str | None) -> None:
@@ -75,30 +69,20 @@ def _refuse(**given: str | None) -> None:
             raise click.UsageError(f"{said} is about templates, and --store lists programs: leave one of them out.")
 
 
-def _list_templates(
-    run_id: str | None, only: Mapping[str, Any], sort: str | None, limit: int | None, as_json: bool
-) -> None:
+def _list_templates(run_id: str | None, listing: Listing, as_json: bool) -> None:
     record = Record()
     run = pick_run(record, run_id)
-    templates = record.templates(run.id)
-    found: Sequence[TemplateStats] = [template for template in templates if _wanted(template, **only)]
-    found = (sorted(found, key=_TEMPLATE_ORDERS[sort]) if sort else found)[:limit]
+    found = record.templates(run.id, listing)
     if as_json:
         print_json({"run": run.id, "templates": [template_data(template) for template in found]})
     else:
         print_templates(found)
-    if not templates:
+    if found:
+        return
+    if all_ := record.templates(run.id):
+        click.echo(f"None of the {len(all_)} templates of run {run.id} is like that.", err=True)
+    else:
         click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
-    elif not found:
-        click.echo(f"None of the {len(templates)} templates of run {run.id} is like that.", err=True)
-
-
-def _wanted(template: TemplateStats, name: str | None, backend: str | None, text: str | None, **_: Any) -> bool:
-    return (
-        (name is None or name in template.name)
-        and (backend is None or ("backend", backend) in template.ingredients)
-        and (text is None or any(text in part for _, part in template.ingredients))
-    )
 
 
 def _list_programs(

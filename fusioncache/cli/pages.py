@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fusioncache.cache.record import Run
-from fusioncache.cache.stats import TemplateStats
-from fusioncache.cli.data import op_count
+from fusioncache.cache.stats import TemplateCounts
 from fusioncache.cli.table import Column, pairs_text, print_table
 from fusioncache.words import age_text, arities_text, bytes_text, one_line, seconds_text, time_text
 
@@ -88,7 +87,7 @@ def print_runs(runs: Sequence[Run]) -> None:
     print_table(_RUN_COLUMNS, [_run_row(run) for run in runs])
 
 
-def print_templates(templates: Sequence[TemplateStats]) -> None:
+def print_templates(templates: Sequence[TemplateCounts]) -> None:
     """Prints a table of templates."""
     print_table(_TEMPLATE_COLUMNS, [_template_row(template) for template in templates])
 
@@ -106,9 +105,9 @@ def _run_row(run: Run) -> tuple[str, ...]:
     return (run.id, time_text(run.started), *map(str, counts), seconds, one_line(run.command))
 
 
-def _template_row(template: TemplateStats) -> tuple[str, ...]:
+def _template_row(template: TemplateCounts) -> tuple[str, ...]:
     arities, seconds = arities_text(template.arities), seconds_text(template.compile_seconds)
-    counts = (op_count(template), template.regions, template.hits, arities, template.compiles)
+    counts = (template.ops, template.regions, template.hits, arities, template.compiles)
     return (template.digest, template.name, *map(str, counts), seconds)
 
 

@@ -8,7 +8,7 @@ import click
 
 from fusioncache.cache.facts import RegionRecord
 from fusioncache.cache.record import Record, Run
-from fusioncache.cache.stats import TemplateStats
+from fusioncache.cache.stats import TemplateCounts, TemplateStats
 
 _MOST_NAMED = 10
 
@@ -39,19 +39,19 @@ def pick_template(record: Record, prefix: str) -> TemplateStats:
         click.ClickException: if there is no such template, or several.
     """
     found = record.find(prefix)
-    if not found:
-        raise click.ClickException(
-            f"no template in {record.path} has a digest or name that starts with {prefix!r}: see 'fusioncache ls'"
-        )
     if len(found) > 1:
         raise ambiguous(prefix, "templates", [f"{template.digest}  {template.name}" for template in found])
-    return found[0]
+    for template in record.with_ingredients(found):
+        return template
+    raise click.ClickException(
+        f"no template in {record.path} has a digest or name that starts with {prefix!r}: see 'fusioncache ls'"
+    )
 
 
-def regions_of(record: Record, template: TemplateStats) -> Sequence[RegionRecord]:
+def regions_of(record: Record, template: TemplateCounts) -> Sequence[RegionRecord]:
     """The regions that have a template, of the newest run that had it."""
     for run in record.runs():
-        found = [region for region in record.regions(run.id) if region.digest == template.digest]
+        found = record.regions(run.id, template.digest)
         if found:
             return found
     return ()

@@ -45,12 +45,9 @@ def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells under the columns' titles, with nothing left out."""
     lines = [[column.title for column in columns], *rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    return "\n".join(_plain_line(columns, widths, line) for line in lines)
-
-
-def _plain_line(columns: Sequence[Column], widths: Sequence[int], line: Sequence[str]) -> str:
-    cells = zip(columns, widths, line, strict=True)
-    return "  ".join(f"{cell:{'>' if column.number else '<'}{width}}" for column, width, cell in cells).rstrip()
+    cells = (f"{{:{'>' if column.number else '<'}{width}}}" for column, width in zip(columns, widths, strict=True))
+    fitted = "  ".join(cells).format
+    return "\n".join(fitted(*line).rstrip() for line in lines)
 
 
 def _print_fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -91,7 +91,7 @@ class Contents:
 
 def contents(record: Record, run: Run) -> Contents:
     """What the record has of a run."""
-    templates = record.templates(run.id)
+    templates = record.with_ingredients(record.templates(run.id))
     numbers = {template.digest: number for number, template in enumerate(templates, 1)}
     places = tuple(
         Place(number, region, numbers.get(region.digest) if region.digest else None)

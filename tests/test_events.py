@@ -1,0 +1,215 @@
+"""What happens, as it happens: that log records and the lines of a file are what was counted, whoever writes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import time
+import warnings
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import thunder
+import torch
+from models import Blocks, step
+from recorded import cast_template, chain_template, full_ledger
+
+import fusioncache
+from fusioncache.cache import ledger as ledger_module
+from fusioncache.cache.events import LOG_VARIABLE, SCHEMA, Event, Events, log_file
+from fusioncache.cache.ledger import Ledger
+from fusioncache.cache.stats import Stats
+from fusioncache.ir import Bypass
+from fusioncache.trace import transform as transform_module
+
+CHAIN = chain_template()
+CAST = cast_template()
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv(LOG_VARIABLE, str(tmp_path / "events.jsonl"))
+    return tmp_path / "events.jsonl"
+
+
+def events(file: Path) -> list[Event]:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {line.pop("schema") for line in lines} <= {SCHEMA}
+    return [Event(**line) for line in lines]
+
+
+def check(told: list[Event], stats: Stats) -> None:
+    """There is an event for each thing that was counted, and none besides."""
+    counts = Counter(event.what for event in told)
+    untouched = sum(event.what == "bypass" and event.template is None for event in told)
+    assert counts["hit"] + counts["miss"] + untouched == stats.regions
+    assert len({event.digest for event in told if event.what in ("hit", "miss")}) == stats.templates
+    made = (stats.hits, stats.misses, stats.compiles, stats.loads)
+    assert tuple(counts[what] for what in ("hit", "miss", "compile", "load")) == made
+    for what, reasons in (("bypass", stats.bypasses), ("unkept", stats.unkept)):
+        assert Counter(event.reason for event in told if event.what == what) == reasons
+    for what, seconds in (("compile", stats.compile_seconds), ("load", stats.load_seconds)):
+        assert sum(event.seconds for event in told if event.what == what) == pytest.approx(seconds)
+
+
+def test_a_models_events_are_what_was_counted(file, monkeypatch):
+    def odd(fusion):
+        if len(fusion.subsymbols) == 1:
+            raise Bypass("a lonely operation")
+        return region_of(fusion)
+
+    region_of = transform_module.region_of
+    monkeypatch.setattr(transform_module, "region_of", odd)
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+    cache, model = fusioncache.Cache(record=False), Blocks(3)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    step(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), model, torch.randn(2, 16))
+    stats = cache.stats()
+    assert stats.hits and stats.compiles and stats.bypasses["a lonely operation"]
+    check(events(file), stats)
+
+
+def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
+    monkeypatch.setattr(ledger_module, "Events", lambda: Events(file))  # of every ledger that was given none
+    parent = Ledger()
+    child = Ledger(parent)
+    for ledger in (child, Ledger(child)):
+        ledger.region(CHAIN, (1,), hit=False)
+        ledger.compiled(CHAIN, 0.5)
+        ledger.loaded(CHAIN, 0.25)
+        ledger.unkept("a number among its inputs")
+        ledger.bypass("unknown op")
+        ledger.bypass("compile failed: ValueError", CHAIN)
+    told = events(file)
+    assert len(told) == 12
+    check(told, parent.stats())
+
+
+def test_each_field(file):
+    ledger = Ledger(events=Events(file))
+    before = time.time()
+    ledger.region(CHAIN, (3,), hit=True)
+    ledger.region(CAST, (), hit=False)
+    ledger.compiled(CAST, 0.125)
+    ledger.loaded(CAST, 0.25)
+    ledger.bypass("unknown op")
+    ledger.bypass("compile failed: ValueError", CHAIN)
+    ledger.unkept("a number among its inputs")
+    told = events(file)
+    assert all(before <= event.time <= time.time() and event.pid == os.getpid() for event in told)
+    chain, cast = ((template.name, template.key.digest) for template in (CHAIN, CAST))
+    fields = [list(asdict(event).values())[2:] for event in told]
+    assert fields == [
+        ["hit", *chain, [3], None, None],
+        ["miss", *cast, [], None, None],
+        ["compile", *cast, None, None, 0.125],
+        ["load", *cast, None, None, 0.25],
+        ["bypass", None, None, None, "unknown op", None],
+        ["bypass", *chain, None, "compile failed: ValueError", None],
+        ["unkept", None, None, None, "a number among its inputs", None],
+    ]
+
+
+@pytest.mark.parametrize(("level", "hits"), [(logging.DEBUG, 3), (logging.INFO, 0)])
+def test_log_records_have_a_line_for_people_and_the_fields(caplog, level, hits):
+    caplog.set_level(level, logger="fusioncache.events")
+    stats = full_ledger().stats()
+    assert sum(record.levelno == logging.DEBUG for record in caplog.records) == hits
+    assert all(record.levelno == (logging.DEBUG if record.what == "hit" else logging.INFO) for record in caplog.records)
+    fields = ("time", "pid", "what", "template", "digest", "arities", "reason", "seconds")
+    told = [Event(**{name: getattr(record, name) for name in fields}) for record in caplog.records]
+    assert [record.getMessage() for record in caplog.records] == [str(event) for event in told]
+    if hits:
+        check(told, stats)
+
+
+def test_what_is_said_to_people():
+    chain = (CHAIN.name, CHAIN.key.digest)
+    assert str(Event(0.0, 1, "hit", *chain, (3, 12))) == f"hit {CHAIN.name} (arities 3 / 12)"
+    assert str(Event(0.0, 1, "miss", *chain, ())) == f"miss {CHAIN.name}"
+    assert str(Event(0.0, 1, "compile", *chain, seconds=0.0625)) == f"compile {CHAIN.name} in 0.062 s"
+    assert str(Event(0.0, 1, "bypass", *chain, reason="too late")) == f"bypass {CHAIN.name}: too late"
+    assert str(Event(0.0, 1, "unkept", reason="no room")) == "unkept: no room"
+
+
+def test_where_nobody_listens_nothing_is_made(monkeypatch):
+    monkeypatch.setattr("fusioncache.cache.events.Event", None)
+    assert full_ledger().stats().hits == 3
+    with pytest.raises(TypeError):
+        Events(Path("x")).tell("hit", CHAIN)
+
+
+def _work(number: int) -> None:
+    told = Events(log_file())
+    for _ in range(500):
+        told.tell("bypass", reason=f"{number}" * 300)
+
+
+def test_processes_share_a_file(file):
+    file.write_text('{"schema": 1, "time": 0.0, "pid": 0, "what": "unkept"}\n')
+    workers = [multiprocessing.get_context("fork").Process(target=_work, args=(number,)) for number in (1, 2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    told = events(file)
+    pids = {number: worker.pid for number, worker in enumerate(workers, 1)}
+    assert told[0].what == "unkept"  # what was there stays
+    assert Counter((event.pid, event.reason) for event in told[1:]) == {
+        (pid, f"{number}" * 300): 500 for number, pid in pids.items()
+    }
+
+
+def test_a_log_that_is_moved_away_starts_anew(file):
+    told = Events(log_file())
+    told.tell("unkept", reason="one")
+    file.rename(file.with_suffix(".old"))
+    told.tell("unkept", reason="two")
+    assert [event.reason for event in events(file)] == ["two"]
+
+
+@pytest.mark.parametrize("place", ["", "missing/events.jsonl"])
+def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(monkeypatch, tmp_path, place):
+    monkeypatch.setenv(LOG_VARIABLE, str(tmp_path / place))
+    ledger = fusioncache.Cache(record=False).ledger
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path / place} cannot be written .* set {LOG_VARIABLE} to a file"):
+        ledger.region(CHAIN, (1,), hit=False)
+    (tmp_path / "missing").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ledger.region(CHAIN, (1,), hit=True)
+    assert ledger.stats().regions == 2
+    assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+def test_a_full_disk_costs_one_warning():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    told = Events(Path("/dev/full"))
+    with pytest.warns(RuntimeWarning, match="/dev/full cannot be written") as caught:
+        told.tell("unkept", reason="one")
+        told.tell("unkept", reason="two")
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_a_value_that_is_no_file_is_refused(monkeypatch, value):
+    monkeypatch.setenv(LOG_VARIABLE, value)
+    with pytest.raises(ValueError, match=f"{LOG_VARIABLE} must name a file, got '{value}': say ./{value}"):
+        fusioncache.Cache()
+
+
+def test_the_file_is_where_it_was_asked_for_wherever_the_program_goes(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(LOG_VARIABLE, "events.jsonl")
+    told = Events(log_file())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    told.tell("unkept", reason="one")
+    assert len(events(tmp_path / "events.jsonl")) == 1
+    monkeypatch.setenv(LOG_VARIABLE, "")
+    assert log_file() is None
