@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that completes commands, options and ids in SHELL.
+    """Print the script for completion in SHELL. It completes commands, options and ids.
 
     Ids of runs and templates come from the record at the moment they are asked for.
 

@@ -55,7 +55,7 @@ class _Known:
 @directory_option
 @json_option
 def explain(a: str, b: str | None, width: int | None, directory: Path | None, as_json: bool) -> None:
-    """Say why two templates are not one: which ingredient differs, where, and both values.
+    """Say why two templates are not one. Which ingredient differs, where, and both values.
 
     A and B are the starts of digests or names, or the whole, of templates of the record or of programs in the store.
     Without B, A is compared with the nearest of all others.

@@ -36,7 +36,7 @@ _PROGRAM_ORDERS: Mapping[str, Callable[[Any], Any]] = {
 @directory_option
 @json_option
 def ls(run_id: str | None, of_store: bool, sort: Sort | None, limit: int | None, as_json: bool, **only: Any) -> None:
-    """List the templates of the newest run, those that took longest to compile first.
+    """List the templates of the newest run. Those that took longest to compile come first.
 
     Arities are the numbers of residual terms that regions had: 1-31 is each from 1 to 31, a slash stands between the
     chains of a template that has several, and - means no chain. The size of a template is its number of ops.

@@ -18,7 +18,7 @@ from fusioncache.cli.storage import existing, removal_data, removal_text, store_
 @directory_option
 @json_option
 def prune(max_bytes: float | None, max_age: float | None, dry_run: bool, directory: Path | None, as_json: bool) -> None:
-    """Remove from the store what is too old, and what was not used for longest until the rest fits.
+    """Make the store fit its limits. What is too old goes, and then what was not used for longest, until it does.
 
     Without options it applies the limits that every process applies when the store gets too large. What a running
     process uses stays, and so does what another version of fusioncache wrote.

@@ -34,7 +34,7 @@ _SOURCES = ("definition", "code", "repro")
 @directory_option
 @json_option
 def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
-    """Show one template: its counts, what its key is made of, and the regions that have it.
+    """Show one template. Its counts, what its key is made of, and the regions that have it.
 
     ID is the start of the template's digest or name, or the whole. The counts are those of the newest run that had it.
     Where the ops say constant0 or attribute0, the constants and attributes below them say what that is.

@@ -40,7 +40,7 @@ class _Warm(click.Command):
 @click.option("--dry-run", is_flag=True, help="Compile nothing and say what would be compiled.")
 @json_option
 def warm(store: str | None, arguments: tuple[str, ...], jobs: int | None, dry_run: bool, as_json: bool) -> None:
-    """Compile what STORE knows for this machine, before a job needs it.
+    """Compile what STORE knows, before a job needs it.
 
     STORE is a directory; or a URL that 'fusioncache pull' takes, which is pulled first; or nothing, for the store that
     caches use. What other versions or machines compiled is compiled again for this device and these versions.
