@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 
@@ -27,3 +28,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures, which may trace a model
+def pytest_runtest_setup() -> None:
+    """Forgets the modules of earlier tests.
+
+    Once Dynamo ran, each new one is put into a dictionary of weak references. Thunder iterates over that where a model
+    makes a module in its forward pass, as litgpt's do, and fails if one of them dies just then.
+    """
+    guard = sys.modules.get("torch._dynamo.mutation_guard")
+    if guard is not None:
+        guard.GenerationTracker.clear()
