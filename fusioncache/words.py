@@ -14,6 +14,13 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.3f}"
 
 
+def duration_text(seconds: float) -> str:
+    """Seconds with three digits, in the unit that suits them."""
+    if seconds >= 99.95:
+        return f"{seconds:,.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
+
+
 def time_text(seconds: float) -> str:
     """A moment in local time with its offset, from seconds since the epoch."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")

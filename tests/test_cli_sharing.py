@@ -11,29 +11,12 @@ import uuid
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from commands import call, error, out
 from stored import BACKEND, artifacts, key, load, object_path, present, save
 
-from fusioncache.cli.main import main
 from fusioncache.store import Store, entry, transport
 
 _ROOT = Path(__file__).parent.parent
-
-
-def _call(*args: str) -> Result:
-    return CliRunner().invoke(main, args)
-
-
-def _out(*args: str) -> str:
-    result = _call(*args)
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
-
-
-def _error(*args: str, code: int = 1) -> str:
-    result = _call(*args)
-    assert (result.exit_code, result.stdout) == (code, "")
-    return result.stderr
 
 
 @pytest.fixture
@@ -50,18 +33,18 @@ def store():
 
 def test_what_was_pushed_is_pulled(url, store, tmp_path):
     save(store, 1, 2)
-    assert _out("push", url) == f"pushed 2 entries and 4 objects (0.0 MB) to {url}; 0 were there already\n"
-    assert _out("push", url) == f"pushed 0 entries and 0 objects (0.0 MB) to {url}; 2 were there already\n"
+    assert out("push", url) == f"pushed 2 entries and 4 objects (0.0 MB) to {url}; 0 were there already\n"
+    assert out("push", url) == f"pushed 0 entries and 0 objects (0.0 MB) to {url}; 2 were there already\n"
     there = tmp_path / "there" / "store"
-    assert _out("pull", url, "--dir", str(there)).startswith("pulled 2 entries and 4 objects")
+    assert out("pull", url, "--dir", str(there)).startswith("pulled 2 entries and 4 objects")
     save(store, 3)
-    assert _out("push", url).startswith("pushed 1 entry and 1 object (")
+    assert out("push", url).startswith("pushed 1 entry and 1 object (")
     assert all(load(Store.open(there), number) for number in (1, 2))
 
 
 def test_json_has_exact_numbers(url, store, tmp_path):
     save(store, 1, 2)
-    pushed = json.loads(_out("push", url, "--json"))
+    pushed = json.loads(out("push", url, "--json"))
     assert pushed["bytes"] > 6060
     assert pushed == {
         "schema": 1,
@@ -74,24 +57,24 @@ def test_json_has_exact_numbers(url, store, tmp_path):
         "skipped": 0,
         "refused": {},
     }
-    pulled = json.loads(_out("pull", url, "--json", "--dir", str(tmp_path / "there")))
+    pulled = json.loads(out("pull", url, "--json", "--dir", str(tmp_path / "there")))
     assert (pulled["command"], pulled["entries"], pulled["skipped"]) == ("pull", 2, 0)
 
 
 def test_a_dry_run_copies_nothing(url, store, tmp_path):
     save(store, 1)
-    assert _out("push", url, "--dry-run").startswith("would push 1 entry and 3 objects")
-    assert json.loads(_out("push", url, "--dry-run", "--json"))["dry_run"] is True
-    _out("push", url)
+    assert out("push", url, "--dry-run").startswith("would push 1 entry and 3 objects")
+    assert json.loads(out("push", url, "--dry-run", "--json"))["dry_run"] is True
+    out("push", url)
     there = str(tmp_path / "there")
-    assert _out("pull", url, "--dry-run", "--dir", there).startswith("would pull 1 entry and 3 objects")
+    assert out("pull", url, "--dry-run", "--dir", there).startswith("would pull 1 entry and 3 objects")
     assert present(Store.open(there), 1) == []
 
 
 def test_what_is_damaged_is_left_out_and_said(url, store):
     save(store, 1, 2)
     object_path(store, artifacts(1)["code"]).write_bytes(b"x" * 3000)
-    result = _call("push", url)
+    result = call("push", url)
     assert result.exit_code == 1
     assert result.stdout.startswith("pushed 1 entry and 3 objects")
     assert result.stderr == "left out 1: a wrong checksum\n"
@@ -101,34 +84,34 @@ def test_what_another_version_wrote_is_no_failure(url, store, monkeypatch, tmp_p
     with monkeypatch.context() as later:
         later.setattr(entry, "FORMAT", 2)
         save(store, 1)
-        _out("push", url)
-    result = _call("pull", url, "--dir", str(tmp_path / "there"))
+        out("push", url)
+    result = call("pull", url, "--dir", str(tmp_path / "there"))
     assert (result.exit_code, result.stderr) == (0, "left out 1: an entry of another format\n")
 
 
 def test_where_nothing_is_nothing_is_pulled(url):
-    assert _out("pull", url) == f"pulled 0 entries and 0 objects (0.0 MB) from {url}; 0 were there already\n"
+    assert out("pull", url) == f"pulled 0 entries and 0 objects (0.0 MB) from {url}; 0 were there already\n"
 
 
 def test_what_cannot_be_used_fails_and_says_why(url, store, tmp_path, monkeypatch):
     monkeypatch.setattr(transport, "PAUSES", (0.0,))
     save(store, 1)
     missing = tmp_path / "missing"
-    assert _error("push", url, "--dir", str(missing)) == (
+    assert error("push", url, "--dir", str(missing)) == (
         f"Error: there is no store in {missing}: run a model with fusioncache first\n"
     )
     assert not missing.exists()
     (tmp_path / "thesis.tex").touch()
-    assert "is no store and not empty (thesis.tex)" in _error("pull", url, "--dir", str(tmp_path))
-    assert "Protocol not known: nothing" in _error("push", "nothing://x")
-    assert "can only be read" in _error("push", "https://example.org/x")
-    assert "/proc/none cannot be written" in _error("push", "/proc/none")
+    assert "is no store and not empty (thesis.tex)" in error("pull", url, "--dir", str(tmp_path))
+    assert "Protocol not known: nothing" in error("push", "nothing://x")
+    assert "can only be read" in error("push", "https://example.org/x")
+    assert "/proc/none cannot be written" in error("push", "/proc/none")
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
 def test_a_full_disk_is_said(url, store, tmp_path, monkeypatch):
     save(store, 1)
-    _out("push", url)
+    out("push", url)
     there = str(tmp_path / "there")
     Store.open(there).close()
 
@@ -136,12 +119,12 @@ def test_a_full_disk_is_said(url, store, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    assert "the store cannot be used: [Errno 28] No space left on device" in _error("pull", url, "--dir", there)
+    assert "the store cannot be used: [Errno 28] No space left on device" in error("pull", url, "--dir", there)
 
 
 def test_credentials_are_not_shown(store):
     save(store, 1)
-    result = _call("push", "nothing://user:s3cret@host/x")
+    result = call("push", "nothing://user:s3cret@host/x")
     assert result.exit_code == 1
     assert "nothing://host/x cannot be used" in result.stderr
     assert "s3cret" not in result.output
@@ -149,7 +132,7 @@ def test_credentials_are_not_shown(store):
 
 @pytest.mark.parametrize("args", [["push"], ["pull"], ["push", ""], ["pull", "memory://x", "--what"]])
 def test_a_wrong_use_exits_with_2(args):
-    assert _error(*args, code=2).startswith("Usage: ")
+    assert error(*args, code=2).startswith("Usage: ")
 
 
 def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path):

@@ -8,13 +8,12 @@ import uuid
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from commands import call, error, out
 from keeping import KeepingEager
 from test_kept import Process, X, Y, region
 from test_warm import filled
 
 from fusioncache.ahead import warmer
-from fusioncache.cli.main import main
 from fusioncache.store import Store, default_path
 
 _SCRIPT = """
@@ -28,22 +27,6 @@ sys.exit(int(sys.argv[-1]))
 """
 
 
-def _call(*args: str) -> Result:
-    return CliRunner().invoke(main, ["warm", *args])
-
-
-def _out(*args: str) -> str:
-    result = _call(*args)
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
-
-
-def _error(*args: str, code: int = 1) -> str:
-    result = _call(*args)
-    assert (result.exit_code, result.stdout) == (code, "")
-    return result.stderr
-
-
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> KeepingEager:
     backend = KeepingEager({"machine": "there"})
@@ -53,16 +36,16 @@ def here(monkeypatch: pytest.MonkeyPatch) -> KeepingEager:
 
 def test_what_is_compiled_and_what_is_ready(tmp_path):
     filled(tmp_path)
-    assert _out(str(tmp_path), "--dry-run") == "would compile 2 of 2 templates; 0 are ready\n"
-    assert _out(str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    assert out("warm", str(tmp_path), "--dry-run") == "would compile 2 of 2 templates; 0 are ready\n"
+    assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
     Process(tmp_path).run(region(), X.mT.contiguous().mT, Y)
-    assert _out(str(tmp_path), "--dry-run") == "would compile 1 of 3 templates; 2 are ready\n"
-    assert _out("--jobs", "1", str(tmp_path)).endswith(" s; 2 were ready\n")
+    assert out("warm", str(tmp_path), "--dry-run") == "would compile 1 of 3 templates; 2 are ready\n"
+    assert out("warm", "--jobs", "1", str(tmp_path)).endswith(" s; 2 were ready\n")
 
 
 def test_the_usual_store_as_json():
     filled(default_path())
-    data = json.loads(_out("--json", "--jobs", "1"))
+    data = json.loads(out("warm", "--json", "--jobs", "1"))
     assert data.pop("seconds") > 0
     wanted = {"command": "warm", "store": str(default_path()), "dry_run": False}
     assert data == {"schema": 1, **wanted, "known": 2, "ready": 0, "compiled": 2, "refused": {}}
@@ -71,43 +54,43 @@ def test_the_usual_store_as_json():
 def test_a_url_is_pulled_first(tmp_path):
     filled(tmp_path)
     url = f"memory://{uuid.uuid4().hex}"
-    assert CliRunner().invoke(main, ["push", url, "--dir", str(tmp_path)]).exit_code == 0
-    assert _out(url, "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    assert call("push", url, "--dir", str(tmp_path)).exit_code == 0
+    assert out("warm", url, "--jobs", "1").startswith("compiled 2 of 2 templates in ")
     assert len(Store.open().entries()) == 4
 
 
 def test_what_is_left_out_is_said_and_what_fails_is_an_error(tmp_path, here):
     filled(tmp_path)
     here.refuse = "no such kernel"
-    result = _call(str(tmp_path), "--jobs", "1")
+    result = call("warm", str(tmp_path), "--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "left out 2: not kept: no such kernel\n")
     here.refuse, here.error = None, RuntimeError()
     filled(tmp_path / "other")
-    result = _call(str(tmp_path / "other"), "--jobs", "1")
+    result = call("warm", str(tmp_path / "other"), "--jobs", "1")
     assert (result.exit_code, result.stderr) == (1, "left out 2: failed: RuntimeError\n")
     assert result.stdout.startswith("compiled 0 of 2 templates in ")
 
 
 def test_a_store_that_is_not_there_is_named(tmp_path):
-    assert f"there is no store in {tmp_path / 'nowhere'}" in _error(str(tmp_path / "nowhere"))
-    assert "there is no store in" in _error()
+    assert f"there is no store in {tmp_path / 'nowhere'}" in error("warm", str(tmp_path / "nowhere"))
+    assert "there is no store in" in error("warm")
 
 
 def test_wrong_usage_says_what_to_do(tmp_path):
-    assert "no script that is there" in _error("train.py", "more", code=2)
+    assert "no script that is there" in error("warm", "train.py", "more", code=2)
     script = tmp_path / "train.py"
     script.write_text("")
-    assert "leave them out" in _error("--dry-run", str(script), code=2)
-    assert "--jobs" in _error("--jobs", "0", code=2)
+    assert "leave them out" in error("warm", "--dry-run", str(script), code=2)
+    assert "--jobs" in error("warm", "--jobs", "0", code=2)
 
 
 def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PYTHONPATH", ":".join([str(Path(__file__).parent), *sys.path]))
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
-    assert _out(str(script), "1", "2", "0") == "compiled 2 programs; 2 are kept now\n"
+    assert out("warm", str(script), "1", "2", "0") == "compiled 2 programs; 2 are kept now\n"
     assert capfd.readouterr().err == "a line of the script's\n"
-    result = _call("--json", str(script), "3", "7")
+    result = call("warm", "--json", str(script), "3", "7")
     assert (result.exit_code, result.stderr) == (1, f"Error: {script} ended with status 7\n")
     data = json.loads(result.stdout)
     assert (data["status"], data["compiled"], data["kept"]) == (7, 1, 3)
@@ -116,5 +99,5 @@ def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
 def test_options_behind_a_script_are_the_scripts(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import sys\nsys.exit(sys.argv[1:] != ['--jobs', '2', '--json'])\n")
-    assert _out(str(script), "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"
-    assert _out(str(script), "--", "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"
+    assert out("warm", str(script), "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"
+    assert out("warm", str(script), "--", "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"

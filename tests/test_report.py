@@ -17,8 +17,8 @@ from fusioncache.cache.record import Run
 from fusioncache.cache.stats import Stats, TemplateStats
 from fusioncache.report.contents import Contents, Entry
 from fusioncache.report.misses import misses
-from fusioncache.report.page import seconds_text
 from fusioncache.report.phases import slices
+from fusioncache.words import duration_text
 
 
 def run(**fields: object) -> Run:
@@ -164,7 +164,7 @@ def test_the_plan_that_was_chosen_is_marked(monkeypatch):
     [(0, "0 ms"), (0.0123456, "12.3 ms"), (0.99949, "999 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (1234.5, "1,234 s")],
 )
 def test_seconds(seconds, text):
-    assert seconds_text(seconds) == text
+    assert duration_text(seconds) == text
 
 
 @pytest.mark.parametrize(

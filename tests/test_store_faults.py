@@ -63,7 +63,7 @@ def store():
     opened.close()
 
 
-def _is_memory_only(message: str, path: Path | None = None) -> None:
+def _assert_memory_only(message: str, path: Path | None = None) -> None:
     """Opening costs one warning, touches nothing, and gives a store that works."""
     with warned() as messages:
         store = Store.open(path)
@@ -796,7 +796,7 @@ def test_a_directory_that_cannot_be_written_is_read(store, read_only, when):
 
 def test_an_empty_directory_that_cannot_be_written_is_no_store(tmp_path, read_only):
     read_only()
-    _is_memory_only("Read-only file system): set FUSIONCACHE_DIR", tmp_path)
+    _assert_memory_only("Read-only file system): set FUSIONCACHE_DIR", tmp_path)
 
 
 @pytest.fixture
@@ -845,20 +845,20 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path, mode):
     path = tmp_path / "store"
     path.mkdir()
     path.chmod(mode)
-    _is_memory_only(f"chmod go-w {path}", path)
+    _assert_memory_only(f"chmod go-w {path}", path)
     assert os.listdir(path) == []
     with pytest.raises(StoreError, match="others can write"):
         check(path)
     path.chmod(0o755)
     save(Store.open(path), 1)
     (path / "objects").chmod(mode)
-    _is_memory_only(f"chmod go-w {path / 'objects'}", path)
+    _assert_memory_only(f"chmod go-w {path / 'objects'}", path)
 
 
 def test_a_directory_that_others_can_replace_is_refused(tmp_path):
     (tmp_path / "all").mkdir()
     (tmp_path / "all").chmod(0o777)
-    _is_memory_only(f"chmod o-w {tmp_path / 'all'}", tmp_path / "all" / "store")
+    _assert_memory_only(f"chmod o-w {tmp_path / 'all'}", tmp_path / "all" / "store")
     (tmp_path / "all").chmod(0o1777)
     assert Store.open(tmp_path / "all" / "store").directory
 
@@ -867,11 +867,11 @@ def test_a_link_to_where_others_can_write_is_refused(tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs").chmod(0o777)
     (tmp_path / "link").symlink_to("theirs")
-    _is_memory_only(f"chmod go-w {tmp_path / 'theirs'}", tmp_path / "link")
+    _assert_memory_only(f"chmod go-w {tmp_path / 'theirs'}", tmp_path / "link")
     save(Store.open(tmp_path / "store"), 1)
     shutil.rmtree(tmp_path / "store" / "objects")
     (tmp_path / "store" / "objects").symlink_to(tmp_path / "theirs")
-    _is_memory_only("is no directory", tmp_path / "store")
+    _assert_memory_only("is no directory", tmp_path / "store")
 
 
 def test_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
@@ -881,33 +881,33 @@ def test_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
         os.chown(path, 12345, 12345)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    _is_memory_only("belongs to another user", path)
+    _assert_memory_only("belongs to another user", path)
     assert os.listdir(path) == []
 
 
 def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    _is_memory_only("is no store and not empty (thesis.tex)", tmp_path)
+    _assert_memory_only("is no store and not empty (thesis.tex)", tmp_path)
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
 @pytest.mark.parametrize("below", ["", "store"])
 def test_a_file_in_place_of_the_directory_is_left_alone(tmp_path, below):
     (tmp_path / "file").write_text("mine")
-    _is_memory_only(str(tmp_path / "file"), tmp_path / "file" / below)
+    _assert_memory_only(str(tmp_path / "file"), tmp_path / "file" / below)
     assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "/proc/nowhere"])
 def test_a_path_that_cannot_be_is_refused(path):
-    _is_memory_only("not kept for later processes", Path(path))
+    _assert_memory_only("not kept for later processes", Path(path))
 
 
 def test_a_home_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.delenv("FUSIONCACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/proc/nowhere")
-    _is_memory_only("set FUSIONCACHE_DIR")
+    _assert_memory_only("set FUSIONCACHE_DIR")
 
 
 def test_two_formats_at_once(tmp_path, monkeypatch):
@@ -916,11 +916,11 @@ def test_two_formats_at_once(tmp_path, monkeypatch):
     here = default_path()
     with monkeypatch.context() as later:
         later.setattr(directory, "FORMAT", 2)
-        _is_memory_only("has format '1', not 2", tmp_path / "store")
+        _assert_memory_only("has format '1', not 2", tmp_path / "store")
         theirs = Store.open()
         save(theirs, 1)
         assert theirs.directory != here
-    _is_memory_only("has format '2', not 1", theirs.directory)
+    _assert_memory_only("has format '2', not 1", theirs.directory)
     assert load(ours, 1)
 
 
@@ -946,7 +946,7 @@ def test_an_entry_of_another_format_is_left_alone(store, monkeypatch):
 @pytest.mark.parametrize("content", [b"", b"junk", b"fusioncache store, form"])
 def test_a_damaged_format_file_is_refused(store, content):
     (root(store) / "format").write_bytes(content)
-    _is_memory_only("move it away", root(store))
+    _assert_memory_only("move it away", root(store))
     (root(store) / "format").unlink()
     save(store, 1)
     assert load(Store.open(), 1)

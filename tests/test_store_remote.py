@@ -60,6 +60,21 @@ def url(files):
 
 
 @pytest.fixture
+def hang(files, monkeypatch):
+    """From its call on the remote gives no answer, and nobody waits for it for long."""
+    release = threading.Event()
+
+    def hang() -> None:
+        monkeypatch.setattr(transport, "SECONDS", 0.02)
+        monkeypatch.setattr(transport, "OPEN_SECONDS", 0.0)
+        files.fault = lambda what, path: release.wait(60)
+        files.calls.clear()
+
+    yield hang
+    release.set()
+
+
+@pytest.fixture
 def here(tmp_path):
     return Store.open(tmp_path / "here", remote="")
 
@@ -487,13 +502,9 @@ def test_a_dead_remote_costs_one_warning_and_is_not_asked_again(url, files, here
     assert reader.stats().bypasses == {"the remote failed": 1}
 
 
-def test_a_remote_that_hangs_costs_one_wait(url, files, here, there, monkeypatch):
+def test_a_remote_that_hangs_costs_one_wait(url, files, here, there, hang):
     _filled(url, here, 1, 2)
-    release = threading.Event()
-    monkeypatch.setattr(transport, "SECONDS", 0.02)
-    monkeypatch.setattr(transport, "OPEN_SECONDS", 0.0)
-    files.fault = lambda what, path: release.wait(60)
-    files.calls.clear()
+    hang()
     reader = Store.open(root(there), remote=url)
     with warned() as messages:
         assert not load(reader, 1)
@@ -502,16 +513,11 @@ def test_a_remote_that_hangs_costs_one_wait(url, files, here, there, monkeypatch
     assert "no answer within" in messages[0]
     with pytest.raises(RemoteError, match="no answer within"):
         Remote(url).entry(f"{key(1).digest}.{BACKEND}")
-    release.set()
 
 
-def test_eight_threads_wait_once_for_a_remote_that_hangs(url, files, here, there, monkeypatch):
+def test_eight_threads_wait_once_for_a_remote_that_hangs(url, files, here, there, hang):
     _filled(url, here, 1)
-    release = threading.Event()
-    monkeypatch.setattr(transport, "SECONDS", 0.02)
-    monkeypatch.setattr(transport, "OPEN_SECONDS", 0.0)
-    files.fault = lambda what, path: release.wait(60)
-    files.calls.clear()
+    hang()
     reader = Store.open(root(there), remote=url)
     with warned() as messages:
         threads = [threading.Thread(target=lambda: [load(reader, 1) for _ in range(20)]) for _ in range(8)]
@@ -521,7 +527,6 @@ def test_eight_threads_wait_once_for_a_remote_that_hangs(url, files, here, there
             thread.join()
     assert len(messages) == 1
     assert 1 <= len(files.calls) <= 8
-    release.set()
 
 
 def test_a_push_or_pull_ends_with_the_remote(url, files, here, there):

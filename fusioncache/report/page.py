@@ -20,7 +20,7 @@ from fusioncache.report.grid import grids
 from fusioncache.report.misses import misses
 from fusioncache.report.phases import slices
 from fusioncache.report.scaling import HEIGHT, WIDTH, Scaling, plot
-from fusioncache.words import arities_text, bytes_text, one_line
+from fusioncache.words import arities_text, bytes_text, duration_text, one_line
 
 
 def html(contents: Contents, scaling: Scaling | None = None) -> str:
@@ -58,7 +58,7 @@ def environment() -> Environment:
         finalize=_printable,
     )
     made.filters |= {
-        "seconds": seconds_text,
+        "seconds": duration_text,
         "moment": _moment,
         "percent": _percent,
         "bytes": bytes_text,
@@ -81,13 +81,6 @@ def _file(name: str) -> str:
 def _hash(text: str) -> str:
     """As a content security policy names what may run."""
     return base64.b64encode(sha256(text.encode()).digest()).decode()
-
-
-def seconds_text(seconds: float) -> str:
-    """Seconds with three digits, in the unit that suits them."""
-    if seconds >= 99.95:
-        return f"{seconds:,.0f} s"
-    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
 def _moment(seconds: float) -> str:
