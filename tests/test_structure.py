@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "report": {"cache", "drawing", "explain", "ir", "template", "words"},
     "cli": {"ahead", "backends", "cache", "drawing", "explain", "ir", "report", "store", "template", "words"},
 }
+EVERYBODY_MAY = {"warning"}
 KNOW_TORCH = {"cache/call.py", "cache/entry.py", "cache/ranks.py"}
 
 
@@ -44,7 +45,7 @@ FILES = sorted(path for folder in MAY_IMPORT for path in (PACKAGE / folder).rglo
 def test_imports_run_one_way(path):
     folder = path.relative_to(PACKAGE).parts[0]
     used = {name.split(".")[1] for name in imports(path) if name.startswith("fusioncache.")}
-    assert used <= MAY_IMPORT[folder] | {folder}
+    assert used <= MAY_IMPORT[folder] | {folder} | EVERYBODY_MAY
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -55,6 +56,11 @@ def test_only_trace_and_backends_know_thunder_and_torch(path):
     assert not roots & {"thunder", "nvfuser_direct", "numpy"}
     if str(path.relative_to(PACKAGE)) not in KNOW_TORCH:
         assert "torch" not in roots
+
+
+def test_all_warnings_go_one_way():
+    """``fusioncache.warning.warn`` cannot raise; ``warnings.warn`` raises where warnings are errors."""
+    assert [path.name for path in PACKAGE.rglob("*.py") if "warnings" in imports(path)] == ["warning.py"]
 
 
 def in_new_process(program: str) -> str:

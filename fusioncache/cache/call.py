@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from fusioncache.ir import Graph, Original, Template
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.plan import Arities, Plan
 from fusioncache.template.vocabulary import RESIDUAL
+from fusioncache.warning import warn
 
 logger = logging.getLogger("fusioncache")
 
@@ -181,8 +181,7 @@ class TemplateCall:
         name = self.template.name
         logger.info("summing a chain of %s in one launch failed", name, exc_info=error)
         if self._ledger.bypass(f"one launch failed: {type(error).__name__}", self.template):
-            message = f"fusioncache: residual chains are summed by folds, as one launch failed for {name}: {error}"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            warn(f"residual chains are summed by folds, as one launch failed for {name}: {error}")
 
     def _folds(self, chain: ChainFolds) -> Callable[[Sequence[Any]], Any]:
         steps = [(self._launcher(step.graph), step.terms.start, step.terms.stop) for step in chain.folds]
@@ -205,11 +204,7 @@ class TemplateCall:
         reason = f"compile failed: {type(error).__name__}"
         self._learned(arities, reason=reason)
         if self._ledger.bypass(reason, self.template):
-            warnings.warn(
-                f"fusioncache: {name} could not be compiled and runs as Thunder made it: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn(f"{name} could not be compiled and runs as Thunder made it: {error}")
         return self._fallbacks[arities]
 
     def _learned(self, arities: Arities, **fields: str) -> None:

@@ -11,12 +11,12 @@ import logging
 import os
 import threading
 import time
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from fusioncache.ir import Template
+from fusioncache.warning import warn
 
 logger = logging.getLogger("fusioncache.events")
 
@@ -106,9 +106,8 @@ class Events:
         with self._lock:
             file, self._file = self._file, None
         if file is not None:
-            message = f"fusioncache: events are not logged any more, {file} cannot be written ({error})"
             advice = f"set {LOG_VARIABLE} to a file that can be written"
-            warnings.warn(f"{message}: {advice}", RuntimeWarning, stacklevel=2)
+            warn(f"events are not logged any more, {file} cannot be written ({error}): {advice}")
 
 
 def log_file() -> Path | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.warning import warn
 
 logger = logging.getLogger("fusioncache")
 
@@ -83,10 +83,7 @@ class Ranks:
         except Exception as error:  # whatever it is, this rank can compile for itself
             self._given_up = True
             logger.info("waited for another rank in vain", exc_info=error)
-            message = (
-                f"fusioncache: another rank did not share what it compiles; from now on this one compiles: {error}"
-            )
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            warn(f"another rank did not share what it compiles; from now on this one compiles: {error}")
             return Turn()
 
 

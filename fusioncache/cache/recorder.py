@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -34,6 +33,7 @@ from fusioncache.cache.tables import (
     template_row,
     use_row,
 )
+from fusioncache.warning import warn
 
 RUNS_KEPT = 100
 REGIONS_KEPT = 200_000
@@ -194,4 +194,4 @@ def _make_tables(database: sqlite3.Connection, path: Path) -> None:
 def _warn(path: Path, error: Exception) -> None:
     reason = str(error) if isinstance(error, RecordError) else f"{path} cannot be written ({error})"
     advice = "" if isinstance(error, RecordError) else f": set {DIRECTORY_VARIABLE} to a directory that can be written"
-    warnings.warn(f"fusioncache: no record of this run is kept. {reason}{advice}", RuntimeWarning, stacklevel=3)
+    warn(f"no record of this run is kept. {reason}{advice}")

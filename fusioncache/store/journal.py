@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import warnings
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from fusioncache.store.entry import Entry
 from fusioncache.store.errors import cause
 from fusioncache.store.facts import Event
 from fusioncache.store.index import Busy, Index
+from fusioncache.warning import warn
 
 _MOST_WAITING = 256
 """Events that are kept back before they are written: the index is no part of any load or save."""
@@ -79,14 +79,14 @@ class Journal:
                 self._entries.append(entry)
         self._note(what, id_, "", seconds, key)
 
-    def bypass(self, reason: str, message: str, id_: str = "", *, warn: bool = True) -> None:
+    def bypass(self, reason: str, message: str, id_: str = "") -> None:
         """Counts something that did not go as it should, and warns if this is the first time for this reason."""
         with self._lock:
             self._bypasses[reason] += 1
             first = self._bypasses[reason] == 1
         self._note("bypass", id_, reason, 0.0)
-        if warn and first:
-            warnings.warn(f"fusioncache: {message}", RuntimeWarning, stacklevel=4)
+        if first:
+            warn(message)
 
     def stats(self) -> StoreStats:
         """The counts now."""

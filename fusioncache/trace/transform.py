@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from fusioncache.trace.rewrite import Callee, call_of, rewritten
 from fusioncache.trace.streams import ResidualOptions, Streams
 from fusioncache.trace.verify import Site, Verifier, when_asked
 from fusioncache.trace.watch import Watch, WatchedTrace
+from fusioncache.warning import warn
 
 logger = logging.getLogger("fusioncache")
 
@@ -216,8 +216,7 @@ class FusionCache(Transform):
     def _failed(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)
         if self._ledger.bypass(_failure(error)):
-            message = f"fusioncache: {what} stays as Thunder made it: {error!r}"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            warn(f"{what} stays as Thunder made it: {error!r}")
 
     def _call(self, graph: Graph, chosen: _Chosen) -> tuple[TemplateCall, bool]:
         """The call of the template with this graph, and whether the cache knew the template."""
