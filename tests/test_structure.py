@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "report": {"cache", "drawing", "explain", "ir", "template", "words"},
     "cli": {"ahead", "backends", "cache", "drawing", "explain", "ir", "report", "store", "template", "words"},
 }
-EVERYBODY_MAY = {"warning"}
+EVERYBODY_MAY = {"forks", "warning"}
 KNOW_TORCH = {"cache/call.py", "cache/entry.py", "cache/ranks.py"}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fusioncache import forks
 from fusioncache.ahead.warmer import Outcome
 from fusioncache.ahead.worker import READY
 
@@ -61,7 +62,7 @@ class _Crew:
             self._waiting.put(id_)
         self._processes: set[subprocess.Popen[str]] = set()
         self._ended = False
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def serve(self) -> None:
         """Has one process after the other compile, until nothing waits or no process starts."""

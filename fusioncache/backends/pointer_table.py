@@ -6,7 +6,6 @@ imports Triton.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from fusioncache import forks
+
 BLOCK, AHEAD = 1024, 4
 """Elements of a block, and how many terms a thread may load before it adds the first of them. The best of those that
 ``benchmarks/fold_widths.py`` compares (``results/h200/fold-widths.json``)."""
@@ -27,7 +28,7 @@ _ALIGNED = 16
 granted."""
 
 _get_device, _data_ptr = torch.Tensor.get_device, torch.Tensor.data_ptr
-_compiling = threading.Lock()
+_compiling = forks.lock()
 _compiled: set[Any] = set()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from fusioncache import forks
 from fusioncache.cache.events import Events, log_file
 from fusioncache.cache.kept import Keeper, Kept
 from fusioncache.cache.ledger import Ledger
@@ -49,7 +49,7 @@ class Cache:
         self._keeps = _asked(store)
         self._store: Store | None = None
         self._ranks = Ranks()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
         """The template with this canonical graph, and whether it was known."""

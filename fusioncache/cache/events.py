@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from fusioncache import forks
 from fusioncache.ir import Template
 from fusioncache.warning import warn
 
@@ -68,7 +68,7 @@ class Events:
 
     def __init__(self, file: Path | None = None):
         self._file = file
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def tell(
         self,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from types import MappingProxyType
 
+from fusioncache import forks
 from fusioncache.cache.events import Events
 from fusioncache.cache.facts import CompileRecord, Phases
 from fusioncache.cache.records import Records
@@ -55,7 +55,7 @@ class Ledger:
         self._parent = parent
         self._events = events or Events()
         self.records: Records = parent.records if parent else Records()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._accounts: dict[str, _Account] = {}
         self._bypasses: Counter[str] = Counter()
         self._unkept: Counter[str] = Counter()

@@ -6,6 +6,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
+from fusioncache import forks
+
 
 class LruMap[K: Hashable, V]:
     """Maps keys to values that are made on demand. Least recently used leaves first. Safe under threads.
@@ -18,8 +20,8 @@ class LruMap[K: Hashable, V]:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
         self._capacity = capacity
         self._values: OrderedDict[K, V] = OrderedDict()
-        self._making: dict[K, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._making: dict[K, threading.RLock] = {}
+        self._lock = forks.lock()
 
     def __len__(self) -> int:
         return len(self._values)
@@ -34,7 +36,7 @@ class LruMap[K: Hashable, V]:
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key], True
-            making = self._making.setdefault(key, threading.Lock())
+            making = self._making.setdefault(key, forks.lock())
         with making:
             with self._lock:
                 if key in self._values:

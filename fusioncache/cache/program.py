@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
 
+from fusioncache import forks
 from fusioncache.ir import Graph, Original, refs_in
 from fusioncache.ir.request import Place
 from fusioncache.template.vocabulary import EFFECTS
@@ -96,7 +96,7 @@ class Program:
         self._loaded: dict[Place, Run] = {}
         self._seen: dict[Place, Run] = {}
         self._sources: list[Graph] = []
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     @property
     def sources(self) -> tuple[Graph, ...]:

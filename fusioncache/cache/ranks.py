@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from fusioncache import forks
 from fusioncache.ir import Key
 from fusioncache.warning import warn
 
@@ -60,6 +62,12 @@ class Ranks:
     def __init__(self, wait_seconds: float = WAIT_SECONDS):
         self._wait_seconds = wait_seconds
         self._given_up = False
+        self._parents: Any = None
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """A forked child is no rank of its parent's job: on one connection answers get mixed up."""
+        self._parents = _default_store() if "torch.distributed" in sys.modules else None
 
     @contextmanager
     def turn(self, key: Key, backend: str) -> Iterator[Turn]:
@@ -72,7 +80,7 @@ class Ranks:
 
     def _turn(self, name: str) -> Turn:
         store = None if self._given_up else _job_store()
-        if store is None:
+        if store is None or (self._parents is not None and self._parents is _default_store()):
             return Turn()
         try:
             if store.add(f"{name}/claims", 1) == 1:
@@ -115,6 +123,13 @@ def _job_store() -> Any:
     """The store that the ranks of a job share; None if there is no job of several ranks."""
     import torch.distributed as distributed
 
-    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() < 2:
-        return None
-    return distributed.PrefixStore(_PREFIX, distributed.distributed_c10d._get_default_store())
+    store = _default_store()
+    return None if store is None or distributed.get_world_size() < 2 else distributed.PrefixStore(_PREFIX, store)
+
+
+def _default_store() -> Any:
+    """What torch's own ranks of this process's job meet at; None if there is no job."""
+    import torch.distributed as distributed
+
+    there = distributed.is_available() and distributed.is_initialized()
+    return distributed.distributed_c10d._get_default_store() if there else None

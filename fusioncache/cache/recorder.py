@@ -8,13 +8,13 @@ import os
 import shlex
 import sqlite3
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from fusioncache import forks
 from fusioncache.cache.facts import RegionRecord
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.record import DIRECTORY_VARIABLE, LOCK_SECONDS, RecordError, other_format, record_path
@@ -52,7 +52,7 @@ class Recorder:
         self._run = uuid.uuid4().hex
         self._started = time.time()
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._saved: _Saved | None = None
         self._broken = False
         # Keeps the ledger alive to the end. A model compiles at its first calls, after the last save of its trace, so

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fusioncache import forks
 from fusioncache.cache.facts import ChoiceRecord, CompileRecord, RegionRecord
 
 MOST_RECORDS = 20_000
@@ -39,7 +39,7 @@ class Records:
     """Takes down what happens, on any thread. A cache has one, and so have all the transforms that use it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._traces = 0
         self._regions: list[RegionRecord] = []
         self._places: dict[_Kind, list[int]] = defaultdict(list)

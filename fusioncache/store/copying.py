@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from fusioncache import forks
 from fusioncache.store.errors import Refusal
 
 _AT_ONCE = 8
@@ -43,7 +43,7 @@ class Tally:
         self._counts: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._objects: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def add(self, **counts: int) -> None:
         """Adds to the fields of ``Copied`` with these names."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from fusioncache import forks
 from fusioncache.ir import Key
 from fusioncache.store.directory import Directory
 from fusioncache.store.entries import Entries
@@ -49,7 +49,7 @@ class Disk:
         self._size: int | None = None
         self._since = 0
         self._full_until = 0.0
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def load(self, key: Key, id_: str) -> dict[str, bytes] | None:
         """The artifacts of an entry, every byte verified; None if there is no entry.
@@ -145,11 +145,6 @@ class Disk:
     def close(self) -> None:
         """Gives free what this process uses."""
         self._lease.end()
-
-    def after_fork(self) -> None:
-        """In a forked child, other threads do not exist, and what the parent uses is the parent's."""
-        self._lock = threading.Lock()
-        self._lease.after_fork()
 
     def _use(self, id_: str) -> None:
         try:

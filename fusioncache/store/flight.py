@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fusioncache import forks
 from fusioncache.store.errors import cause
 from fusioncache.store.locks import FileLock
 
@@ -32,7 +33,7 @@ class Turn:
 class _Waiting:
     """A lock between threads, and how many hold or want it."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=forks.lock)
     users: int = 0
 
 
@@ -46,7 +47,8 @@ class Flights:
     def __init__(self, folder: Path | None):
         self._folder = folder
         self._waiting: dict[str, _Waiting] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
+        forks.register(self)
 
     @contextmanager
     def turn(self, name: str, timeout: float) -> Iterator[str | None]:
@@ -86,7 +88,6 @@ class Flights:
     def after_fork(self) -> None:
         """In a forked child, threads that held or wanted a turn do not exist."""
         self._waiting = {}
-        self._lock = threading.Lock()
 
 
 _TOO_LONG = "waited too long for another compile"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from fusioncache import forks
 from fusioncache.ir import Key
 from fusioncache.store.entries import Entries
 from fusioncache.store.entry import Entry
@@ -57,8 +57,9 @@ class Journal:
         self._events: list[tuple[Event, Key | None]] = []
         self._entries: list[Entry] = []
         self._disk = (index, entries) if index and entries else None
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self.pid = os.getpid()
+        forks.register(self)
 
     @property
     def index(self) -> Index | None:
@@ -120,7 +121,6 @@ class Journal:
 
     def after_fork(self) -> None:
         """In a forked child: what was counted is the parent's."""
-        self._lock = threading.Lock()
         self.pid = os.getpid()
         self._counts.clear()
         self._bypasses.clear()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import uuid
 from pathlib import Path
 
+from fusioncache import forks
 from fusioncache.store.files import read_private, remove
 from fusioncache.store.locks import FileLock
 
@@ -27,8 +27,9 @@ class Lease:
     def __init__(self, folder: Path):
         self._folder = folder
         self._ids: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._file: FileLock | None = None
+        forks.register(self)
 
     def __contains__(self, id_: str) -> bool:
         return id_ in self._ids
@@ -59,7 +60,6 @@ class Lease:
 
     def after_fork(self) -> None:
         """In a forked child: what it loads from now on is listed in a file of its own."""
-        self._lock = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:

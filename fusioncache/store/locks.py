@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from pathlib import Path
 
 try:
@@ -12,6 +11,7 @@ try:
 except ImportError:  # not Unix
     fcntl = None  # type: ignore[assignment]
 
+from fusioncache import forks
 from fusioncache.store.files import remove
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -35,7 +35,7 @@ class FileLock:
         self.path = path
         self._passing = passing
         self._descriptor: int | None = None
-        _locks.add(self)
+        forks.register(self)
 
     def acquire(self, timeout: float, *, shared: bool = False) -> bool:
         """Waits for the lock, not longer than ``timeout`` seconds. Returns whether it is held now.
@@ -97,14 +97,11 @@ class FileLock:
             os.close(descriptor)
         return held
 
-    def _forget(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: the lock is the parent's, and would outlive it if the child kept the file open."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
-
-
-_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
@@ -112,12 +109,3 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False
-
-
-def _after_fork() -> None:
-    for lock in list(_locks):
-        lock._forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from fusioncache import forks
 from fusioncache.ir import Key
 
 
@@ -29,7 +29,8 @@ class Memory:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._size = 0
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
+        forks.register(self)
 
     def load(self, key: Key, id_: str) -> Mapping[str, bytes] | None:
         """The artifacts; None if there are none for this very key."""
@@ -59,8 +60,8 @@ class Memory:
             self._drop(id_)
 
     def after_fork(self) -> None:
-        """In a forked child, a thread that held the lock does not exist."""
-        self._lock = threading.Lock()
+        """In a forked child: another thread may have been about to count what it had just kept or dropped."""
+        self._size = sum(kept.size for kept in self._kept.values())
 
     def _drop(self, id_: str) -> None:
         kept = self._kept.pop(id_, None)

@@ -48,7 +48,6 @@ class Store:
         self._flights = Flights(disk.directory.path / "locks" if disk and not self._read_only else None)
         self._journal = Journal(index, disk.entries if disk else None)
         self._through = ReadThrough(remote, self._journal) if remote else None
-        _stores.add(self)
         weakref.finalize(self, _finish, self._journal, disk)
 
     @classmethod
@@ -247,27 +246,8 @@ class Store:
             self._journal.bypass(f"{what} failed: {cause(error)}", f"cannot {what} what was compiled: {error}")
         return otherwise
 
-    def _after_fork(self) -> None:
-        self._flights.after_fork()
-        self._memory.after_fork()
-        self._journal.after_fork()
-        if self._disk:
-            self._disk.after_fork()
-
-
-_stores: weakref.WeakSet[Store] = weakref.WeakSet()
-
 
 def _finish(journal: Journal, disk: Disk | None) -> None:
     journal.flush()
     if disk:
         disk.close()
-
-
-def _after_fork() -> None:
-    for store in list(_stores):
-        store._after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

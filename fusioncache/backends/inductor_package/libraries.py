@@ -9,18 +9,18 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fusioncache import forks
 from fusioncache.backends.inductor_package.compiled import ENTRY
 
 _ADDRESS = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 """The variable in which a library looks, while it is loaded, for the function that gives a tensor's address."""
 
-_loading = threading.Lock()
+_loading = forks.lock()
 
 
 def loaded(libraries: Mapping[str, bytes], scratch: Path | None) -> dict[str, Any]:

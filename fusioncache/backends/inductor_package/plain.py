@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fusioncache import forks
 from fusioncache.backends.made import NotKept, NotKeptNow, Run
 from fusioncache.backends.symbols import has_effects
 from fusioncache.ir import Graph, TensorType
@@ -57,7 +57,7 @@ def for_plain(run: Run, args: Sequence[Any], compile_: Callable[[Sequence[Any]],
     plain, is_neg, is_conj = {torch.Tensor, torch.nn.Parameter}.issuperset, torch.Tensor.is_neg, torch.Tensor.is_conj
     complex_ = any(arg.is_complex() for arg in args)  # others are never conjugated
     otherwise: Run | None = None
-    lock = threading.Lock()
+    lock = forks.lock()
 
     def for_any(args: Sequence[Any]) -> Sequence[Any]:
         nonlocal otherwise

@@ -7,11 +7,11 @@ other addresses.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fusioncache import forks
 from fusioncache.backends.made import Made, NotKept, NotKeptNow, Run
 from fusioncache.backends.stored_kernels.codec import decoded, encoded
 from fusioncache.backends.stored_kernels.kernel_db import OPTION, kernel_database, read_cubin
@@ -164,7 +164,7 @@ class _Compiling:
     def __init__(self, nvfuser: Compiler, graph: Graph):
         self._nvfuser = nvfuser
         self._graph = graph
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._run: Run | None = None
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:

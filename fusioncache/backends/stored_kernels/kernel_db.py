@@ -11,13 +11,13 @@ import os
 import re
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from fusioncache import forks
 from fusioncache.backends.made import NotKept, NotKeptNow
 
 OPTION = "kernel_db"
@@ -53,13 +53,15 @@ class KernelDatabase:
     """nvFuser's database in this process. One compile at a time, so that each row is known to be of one of them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._place: Path | None = None
         self._process = os.getpid()
         self._opened = False
         self._lost = False
         self._read = 0
         self._rows: dict[str, list[Row]] = {}
+        self._elsewhere: tuple[str | None] | None = None
+        forks.register(self)
 
     def compiling[T](self, options: Options, compile_: Callable[[], T]) -> T:
         """Compiles with the option on, and takes note of what that adds.
@@ -102,16 +104,24 @@ class KernelDatabase:
         if self._place is None:
             self._place = Path(tempfile.mkdtemp(prefix="fusioncache-kernels-"))
             atexit.register(_remove, self._place, self._process)
-        before = os.environ.get(_PLACE)
+        self._elsewhere = (os.environ.get(_PLACE),)
         os.environ[_PLACE] = str(self._place)
         try:
             yield
         finally:
-            if before is None:
-                os.environ.pop(_PLACE, None)
-            else:
-                os.environ[_PLACE] = before
+            self.after_fork()
             self._opened = (self._place / _FOLDER / _TABLE).is_file()
+
+    def after_fork(self) -> None:
+        """Sets the directory for temporary files right. A forked child needs it where another thread was opening."""
+        elsewhere, self._elsewhere = self._elsewhere, None
+        if elsewhere is None:
+            return
+        (before,) = elsewhere
+        if before is None:
+            os.environ.pop(_PLACE, None)
+        else:
+            os.environ[_PLACE] = before
 
     def must_be_open(self) -> None:
         """Says that kernels were compiled. If the database is not open by now, it will never be: it is elsewhere."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from fusioncache import forks
 from fusioncache.backends.made import Run
 from fusioncache.backends.stored_kernels.cubin import check_cubin
 from fusioncache.backends.stored_kernels.driver import DriverError
@@ -48,7 +48,7 @@ class Launcher:
         self._cubins = cubins
         self._driver = driver
         self._devices: dict[int, Loaded] = {}
-        self._loading = threading.Lock()
+        self._loading = forks.lock()
         self.run = self._function(otherwise, allocations(recipe, poison), give(recipe, poison))
 
     def loaded(self, device: int) -> Loaded:
@@ -66,7 +66,7 @@ class Launcher:
 
     def _function(self, otherwise: Run, allocations: Sequence[Allocate], give: Callable[..., Sequence[Any]]) -> Run:
         """A closure, because every attribute that is looked up here is paid for in every call of every region."""
-        fits, devices, loaded, lock = aligned(self._recipe), self._devices, self.loaded, threading.Lock()
+        fits, devices, loaded, lock = aligned(self._recipe), self._devices, self.loaded, forks.lock()
         torch_devices = [torch.device("cuda", number) for number in range(max(torch.cuda.device_count(), 1))]
         current_device, current_stream = _current_device, _current_stream
         broken: set[int] = set()

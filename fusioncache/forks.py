@@ -1,0 +1,53 @@
+"""What a forked child does before it uses what its parent had in memory.
+
+A fork copies memory and of all threads only the one that forks. Locks that the others held would stay locked for ever,
+and what they were at would stay half done. So every lock of the package is made here, and every object with more than a
+lock to set right says so here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Protocol
+
+
+class Inherited(Protocol):
+    """An object that a child takes over from its parent."""
+
+    def after_fork(self) -> None:
+        """Called in the child, when locks work again. What was going on in other threads will never end."""
+
+
+def lock() -> threading.RLock:
+    """A lock between threads that in a forked child is free, unless the thread that forked holds it.
+
+    It is one that its thread may take again: only such a lock knows who holds it.
+    """
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def register(thing: Inherited) -> None:
+    """Has an object's ``after_fork`` called in forked children, in no order, for as long as it lives."""
+    _inherited.add(thing)
+
+
+# Of the process, as its threads are.
+_locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+_inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_locks):
+        # As the threading module does with its own locks; there is no public name for either.
+        if not each._is_owned():  # type: ignore[attr-defined]
+            each._at_fork_reinit()  # type: ignore[attr-defined]
+    for thing in list(_inherited):  # all of them kept alive until the last is done
+        thing.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
