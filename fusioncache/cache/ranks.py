@@ -79,8 +79,9 @@ class Ranks:
             turn.publish(None)
 
     def _turn(self, name: str) -> Turn:
-        store = None if self._given_up else _job_store()
-        if store is None or (self._parents is not None and self._parents is _default_store()):
+        alone = self._given_up or (self._parents is not None and self._parents is _default_store())
+        store = None if alone else _job_store()
+        if store is None:
             return Turn()
         try:
             if store.add(f"{name}/claims", 1) == 1:
