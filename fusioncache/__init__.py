@@ -52,6 +52,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tracing":
+        return import_module("fusioncache.tracing")
     if name not in _HOME:
         raise AttributeError(f"module 'fusioncache' has no attribute {name!r}")
     return getattr(import_module(f"fusioncache.{_HOME[name]}"), name)

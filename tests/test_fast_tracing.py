@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import sys
+import threading
 from collections import OrderedDict
-from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -16,7 +18,9 @@ from models import Blocks, Residual
 from thunder.core import interpreter
 
 import fusioncache
-from fusioncache.trace import fast_tracing
+from fusioncache import tracing
+from fusioncache.tracing import installation
+from fusioncache.tracing.interpreter import without_spinning
 
 SCALE = 3
 TABLE = {"half": 0.5, 1: 2.0}
@@ -26,13 +30,9 @@ TABLE = {"half": 0.5, 1: 2.0}
 def thunders_own():
     """Every test starts and ends with Thunder's own functions."""
 
-    def restore():
-        for replacement in fast_tracing.replacements():
-            replacement.put(inspect.unwrap(replacement.original))
-
-    restore()
-    yield restore
-    restore()
+    tracing.uninstall()
+    yield
+    tracing.uninstall()
 
 
 class Containers(torch.nn.Module):
@@ -131,7 +131,7 @@ def traced(program, args, kwargs):
 @pytest.mark.parametrize(("program", "args", "kwargs"), PROGRAMS)
 def test_traces_and_results_stay_the_same(program, args, kwargs):
     result, texts = traced(program, args, kwargs)
-    fast_tracing.install()
+    tracing.install()
     fast_result, fast_texts = traced(program, args, kwargs)
     assert torch.equal(result, fast_result)
     assert texts == fast_texts
@@ -145,7 +145,7 @@ def test_errors_stay_the_same(function):
         return caught.type, str(caught.value)
 
     slow = raised()
-    fast_tracing.install()
+    tracing.install()
     assert raised() == slow
     assert issubclass(slow[0], LookupError | NameError)
 
@@ -157,25 +157,104 @@ def test_fewer_frames_are_interpreted():
         return run.call_count
 
     slow = frames()
-    fast_tracing.install()
+    tracing.install()
     assert frames() * 3 < slow
 
 
+def in_place():
+    """What Thunder finds in each place."""
+    return [replacement.get() for replacement in installation.replacements()]
+
+
+def all_differ(these, those):
+    return all(one is not other for one, other in zip(these, those, strict=True))
+
+
+def all_same(these, those):
+    return all(one is other for one, other in zip(these, those, strict=True))
+
+
 def test_a_second_installation_does_nothing():
-    fast_tracing.install()
-    once = [replacement.original for replacement in fast_tracing.replacements()]
-    fast_tracing.install()
-    assert [replacement.original for replacement in fast_tracing.replacements()] == once
-    assert all(inspect.unwrap(function) is not function for function in once)
+    own = in_place()
+    tracing.install()
+    once = in_place()
+    tracing.install()
+    assert all_same(in_place(), once) and all_differ(once, own)
 
 
-def test_unknown_source_is_left_alone(monkeypatch, caplog):
-    changed = tuple(replace(one, source="of another version") for one in fast_tracing.replacements())
-    monkeypatch.setattr(fast_tracing, "replacements", lambda: changed)
+def test_thunder_gets_its_very_own_back():
+    own = in_place()
+    for _ in range(2):
+        fusioncache.tracing.install()
+        assert all_differ(in_place(), own)
+        fusioncache.tracing.uninstall()
+        assert all_same(in_place(), own)
+    fusioncache.tracing.uninstall()
+    assert all_same(in_place(), own)
+
+
+def test_what_others_put_over_it_stays(monkeypatch):
+    own = in_place()
+    monkeypatch.setattr(interpreter, "globals_lookup", own[0])  # to be put back
+    tracing.install()
+    ours = interpreter.globals_lookup
+
+    def theirs(*args):
+        return ours(*args)
+
+    interpreter.globals_lookup = theirs
+    tracing.uninstall()
+    assert interpreter.globals_lookup is theirs
+    assert all_same(in_place()[1:], own[1:])
+    assert torch.equal(thunder.jit(globals_and_builtins)(X), globals_and_builtins(X))
+
+
+def test_threads_install_it_once():
+    own = in_place()
+    threads = [threading.Thread(target=tracing.install) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all_differ(in_place(), own)
+    tracing.uninstall()
+    assert all_same(in_place(), own)
+
+
+def no_source(_):
+    raise OSError("could not get source code")
+
+
+def no_file(_):
+    raise TypeError("built-in")
+
+
+def of_another_version(_):
+    return "of another version"
+
+
+@pytest.mark.parametrize("digest", [no_source, no_file, of_another_version])
+def test_unknown_source_is_left_alone(monkeypatch, caplog, digest):
+    """Python's own library needs no known source, so that a Python without sources has that shortcut."""
+    own = in_place()
+    monkeypatch.setattr(installation, "digest", digest)
     caplog.set_level(logging.INFO, "fusioncache")
-    fast_tracing.install()
-    assert interpreter.globals_lookup is changed[0].original
+    fusioncache.FusionCache()
+    changed = [replacement.key for replacement in installation.replacements() if replacement.get() not in own]
+    assert changed == ["dis"]
     assert "keeps Thunder's own globals_lookup" in caplog.text
+
+
+def test_a_place_that_is_gone_is_left_alone(monkeypatch):
+    monkeypatch.delitem(interpreter._default_opcode_handler_map, "CONTAINS_OP")
+    own = in_place()
+    tracing.install()
+    changed = [now is not before for now, before in zip(in_place(), own, strict=True)]
+    assert changed.count(False) == 1
+    monkeypatch.delattr(interpreter, "_default_lookaside_map")
+    tracing.uninstall()
+    tracing.install()
+    assert "CONTAINS_OP" not in interpreter._default_opcode_handler_map
 
 
 def test_the_transform_installs_it_unless_told_not_to():
@@ -184,3 +263,40 @@ def test_the_transform_installs_it_unless_told_not_to():
     assert interpreter.globals_lookup is own
     fusioncache.FusionCache()
     assert inspect.unwrap(interpreter.globals_lookup) is own is not interpreter.globals_lookup
+
+
+@pytest.mark.parametrize("line", [None, 0, 3])
+def test_frames_are_as_thunder_makes_them(line):
+    code = subscripts.__code__
+    number = None if line is None else code.co_firstlineno + line
+    self = SimpleNamespace(code=code, qualname="Some.name", positions=SimpleNamespace(lineno=number))
+    own, ours = (
+        make(self) for make in (interpreter.InterpreterFrame.get_or_make_python_frame, without_spinning(no_source))
+    )
+    for attribute in ("co_filename", "co_name", "co_qualname", "co_firstlineno", "co_code", "co_linetable"):
+        assert getattr(ours.f_code, attribute) == getattr(own.f_code, attribute)
+    assert (ours.f_lineno, ours.f_lasti) == (own.f_lineno, own.f_lasti)
+    assert ours.f_lineno == (number or code.co_firstlineno)
+
+
+def test_what_goes_wrong_with_a_frame_is_raised():
+    self = SimpleNamespace(code=None, qualname="", positions=SimpleNamespace(lineno=1))
+    with pytest.raises(AttributeError):
+        without_spinning(no_source)(self)
+
+
+def test_threads_leave_the_switch_interval_alone(monkeypatch):
+    """Nobody sets what belongs to the whole process, however many trace at once and catch exceptions."""
+    tracing.install()
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: pytest.fail("the interval was changed"))
+    found = []
+
+    def work():
+        found.append(torch.equal(thunder.jit(generators)(X), generators(X)))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 3

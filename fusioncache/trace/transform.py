@@ -25,7 +25,6 @@ from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.original import original_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
-from fusioncache.trace.fast_tracing import install
 from fusioncache.trace.maker import Maker, maker_of
 from fusioncache.trace.misses import Misses, explain_asked
 from fusioncache.trace.region import outputs_of, region_of
@@ -33,6 +32,7 @@ from fusioncache.trace.rewrite import Callee, call_of, rewritten
 from fusioncache.trace.streams import ResidualOptions, Streams
 from fusioncache.trace.verify import Site, Verifier, when_asked
 from fusioncache.trace.watch import Watch, WatchedTrace
+from fusioncache.tracing import install
 from fusioncache.warning import warn
 
 logger = logging.getLogger("fusioncache")
@@ -80,7 +80,9 @@ class FusionCache(Transform):
         fold: what sums a long chain that is folded: ``"nvfuser"``, kernels of a few fixed widths; ``"triton"``, one
             launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
         fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
-            does not. Traces stay the same. It holds for the whole process, from now on.
+            does not. Traces stay the same. It changes functions of Thunder in the whole process, from now on, as
+            ``fusioncache.tracing.install()`` does when it is called by itself; ``fusioncache.tracing.uninstall()`` gives
+            Thunder its own back.
         verify: whether each region is compiled on its own as well, and what its template computes compared with that,
             in its first call for each layout; a difference raises a ``fusioncache.VerificationError``. None asks the
             environment: ``FUSIONCACHE_VERIFY`` is 0, 1, or ``all``, which compares in every call.

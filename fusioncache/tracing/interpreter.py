@@ -7,15 +7,15 @@ a method for the wrapper, after some interpreted code that only finds that out.
 
 from __future__ import annotations
 
-import sys
+import _thread
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from types import ModuleType
+from queue import SimpleQueue
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 _MOST_CODE_OBJECTS = 4096
-_SWITCH_SECONDS = 1e-5
 
 
 def direct_globals(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,33 +93,63 @@ def direct_bool(original: Callable[..., Any]) -> Callable[..., Any]:
     return bool_lookaside
 
 
-def decoded_once(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same code objects run again and again."""
+def decoded_once(original: ModuleType) -> ModuleType:
+    """The same code objects run again and again: the module ``dis``, with a memory."""
 
     @lru_cache(maxsize=_MOST_CODE_OBJECTS)
-    @wraps(original)
     def get_instructions(code: Any) -> tuple[Any, ...]:
-        return tuple(original(code))
+        return tuple(original.get_instructions(code))
 
-    return get_instructions
+    copy = ModuleType(original.__name__, original.__doc__)
+    copy.__dict__.update(vars(original), get_instructions=get_instructions)
+    return copy
 
 
 def without_spinning(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Thunder waits in a busy loop for a thread that makes a frame; Python would let that thread run after 5 ms only.
+    """Thunder waits in a busy loop for a thread that makes a frame, which Python lets run after 5 ms only.
 
-    Exceptions that a model's code catches, as each ``for`` loop does at its end, cost that much each.
+    Exceptions that a model's code catches, as each ``for`` loop does at its end, cost that much each. Here the one that
+    waits sleeps, so that the other runs at once.
     """
 
     @wraps(original)
     def get_or_make_python_frame(self: Any) -> Any:
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
-        try:
-            return original(self)
-        finally:
-            sys.setswitchinterval(interval)
+        made: SimpleQueue[Any] = SimpleQueue()
+        # On a thread of its own, which is not given this frame, or what it makes would keep alive all that led here.
+        _thread.start_new_thread(_put_frame, (made, self.code, self.qualname, self.positions.lineno))
+        frame = made.get()
+        if isinstance(frame, BaseException):
+            raise frame
+        return frame
 
     return get_or_make_python_frame
+
+
+def _put_frame(made: SimpleQueue[Any], code: CodeType, qualname: str, line: int | None) -> None:
+    try:
+        made.put(_raising_frame(code, qualname, line))
+    except BaseException as error:  # or the other one waits for ever
+        made.put(error)
+
+
+def _raising_frame(code: CodeType, qualname: str, line: int | None) -> FrameType:
+    """A frame that looks as if this code had raised an exception in this line."""
+
+    def function() -> None:
+        pass
+
+    first = code.co_firstlineno
+    lines_before = "\n" * ((first if line is None else line) - first)
+    raising = compile(f"{lines_before}raise ValueError()", code.co_filename, "exec")
+    function.__code__ = raising.replace(
+        co_filename=code.co_filename, co_firstlineno=first, co_name=code.co_name, co_qualname=qualname
+    )
+    try:
+        function()
+    except ValueError as error:
+        assert error.__traceback__ is not None and error.__traceback__.tb_next is not None
+        return error.__traceback__.tb_next.tb_frame
+    raise AssertionError("it raises")
 
 
 def _is_wrapped(value: Any, *types: type) -> bool:
@@ -135,11 +165,3 @@ def _method(name: str, container: Any, *args: Any) -> Any:
 
     method = getattr(type(container.value), name)
     return get_interpretercompilectx().lookaside(method, container, *args)(container, *args)
-
-
-def like(module: ModuleType, **changes: Any) -> ModuleType:
-    """A copy of a module with some names changed."""
-    copy = ModuleType(module.__name__, module.__doc__)
-    copy.__dict__.update(vars(module))
-    copy.__dict__.update(changes)
-    return copy

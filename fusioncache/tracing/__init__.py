@@ -1,0 +1,12 @@
+"""Shortcuts in Thunder's own tracing, for the whole process: ``install`` puts them in, ``uninstall`` takes them out.
+
+    import fusioncache
+    fusioncache.tracing.install()
+    fusioncache.tracing.uninstall()
+
+``FusionCache(fast_tracing=True)``, which is the default, calls ``install``.
+"""
+
+from fusioncache.tracing.installation import install, uninstall
+
+__all__ = ["install", "uninstall"]
