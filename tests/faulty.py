@@ -47,9 +47,17 @@ class Faulty(AbstractFileSystem):
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         assert exist_ok
 
-    def find(self, path: str, **kwargs: Any) -> dict[str, dict[str, int]]:
-        path = self._do("find", path)
-        return {name: {"size": len(self.files[name])} for name in self.files if name.startswith(f"{path}/")}
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[dict[str, Any]]:
+        path = self._do("ls", path).rstrip("/")
+        inside = {name: name.removeprefix(f"{path}/") for name in self.files if name.startswith(f"{path}/")}
+        folders = {f"{path}/{rest.partition('/')[0]}" for rest in inside.values() if "/" in rest}
+        found = [{"name": name, "size": len(self.files[name]), "type": "file"} for name in inside]
+        files = [about for about in found if "/" not in inside[about["name"]]]
+        return [*files, *({"name": folder, "size": 0, "type": "directory"} for folder in sorted(folders))]
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        self._do("exists", path)
+        return True
 
 
 class _Counted(io.BytesIO):

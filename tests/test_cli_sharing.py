@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
+import threading
 import uuid
+from contextlib import closing
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -29,6 +35,36 @@ def store():
     opened = Store.open()
     yield opened
     opened.close()
+
+
+class Server(SimpleHTTPRequestHandler):
+    """Serves files, says nothing on stderr, and fails for one path."""
+
+    broken: str | None = None
+
+    def log_message(self, *args):
+        pass
+
+    def send_head(self):
+        if self.path.rstrip("/") == Server.broken:
+            self.send_error(500)
+            return None
+        return super().send_head()
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The URL of a folder."""
+    pytest.importorskip("aiohttp")
+    (tmp_path / "served").mkdir()
+    Server.broken = None
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, directory=str(tmp_path / "served")))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def test_what_was_pushed_is_pulled(url, store, tmp_path):
@@ -89,8 +125,76 @@ def test_what_another_version_wrote_is_no_failure(url, store, monkeypatch, tmp_p
     assert (result.exit_code, result.stderr) == (0, "left out 1: an entry of another format\n")
 
 
-def test_where_nothing_is_nothing_is_pulled(url):
-    assert out("pull", url) == f"pulled 0 entries and 0 objects (0.0 MB) from {url}; 0 were there already\n"
+def test_a_place_that_is_there_and_empty_is_said_to_be(url, store, tmp_path):
+    assert out("pull", url) == f"nothing to pull: {url} has no entries\n"
+    assert out("pull", str(tmp_path)) == f"nothing to pull: {tmp_path} has no entries\n"
+    assert out("push", url) == "nothing to push: the store has no entries\n"
+    assert json.loads(out("pull", url, "--json"))["entries"] == 0
+
+
+_CHECK = "check the address"
+_NO_FOLDER = f"there is no such folder: {_CHECK}"
+_PATH = "as it is written it is a path, and there is none: an address is written as in s3://bucket/folder"
+_S4 = f"Protocol not known: s4: {_CHECK}, s3:// may be meant"
+
+
+@pytest.mark.parametrize(
+    ("command", "address", "said"),
+    [
+        ("pull", "/nowhere/x", _NO_FOLDER),
+        ("push", "/nowhere/x", f"there is no folder /nowhere: make it, or {_CHECK}"),
+        ("pull", "train.py", _NO_FOLDER),
+        ("pull", "file:///nowhere", _NO_FOLDER),
+        ("warm", "file:///nowhere", _NO_FOLDER),
+        ("push", "file:///nowhere/x", f"there is no folder /nowhere: make it, or {_CHECK}"),
+        *((command, __file__, f"it is no folder: {_CHECK}") for command in ("pull", "push")),
+        *((command, "s3:/bucket/x", _PATH) for command in ("pull", "push")),
+        *((command, "s4://bucket/x", _S4) for command in ("pull", "push", "warm")),
+    ],
+)
+def test_a_place_that_is_not_there_is_an_error(command, address, said, store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = error(command, address)
+    assert message.startswith(f"Error: {address} cannot be used, ")
+    assert message.endswith(f"{said}\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_server_that_gives_no_answer_is_an_error(served, monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", (0.0,))
+    with closing(socket.socket()) as closed:
+        closed.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{closed.getsockname()[1]}/x"
+        said = error("pull", dead)
+    assert said.startswith(f"Error: {dead} cannot be used, could not list: ")
+    assert said.endswith(f": {_CHECK}, and that something answers there\n")
+    assert error("pull", f"{served}/x") == (
+        f"Error: {served}/x cannot be used, its server knows no such folder: {_CHECK}\n"
+    )
+    assert out("pull", served) == f"nothing to pull: {served} has no entries\n"
+
+
+def test_what_a_server_keeps_to_itself_is_not_taken_for_nothing(served, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", (0.0,))
+    save(store, 1)
+    out("push", str(tmp_path / "served"))
+    (shard,) = (tmp_path / "served" / "entries").iterdir()
+    Server.broken = f"/entries/{shard.name}"
+    assert "could not list: ClientResponseError: 500" in error("pull", served, "--dir", str(tmp_path / "there"))
+
+
+def test_a_missing_package_is_named_with_what_installs_it(store, monkeypatch):
+    for module in ("s3fs", "gcsfs", "aiohttp"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    monkeypatch.setattr(import_module("fsspec.registry"), "_registry", {})  # what was loaded before
+    for address, package, extra in (
+        ("s3://bucket/x", "s3fs", "s3"),
+        ("gs://bucket/x", "gcsfs", "gs"),
+        ("https://host/x", "aiohttp", "http"),
+    ):
+        said = error("pull", address)
+        assert said.endswith(f': it needs the package {package}, pip install "fusioncache[{extra}]"\n')
 
 
 def test_what_cannot_be_used_fails_and_says_why(url, store, tmp_path, monkeypatch):
@@ -103,7 +207,7 @@ def test_what_cannot_be_used_fails_and_says_why(url, store, tmp_path, monkeypatc
     assert not missing.exists()
     (tmp_path / "thesis.tex").touch()
     assert "is no store and not empty (thesis.tex)" in error("pull", url, "--dir", str(tmp_path))
-    assert "Protocol not known: nothing" in error("push", "nothing://x")
+    assert "Protocol not known: nothing: check the address" in error("push", "nothing://x")
     assert "can only be read" in error("push", "https://example.org/x")
     assert "/proc/none cannot be written" in error("push", "/proc/none")
     assert os.listdir(tmp_path) == ["thesis.tex"]

@@ -42,7 +42,9 @@ def push(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
     """Copy what was compiled here to URL.
 
     URL is one of fsspec: s3://bucket/folder, gs://bucket/folder, file:///folder, or a path. What is there is left
-    alone. s3 and gs need the packages s3fs and gcsfs.
+    alone. The last folder need not be there yet, and what it is in has to be.
+
+    What talks to s3 and gs is installed by pip install "fusioncache[s3]" and "fusioncache[gs]".
 
     \b
     Examples:
@@ -59,6 +61,9 @@ def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
 
     What is here is left alone, and every byte that comes is verified. What is at URL will run here: use only one that
     nobody can write whom you do not trust. Instead of copying it all, FUSIONCACHE_REMOTE=URL brings what is used.
+
+    URL is one that 'fusioncache push' takes, or http://host/folder where the server lists its folders: that is read by
+    what pip install "fusioncache[http]" installs.
 
     \b
     Examples:
@@ -91,6 +96,8 @@ def _data(copied: Copied) -> dict[str, Any]:
 
 
 def _text(what: str, url: str, dry_run: bool, copied: Copied) -> str:
+    if not (copied.entries or copied.skipped or copied.refused):
+        return f"nothing to {what}: " + ("the store has no entries" if what == "push" else f"{url} has no entries")
     did = f"would {what}" if dry_run else f"{what}ed"
     side = "to" if what == "push" else "from"
     counts = f"{count_text(copied.entries, 'entry', 'entries')} and {count_text(copied.objects, 'object', 'objects')}"

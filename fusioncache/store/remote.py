@@ -148,6 +148,10 @@ class Remote:
         entries, objects = self._transport.sizes("entries"), self._transport.sizes("objects")
         return Listing(_named(ID, entries), _named(DIGEST, objects))
 
+    def require(self, *, make: bool = False) -> None:
+        """Does nothing if the place is there, even if nothing is in it. See ``Transport.require``."""
+        self._transport.require(make=make)
+
 
 def _named(names: re.Pattern[str], files: Mapping[str, int | None]) -> dict[str, int | None]:
     """The files with such names, each in the folder that is named like its first two characters."""

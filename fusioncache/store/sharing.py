@@ -30,7 +30,7 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, tally = _disk(store), Tally()
     if not remote.writable:
         raise RemoteError(f"{remote} can only be read")
-    there = remote.listing()
+    there = _listing(remote, make=True)
     wanted = _missing(disk, remote, there, tally)
     objects = {part.object: part for parts in wanted.values() for part in parts if not there.has(part)}
     gone: set[str] = set()
@@ -74,7 +74,7 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, tally = _disk(store), Tally()
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read")
-    there, sizes = remote.listing(), disk.sizes()
+    there, sizes = _listing(remote, make=False), disk.sizes()
     wanted = [id_ for id_ in there.entries if not _is_whole(disk, id_, sizes)]
     tally.add(skipped=len(there.entries) - len(wanted))
     _check_room(disk, remote, [there.entries[id_] for id_ in wanted], there.objects, sizes)
@@ -104,6 +104,19 @@ def _disk(store: Store) -> Disk:
         raise StoreError("there is no directory to share")
     store.disk.directory.require()
     return store.disk
+
+
+def _listing(remote: Remote, *, make: bool) -> Listing:
+    """What is there. Where nothing is, the place has to be: else an address with a mistake in it would be an empty one.
+
+    Args:
+        remote: to look at.
+        make: whether it is going to be written.
+    """
+    there = remote.listing()
+    if not (there.entries or there.objects):
+        remote.require(make=make)
+    return there
 
 
 def _missing(disk: Disk, remote: Remote, there: Listing, tally: Tally) -> dict[str, tuple[Artifact, ...]]:

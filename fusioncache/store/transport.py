@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from fusioncache.store.errors import RemoteError
 from fusioncache.store.files import TEMPORARY
+from fusioncache.store.places import OBJECT_STORES, absence, advice, protocols, sizes_below
 
 SECONDS = 10.0
 """How long one operation may take, besides a second for each ``BYTES_PER_SECOND``."""
@@ -29,7 +30,7 @@ LIST_SECONDS = 120.0
 PAUSES = (0.1, 0.4)
 """Between one try and the next. What hangs is not tried again, because somebody waits for it."""
 
-_WHOLE = {"memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
+_WHOLE = {"memory", *OBJECT_STORES}
 """Where a file is there whole or not at all, however it is written."""
 
 _HTTP = re.compile(r"https?://")
@@ -86,7 +87,7 @@ class Transport:
 
         def write(files: Any, root: str) -> None:
             target = _join(root, path)
-            if _WHOLE.intersection([files.protocol] if isinstance(files.protocol, str) else files.protocol):
+            if _WHOLE & protocols(files):
                 files.pipe_file(target, content)
                 return
             folder = target.rpartition("/")[0]
@@ -103,7 +104,7 @@ class Transport:
             raise RemoteError(f"{self.name} cannot be written ({self._said(error)})") from None
 
     def sizes(self, folder: str) -> dict[str, int | None]:
-        """The bytes of all files below a folder, as far as they are known, by what follows the folder's name.
+        """The bytes of all files in the folders of a folder, as far as they are known, by folder and name.
 
         Raises:
             RemoteError: if they cannot be listed.
@@ -112,14 +113,36 @@ class Transport:
         def find(files: Any, root: str) -> dict[str, int | None]:
             if _HTTP.match(root) and "?" in root:
                 raise NotImplementedError("over HTTP, what is behind a query cannot be listed")
-            # From the end, because a file system may put something before what it was asked for.
-            found = files.find(_join(root, folder), detail=True)
-            return {"/".join(name.split("/")[-2:]): about.get("size") for name, about in found.items()}
+            return sizes_below(files, _join(root, folder))
 
         try:
             return self._try("list", find, LIST_SECONDS)
         except FileNotFoundError:
-            return {}
+            return {}  # ``require`` says whether the folder above is there
+
+    def require(self, *, make: bool = False) -> None:
+        """Does nothing if the place is there, whatever is in it.
+
+        Args:
+            make: whether writing there would make its last folder.
+
+        Raises:
+            RemoteError: if it is not there, or gives no answer. The message says what to do.
+        """
+
+        def look(files: Any, root: str) -> str | None:
+            return absence(files, root, self._url, make=make)
+
+        try:
+            missing = self._try("look", look, SECONDS)
+        except FileNotFoundError as error:
+            missing = self._said(error)
+        if missing:
+            raise RemoteError(f"{self.name} cannot be used, {missing}")
+
+    @property
+    def _scheme(self) -> str:
+        return self.name.partition("://")[0]
 
     def _try[T](self, what: str, work: Callable[[Any, str], T], seconds: float) -> T:
         for pause in (*PAUSES, None):
@@ -131,12 +154,12 @@ class Transport:
                 failure = self._hidden(error)
                 if failure is None:
                     raise
-                said = self._said(failure)
-            except TimeoutError:
-                said = f"no answer within {seconds:.0f} s"
+                said = self._said(failure) + advice(self._scheme, failure)
+            except TimeoutError as error:
+                said = f"no answer within {seconds:.0f} s{advice(self._scheme, error)}"
                 break
             except Exception as error:  # whatever a backend raises
-                said = self._said(error)
+                said = self._said(error) + advice(self._scheme, error)
                 if isinstance(error, _FINAL):
                     break
             if pause is not None:
