@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import multiprocessing
@@ -9,7 +10,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -20,19 +21,24 @@ from recorded import cast_template, chain_template, full_ledger
 
 import fusioncache
 from fusioncache.cache import ledger as ledger_module
-from fusioncache.cache.events import LOG_VARIABLE, SCHEMA, Event, Events, log_file
+from fusioncache.cache.events import Event, Events
 from fusioncache.cache.ledger import Ledger
+from fusioncache.cache.logs import SCHEMA, VARIABLE, JsonLines, Lines, asked_log
+from fusioncache.cache.record import record_path
 from fusioncache.cache.stats import Stats
 from fusioncache.ir import Bypass
+from fusioncache.store import default_path
+from fusioncache.template.key import make_key
 from fusioncache.trace import transform as transform_module
 
 CHAIN = chain_template()
 CAST = cast_template()
+EAGER = replace(CAST, key=make_key(CAST.graph, {"backend": "eager"}))
 
 
 @pytest.fixture
 def file(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv(LOG_VARIABLE, str(tmp_path / "events.jsonl"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "events.jsonl"))
     return tmp_path / "events.jsonl"
 
 
@@ -74,7 +80,7 @@ def test_a_models_events_are_what_was_counted(file, monkeypatch):
 
 
 def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
-    monkeypatch.setattr(ledger_module, "Events", lambda: Events(file))  # of every ledger that was given none
+    monkeypatch.setattr(ledger_module, "Events", lambda: Events(JsonLines(file)))  # of every ledger that was given none
     parent = Ledger()
     child = Ledger(parent)
     for ledger in (child, Ledger(child)):
@@ -90,27 +96,27 @@ def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
 
 
 def test_each_field(file):
-    ledger = Ledger(events=Events(file))
+    ledger = Ledger(events=Events(JsonLines(file)))
     before = time.time()
     ledger.region(CHAIN, (3,), hit=True)
-    ledger.region(CAST, (), hit=False)
-    ledger.compiled(CAST, 0.125)
-    ledger.loaded(CAST, 0.25)
+    ledger.region(EAGER, (), hit=False)
+    ledger.compiled(EAGER, 0.125)
+    ledger.loaded(EAGER, 0.25)
     ledger.bypass("unknown op")
     ledger.bypass("compile failed: ValueError", CHAIN)
     ledger.unkept("a number among its inputs")
     told = events(file)
     assert all(before <= event.time <= time.time() and event.pid == os.getpid() for event in told)
-    chain, cast = ((template.name, template.key.digest) for template in (CHAIN, CAST))
+    chain, cast = ((template.name, template.key.digest) for template in (CHAIN, EAGER))
     fields = [list(asdict(event).values())[2:] for event in told]
     assert fields == [
-        ["hit", *chain, [3], None, None],
-        ["miss", *cast, [], None, None],
-        ["compile", *cast, None, None, 0.125],
-        ["load", *cast, None, None, 0.25],
-        ["bypass", None, None, None, "unknown op", None],
-        ["bypass", *chain, None, "compile failed: ValueError", None],
-        ["unkept", None, None, None, "a number among its inputs", None],
+        ["hit", *chain, [3], None, None, None],
+        ["miss", *cast, [], None, None, "eager"],
+        ["compile", *cast, None, None, 0.125, "eager"],
+        ["load", *cast, None, None, 0.25, "eager"],
+        ["bypass", None, None, None, "unknown op", None, None],
+        ["bypass", *chain, None, "compile failed: ValueError", None, None],
+        ["unkept", None, None, None, "a number among its inputs", None, None],
     ]
 
 
@@ -120,7 +126,7 @@ def test_log_records_have_a_line_for_people_and_the_fields(caplog, level, hits):
     stats = full_ledger().stats()
     assert sum(record.levelno == logging.DEBUG for record in caplog.records) == hits
     assert all(record.levelno == (logging.DEBUG if record.what == "hit" else logging.INFO) for record in caplog.records)
-    fields = ("time", "pid", "what", "template", "digest", "arities", "reason", "seconds")
+    fields = ("time", "pid", "what", "template", "digest", "arities", "reason", "seconds", "backend")
     told = [Event(**{name: getattr(record, name) for name in fields}) for record in caplog.records]
     assert [record.getMessage() for record in caplog.records] == [str(event) for event in told]
     if hits:
@@ -140,11 +146,11 @@ def test_where_nobody_listens_nothing_is_made(monkeypatch):
     monkeypatch.setattr("fusioncache.cache.events.Event", None)
     assert full_ledger().stats().hits == 3
     with pytest.raises(TypeError):
-        Events(Path("x")).tell("hit", CHAIN)
+        Events(JsonLines(Path("x"))).tell("hit", CHAIN)
 
 
 def _work(number: int) -> None:
-    told = Events(log_file())
+    told = Events(asked_log())
     for _ in range(500):
         told.tell("bypass", reason=f"{number}" * 300)
 
@@ -165,7 +171,7 @@ def test_processes_share_a_file(file):
 
 
 def test_a_log_that_is_moved_away_starts_anew(file):
-    told = Events(log_file())
+    told = Events(asked_log())
     told.tell("unkept", reason="one")
     file.rename(file.with_suffix(".old"))
     told.tell("unkept", reason="two")
@@ -174,9 +180,9 @@ def test_a_log_that_is_moved_away_starts_anew(file):
 
 @pytest.mark.parametrize("place", ["", "missing/events.jsonl"])
 def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(monkeypatch, tmp_path, place):
-    monkeypatch.setenv(LOG_VARIABLE, str(tmp_path / place))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / place))
     ledger = fusioncache.Cache(record=False).ledger
-    with pytest.warns(RuntimeWarning, match=f"{tmp_path / place} cannot be written .* set {LOG_VARIABLE} to a file"):
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path / place} cannot be written .* set {VARIABLE} to a file"):
         ledger.region(CHAIN, (1,), hit=False)
     (tmp_path / "missing").mkdir()
     with warnings.catch_warnings():
@@ -189,27 +195,83 @@ def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(
 def test_a_full_disk_costs_one_warning():
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
-    told = Events(Path("/dev/full"))
+    told = Events(JsonLines(Path("/dev/full")))
     with pytest.warns(RuntimeWarning, match="/dev/full cannot be written") as caught:
         told.tell("unkept", reason="one")
         told.tell("unkept", reason="two")
     assert len(caught) == 1
 
 
-@pytest.mark.parametrize("value", ["0", "1"])
-def test_a_value_that_is_no_file_is_refused(monkeypatch, value):
-    monkeypatch.setenv(LOG_VARIABLE, value)
-    with pytest.raises(ValueError, match=f"{LOG_VARIABLE} must name a file, got '{value}': say ./{value}"):
+@pytest.mark.parametrize(("value", "meant"), [("0", "./0"), ("1", "stderr, or ./1"), ("-", "stderr or stdout")])
+def test_a_value_that_is_no_file_is_refused(monkeypatch, value, meant):
+    monkeypatch.setenv(VARIABLE, value)
+    with pytest.raises(ValueError) as raised:
         fusioncache.Cache()
+    assert str(raised.value) == f"{VARIABLE} must be stderr, stdout or a file, got {value!r}: say {meant}"
+
+
+@pytest.mark.parametrize("variable", [VARIABLE, "FUSIONCACHE_DIR"])
+def test_the_home_directory_is_meant_by_a_tilde(monkeypatch, tmp_path, variable):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(variable, "~/here")
+    monkeypatch.chdir(tmp_path)
+    Events(asked_log()).tell("unkept", reason="one")
+    assert str(record_path()).startswith(str(tmp_path / "here")) == (variable != VARIABLE)
+    assert str(default_path()).startswith(str(tmp_path / "here")) == (variable != VARIABLE)
+    assert [path.name for path in tmp_path.iterdir()] == (["here"] if variable == VARIABLE else [])
+
+
+# Lines for people
+
+
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not(monkeypatch, capsys, stream):
+    monkeypatch.setenv(VARIABLE, stream)
+    ledger = fusioncache.Cache(record=False).ledger
+    for hit in (False, True, True):
+        ledger.region(EAGER, (), hit=hit)
+    ledger.compiled(EAGER, 1.25)
+    ledger.loaded(CAST, 0.003)
+    for _ in range(3):
+        ledger.bypass("unknown op")
+        ledger.bypass("compile failed: ValueError", EAGER)
+        ledger.unkept("not kept: a number among its inputs")
+    ledger.compiled(EAGER, 1.25)
+    told = capsys.readouterr()
+    assert (told.out if stream == "stderr" else told.err) == ""
+    assert getattr(told, stream[3:]).splitlines() == [
+        f"fusioncache: compiled {CAST.name} in 1.25 s (eager)",
+        f"fusioncache: loaded {CAST.name} in 3 ms",
+        "fusioncache: a region is left as Thunder made it: unknown op",
+        f"fusioncache: {CAST.name} runs as Thunder made it: compile failed: ValueError",
+        "fusioncache: not kept for later processes: a number among its inputs",
+        f"fusioncache: compiled {CAST.name} in 1.25 s (eager)",
+    ]
+
+
+def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "3")
+    Events(Lines("stderr")).tell("unkept", reason="two\nlines\x1b[31m")
+    said = "fusioncache [rank 3]: not kept for later processes: two\\nlines\\x1b[31m\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("stream", [None, "closed"])
+def test_a_stream_that_is_gone_costs_nothing(monkeypatch, stream):
+    gone = stream and io.StringIO()
+    if gone:
+        gone.close()
+    monkeypatch.setattr("sys.stderr", gone)
+    Events(Lines("stderr")).tell("unkept", reason="one")
 
 
 def test_the_file_is_where_it_was_asked_for_wherever_the_program_goes(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(LOG_VARIABLE, "events.jsonl")
-    told = Events(log_file())
+    monkeypatch.setenv(VARIABLE, "events.jsonl")
+    told = Events(asked_log())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     told.tell("unkept", reason="one")
     assert len(events(tmp_path / "events.jsonl")) == 1
-    monkeypatch.setenv(LOG_VARIABLE, "")
-    assert log_file() is None
+    monkeypatch.setenv(VARIABLE, "")
+    assert asked_log() is None

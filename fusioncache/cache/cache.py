@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fusioncache import forks
-from fusioncache.cache.events import Events, log_file
+from fusioncache.cache.events import Events
 from fusioncache.cache.kept import Keeper, Kept
 from fusioncache.cache.ledger import Ledger
+from fusioncache.cache.logs import asked_log
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.program import Builder, Compiler, Program
 from fusioncache.cache.ranks import Ranks
@@ -38,13 +39,13 @@ class Cache:
     Raises:
         TypeError: if ``store`` is none of these.
         ValueError: if ``capacity`` is less than 1, or the environment says something else than 0 or 1 of the store, or
-            names no file in ``FUSIONCACHE_LOG``.
+            something in ``FUSIONCACHE_LOG`` that is no place to write to.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
         self._templates: LruMap[Key, Template] = LruMap(capacity)
         self._programs: LruMap[Key, Program] = LruMap(capacity)
-        self.ledger = Ledger(events=Events(log_file()))
+        self.ledger = Ledger(events=Events(asked_log()))
         self._recorder = Recorder(self.ledger) if record else None
         self._keeps = _asked(store)
         self._store: Store | None = None

@@ -45,7 +45,7 @@ def record_path() -> Path:
         import platformdirs
 
         directory = platformdirs.user_cache_dir("fusioncache", appauthor=False)
-    return Path(directory) / f"record-{SCHEMA_VERSION}.sqlite"
+    return Path(os.path.expanduser(directory)) / f"record-{SCHEMA_VERSION}.sqlite"
 
 
 @dataclass(frozen=True, slots=True)

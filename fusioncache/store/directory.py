@@ -65,7 +65,7 @@ def default_path() -> Path:
         import platformdirs
 
         base = platformdirs.user_cache_dir("fusioncache", appauthor=False)
-    return Path(base) / f"store-{FORMAT}"
+    return Path(os.path.expanduser(base)) / f"store-{FORMAT}"
 
 
 def open_directory(path: Path) -> Directory:
