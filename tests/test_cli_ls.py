@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 from commands import CAST, CHAIN, FIRST_RUN, call, error, lines, out, save_run, save_two_runs
-from recorded import cast_template, save, used
+from recorded import cast_template, chain_template, save, used
 from stored import key
 from stored import save as fill
 
@@ -18,7 +18,9 @@ from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.listing import Sort
 from fusioncache.cache.record import record_path
 from fusioncache.cli import pages
+from fusioncache.cli.table import shortened
 from fusioncache.store import Store, default_path, store
+from fusioncache.store.index import Index
 from fusioncache.template.key import make_key
 
 _PAD = " " * 62
@@ -31,9 +33,9 @@ def _names(*args: str) -> list[str]:
 def test_ls(monkeypatch):
     save_run(monkeypatch)
     assert out("ls") == lines(f"""
-id{_PAD}  name                           ops  regions  hits  arities  compiles  compile seconds
-{CHAIN.key.digest}  {CHAIN.name}           3        4     3  1-3, 7          2            2.000
-{CAST.key.digest}  {CAST.name}    1        1     0  -               1            0.125
+id{_PAD}  name                           ops  regions  hits  arities  compiles  seconds
+{CHAIN.key.digest}  {CHAIN.name}           3        4     3  1-3, 7          2    2.000
+{CAST.key.digest}  {CAST.name}    1        1     0  -               1    0.125
 """)
 
 
@@ -146,9 +148,9 @@ def programs(monkeypatch):
 def test_the_programs_of_the_store():
     one, twelve = key(1).digest, key(12).digest
     assert out("ls", "--store") == lines(f"""
-id{_PAD}  name         backend     size  age  compile seconds
-{twelve}  template_12  eager    35.3 kB  3 d           12.000
-{one}  template_1   eager     3.0 kB  3 d            1.000
+id{_PAD}  name         backend     size  age  seconds
+{twelve}  template_12  eager    35.3 kB  3 d   12.000
+{one}  template_1   eager     3.0 kB  3 d    1.000
 """)
 
 
@@ -159,7 +161,7 @@ def test_the_programs_of_the_store_as_json():
     assert data == {"schema": 1, "store": str(default_path())}
     assert program.pop("pid") > 0
     assert isinstance(program.pop("host"), str)
-    expected = {"name": "template_12", "created": 1060.0, "seconds": 12.0, "artifacts": 3, "size": 35340}
+    expected = {"name": "template_12", "created": 1060.0, "seconds": 12.0, "artifacts": 3, "size": 35340, "refused": None}
     assert program == {"digest": key(12).digest, "backend": "eager", **expected}
 
 
@@ -181,6 +183,91 @@ def test_filters_and_orders_of_programs(options, expected):
     names = [program["name"] for program in json.loads(found.stdout)["programs"]]
     assert names == [f"template_{number}" for number in expected]
     assert found.stderr == ("" if expected else f"{default_path()} has 2 programs, none like that.\n")
+
+
+_REASON = "a wrapper that calls mm, which has no source that could be built again"
+
+
+@pytest.fixture
+def refused():
+    """A note that the third program cannot be kept."""
+    opened = Store.open()
+    assert opened.save(key(3), "inductor", {"refused": _REASON.encode()}, name="template_3")
+    opened.close()
+
+
+@pytest.mark.filterwarnings("ignore:fusioncache. what happens to the store is not recorded")
+@pytest.mark.usefixtures("programs", "refused")
+@pytest.mark.parametrize("index", [True, False])
+def test_of_what_is_not_kept_the_store_says_why(index, monkeypatch):
+    if not index:
+        monkeypatch.setattr(Index, "artifacts", lambda *args: 1 / 0)
+    head, *rows, empty, why = out("ls", "--store").splitlines()
+    assert head.endswith("  seconds  kept")
+    assert [row.endswith("  no") for row in rows] == ["template_3" in row for row in rows]
+    assert (empty, why) == ("", f"1 of 3 cannot be kept, so that each process compiles them: {_REASON}")
+    data = json.loads(out("ls", "--store", "--json"))["programs"]
+    assert {program["name"]: program["refused"] for program in data} == {
+        "template_1": None,
+        "template_12": None,
+        "template_3": _REASON,
+    }
+
+
+# What fits
+
+
+@pytest.fixture
+def long_names(monkeypatch):
+    """Templates and programs whose names are as long as they get, with long counts."""
+    names = [f"residual_scaled_dot_product_attention_{word}_{word}_0123456{word[0]}" for word in ("softmax", "tanh")]
+    ledger = Ledger()
+    for name in names:
+        template = chain_template(name, options=name)
+        for arity in range(1, 40, 2):
+            ledger.region(template, (arity,), hit=arity > 1)
+        ledger.compiled(template, 12345.678)
+    save(monkeypatch, ledger)
+    opened = Store.open()
+    for number, name in enumerate(names):
+        assert opened.save(key(number), "inductor", {"code": b"x" * 99_999}, name=name, seconds=1234.5)
+    assert opened.save(key(9), "inductor", {"refused": _REASON.encode()}, name=names[0])
+    opened.close()
+
+
+@pytest.mark.usefixtures("long_names")
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 400])
+@pytest.mark.parametrize("command", [("ls",), ("ls", "--store")], ids=" ".join)
+def test_no_line_is_wider_than_the_terminal_and_a_wider_one_shows_more(monkeypatch, columns, command):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    found = _json(*command)
+    shown = out(*command).splitlines()
+    assert max(map(len, shown)) <= max(columns, 24)
+    head, *rows = shown[: len(found) + 1]
+    assert all(one["digest"].startswith(row[:12]) for one, row in zip(found, rows, strict=True))
+    if columns >= 60:
+        assert {"id", "name", "seconds"} <= set(head.split())
+    if columns >= 80:
+        assert all(one["name"][-9:] in row for one, row in zip(found, rows, strict=True))
+    assert ("…" in "".join(rows)) == (columns < 400)
+    monkeypatch.delenv("COLUMNS")
+    whole = out(*command)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert out(*command, "--wide") == whole
+    assert all(one["digest"] in whole and one["name"] in whole for one in _json(*command))
+
+
+def _json(*command: str) -> list[dict[str, str]]:
+    data = json.loads(out(*command, "--json"))
+    found: list[dict[str, str]] = data.get("templates") or data["programs"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("width", "text"), [(9, "abcdefghi"), (8, "abcd…ghi"), (5, "ab…hi"), (2, "a…"), (1, "…"), (0, "")]
+)
+def test_a_name_is_cut_in_its_middle(width, text):
+    assert shortened("abcdefghi", width) == text
 
 
 def test_another_store(tmp_path):

@@ -13,7 +13,7 @@ from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli.highlight import highlighted
 from fusioncache.cli.parts import Part
 from fusioncache.cli.source import graph_of
-from fusioncache.cli.storage import existing, store_errors
+from fusioncache.cli.storage import REFUSED, existing, store_errors
 from fusioncache.ir import Graph
 from fusioncache.words import bytes_text, count_text, one_line
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _LANGUAGES = {".py": "python", ".cpp": "cpp", ".cu": "cuda"}
 _RECIPE = "recipe"
-_REFUSED = "refused"
-"""What stands in place of artifacts that a backend could not keep: see ``cache/kept.py``, which imports more."""
 _KERNELS = {"inductor": "kernels.cpp", "nvfuser": "kernels.cu"}
 """What each backend keeps of its kernels for people. Nothing else reads it."""
 _HOW = {
@@ -118,7 +116,7 @@ def _program(disk: Disk, entry: Entry) -> dict[str, Any]:
         "sources": {name: text for name, text in texts.items() if _language(name)},
         "damaged": damaged,
         "launches": _launches(texts),
-        "refused": texts.get(_REFUSED),
+        "refused": texts.get(REFUSED),
     }
 
 
@@ -128,7 +126,7 @@ def _texts(disk: Disk, entry: Entry) -> tuple[dict[str, str], list[str]]:
 
     texts, damaged = {}, []
     for artifact in entry.artifacts:
-        if _language(artifact.name) or artifact.name in (_RECIPE, _REFUSED):
+        if _language(artifact.name) or artifact.name in (_RECIPE, REFUSED):
             try:
                 texts[artifact.name] = disk.content(artifact).decode(errors="replace")
             except Refusal:

@@ -6,9 +6,14 @@ import os
 import sys
 
 
+def coloured() -> bool:
+    """Whether stdout is a terminal that may have colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def highlighted(text: str, language: str) -> str:
     """The text, with colours if it goes to a terminal that may have them."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if not coloured():
         return text
     from pygments import highlight
     from pygments.formatters import TerminalFormatter

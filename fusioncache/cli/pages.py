@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from fusioncache.cache.record import Run
 from fusioncache.cache.stats import TemplateCounts
-from fusioncache.cli.table import Column, pairs_text, print_table
+from fusioncache.cli.table import Column, columns_of_output, pairs_text, print_table, wrapped
 from fusioncache.words import age_text, arities_text, bytes_text, one_line, seconds_text, time_text
 
 if TYPE_CHECKING:
@@ -30,22 +31,23 @@ _RUN_COLUMNS = (
 )
 _TEMPLATE_COLUMNS = (
     _ID,
-    Column("name"),
-    Column("ops", number=True),
+    Column("name", cut=True),
+    Column("ops", number=True, rank=2),
     Column("regions", number=True),
     Column("hits", number=True),
-    Column("arities"),
-    Column("compiles", number=True),
-    Column("compile seconds", number=True),
+    Column("arities", cut=True, rank=1),
+    Column("compiles", number=True, rank=3),
+    Column("seconds", number=True),
 )
 _PROGRAM_COLUMNS = (
     _ID,
-    Column("name"),
+    Column("name", cut=True),
     Column("backend"),
     Column("size", number=True),
-    Column("age", number=True),
-    Column("compile seconds", number=True),
+    Column("age", number=True, rank=1),
+    Column("seconds", number=True),
 )
+_KEPT_COLUMN = Column("kept")
 
 
 def print_run(run: Run) -> None:
@@ -87,15 +89,31 @@ def print_runs(runs: Sequence[Run]) -> None:
     print_table(_RUN_COLUMNS, [_run_row(run) for run in runs])
 
 
-def print_templates(templates: Sequence[TemplateCounts]) -> None:
-    """Prints a table of templates."""
-    print_table(_TEMPLATE_COLUMNS, [_template_row(template) for template in templates])
+def print_templates(templates: Sequence[TemplateCounts], *, wide: bool = False) -> None:
+    """Prints a table of templates. What does not fit is left out, unless it is to be wide."""
+    print_table(_TEMPLATE_COLUMNS, [_template_row(template) for template in templates], wide=wide)
 
 
-def print_programs(programs: Sequence[Summary]) -> None:
-    """Prints a table of what is in a store."""
+def print_programs(programs: Sequence[Summary], refused: Mapping[str, str], *, wide: bool = False) -> None:
+    """Prints a table of what is in a store. What does not fit is left out, unless it is to be wide.
+
+    Args:
+        programs: what to print.
+        refused: of those that stand for something that was not kept, why, by digest and backend.
+        wide: whether to leave nothing out.
+    """
     now = time.time()
-    print_table(_PROGRAM_COLUMNS, [_program_row(program, now) for program in programs])
+    rows = [_program_row(program, now) for program in programs]
+    reasons = [refused.get(f"{program.digest}.{program.backend}") for program in programs]
+    if not any(reasons):
+        print_table(_PROGRAM_COLUMNS, rows, wide=wide)
+        return
+    marked = [(*row, "no" if reason else "yes") for row, reason in zip(rows, reasons, strict=True)]
+    print_table((*_PROGRAM_COLUMNS, _KEPT_COLUMN), marked, wide=wide)
+    click.echo()
+    for reason, number in Counter(filter(None, reasons)).most_common():
+        text = f"{number} of {len(programs)} cannot be kept, so that each process compiles them: {one_line(reason)}"
+        click.echo(wrapped(text, None if wide else columns_of_output()))
 
 
 def _run_row(run: Run) -> tuple[str, ...]:

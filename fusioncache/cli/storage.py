@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +15,10 @@ from fusioncache.words import bytes_text, count_text
 if TYPE_CHECKING:
     from fusioncache.store import Store, Summary, Swept
     from fusioncache.store.directory import Directory
+
+
+REFUSED = "refused"
+"""What stands in place of artifacts that a backend could not keep: see ``cache/kept.py``, which imports more."""
 
 
 @contextmanager
@@ -60,15 +64,20 @@ def opened(directory: Path | None, *, make: bool) -> Store:
     return Store.open(found.path, remote="")
 
 
-def listed(directory: Path | None) -> tuple[Path, tuple[Summary, ...]]:
-    """Where the store is, and what is in it, newest first."""
+def listed(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mapping[str, str]]:
+    """Where the store is, what is in it, newest first, and of what could not be kept why, by digest and backend."""
     with store_errors():
         store = opened(directory, make=False)
-        path, programs = store.directory, store.entries()
+        path, programs, refused = store.directory, store.entries(), refusals(store)
         store.close()
     if path is None:
         raise click.ClickException("the store went away while it was opened: try again")
-    return path, programs
+    return path, programs, refused
+
+
+def refusals(store: Store) -> Mapping[str, str]:
+    """Why a program was not kept, by digest and backend, for each that the store has only a note of."""
+    return {id_: content.decode(errors="replace") for id_, content in store.contents(REFUSED).items()}
 
 
 def removal_data(swept: Swept) -> dict[str, int]:

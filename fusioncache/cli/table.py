@@ -1,15 +1,26 @@
-"""Tables: fitted to a terminal with rich, else as plain text with nothing left out."""
+"""Tables: fitted to a terminal, else as plain text with nothing left out."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import click
 
-_ID_LENGTH = 12
+from fusioncache.cli.highlight import coloured
+
+ID_DIGITS = 12
+"""How much of an id a terminal shows, which is all that the commands need."""
+
+_GAP = 2
+_END = 9
+"""How many characters of a name's end stay: as many as the digest in it has, and what is before that."""
+_LEAST = 24
+"""Characters that a cell which may be cut has at least, as long as another column can be left out instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +30,39 @@ class Column:
     Attributes:
         title: at its head.
         number: whether it is set flush right.
-        id: whether a terminal shows only the start of each value, which is all that the commands need.
+        id: whether a terminal shows only the start of each value.
+        cut: whether a terminal may show less of its values, without their middle.
+        rank: whether it may be left out where there is no room, the largest first; 0 if it may not.
     """
 
     title: str
     number: bool = False
     id: bool = False
+    cut: bool = False
+    rank: int = 0
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows of cells under the columns' titles."""
-    if sys.stdout.isatty():
-        _print_fitted(columns, rows)
-    else:
-        click.echo(table_text(columns, rows))
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, wide: bool = False) -> None:
+    """Prints rows of cells under the columns' titles.
+
+    Args:
+        columns: how each looks.
+        rows: the cells.
+        wide: whether to leave nothing out on a terminal either.
+    """
+    width = None if wide else columns_of_output()
+    if width is None:
+        click.echo(_text(columns, rows))
+        return
+    short = [[_start(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
+    click.echo(_text(*_fitted(columns, short, width), width))
+
+
+def columns_of_output() -> int | None:
+    """How many columns there are for what is printed; None if nobody says."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size().columns
+    return None
 
 
 def pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
@@ -42,26 +72,77 @@ def pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells under the columns' titles, with nothing left out."""
-    lines = [[column.title for column in columns], *rows]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    cells = (f"{{:{'>' if column.number else '<'}{width}}}" for column, width in zip(columns, widths, strict=True))
-    fitted = "  ".join(cells).format
-    return "\n".join(fitted(*line).rstrip() for line in lines)
+    """Rows of cells under the columns' titles, with nothing left out and no colours."""
+    return "\n".join(line.rstrip() for line in _lines(columns, rows))
 
 
-def _print_fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def shortened(text: str, width: int) -> str:
+    """The text in so many characters. Its end stays, because that is where names differ."""
+    if len(text) <= width:
+        return text
+    if width < 1:
+        return ""
+    end = min((width - 1) // 2, _END)
+    return f"{text[: width - end - 1]}…{text[len(text) - end :]}"
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        style = "cyan" if column.id else ""
-        justify: Literal["left", "right"] = "right" if column.number else "left"
-        table.add_column(column.title, justify=justify, style=style, no_wrap=column.id, overflow="fold")
-    for row in rows:
-        # Text, because rich would take what is in brackets for markup.
-        cells = zip(columns, row, strict=True)
-        table.add_row(*(Text(cell[:_ID_LENGTH] if column.id else cell) for column, cell in cells))
-    Console().print(table)
+
+def wrapped(text: str, width: int | None) -> str:
+    """The text in lines of that width, if there is one, the second and later ones indented."""
+    return text if width is None else textwrap.fill(text, max(width, _LEAST), subsequent_indent=" " * _GAP)
+
+
+def _start(column: Column, cell: str) -> str:
+    return cell[:ID_DIGITS] if column.id else cell
+
+
+def _fitted(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
+    """The columns that there is room for, with cells that fit."""
+    widths = _widths(columns, rows)
+    least = [min(own, _LEAST) if column.cut else own for column, own in zip(columns, widths, strict=True)]
+    left = list(range(len(columns)))
+    while _total([least[at] for at in left]) > width and any(columns[at].rank for at in left):
+        left.remove(max(left, key=lambda at: columns[at].rank))
+    room = _cut_widths([columns[at] for at in left], [widths[at] for at in left], width)
+    cells = [[shortened(row[at], own) for at, own in zip(left, room, strict=True)] for row in rows]
+    return [columns[at] for at in left], cells
+
+
+def _cut_widths(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
+    """The widths after the widest of those that may be cut gave up what there is no room for."""
+    found = list(widths)
+    for _ in columns:
+        over = _total(found) - width
+        able = [at for at, column in enumerate(columns) if column.cut and found[at] > len(column.title)]
+        if over <= 0 or not able:
+            break
+        widest = max(able, key=lambda at: found[at])
+        found[widest] = max(found[widest] - over, len(columns[widest].title))
+    return found
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, cells)) for cells in zip([column.title for column in columns], *rows, strict=True)]
+
+
+def _lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = zip(columns, _widths(columns, rows), strict=True)
+    fitted = (" " * _GAP).join(f"{{:{'>' if column.number else '<'}{width}}}" for column, width in cells).format
+    return [fitted(*line) for line in [[column.title for column in columns], *rows]]
+
+
+def _text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """The table, with colours on a terminal that may have them. If it has cells to cut, what is wider is cut off."""
+    width = width if any(column.cut for column in columns) else None
+    head, *lines = [line.rstrip()[:width] for line in _lines(columns, rows)]
+    if not coloured():
+        return "\n".join([head, *lines])
+    if columns[0].id:
+        ids = [len(row[0]) for row in rows]
+        lines = [click.style(line[:end], fg="cyan") + line[end:] for line, end in zip(lines, ids, strict=True)]
+    return "\n".join([click.style(head, bold=True), *lines])

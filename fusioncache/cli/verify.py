@@ -17,7 +17,7 @@ from fusioncache.words import bytes_text, count_text
 if TYPE_CHECKING:
     from fusioncache.store.audit import Audit
 
-_COLUMNS = (Column("what"), Column("id"), Column("reason"))
+_COLUMNS = (Column("what"), Column("id", cut=True), Column("reason", cut=True))
 
 
 @click.command()

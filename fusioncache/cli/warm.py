@@ -136,10 +136,11 @@ def _run(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
         raise click.ClickException(f"{script} ended with status {status}")
 
 
-def _ids() -> frozenset[tuple[str, str]]:
-    """The entries of the usual store."""
+def _ids() -> frozenset[str]:
+    """The programs of the usual store, without notes that something cannot be kept."""
     from fusioncache.store import default_path
 
     if not default_path().exists():
         return frozenset()
-    return frozenset((entry.digest, entry.backend) for entry in listed(None)[1])
+    _, programs, refused = listed(None)
+    return frozenset(f"{program.digest}.{program.backend}" for program in programs) - refused.keys()

@@ -62,6 +62,24 @@ def texts(disk: Disk, journal: Journal) -> Mapping[str, str]:
     return {**known, **{entry.digest: entry.text for entry in missing}}
 
 
+def contents(disk: Disk, journal: Journal, name: str) -> Mapping[str, bytes]:
+    """The artifact with this name of each entry that has one, by the entry's id, without those that are damaged.
+
+    Raises:
+        OSError: if the directory cannot be read.
+    """
+    entries(disk, journal)  # brings the index up to what is there
+    found = _ask(journal, lambda index: index.artifacts(name))
+    if found is None:
+        whole = (read(disk, id_) for id_ in disk.entries.found())
+        found = {entry.id: part for entry in whole if entry for part in entry.artifacts if part.name == name}
+    read_ = {}
+    for id_, artifact in found.items():
+        with suppress(Refusal, OSError):
+            read_[id_] = disk.content(artifact)
+    return read_
+
+
 def _ask[T](journal: Journal, question: Callable[[Index], T]) -> T | None:
     """What the index says; None if it says nothing."""
     index = journal.index

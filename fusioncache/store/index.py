@@ -15,7 +15,7 @@ from typing import Any
 from fusioncache.ir import Key
 from fusioncache.store.directory import INDEX
 from fusioncache.store.entries import Found
-from fusioncache.store.entry import Entry
+from fusioncache.store.entry import Artifact, Entry
 from fusioncache.store.errors import Refusal
 from fusioncache.store.facts import Event, Summary, newest_first
 from fusioncache.store.locks import FileLock
@@ -137,6 +137,16 @@ class Index:
             What ``write`` raises.
         """
         return dict(self._run(lambda database: database.execute("SELECT digest, text FROM templates").fetchall()))
+
+    def artifacts(self, name: str) -> dict[str, Artifact]:
+        """The artifact with this name of each entry that has one, by the entry's id. Ask for ``summaries`` first.
+
+        Raises:
+            What ``write`` raises.
+        """
+        query = "SELECT id, name, object, size FROM artifacts WHERE name = ?"
+        rows = self._run(lambda database: database.execute(query, (name,)).fetchall())
+        return {id_: Artifact(*artifact) for id_, *artifact in rows}
 
     def _run[T](self, work: Callable[[sqlite3.Connection], T], timeout: float | None = None) -> T:
         """One transaction; a second one, in a new index, if the first finds that this one is damaged."""

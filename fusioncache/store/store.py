@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fusioncache.ir import Key
-from fusioncache.store.catalog import entries, events, read, reason, texts
+from fusioncache.store.catalog import contents, entries, events, read, reason, texts
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import Disk
 from fusioncache.store.entry import Entry, entry_id, is_text
@@ -180,6 +180,11 @@ class Store:
     def texts(self) -> Mapping[str, str]:
         """The whole text of the key of each entry in the directory, by its digest. Never raises."""
         return self._guarded("read", {}, lambda: texts(self._disk, self._journal) if self._disk else {})
+
+    def contents(self, name: str) -> Mapping[str, bytes]:
+        """The artifact with this name of each entry that has one, by digest and backend with a dot between. Never
+        raises."""
+        return self._guarded("read", {}, lambda: contents(self._disk, self._journal, name) if self._disk else {})
 
     def stats(self) -> StoreStats:
         """What this process did."""
