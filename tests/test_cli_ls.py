@@ -161,7 +161,14 @@ def test_the_programs_of_the_store_as_json():
     assert data == {"schema": 1, "store": str(default_path())}
     assert program.pop("pid") > 0
     assert isinstance(program.pop("host"), str)
-    expected = {"name": "template_12", "created": 1060.0, "seconds": 12.0, "artifacts": 3, "size": 35340, "refused": None}
+    expected = {
+        "name": "template_12",
+        "created": 1060.0,
+        "seconds": 12.0,
+        "artifacts": 3,
+        "size": 35340,
+        "refused": None,
+    }
     assert program == {"digest": key(12).digest, "backend": "eager", **expected}
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from commands import CHAIN, call, error, out, save_other, save_run
+from commands import CAST, CHAIN, call, error, out, save_other, save_run
 from recorded import save, used
 
 from fusioncache.cli import highlight
@@ -225,7 +225,12 @@ def test_code_of_all_parts_of_a_template():
 
 def test_why_there_is_no_code():
     _keep(inline(CHAIN.graph, (1,)), "eager", {"refused": b"random numbers"})
+    _keep(CAST.graph, "eager", {"refused": b"of another template"})
     assert out("show", "residual", "--code").endswith(".eager\n# refused 14 B\n# not kept: random numbers\n")
+    assert "\nnot kept         1: random numbers\n" in out("show", "residual")
+    assert json.loads(out("show", "residual", "--json"))["not_kept"] == {"random numbers": 1}
+    assert "\n   not kept: random numbers\n" in out("explain", "residual")
+    assert json.loads(out("explain", "residual", "--json"))["a"]["not_kept"] == ["random numbers"]
 
 
 def test_no_code():

@@ -134,12 +134,20 @@ class Record:
 
         Where digests or names are equal to ``prefix``, only these. The most expensive come first.
         """
-        starts = "instr(digest, :prefix) = 1 OR instr(name, :prefix) = 1"
-        age = "row_number() OVER (PARTITION BY digest ORDER BY runs.started DESC, runs.id) AS age"
-        ranked = f"SELECT {_COUNTS}, {age} FROM {_USES} JOIN runs ON runs.id = uses.run WHERE {starts}"
-        newest = self._rows(f"SELECT * FROM ({ranked}) WHERE age = 1 ORDER BY {DEAREST_FIRST}", prefix=prefix)
+        newest = self._newest("instr(digest, :prefix) = 1 OR instr(name, :prefix) = 1", prefix=prefix)
         exact = [row for row in newest if prefix in (row["digest"], row["name"])]
         return tuple(self._decoded(template_of, exact or newest))
+
+    def before(self, run: str) -> tuple[TemplateCounts, ...]:
+        """The templates of the runs that started before this one, each with the counts of the newest of these."""
+        earlier = "runs.started < (SELECT started FROM runs WHERE id = :run)"
+        return tuple(self._decoded(template_of, self._newest(earlier, run=run)))
+
+    def _newest(self, wanted: str, **parameters: str) -> list[sqlite3.Row]:
+        """The templates of such runs or names, each with its newest run among these, the most expensive first."""
+        age = "row_number() OVER (PARTITION BY digest ORDER BY runs.started DESC, runs.id) AS age"
+        ranked = f"SELECT {_COUNTS}, {age} FROM {_USES} JOIN runs ON runs.id = uses.run WHERE {wanted}"
+        return self._rows(f"SELECT * FROM ({ranked}) WHERE age = 1 ORDER BY {DEAREST_FIRST}", **parameters)
 
     def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
         # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the

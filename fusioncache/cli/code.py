@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import click
 from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli.highlight import highlighted
 from fusioncache.cli.parts import Part
+from fusioncache.cli.programs import entries_of, stored
 from fusioncache.cli.source import graph_of
 from fusioncache.cli.storage import REFUSED, existing, store_errors
 from fusioncache.ir import Graph
@@ -73,35 +74,7 @@ def _programs(directory: Directory, graph: Graph, template: TemplateStats) -> li
     from fusioncache.store.store import MAX_AGE, MAX_BYTES
 
     disk = Disk(directory, MAX_BYTES, MAX_AGE)
-    return [_program(disk, entry) for entry in _entries(disk, graph, template)]
-
-
-def _entries(disk: Disk, graph: Graph, template: TemplateStats) -> Iterator[Entry]:
-    """The entries for the template's parts. Whatever the layout, options and versions."""
-    from fusioncache.store.errors import Refusal
-
-    wanted = {tuple(sorted(parts.items())) for parts in _parts(graph, template)}
-    names = {name for parts in wanted for name, _ in parts}
-    for id_ in sorted(disk.entries.found()):
-        try:
-            entry = disk.entries.get(id_)
-        except Refusal:
-            continue  # 'fusioncache verify' lists it
-        if entry and tuple(sorted((name, digest) for name, digest in entry.ingredients if name in names)) in wanted:
-            yield entry
-
-
-def _parts(graph: Graph, template: TemplateStats) -> Iterator[dict[str, str]]:
-    """For each graph that may have been compiled for the template, the digests of what its key says of the graph."""
-    from fusioncache.template.expand import fold, inline
-    from fusioncache.template.key import make_key
-
-    for arities in template.arities:
-        folded = fold(graph, arities)
-        graphs = [inline(graph, arities), folded.core.graph]
-        graphs += [step.graph for chain in folded.chains for step in chain.folds]
-        for compiled in filter(None, graphs):
-            yield {part.name: part.digest for part in make_key(compiled, {}).ingredients}
+    return [_program(disk, entry) for entry in entries_of(graph, template, stored(disk, disk.entries.found()))]
 
 
 def _program(disk: Disk, entry: Entry) -> dict[str, Any]:

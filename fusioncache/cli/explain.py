@@ -1,8 +1,7 @@
-"""The command explain: why two templates are not one."""
+"""The command explain: why a run compiled, and why two templates are not one."""
 
 from __future__ import annotations
 
-import linecache
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,21 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.cache.facts import Line
 from fusioncache.cache.record import Record, RecordError
 from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli.data import print_json
 from fusioncache.cli.ids import TemplateId
-from fusioncache.cli.options import directory_option, json_option
-from fusioncache.cli.pick import ambiguous, pick_template, regions_of
-from fusioncache.cli.storage import existing, store_errors
+from fusioncache.cli.misses import print_misses
+from fusioncache.cli.options import directory_option, json_option, run_option
+from fusioncache.cli.pick import ambiguous, pick_run, pick_template, regions_of
+from fusioncache.cli.places import Place, places_of, places_text
+from fusioncache.cli.programs import reasons_not_kept
+from fusioncache.cli.storage import existing, refusals, store_errors
 from fusioncache.words import one_line
 
 if TYPE_CHECKING:
     from fusioncache.explain.beside import Row
 
 _PIPED_WIDTH = 160
-_MOST_PLACES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,37 +38,58 @@ class _Known:
         digest: of its key.
         name: of the template.
         parts: of its key, by name.
-        places: where it comes from, as far as that is known: a module, forward or backward, and a line of the source.
+        places: where it comes from, as far as that is known.
+        not_kept: why the store cannot keep what was compiled for it, if it cannot.
     """
 
     where: str
     digest: str
     name: str
     parts: Mapping[str, str]
-    places: Sequence[tuple[str, Line | None]] = ()
+    places: Sequence[Place] = ()
+    not_kept: Sequence[str] = ()
 
 
 @click.command()
-@click.argument("a", metavar="A", type=TemplateId())
+@click.argument("a", metavar="[A]", required=False, type=TemplateId())
 @click.argument("b", metavar="[B]", required=False, type=TemplateId())
 @click.option("--width", type=click.IntRange(40), help="Columns of the output; by default those of the terminal.")
+@run_option
 @directory_option
 @json_option
-def explain(a: str, b: str | None, width: int | None, directory: Path | None, as_json: bool) -> None:
-    """Say why two templates are not one. Which ingredient differs, where, and both values.
+def explain(
+    a: str | None, b: str | None, width: int | None, run_id: str | None, directory: Path | None, as_json: bool
+) -> None:
+    """Say why a run compiled, or why two templates are not one.
+
+    Without A, it lists what the newest run compiled. One sentence for each template says what keeps it from its
+    nearest, of those that were known before; a line at the end counts what was loaded.
 
     A and B are the starts of digests or names, or the whole, of templates of the record or of programs in the store.
-    Without B, A is compared with the nearest of all others.
-
-    One sentence says what differs of itself, and not because something else does. Below it the two stand side by side,
-    each op beside the one that takes its place: | marks a line that differs, < and > one that only A or only B has.
+    Without B, A is compared with the nearest of all others. One sentence says what differs of itself, and not because
+    something else does. Below it the two stand side by side, each op beside the one that takes its place: | marks a
+    line that differs, < and > one that only A or only B has.
 
     \b
     Examples:
+        fusioncache explain
+        fusioncache explain --run 5f3a
         fusioncache explain residual_tanh_3f9a2c71
         fusioncache explain 3f9a2c 77b1 --width 200
         fusioncache explain 3f9a2c --json
     """
+    if a is None:
+        if width is not None:
+            raise click.UsageError("--width is for two templates side by side: give the id of one.")
+        record = Record()
+        print_misses(record, pick_run(record, run_id), directory, as_json=as_json)
+    elif run_id is not None:
+        raise click.UsageError("--run lists what a run compiled, and an id names one template: give only one of them.")
+    else:
+        _compare(a, b, width, directory, as_json)
+
+
+def _compare(a: str, b: str | None, width: int | None, directory: Path | None, as_json: bool) -> None:
     from fusioncache.explain.beside import rows
     from fusioncache.explain.difference import compare
 
@@ -93,7 +114,7 @@ def _find(prefix: str, directory: Path | None) -> _Known:
     """
     record = _record()
     if record and record.find(prefix):
-        return _placed(record, pick_template(record, prefix))
+        return _placed(record, pick_template(record, prefix), directory)
     found = [program for program in _programs(directory) if program.digest.startswith(prefix)]
     if len(found) > 1:
         raise ambiguous(prefix, "programs", [program.digest for program in found])
@@ -120,7 +141,7 @@ def _nearest(known: _Known, directory: Path | None) -> _Known:
     place = nearest(known.parts, [other.parts for other in others])
     if place is not None:
         other = others[place]
-        return _placed(record, pick_template(record, other.digest)) if record else other
+        return _placed(record, pick_template(record, other.digest), directory) if record else other
     raise click.ClickException(
         f"{known.name} is the only one in the {known.where}: there is nothing to compare it with"
     )
@@ -137,14 +158,10 @@ def _template(template: TemplateStats) -> _Known:
     return _Known("record", template.digest, template.name, dict(template.ingredients))
 
 
-def _placed(record: Record, template: TemplateStats) -> _Known:
-    """A template with the places that it comes from, each once."""
-    places: dict[tuple[str, Line | None], None] = {}
-    for region in regions_of(record, template):
-        source = region.source
-        line = next((line for line in source.lines if not line.library), next(iter(source.lines), None))
-        places[f"{source.module or 'the model'}, {region.trace}", line] = None
-    return replace(_template(template), places=tuple(places))
+def _placed(record: Record, template: TemplateStats, directory: Path | None) -> _Known:
+    """A template with all that is known of it."""
+    (reasons,) = reasons_not_kept([template], directory)
+    return replace(_template(template), places=places_of(regions_of(record, template)), not_kept=sorted(reasons))
 
 
 def _programs(directory: Path | None) -> Sequence[_Known]:
@@ -160,37 +177,27 @@ def _programs(directory: Path | None) -> Sequence[_Known]:
                 raise
             return ()
         store = Store.open(path, remote="")
-        texts = store.texts()
+        texts, notes = store.texts(), refusals(store)
         store.close()
+    reasons = {id_.partition(".")[0]: (reason,) for id_, reason in notes.items()}
     programs = []
     for digest, text in texts.items():
         try:
-            programs.append(_Known("store", digest, digest[:12], unframed(text)))
+            programs.append(_Known("store", digest, digest[:12], unframed(text), (), reasons.get(digest, ())))
         except ValueError:
             continue  # of another format
     return programs
 
 
 def _data(known: _Known) -> dict[str, Any]:
-    places = [
-        {"place": place, "file": line and line.file, "line": line and line.number} for place, line in known.places
-    ]
-    return {"digest": known.digest, "name": known.name, "in": known.where, "places": places}
+    places = [place.data() for place in known.places]
+    return {"digest": known.digest, "name": known.name, "in": known.where, "places": places, "not_kept": known.not_kept}
 
 
 def _title(known: _Known) -> str:
-    if known.where == "store":
-        return f"{known.digest}  (in the store)"
-    places = [f"{place}: {_source(line)}" if line else place for place, line in known.places[:_MOST_PLACES]]
-    if len(known.places) > _MOST_PLACES:
-        places.append(f"and {len(known.places) - _MOST_PLACES} more places")
-    return "".join([f"{known.digest}  {one_line(known.name)}", *(f"\n   {one_line(place)}" for place in places)])
-
-
-def _source(line: Line) -> str:
-    """A line of source: where it is, and what it says if it is still there."""
-    text = linecache.getline(line.file, line.number).strip()
-    return f"{line}  {text}" if text else str(line)
+    head = f"{known.digest}  {'(in the store)' if known.where == 'store' else known.name}"
+    about = [*places_text(known.places), *(f"not kept: {reason}" for reason in known.not_kept)]
+    return "\n   ".join(map(one_line, [head, *about]))
 
 
 def _width() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -45,8 +45,8 @@ class Part:
     data: Any
 
 
-def counts_text(template: TemplateStats) -> str:
-    """The template's names and its counts."""
+def counts_text(template: TemplateStats, not_kept: Mapping[str, int]) -> str:
+    """The template's names and its counts, and why some of its programs cannot be kept, with how many these are."""
     pairs = [
         ("name", template.name),
         ("digest", template.digest),
@@ -57,6 +57,7 @@ def counts_text(template: TemplateStats) -> str:
         ("compile seconds", seconds_text(template.compile_seconds)),
         ("loads", str(template.loads)),
         ("load seconds", seconds_text(template.load_seconds)),
+        *(("not kept", f"{number}: {one_line(reason)}") for reason, number in sorted(not_kept.items())),
     ]
     return pairs_text(pairs)
 

@@ -16,6 +16,7 @@ from fusioncache.cli.ids import TemplateId
 from fusioncache.cli.options import directory_option, json_option
 from fusioncache.cli.parts import Part
 from fusioncache.cli.pick import pick_template, regions_of
+from fusioncache.cli.programs import reasons_not_kept
 from fusioncache.cli.source import definition, repro
 
 _PARTS = ("inputs", "ops", "parameters", "regions")
@@ -37,7 +38,8 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
     """Show one template. Its counts, what its key is made of, and the regions that have it.
 
     ID is the start of the template's digest or name, or the whole. The counts are those of the newest run that had it.
-    Where the ops say constant0 or attribute0, the constants and attributes below them say what that is.
+    Where the ops say constant0 or attribute0, the constants and attributes below them say what that is. Programs of it
+    that the store cannot keep are counted with the reason.
 
     Options that name a part leave out all others; several can be given. Of a template with residual terms, the
     definition and the script have the most terms that any region had.
@@ -65,17 +67,23 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
     found = {name: makers[name]() for name in (*_PARTS, *_SOURCES) if chosen[name]}
     if not found:
         found = {"ingredients": parts.ingredients(template), **{name: makers[name]() for name in _PARTS[2:]}}
-        _print(template, found, as_json, heading=True)
+        (reasons,) = reasons_not_kept([template], directory)
+        _print(template, found, as_json, reasons)
     else:
-        _print(template, found, as_json, heading=False)
+        _print(template, found, as_json)
 
 
-def _print(template: TemplateStats, found: Mapping[str, Part], as_json: bool, *, heading: bool) -> None:
+def _print(
+    template: TemplateStats, found: Mapping[str, Part], as_json: bool, not_kept: Mapping[str, int] | None = None
+) -> None:
+    """Prints parts of a template; with a heading if it is given why programs of it are not kept."""
     if as_json:
-        print_json({**template_data(template), **_data(found)})
+        about = {} if not_kept is None else {"not_kept": dict(not_kept)}
+        print_json({**template_data(template), **about, **_data(found)})
         return
     texts = [part.text.rstrip("\n") for part in found.values()]
-    click.echo("\n\n".join([parts.counts_text(template), *texts] if heading else texts))
+    heading = [] if not_kept is None else [parts.counts_text(template, not_kept)]
+    click.echo("\n\n".join([*heading, *texts]))
 
 
 def _data(found: Mapping[str, Part]) -> dict[str, Any]:

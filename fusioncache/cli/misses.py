@@ -1,0 +1,158 @@
+"""The misses of a run: what was compiled in it, and for each template what keeps it from its nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fusioncache.cache.record import Record, Run
+from fusioncache.cache.stats import TemplateStats
+from fusioncache.cli.data import print_json
+from fusioncache.cli.pick import regions_of
+from fusioncache.cli.places import places_of, places_text
+from fusioncache.cli.programs import reasons_not_kept
+from fusioncache.words import count_text, duration_text, one_line
+
+if TYPE_CHECKING:
+    from fusioncache.explain.difference import Difference
+
+_DIGITS = 12
+FIRST = "No template was known before."
+AGAIN = "It is not new: an earlier run had it too, and what was compiled now was not in the store."
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A template for which a run compiled.
+
+    Attributes:
+        template: it.
+        again: whether an earlier run had it.
+        nearest: the template that differs least, of those that were known by then; None if there was none.
+        difference: in what they differ, this one being A.
+    """
+
+    template: TemplateStats
+    again: bool
+    nearest: TemplateStats | None
+    difference: Difference | None
+
+    @property
+    def sentence(self) -> str:
+        """What keeps it from its nearest."""
+        if self.again:
+            return AGAIN
+        if self.nearest is None or self.difference is None:
+            return FIRST
+        return f"The nearest is {self.nearest.name}. {self.difference.sentence('here', 'there')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Misses:
+    """What a run compiled, and what it did not.
+
+    Attributes:
+        misses: those that differ in the fewest things come first, because they might be shared.
+        loaded: templates that were loaded from the store, all that was needed of them.
+        others: templates for which nothing was compiled or loaded: others had it, or they were not called.
+    """
+
+    misses: tuple[Miss, ...]
+    loaded: tuple[TemplateStats, ...]
+    others: tuple[TemplateStats, ...]
+
+
+def misses_of(record: Record, run: Run) -> Misses:
+    """The misses of a run, each compared with what was known before: in earlier runs, and before it in its own."""
+    before = record.with_ingredients(record.before(run.id))
+    own = _in_order(record, run)
+    digests = {template.digest for template in before}
+    known = [*before, *(template for template in own if template.digest not in digests)]
+    misses = [_miss(template, template.digest in digests, known) for template in own if template.compiles]
+    rest = [template for template in own if not template.compiles]
+    return Misses(
+        tuple(sorted(misses, key=_order)),
+        tuple(template for template in rest if template.loads),
+        tuple(template for template in rest if not template.loads),
+    )
+
+
+def print_misses(record: Record, run: Run, directory: Path | None, *, as_json: bool) -> None:
+    """Prints the misses of a run: a paragraph for each, and a line for what was loaded."""
+    found = misses_of(record, run)
+    notes = reasons_not_kept([miss.template for miss in found.misses], directory)
+    if as_json:
+        misses = [_data(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
+        loaded, others = ([template.digest for template in some] for some in (found.loaded, found.others))
+        print_json({"run": run.id, "misses": misses, "loaded": loaded, "others": others})
+        return
+    if not (found.misses or found.loaded or found.others):
+        click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
+        return
+    paragraphs = [_paragraph(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
+    click.echo("\n\n".join([*paragraphs, _summary(run, found)]))
+
+
+def _in_order(record: Record, run: Run) -> Sequence[TemplateStats]:
+    """A run's templates in the order in which it met them. Of which no region is on record comes last."""
+    first: dict[str | None, int] = {}
+    for number, region in enumerate(record.regions(run.id)):
+        first.setdefault(region.digest, number)
+    templates = record.with_ingredients(record.templates(run.id))
+    return sorted(templates, key=lambda template: first.get(template.digest, len(first) + run.stats.regions))
+
+
+def _miss(template: TemplateStats, again: bool, known: Sequence[TemplateStats]) -> Miss:
+    from fusioncache.explain.difference import compare
+    from fusioncache.explain.nearest import nearest
+
+    if again:
+        return Miss(template, True, None, None)
+    own = dict(template.ingredients)
+    before = known[: known.index(template)]
+    place = nearest(own, [dict(other.ingredients) for other in before])
+    if place is None:
+        return Miss(template, False, None, None)
+    return Miss(template, False, before[place], compare(own, dict(before[place].ingredients)))
+
+
+def _order(miss: Miss) -> tuple[bool, int]:
+    changes = len(miss.difference.changes) if miss.difference else 0
+    return not changes, changes
+
+
+def _paragraph(record: Record, miss: Miss, reasons: Mapping[str, int]) -> str:
+    template = miss.template
+    took = f"{count_text(template.compiles, 'compile', 'compiles')}, {duration_text(template.compile_seconds)}"
+    lines = [f"{template.digest[:_DIGITS]}  {template.name}  ({took})", miss.sentence]
+    lines += places_text(places_of(regions_of(record, template)))
+    lines += [f"not kept: {reason}" for reason in sorted(reasons)]
+    return "\n  ".join(map(one_line, lines))
+
+
+def _summary(run: Run, found: Misses) -> str:
+    number = len(found.misses) + len(found.loaded) + len(found.others)
+    parts = [f"{len(found.misses)} of {count_text(number, 'template', 'templates')} compiled"]
+    parts += [f"{len(found.loaded)} loaded from the store"] if found.loaded else []
+    parts += [f"{len(found.others)} that needed neither"] if found.others else []
+    return f"{', '.join(parts)} in run {run.id[:_DIGITS]} ({one_line(run.command)})"
+
+
+def _data(record: Record, miss: Miss, reasons: Mapping[str, int]) -> dict[str, Any]:
+    template = miss.template
+    return {
+        "digest": template.digest,
+        "name": template.name,
+        "compiles": template.compiles,
+        "compile_seconds": template.compile_seconds,
+        "sentence": miss.sentence,
+        "again": miss.again,
+        "nearest": miss.nearest.digest if miss.nearest else None,
+        "changes": [asdict(change) for change in miss.difference.changes] if miss.difference else [],
+        "places": [place.data() for place in places_of(regions_of(record, template))],
+        "not_kept": dict(reasons),
+    }
