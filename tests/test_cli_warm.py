@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from test_warm import filled
 from fusioncache.ahead import warmer
 from fusioncache.store import Store, default_path
 
+warm = import_module("fusioncache.ahead.warm")
 _SCRIPT = """
 import os, sys
 from stored import save
@@ -43,12 +45,90 @@ def test_what_is_compiled_and_what_is_ready(tmp_path):
     assert out("warm", "--jobs", "1", str(tmp_path)).endswith(" s; 2 were ready\n")
 
 
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """From its call on nothing is compiled and nobody asks for it."""
+    return lambda: monkeypatch.setattr(warm, "_outcomes", lambda *args: 1 / 0)
+
+
+def test_where_all_is_ready_it_answers_without_looking_again(tmp_path, here, no_compiler):
+    filled(tmp_path)
+    assert json.loads(out("warm", str(tmp_path), "--json", "--jobs", "1"))["compiled"] == 2
+    no_compiler()
+    assert out("warm", str(tmp_path)) == "compiled 0 of 2 templates in 0.0 s; 2 were ready\n"
+    assert out("warm", str(tmp_path), "--dry-run") == "would compile 0 of 2 templates; 2 are ready\n"
+    data = json.loads(out("warm", str(tmp_path), "--json"))
+    assert (data["known"], data["ready"], data["compiled"], data["refused"]) == (4, 2, 0, {})
+
+
+def test_what_was_refused_for_good_is_said_again_without_looking(tmp_path, here, no_compiler):
+    filled(tmp_path)
+    here.refuse = "no such kernel"
+    first = call("warm", str(tmp_path), "--jobs", "1")
+    no_compiler()
+    again = call("warm", str(tmp_path), "--jobs", "1")
+    assert (again.exit_code, again.stderr) == (0, first.stderr) == (0, "left out 2: not kept: no such kernel\n")
+
+
+def _variable(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+
+
+def _package(monkeypatch, tmp_path):
+    (tmp_path / "torch-9.9.9.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def _entry(monkeypatch, tmp_path):
+    filled(tmp_path / "store", {"machine": "another"})
+
+
+def _object(monkeypatch, tmp_path):
+    next(path for path in (tmp_path / "store" / "objects").glob("*/*")).unlink()
+
+
+def _note(monkeypatch, tmp_path):
+    (tmp_path / "store" / "warmed").write_text('{"state": 3}')
+
+
+@pytest.mark.parametrize("change", [_variable, _package, _entry, _object, _note])
+def test_what_changed_is_looked_at_again(change, tmp_path, monkeypatch):
+    filled(tmp_path / "store")
+    out("warm", str(tmp_path / "store"), "--jobs", "1")
+    change(monkeypatch, tmp_path)
+    asked = []
+    monkeypatch.setattr(warm, "_outcomes", lambda *args: asked.append(args) or ())
+    call("warm", str(tmp_path / "store"))
+    assert len(asked) == 1
+
+
+def test_what_failed_is_tried_again(tmp_path, here):
+    filled(tmp_path)
+    here.error = RuntimeError()
+    assert call("warm", str(tmp_path), "--jobs", "1").exit_code == 1
+    here.error = None
+    assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+
+
+def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
+    filled(tmp_path)
+    here.refuse, here.lasting = "busy", False
+    assert call("warm", str(tmp_path), "--jobs", "1").stderr == "left out 2: not kept: busy\n"
+    here.refuse = None
+    assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+
+
+def test_an_empty_store_has_nothing_to_compile():
+    Store.open().close()
+    assert out("warm") == f"nothing to compile: {default_path()} has no programs\n"
+
+
 def test_the_usual_store_as_json():
     filled(default_path())
     data = json.loads(out("warm", "--json", "--jobs", "1"))
     assert data.pop("seconds") > 0
     wanted = {"command": "warm", "store": str(default_path()), "dry_run": False}
-    assert data == {"schema": 1, **wanted, "known": 2, "ready": 0, "compiled": 2, "refused": {}}
+    assert data == {"schema": 1, **wanted, "known": 2, "ready": 0, "compiled": 2, "refused": {}, "passing": 0}
 
 
 def test_a_url_is_pulled_first(tmp_path):
@@ -77,7 +157,9 @@ def test_a_store_that_is_not_there_is_named(tmp_path):
 
 
 def test_wrong_usage_says_what_to_do(tmp_path):
-    assert "no script that is there" in error("warm", "train.py", "more", code=2)
+    for arguments in (("train.py",), ("train.py", "more"), ("s3://bucket/train.py",)):
+        assert f"there is no script {arguments[0]}: check its path." in error("warm", *arguments, code=2)
+    assert "no script that is there" in error("warm", str(tmp_path), "more", code=2)
     script = tmp_path / "train.py"
     script.write_text("")
     assert "leave them out" in error("warm", "--dry-run", str(script), code=2)

@@ -17,7 +17,15 @@ OLDER = "stored by a version that kept no request"
 
 
 class Refused(Exception):
-    """Something that is not compiled ahead. The message is the reason: a short phrase."""
+    """Something that is not compiled ahead. The message is the reason: a short phrase.
+
+    Attributes:
+        passing: whether it may be compiled another time, with nothing changed.
+    """
+
+    def __init__(self, reason: str, *, passing: bool = False):
+        super().__init__(reason)
+        self.passing = passing
 
 
 @dataclass(frozen=True, slots=True)

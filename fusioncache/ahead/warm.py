@@ -29,6 +29,7 @@ class Warmed:
         ready: templates that were compiled for this very environment before.
         compiled: templates that were compiled now and are kept; in a dry run, that would be compiled.
         refused: how many others there are, by reason.
+        passing: how many of these may be compiled another time, with nothing changed, because it was not for good.
         seconds: that it took.
     """
 
@@ -36,6 +37,7 @@ class Warmed:
     ready: int
     compiled: int
     refused: Mapping[str, int]
+    passing: int
     seconds: float
 
     @property
@@ -82,10 +84,12 @@ def warm(
         counts[outcome.did] += 1
         if outcome.did == "refused":
             refused[outcome.reason] += 1
+            counts["passing"] += outcome.passing
         if progress:
             progress(done, len(found.ids))
     seconds = time.perf_counter() - start
-    return Warmed(found.entries, counts["ready"], counts["compiled"], MappingProxyType(dict(refused)), seconds)
+    left_out = MappingProxyType(dict(refused))
+    return Warmed(found.entries, counts["ready"], counts["compiled"], left_out, counts["passing"], seconds)
 
 
 def _opened(store: Store | str | Path | None) -> Store:

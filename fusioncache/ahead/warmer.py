@@ -29,10 +29,12 @@ class Outcome:
     Attributes:
         did: it was compiled, or it was ready before, or it was refused.
         reason: why it was refused.
+        passing: whether another time it may not be, with nothing changed.
     """
 
     did: Did
     reason: str = ""
+    passing: bool = False
 
 
 @dataclass(slots=True)
@@ -61,7 +63,7 @@ class Warmer:
         try:
             return self._warm(known(self._store, id_))
         except Refused as refusal:
-            return Outcome("refused", str(refusal))
+            return Outcome("refused", str(refusal), refusal.passing)
         except Exception as error:  # whatever it is, the other entries can be compiled
             logger.info("%s is not compiled ahead", id_[:12], exc_info=error)
             return Outcome("refused", f"{FAILED}: {type(error).__name__}")
@@ -82,9 +84,10 @@ class Warmer:
             return Outcome("compiled")
         chosen.unkept.clear()
         built = chosen.kept.build(asked.graph, original, asked.place, arguments(asked.graph, asked.place))
+        stored = self._store.entry(key.digest, asked.backend) is not None
         if chosen.unkept:
-            raise Refused(chosen.unkept[-1])
-        if self._store.entry(key.digest, asked.backend) is None:
+            raise Refused(chosen.unkept[-1], passing=not stored)  # what is so for good leaves a note
+        if not stored:
             raise Refused(NOT_STORED)
         return Outcome("ready" if built.loaded else "compiled")
 

@@ -43,9 +43,13 @@ def warm(store: str | None, arguments: tuple[str, ...], jobs: int | None, dry_ru
     """Compile what STORE knows, before a job needs it.
 
     STORE is a directory; or a URL that 'fusioncache pull' takes, which is pulled first; or nothing, for the store that
-    caches use. What other versions or machines compiled is compiled again for this device and these versions.
+    caches use. What other versions or machines compiled is compiled again for this device and these versions. Where all
+    of it is ready, it answers at once.
 
     If it is a Python script, that runs with the arguments behind it, and what it compiles is kept.
+
+    Exits with 1 if something is damaged or fails to compile, and if the script fails. What is left out because it is
+    not for this machine, or cannot be kept, is only said.
 
     \b
     Examples:
@@ -53,6 +57,8 @@ def warm(store: str | None, arguments: tuple[str, ...], jobs: int | None, dry_ru
         fusioncache warm s3://bucket/fusioncache --jobs 8
         fusioncache warm train.py --steps 1
     """
+    if store is not None and store.endswith(".py") and not Path(store).exists():
+        raise click.UsageError(f"there is no script {store}: check its path.")
     if store is not None and _is_script(store):
         if jobs or dry_run:
             raise click.UsageError("--jobs and --dry-run are for a store, and this is a script: leave them out.")
@@ -68,12 +74,9 @@ def _is_script(argument: str) -> bool:
 
 
 def _warm(place: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
-    from fusioncache.ahead.warm import warm
-
     with store_errors():
         store = _opened(place, dry_run)
-        with progress_of("warm") as progress:
-            warmed = warm(store, jobs=jobs, progress=progress, dry_run=dry_run)
+        warmed = _warmed(store, jobs, dry_run)
         store.close()
     if as_json:
         data = {
@@ -82,8 +85,21 @@ def _warm(place: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
         }
         print_json({"command": "warm", "store": str(store.directory), "dry_run": dry_run, **data})
     else:
-        click.echo(_text(warmed, dry_run))
+        click.echo(_text(warmed, dry_run) if warmed.known else f"nothing to compile: {store.directory} has no programs")
     _say_refused(warmed)
+
+
+def _warmed(store: Store, jobs: int, dry_run: bool) -> Warmed:
+    from fusioncache.ahead.ready import remember, remembered
+    from fusioncache.ahead.warm import warm
+
+    warmed = remembered(store)
+    if warmed is None:
+        with progress_of("warm") as progress:
+            warmed = warm(store, jobs=jobs, progress=progress, dry_run=dry_run)
+        if not dry_run:
+            remember(store, warmed)
+    return warmed
 
 
 def _opened(place: str | None, dry_run: bool) -> Store:
