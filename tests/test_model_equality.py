@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import torch
 from click.testing import CliRunner
@@ -16,18 +14,16 @@ from benchmarks import model_equality, processes
 from benchmarks.model_equality import mark_growth, problem_of
 from benchmarks.model_equality_worker import compare, epsilons, same_bits
 
-SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "model_equality.py"
 HERE = {"environment": {"gpu": None}, "device": "cpu", "backend": "eager", "problem": None}
 
 
-def test_a_model_is_compared_and_its_templates_counted(tmp_path):
+def test_a_model_is_compared_and_its_templates_counted(tmp_path, monkeypatch):
     pytest.importorskip("litgpt")
     file = tmp_path / "equal.json"
     options = ["--models", "falcon", "--layers", "1", "--backend", "eager", "--host-time", "--rounds", "2"]
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *options, "--json", str(file)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    forks.use(monkeypatch)
+    done = CliRunner().invoke(model_equality.main, [*options, "--json", str(file)])
+    assert done.exit_code == 0, done.output
     result = json.loads(file.read_text())
     assert result["environment"]["versions"]["thunder"] == "0.2.6"
     (point,) = result["points"]

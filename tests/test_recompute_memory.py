@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import torch
 from click.testing import CliRunner
@@ -19,7 +17,6 @@ from benchmarks.figures import recompute as recompute_figures
 from benchmarks.recompute_memory_run import Outcome, Plan, against, differences
 from benchmarks.recompute_memory_spec import MODELS, MemorySpec
 
-ROOT = Path(__file__).resolve().parents[1]
 SPEC = MemorySpec(
     model="olmo-2",
     plan="reference",
@@ -194,14 +191,14 @@ def test_bad_options_are_refused(options, message):
     assert outcome.exit_code == 2 and message in outcome.stderr
 
 
-def test_a_run_on_a_cpu(tmp_path):
+def test_a_run_on_a_cpu(tmp_path, monkeypatch):
     pytest.importorskip("litgpt")
     file = tmp_path / "new" / "memory.json"
     options = ["--models", "olmo-2", "--layers", "2", "--sequence", "16", "--width", "narrow", "--backend", "eager"]
     more = ["--plans", "segmented", "--budgets", "1", "--steps", "1", "--json", str(file)]
-    command = [sys.executable, "benchmarks/recompute_memory.py", *options, *more]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    forks.use(monkeypatch)
+    done = CliRunner().invoke(recompute_memory.main, [*options, *more])
+    assert done.exit_code == 0, done.output
     assert "training step, 2 layers, 1 x 16 tokens, bfloat16" in done.stdout
     result = json.loads(file.read_text())
     assert result["schema"] == 1 and result["environment"]["options"]["budgets"] == [1]
