@@ -1,13 +1,14 @@
 """How long a model takes to its first step, and how much of that is compiling, as it gets deeper.
 
-Every point is measured in a fresh process with empty cache directories. ``benchmarks/worker.py`` says what the seconds
-mean. Options that are not given follow from the hardware.
+Every point is measured in a fresh process with empty cache directories; the mode warm in a second one that finds those
+of cached. ``benchmarks/worker.py`` says what the seconds mean. Options that are not given follow from the hardware.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,11 +18,11 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import plot, report, scaling
+from benchmarks import plot, scaling, scaling_report
 from benchmarks.hardware import look
 from benchmarks.options import Layers, Modes, NewFile
 from benchmarks.scaling_summary import summary
-from benchmarks.spec import MODELS, MODES, NEED_NVFUSER, ON_REQUEST, Spec
+from benchmarks.spec import KEPT, MODELS, MODES, NEED_NVFUSER, ON_REQUEST, Spec
 
 SCHEMA = 1
 
@@ -45,7 +46,7 @@ class _Until(click.ParamType):
 @click.option(
     "--modes",
     type=Modes((*MODES, *ON_REQUEST)),
-    help="As in cached,uncached,own.  [default: of cached, uncached, lru those that work here]",
+    help="As in cached,uncached,own.  [default: of cached, warm, uncached, lru those that work here]",
 )
 @click.option("--recompute/--no-recompute", default=None, help="As NVIDIA/Fuser#2916.  [default: for residual]")
 @click.option("--grad/--no-grad", default=None, help="Include a backward pass.  [default: with a GPU]")
@@ -90,14 +91,14 @@ def _finish(result: dict[str, Any], outcome: scaling.Outcome, notes: list[str], 
         plot.plot(result, plot_file)
         _say(f"plot written to {plot_file}\n")
     outcome.notes[:0] = notes
-    report.print_outcome(outcome, plot.title(result))
+    scaling_report.print_outcome(outcome, plot.title(result))
     sys.exit(1 if outcome.failed else 0)
 
 
 def _plan(here: dict[str, Any], **options: Any) -> tuple[scaling.Plan, list[str]]:
     """What to run on this hardware, and what is left out, with the reason."""
     model, gpu, backend = options["model"], here["device"] == "cuda", here["backend"]
-    modes, notes = list(options["modes"] or MODES), []
+    modes, notes = _modes(options["modes"], backend), []
     if backend != "nvfuser":
         reason = "it is nvFuser's own cache" if gpu else "it is nvFuser's own cache, and there is no CUDA device"
         notes = [f"{mode} skipped: {reason}" for mode in modes if mode in NEED_NVFUSER and options["modes"]]
@@ -118,6 +119,24 @@ def _plan(here: dict[str, Any], **options: Any) -> tuple[scaling.Plan, list[str]
     )
     layers = options["layers"] or ((1, 2, 4, 8, 16, 32) if gpu else (1, 2, 4, 8, 16))
     return scaling.Plan(spec, layers, modes, options["repeat"], options["limit"], dict(options["until"])), notes
+
+
+def _modes(asked: Sequence[str] | None, backend: str) -> list[str]:
+    """The modes that are asked for, or those of every run; a second process comes right after the first.
+
+    Raises:
+        click.UsageError: if there is no first one.
+    """
+    first, second = KEPT
+    modes = list(asked or MODES)
+    if asked and second in asked and first not in asked:
+        raise click.UsageError(f"--modes {second} needs {first} as well: it is that one's second process")
+    if second in modes:
+        modes.remove(second)
+        # What runs a region op by op leaves nothing that a second process could load.
+        if asked or backend != "eager":
+            modes.insert(modes.index(first) + 1, second)
+    return modes
 
 
 def _options(plan: scaling.Plan) -> dict[str, Any]:

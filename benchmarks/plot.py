@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 SUFFIXES = (".svg", ".png")
-_COLORS = {"cached": "#1b7837", "lru": "#2166ac", "uncached": "#b2182b", "own": "#762a83", "baseline": "#878787"}
+_COLORS = {
+    "cached": "#1b7837",
+    "warm": "#7fbf7b",
+    "lru": "#2166ac",
+    "uncached": "#b2182b",
+    "own": "#762a83",
+    "baseline": "#878787",
+}
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import processes
-from benchmarks.spec import Spec
+from benchmarks.spec import KEPT, Spec
 
 Point = dict[str, Any]
-"""A point as it is in the JSON: its options, its counts and seconds, or ``error``."""
+"""A point as it is in the JSON: its options, its counts and seconds, or ``error``, or the reason as ``not_run``."""
 
+REFERENCE = "uncached"
+"""The mode whose results are the right ones, where it runs."""
 _OPTIONS = ("model", "layers", "mode", "recompute", "grad", "backend")
 
 
@@ -54,10 +58,18 @@ class Plan:
     limit: float
     until: Mapping[str, int] = field(default_factory=dict)
 
-    def specs(self, layers: int, stopped: Container[str]) -> list[Spec]:
-        """The points of these layers, without those of modes that have stopped."""
-        modes = [mode for mode in self.modes if mode not in stopped and layers <= self.until.get(mode, layers)]
-        return [self.spec.at(layers, mode) for mode in modes]
+    def specs(self, layers: int, stopped: Container[str]) -> list[tuple[Spec, str | None]]:
+        """All points of these layers, each with the reason not to run it."""
+        first, second = KEPT
+        reasons: dict[str, str | None] = {}
+        for mode in self.modes:
+            if mode == second and reasons[first]:
+                reasons[mode] = reasons[first]  # there is nothing that it could find
+            elif layers > self.until.get(mode, layers):
+                reasons[mode] = "not asked for"
+            else:
+                reasons[mode] = "too slow" if mode in stopped else None
+        return [(self.spec.at(layers, mode), reason) for mode, reason in reasons.items()]
 
 
 def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None]) -> Outcome:
@@ -72,7 +84,8 @@ def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None])
     stopped: set[str] = set()
     for layers in plan.layers:
         of_these_layers: list[tuple[Spec, dict[str, str]]] = []
-        for spec, results in _measured(plan.specs(layers, stopped), plan.repeat, say):
+        specs = plan.specs(layers, stopped)
+        for spec, results in _measured([spec for spec, reason in specs if not reason], plan.repeat, say):
             point, tensors = _summary(spec, results, say)
             of_these_layers.append((spec, tensors))
             outcome.points.append(point)
@@ -84,6 +97,8 @@ def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None])
                     f"{spec.mode} stopped at {layers} layers: {seconds:.1f} s is over the limit of {plan.limit:g} s"
                 )
                 say(outcome.notes[-1] + "\n")
+        _mark_equal(outcome.points[-len(of_these_layers) :], of_these_layers)
+        outcome.points += [_options(spec) | {"not_run": reason} for spec, reason in specs if reason]
         save(outcome)
     return outcome
 
@@ -95,23 +110,35 @@ def _measured(specs: Sequence[Spec], repeat: int, say: Callable[[str], None]) ->
     """What the processes of each point said. The points take turns, so that a drift of the machine hits all alike."""
     results: dict[Spec, list[Result]] = {spec: [] for spec in specs}
     for turn in range(repeat):
-        for spec in specs:
-            say(f"{spec}: ")
-            try:
-                answer = processes.call("benchmarks.worker", asdict(spec))
-            except processes.ProcessFailed as failure:
-                results[spec].append(failure)
-                say(f"failed, {failure}\n{failure.log}\n")
-            else:
-                results[spec].append(answer)
-                say(f"{answer['seconds']['first_step']:.2f} s, {answer['compiles']} compiles\n")
-            if turn == repeat - 1:
-                yield spec, results[spec]
+        with TemporaryDirectory(prefix="fusioncache-kept-") as kept:
+            for spec in specs:
+                results[spec].append(_asked(spec, Path(kept) if spec.mode in KEPT else None, say))
+                if turn == repeat - 1:
+                    yield spec, results[spec]
+
+
+def _asked(spec: Spec, caches: Path | None, say: Callable[[str], None]) -> Result:
+    """What a process of this point said, or how it failed."""
+    say(f"{spec}: ")
+    try:
+        answer = processes.call(
+            "benchmarks.worker", asdict(spec), caches=caches, environment={"FUSIONCACHE_STORE": "1"}
+        )
+    except processes.ProcessFailed as failure:
+        say(f"failed, {failure}\n{failure.log}\n")
+        return failure
+    loads = f", {answer['loads']} loads" if answer.get("loads") else ""
+    say(f"{answer['seconds']['first_step']:.2f} s, {answer['compiles']} compiles{loads}\n")
+    return answer
+
+
+def _options(spec: Spec) -> Point:
+    return {name: value for name, value in asdict(spec).items() if name in _OPTIONS}
 
 
 def _summary(spec: Spec, results: list[Result], say: Callable[[str], None]) -> tuple[Point, dict[str, str]]:
     """A point, with the median of each phase's seconds over its processes, and digests of what it computed."""
-    point: Point = {name: value for name, value in asdict(spec).items() if name in _OPTIONS}
+    point = _options(spec)
     for failure in results:
         if isinstance(failure, processes.ProcessFailed):
             return point | {"error": str(failure)}, {}
@@ -154,6 +181,25 @@ def _compare(point: Point, ran: Sequence[tuple[Spec, dict[str, str]]], say: Call
         f"{len(names)} of {len(expected)} results differ from those of {reference.mode}, the first is {names[0]}"
     )
     say(f"{point['mode']}: {point['error']}\n")
+
+
+def _mark_equal(points: Sequence[Point], ran: Sequence[tuple[Spec, dict[str, str]]]) -> None:
+    """Says of each point whether its results are those of the reference, or of the first that has any, bit for bit.
+
+    Args:
+        points: of one number of layers.
+        ran: the spec and the results of each.
+    """
+    found = {spec.mode: (spec, tensors) for spec, tensors in ran if tensors}
+    if len(found) < 2:
+        return
+    name = REFERENCE if REFERENCE in found else next(iter(found))
+    reference, expected = found[name]
+    for point in points:
+        if point["mode"] in found:
+            spec, tensors = found[point["mode"]]
+            same = {"equal": tensors == expected, "must_be": spec.must_equal(reference)}
+            point["bitwise"] = {"to": name, "results": len(expected), **same}
 
 
 def _all_names(*tensors: Iterable[str]) -> Iterator[str]:

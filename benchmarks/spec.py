@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 MODELS = ("residual", "llama")
-MODES = ("cached", "uncached", "lru")
+MODES = ("cached", "warm", "uncached", "lru")
 """Those that a run has unless it is told otherwise: they run the same trace."""
 ON_REQUEST = ("own", "baseline")
 """Those that leave Thunder's rematerialization as it is, with ``recompute`` as without."""
+KEPT = ("cached", "warm")
+"""Those that share cache directories, in this order: the second finds what the first one left."""
 NEED_NVFUSER = ("lru", "baseline")
 """Those that have nvFuser's ``LruFusionCache`` around ``create_fd``."""
 EXACT = ("float32", "float64")
 """Types in which a sum has the same bits whether it crossed from one kernel to another or not."""
-PHASES = ("trace", "canonicalize", "compile", "run", "first_step", "startup")
+PHASES = ("trace", "canonicalize", "compile", "load", "run", "first_step", "startup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,10 @@ class Spec:
     Attributes:
         model: one of ``MODELS``.
         layers: of the model.
-        mode: ``"cached"``, with fusioncache; ``"uncached"``, plain Thunder; ``"lru"``, Thunder with nvFuser's own
-            cache; ``"own"``, with fusioncache, which recomputes the residual stream by itself; ``"baseline"``, as
-            ``"lru"``, and nothing recomputes.
+        mode: ``"cached"``, with fusioncache and an empty store; ``"warm"``, the same in a second process, which finds
+            that store; ``"uncached"``, plain Thunder; ``"lru"``, Thunder with nvFuser's own cache; ``"own"``, with
+            fusioncache, which recomputes the residual stream by itself; ``"baseline"``, as ``"lru"``, and nothing
+            recomputes.
         recompute: whether Thunder's rematerialization is made to recompute the residual stream.
         grad: whether the step includes a backward pass.
         backend: the compiler: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.

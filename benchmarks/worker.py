@@ -1,12 +1,13 @@
 """One point of the scaling benchmark, measured in a process of its own.
 
 What the seconds mean. ``first_step`` is the wall time from before ``thunder.jit`` to the end of the first forward
-pass, and of the backward pass with ``--grad``, synchronized. It has four parts:
+pass, and of the backward pass with ``--grad``, synchronized. It has five parts:
 
 - ``canonicalize``: turning regions into templates, keys and plans, as ``stats().canonicalize_seconds`` counts it.
 - ``trace``: Thunder's own tracing and passes, backward trace included: ``thunder.jit`` itself, and from the start of
   the first call to the start of the prologue that Thunder runs once all traces are made; less ``canonicalize``.
 - ``compile``: the backend's compilations, each up to the end of its first execution.
+- ``load``: finding and loading what an earlier process left in the store.
 - ``run``: what remains: execution and autograd.
 
 ``startup`` lies before all that: imports, the CUDA context, and the first compilation of a process, with a function
@@ -36,7 +37,7 @@ from benchmarks.counting import Counter, count_nvfuser, count_regions  # noqa: E
 from benchmarks.models import make_model  # noqa: E402
 from benchmarks.processes import serve  # noqa: E402
 from benchmarks.recompute import recomputing  # noqa: E402
-from benchmarks.spec import NEED_NVFUSER, Spec  # noqa: E402
+from benchmarks.spec import KEPT, NEED_NVFUSER, Spec  # noqa: E402
 from benchmarks.steady import measure_steps, synchronize  # noqa: E402
 
 
@@ -116,7 +117,8 @@ def _result(spec: Spec, model: Any, transform: Any, counter: Counter, step: _Ste
         "trace": step.traced - stats.canonicalize_seconds,
         "canonicalize": stats.canonicalize_seconds,
         "compile": compile_seconds,
-        "run": step.total - step.traced - compile_seconds,
+        "load": stats.load_seconds,
+        "run": step.total - step.traced - compile_seconds - stats.load_seconds,
         "first_step": step.total,
         "startup": startup,
     }
@@ -125,6 +127,8 @@ def _result(spec: Spec, model: Any, transform: Any, counter: Counter, step: _Ste
         "widest": max((_width(fusion) for fusion in fusions), default=0),
         "templates": stats.templates if transform else None,
         "compiles": _compiles(transform, counter),
+        "loads": stats.loads if transform else None,
+        "unkept": dict(stats.unkept),
         "bypasses": dict(stats.bypasses),
         "choices": described(transform.choices() if transform else ()),
         "seconds": {phase: round(value, 6) for phase, value in seconds.items()},
@@ -165,7 +169,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _transform(spec: Spec) -> fusioncache.FusionCache | None:
-    if spec.mode not in ("cached", "own"):
+    if spec.mode not in (*KEPT, "own"):
         return None
     recompute: Any = {"recompute": "residual"} if spec.mode == "own" else {}
     return fusioncache.FusionCache(backend=spec.backend, cache=fusioncache.Cache(), **recompute)

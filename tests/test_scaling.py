@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import compile_scaling, processes, report, scaling
+from benchmarks import compile_scaling, processes, scaling, scaling_report
+from benchmarks.compile_counts import explained
 from benchmarks.figures import recompute
 from benchmarks.scaling_summary import slope, summary
 from benchmarks.spec import MODES, ON_REQUEST, PHASES, Spec
 from benchmarks.steady import measure_steps
 
-ROOT = Path(__file__).resolve().parents[1]
 SPEC = Spec(
     model="residual",
     layers=1,
@@ -38,7 +36,7 @@ def run(
     monkeypatch: Any, answer: Callable[[Spec], Any], modes: Sequence[str], spec: Spec = SPEC, **options: Any
 ) -> scaling.Outcome:
     """The outcome for two numbers of layers, each process answered by a function of its spec."""
-    monkeypatch.setattr(processes, "call", lambda module, spec: answer(Spec(**spec)))
+    monkeypatch.setattr(processes, "call", lambda module, spec, **where: answer(Spec(**spec)))
     plan = scaling.Plan(spec, [1, 2], modes, **{"repeat": 1, "limit": 60.0, **options})
     return scaling.run(plan, lambda text: None, lambda outcome: None)
 
@@ -50,15 +48,15 @@ def answer(checksum: str = "a", **more: Any) -> dict[str, Any]:
 
 def test_only_what_is_asked_for_runs_without_the_patch():
     found = {mode: SPEC.at(8, mode).recompute for mode in (*MODES, *ON_REQUEST)}
-    assert found == {"cached": True, "uncached": True, "lru": True, "own": False, "baseline": False}
+    assert found == {"cached": True, "warm": True, "uncached": True, "lru": True, "own": False, "baseline": False}
     assert not replace(SPEC, recompute=False).at(8, "cached").recompute
 
 
 @pytest.mark.parametrize(
     ("dtype", "groups"),
     [
-        ("float32", ["cached uncached lru own baseline"]),
-        ("bfloat16", ["cached uncached lru", "own baseline"]),
+        ("float32", ["cached warm uncached lru own baseline"]),
+        ("bfloat16", ["cached warm uncached lru", "own baseline"]),
     ],
 )
 def test_the_same_bits_are_asked_of_the_same_trace_and_in_float32_of_all(dtype, groups):
@@ -85,8 +83,9 @@ def test_own_is_compared_with_the_baseline_in_every_dtype(monkeypatch):
 
 def test_a_mode_has_a_deepest_point(monkeypatch):
     outcome = run(monkeypatch, lambda spec: answer(), ["cached", "uncached"], until={"uncached": 1})
-    found = [(point["layers"], point["mode"]) for point in outcome.points]
-    assert found == [(1, "cached"), (1, "uncached"), (2, "cached")] and not outcome.notes
+    found = [(point["layers"], point["mode"], point.get("not_run")) for point in outcome.points]
+    both = [(1, "cached", None), (1, "uncached", None)]
+    assert found == [*both, (2, "cached", None), (2, "uncached", "not asked for")] and not outcome.notes
 
 
 def test_points_say_the_share_of_fusioncache_and_medians_of_later_steps(monkeypatch):
@@ -158,7 +157,7 @@ def test_the_summary_compares_depths_and_modes():
 def test_the_summary_and_later_steps_are_printed(capsys):
     steady = {"forward": 1.0, "backward": None, "peak": 2**20, "compiles": 0}
     points = [point(n, mode, 1.0 * n, steady=steady) for n in (8, 16) for mode in ("own", "baseline")]
-    report.print_outcome(scaling.Outcome(points), "title")
+    scaling_report.print_outcome(scaling.Outcome(points), "title")
     printed = capsys.readouterr().out
     assert "own: first step at 16 layers is 2.00 times that at 8; as layers to the power of 1.00 from 8 on" in printed
     assert "own/baseline" in printed and "1000.000" in printed and "12.5%" in printed
@@ -201,19 +200,105 @@ def test_steps_are_warmed_up_cleared_and_not_deterministic():
     assert forward_only["backward"] is None and forward_only["forward"] > 0
 
 
-def test_own_recompute_has_the_bits_of_thunders_and_is_timed(tmp_path):
-    file = tmp_path / "own.json"
-    options = ["--recompute", "--grad", "--layers", "2", "--modes", "cached,own,uncached", "--backend", "eager"]
-    command = [sys.executable, "benchmarks/compile_scaling.py", *options, "--steps", "1", "--json", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(file.read_text())
-    assert [(point["mode"], point["recompute"]) for point in result["points"]] == [
-        *(("cached", True), ("own", False), ("uncached", True))
+def test_a_second_process_finds_the_directories_of_the_first_and_no_other(monkeypatch):
+    seen: list[tuple[int, str, Any, Any]] = []
+
+    def call(module: str, spec: Any, *, caches: Any, environment: Any) -> dict[str, Any]:
+        seen.append((spec["layers"], spec["mode"], caches, dict(environment)))
+        return answer()
+
+    monkeypatch.setattr(processes, "call", call)
+    plan = scaling.Plan(SPEC, [1, 2], ["cached", "warm", "uncached"], repeat=2, limit=60.0)
+    scaling.run(plan, lambda text: None, lambda outcome: None)
+    directories = {}
+    for number, (layers, mode, caches, environment) in enumerate(seen):
+        assert environment == {"FUSIONCACHE_STORE": "1"}
+        directories.setdefault((layers, number // 3), {})[mode] = caches
+    assert all(found["cached"] == found["warm"] and found["uncached"] is None for found in directories.values())
+    assert len({found["cached"] for found in directories.values()}) == 4
+
+
+@pytest.mark.parametrize(("stops", "until"), [("cached", {}), ("nothing", {"cached": 1})])
+def test_without_a_first_process_there_is_no_second(monkeypatch, stops, until):
+    def measured(spec: Spec) -> dict[str, Any]:
+        seconds = {"first_step": 99.0 if spec.mode == stops else 1.0, "compile": 1.0}
+        return answer(seconds=seconds)
+
+    outcome = run(monkeypatch, measured, ["cached", "warm"], until=until)
+    reason = "not asked for" if until else "too slow"
+    assert [point.get("not_run") for point in outcome.points] == [None, None, reason, reason]
+
+
+def test_modes_of_every_run_and_the_place_of_the_second_process():
+    assert compile_scaling._modes(None, "inductor") == list(MODES)
+    assert "warm" not in compile_scaling._modes(None, "eager")
+    assert compile_scaling._modes(["warm", "uncached", "cached"], "eager") == ["uncached", "cached", "warm"]
+    with pytest.raises(click.UsageError, match="--modes warm needs cached as well"):
+        compile_scaling._modes(["warm", "uncached"], "inductor")
+
+
+def test_each_point_is_compared_with_uncached_or_with_the_first_there_is(monkeypatch):
+    bits = {"cached": "a", "warm": "a", "uncached": "a", "own": "b"}
+    outcome = run(monkeypatch, lambda spec: answer(bits[spec.mode]), list(bits), until={"uncached": 1})
+    found = {(point["layers"], point["mode"]): point.get("bitwise") for point in outcome.points}
+    same = {"to": "uncached", "results": 1, "equal": True, "must_be": True}
+    assert found[1, "cached"] == found[1, "warm"] == found[1, "uncached"] == same
+    assert found[1, "own"] == {**same, "equal": False}
+    assert found[2, "warm"] == {**same, "to": "cached"} and found[2, "uncached"] is None
+
+
+CHOICES = [{"plan": "inline"}], [{"plan": "carry"}]
+
+
+def measured_points() -> list[dict[str, Any]]:
+    """Two depths: a warm process, modes that did not run, one that failed; nothing timed later, and no GPU."""
+    equal = {"to": "uncached", "results": 3, "equal": True, "must_be": True}
+    deep = {"to": "cached", "results": 3, "equal": True, "must_be": True}
+    return [
+        point(8, "cached", 2.0, loads=0, choices=CHOICES[0], bitwise=equal),
+        point(8, "warm", 1.0, loads=6, compiles=0, choices=CHOICES[0], bitwise=equal),
+        point(8, "uncached", 9.0, templates=None, loads=None, choices=[], bitwise=equal),
+        point(8, "own", 3.0, loads=0, choices=[], bitwise={**equal, "equal": False}),
+        point(16, "cached", 2.0, compiles=3, loads=0, choices=CHOICES[1], bitwise=deep, unkept={"symbolic sizes": 2}),
+        point(16, "warm", 1.0, loads=3, compiles=0, choices=CHOICES[1], bitwise=deep),
+        {"layers": 16, "mode": "uncached", "not_run": "too slow"},
+        {"layers": 16, "mode": "own", "error": "RuntimeError: out of ideas"},
     ]
-    for point in result["points"]:
-        assert "error" not in point and 0 <= point["share"] < 1
-        assert point["steady"]["forward"] > 0 and point["steady"]["compiles"] == 0
-    # tanh's backward pass wants tanh, and no sum: there is nothing that own recompute could leave out.
-    assert [bool(point["choices"]) for point in result["points"]] == [True, False, False]
-    assert [record["layers"] for record in result["summary"]["ratios"]["uncached/own"]] == [2]
+
+
+def test_every_cell_has_a_value_or_a_reason_and_no_column_is_empty(capsys):
+    scaling_report.print_outcome(scaling.Outcome(measured_points()), "title")
+    printed = capsys.readouterr().out
+    counts, seconds, ratios = (rows(printed, start) for start in ("title", "seconds", "one mode by another"))
+    assert counts["8", "warm"] == ["4", "4", "0", "6", "inline", "yes"]
+    assert counts["8", "uncached"] == ["4", "no cache", "6", "no cache", "none", "reference"]
+    assert counts["8", "own"][-1] == "NO"
+    assert counts["16", "cached"] == ["4", "4", "3", "0", "carry", "reference"]
+    assert counts["16", "warm"][-1] == "yes, to cached"
+    assert set(counts["16", "uncached"]) == {"too slow"} and set(counts["16", "own"]) == {"failed"}
+    assert seconds["8", "warm"][-2:] == ["9.00 x", "0.5"] and seconds["16", "warm"][-2] == "no uncached"
+    assert ratios["8", "uncached/cached"] == ["4.50", "1.00"]  # no later steps and no GPU: no columns of these
+    assert "note: 16 layers, cached: 2 not kept: symbolic sizes" in printed
+
+
+def rows(printed: str, title: str) -> dict[tuple[str, str], list[str]]:
+    """The cells of a printed table by layers and mode. Two spaces end a cell."""
+    lines = printed[printed.index(title) :].splitlines()[2:]
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        cells = re.split(r"\s{2,}", line.strip())
+        if line.strip() and not line.startswith(" "):
+            break
+        if cells[0].isdecimal():
+            assert all(cells)
+            found[cells[0], cells[1]] = cells[2:]
+        elif found and line.strip():
+            break
+    return found
+
+
+def test_a_number_of_compiles_that_changes_with_the_depth_is_explained():
+    first, *others = explained(measured_points())
+    assert first == "compiles of cached, by layers: 6 at 8 (inline), 3 at 16 (carry)"
+    assert [line.split(":")[0] for line in others] == ["  inline", "  carry"]
+    assert not list(explained([point(layers, "cached", 1.0, choices=CHOICES[0]) for layers in (8, 16)]))
