@@ -1,8 +1,8 @@
 """``pip install`` that says how far it is, for ``make setup``: ``python .ci/install.py ARGUMENT ...``.
 
 On a terminal pip shows its own progress. A log gets a line for each large wheel, with what has come so far, and how it
-ended. Of warnings that differ in names alone, as where one of several indexes lacks a package, the first is shown and the
-others are counted. Nothing else that pip says on stderr is left out.
+ended. Of warnings that differ in names alone, as where one of several indexes lacks a package, the first is shown and
+the others are counted. Nothing else that pip says on stderr is left out.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _show(lines: Iterable[str], stream: IO[str]) -> None:
 def main(arguments: list[str]) -> int:
     """Installs, and returns pip's status."""
     command = [sys.executable, "-m", "pip", "install", *arguments]
-    terminal = sys.stdout.isatty()
-    with subprocess.Popen(command, stdout=None if terminal else subprocess.PIPE, stderr=subprocess.PIPE, text=True) as pip:
+    stdout = None if sys.stdout.isatty() else subprocess.PIPE
+    with subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True) as pip:
         errors = Thread(target=_show, args=(first_of_each(pip.stderr or ()), sys.stderr))
         errors.start()
         _show(progress(pip.stdout or ()), sys.stdout)

@@ -36,9 +36,10 @@ def _about() -> str:
     )
 
 
-def _found(package: griffe.Object, name: str) -> griffe.Object:
+def _found(package: griffe.Object | griffe.Alias, name: str) -> griffe.Object:
+    """What stands behind a name of the package, which imports all that it exports."""
     member = package[name]
-    return member.final_target if member.is_alias else member
+    return member.final_target if isinstance(member, griffe.Alias) else member
 
 
 def _first_sentence(found: griffe.Object) -> str:
@@ -65,8 +66,9 @@ def _members(found: griffe.Object) -> Iterable[griffe.Object]:
     """The public methods and properties of a class. Its attributes are in its docstring."""
     if not isinstance(found, griffe.Class):
         return ()
-    members = [member for member in found.members.values() if not member.is_alias and not member.name.startswith("_")]
-    return [member for member in members if member.is_function or "property" in member.labels]
+    members = [member for name, member in found.members.items() if not name.startswith("_")]
+    own = [member for member in members if isinstance(member, griffe.Object)]
+    return [member for member in own if member.is_function or "property" in member.labels]
 
 
 def _signature(found: griffe.Object, name: str) -> str:

@@ -2,8 +2,8 @@
 
     python examples/second_process.py
 
-The store is in a temporary directory here, so that the first process finds nothing. Without FUSIONCACHE_DIR it is in the
-cache directory of the user, and the second process is whichever comes next.
+The store is in a temporary directory here, so that the first process finds nothing. Without FUSIONCACHE_DIR it is in
+the cache directory of the user, and the second process is whichever comes next.
 """
 
 from __future__ import annotations

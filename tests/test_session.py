@@ -7,6 +7,8 @@ import json
 import pytest
 from changed_layer import CHANGED_LAYER, train_llama
 from commands import out
+from documents import assert_shown
+from documents import session as documented
 from report_records import Page, newest
 
 
@@ -32,6 +34,13 @@ def _odd() -> str:
     """The one template that the changed model has and the other has not."""
     (new,) = json.loads(out("diff", "--json"))["new_templates"]
     return new["digest"]
+
+
+def test_readme_shows_what_is_said(session):
+    shown = documented()
+    assert_shown(shown["fusioncache diff"], out("diff"))
+    assert_shown(shown["fusioncache explain ba51"], out("explain", "ba51"))
+    assert_shown(shown["FUSIONCACHE_EXPLAIN=1 python train.py"], "\n".join(session[1]))
 
 
 def test_stats_shows_one_more_miss():
