@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fusioncache.ir import Graph
+from fusioncache.ir import Arithmetic, Graph
 
 BACKENDS = ("nvfuser", "inductor", "eager")
 
@@ -25,6 +25,9 @@ class Backend(Protocol):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
         """A function that takes the arguments as one sequence and returns the outputs. Nothing is left to compile."""
+
+    def arithmetic(self, device: str) -> Arithmetic:
+        """What the bits of a value in a kernel for this type of device do not depend on."""
 
     @property
     def keeper(self) -> Any:

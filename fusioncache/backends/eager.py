@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.backends.versions import versions_text
-from fusioncache.ir import Graph
+from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 
 
 class Eager:
@@ -23,6 +23,10 @@ class Eager:
     def layout(self, args: Sequence[Any]) -> None:
         """Any layout will do."""
         return None
+
+    def arithmetic(self, device: str) -> Arithmetic:
+        """Each operation is a kernel of its own."""
+        return AS_WRITTEN
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
         """See ``Backend``."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.symbols import has_effects
 from fusioncache.backends.versions import versions_text
-from fusioncache.ir import Graph
+from fusioncache.ir import Arithmetic, Graph
 
 if TYPE_CHECKING:
     from fusioncache.backends.inductor_package import InductorKeeper
@@ -53,6 +53,17 @@ class Inductor:
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Sizes and strides: code is generated for these."""
         return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
+
+    def arithmetic(self, device: str) -> Arithmetic:
+        """TorchInductor computes bfloat16 and float16 in float32, and rounds where a value is stored.
+
+        It makes one kernel of a graph, or several: that decides what is stored, and on a GPU which products are
+        contracted. Its C++ is compiled without contraction, unless somebody asked for it.
+        """
+        from torch._inductor import config
+
+        never_contracts = device == "cpu" and config.cpp.enable_floating_point_contract_flag == "off"
+        return Arithmetic(rounds=False, contracts_alike=never_contracts)
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """See ``Backend``."""

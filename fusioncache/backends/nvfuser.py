@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fusioncache.backends.one_launch import one_launch
 from fusioncache.backends.stored_kernels.compiler import Compiled
 from fusioncache.backends.versions import versions_text
-from fusioncache.ir import Graph, NumberType, TensorType
+from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, NumberType, TensorType
 
 if TYPE_CHECKING:
     from fusioncache.backends.stored_kernels.keeper import NvFuserKeeper
@@ -71,6 +71,10 @@ class NvFuser:
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Contiguity and stride order of each tensor: a definition is written for these."""
         return descriptors(args)
+
+    def arithmetic(self, device: str) -> Arithmetic:
+        """It casts where the definition says so, and contracts each product that is added in the same kernel."""
+        return AS_WRITTEN
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """See ``Backend``."""

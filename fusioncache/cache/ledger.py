@@ -74,22 +74,23 @@ class Ledger:
         else:
             self._events.tell("hit" if hit else "miss", template, arities=arities)
 
-    def bypass(self, reason: str, template: Template | None = None) -> bool:
+    def bypass(self, reason: str, template: Template | None = None, *, region: bool = True) -> bool:
         """A region is left as Thunder made it.
 
         Args:
             reason: why.
             template: the one that it was counted as having before, if it was.
+            region: False if it is no region but a residual stream, whose regions are counted by themselves.
 
         Returns:
             Whether this is the first time for this reason.
         """
         with self._lock:
             self._bypasses[reason] += 1
-            self._untouched += template is None
+            self._untouched += region and template is None
             first = self._bypasses[reason] == 1
         if self._parent:
-            self._parent.bypass(reason, template)
+            self._parent.bypass(reason, template, region=region)
         else:
             self._events.tell("bypass", template, reason=reason)
         return first

@@ -1,12 +1,15 @@
 """The immutable values that travel from stage to stage. Knows no torch, no Thunder, no compiler."""
 
+from fusioncache.ir.arithmetic import AS_WRITTEN, Arithmetic
 from fusioncache.ir.errors import Bypass
 from fusioncache.ir.graph import Arg, Const, Graph, Op, Ref, Region, map_arg, map_type, operands, refs_in
 from fusioncache.ir.template import Binding, Ingredient, Key, Original, Template
 from fusioncache.ir.types import NumberType, TensorType, ValueType
 
 __all__ = [
+    "AS_WRITTEN",
     "Arg",
+    "Arithmetic",
     "Binding",
     "Bypass",
     "Const",

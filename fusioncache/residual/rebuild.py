@@ -34,82 +34,104 @@ class Saved:
 
     Attributes:
         names: the values that are saved.
-        free: values that live on whether they are saved or not, such as parameters.
+        inputs: values that it is given. Whoever gave them may write into them before backward, so that what is not
+            saved of them must not be read there.
         outputs: values that leave the model, and so live on in the caller's hands.
     """
 
     names: Collection[str]
-    free: Collection[str]
+    inputs: Collection[str]
     outputs: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a saved sum is computed from other values that backward has.
+    """How a saved sum is computed from other values.
 
     Attributes:
         sum: the name of the value.
         parent: the value of the stream that it continues.
         lines: the positions of the operations, in order.
-        inputs: the values that these start from.
+        inputs: the values that these start from: saved ones, and inputs of the forward pass.
+        local: the values that are used in the call that computes them, in the forward pass or here.
+        adds_product: whether a product is added in the call that computes it.
     """
 
     sum: str
     parent: str
     lines: tuple[int, ...]
     inputs: tuple[str, ...]
+    local: tuple[str, ...]
+    adds_product: bool
+
+
+_MOST_LINES = 256
+"""The longest recipe. One of more operations costs more than the memory is worth, and the search for it, too."""
 
 
 def recipes_of(lines: Sequence[Line], types: Mapping[str, TensorType], saved: Saved) -> tuple[Recipe, ...]:
     """The recipe of each saved residual sum that has one, in the order of the forward pass.
 
-    A residual sum is an add, through conversions, of a value of the same type that backward has as well. Linear in the
-    lines, for a bounded number of saved values in each call.
+    A residual sum is an add, through conversions, of a value of the same type that backward has as well, or that was
+    an input of the forward pass. Linear in the lines.
     """
     finder = _Finder(lines, types, saved)
-    found = (finder.recipe(name) for line in lines for name in line.results if finder.may_be_dropped(name))
+    found = (finder.recipe(name) for name in finder.place if finder.may_be_dropped(name))
     return tuple(recipe for recipe in found if recipe is not None)
 
 
 class _Finder:
     def __init__(self, lines: Sequence[Line], types: Mapping[str, TensorType], saved: Saved):
         self.lines, self.types = lines, types
-        self.available = {*saved.names, *saved.free}
-        self.dropped = set(saved.names) - {*saved.free, *saved.outputs}
-        self.place = {name: place for place, line in enumerate(lines) for name in line.results}
+        self.available = {*saved.names, *saved.inputs}
+        self.dropped = set(saved.names) - {*saved.inputs, *saved.outputs}
+        self.place: dict[str, int] = {}
         self.product: dict[str, bool] = {}
-        for line in lines:
+        self.parents = _Parents(self.available, types)
+        for place, line in enumerate(lines):
+            self.place.update(dict.fromkeys(line.results, place))
             of_product = any(self.product.get(operand or "", False) for operand in line.operands)
             self.product.update(dict.fromkeys(line.results, products(line.operation, of_product)))
+            self.parents.read(line)
 
     def may_be_dropped(self, name: str) -> bool:
         return name in self.dropped and name in self.types
 
     def recipe(self, name: str) -> Recipe | None:
-        parent = self._parent(name)
+        parent = self.parents.parent(name)
         if parent is None:
             return None
-        used: set[int] = set()
         inputs: dict[str, None] = {}
+        local: dict[str, None] = {}
+        adds_product = False
+        seen: set[tuple[int, bool]] = set()
         pending = [(name, False)]
         while pending:
             value, added = pending.pop()
             place = self.place.get(value)
-            if place is None or self.lines[place].operation not in ELEMENTWISE:
+            if place is None or self.lines[place].operation not in ELEMENTWISE or len(seen) == _MOST_LINES:
                 return None
             line = self.lines[place]
-            used.add(place)
             added = line.operation in ADDS or (added and passes_product_on(line.operation))
+            if (place, added) in seen:
+                continue
+            seen.add((place, added))
             for operand in line.operands:
                 if operand is None:
                     return None
+                here = self._call(operand) == line.call
+                adds_product |= added and here and self.product.get(operand, False)
                 if self._is_at_hand(operand, line, added):
                     inputs.setdefault(operand)
-                elif not self._may_be_computed(operand, line, added):
-                    return None
-                elif self.place.get(operand) not in used:
+                elif self._may_be_computed(operand, line, added):
                     pending.append((operand, added))
-        return Recipe(name, parent, tuple(sorted(used)), tuple(inputs))
+                    here = True
+                else:
+                    return None
+                if here:
+                    local.setdefault(operand)
+        places = {place for place, _ in seen}
+        return Recipe(name, parent, tuple(sorted(places)), tuple(inputs), tuple(local), adds_product)
 
     def _is_at_hand(self, operand: str, line: Line, added: bool) -> bool:
         """Whether a recipe may start from this operand. A product that was added in the kernel that computed it may
@@ -127,31 +149,42 @@ class _Finder:
         place = self.place.get(name)
         return None if place is None else self.lines[place].call
 
-    def _parent(self, name: str) -> str | None:
-        """The value of the same type, at hand in backward, that this one is a sum on top of."""
-        pending = list(self._addends(name))
-        while pending:
-            value = self._unconverted(pending.pop())
-            if value in self.available:
-                if self.types.get(value) == self.types[name]:
-                    return value
-            else:
-                pending.extend(self._addends(value))
-        return None
 
-    def _addends(self, name: str) -> Iterator[str]:
-        place = self.place.get(self._unconverted(name, through_available=True))
-        if place is not None and self.lines[place].operation == ADD:
-            yield from (operand for operand in reversed(self.lines[place].operands) if operand is not None)
+class _Parents:
+    """Finds what each value is a sum on top of. Reads every line once, in order.
 
-    def _unconverted(self, name: str, *, through_available: bool = False) -> str:
-        """What a value was before its conversions; as far as the first that is at hand, unless told."""
-        while through_available or name not in self.available:
-            place = self.place.get(name)
-            if place is None or self.lines[place].operation not in _PASSES_ON:
-                break
-            operand = self.lines[place].operands[0]
-            if operand is None:
-                break
-            name, through_available = operand, False
-        return name
+    Sums share operands as they like, so a walk up from each of them could pass a value on very many ways.
+    """
+
+    def __init__(self, available: Collection[str], types: Mapping[str, TensorType]):
+        self._available, self._types = available, types
+        self._origin: dict[str, str] = {}
+        self._addends: dict[str, dict[TensorType, str]] = {}
+
+    def read(self, line: Line) -> None:
+        """Takes in the next line."""
+        operands = [operand for operand in line.operands if operand is not None]
+        if line.operation == ADD:
+            found: dict[TensorType, str] = {}
+            for operand in operands:
+                for type_, value in self._at_hand(operand):
+                    found.setdefault(type_, value)
+            self._addends.update(dict.fromkeys(line.results, found))
+        elif line.operation in _PASSES_ON and operands and operands[0] == line.operands[0]:
+            self._origin.update(dict.fromkeys(line.results, self._unconverted(operands[0])))
+
+    def parent(self, name: str) -> str | None:
+        """The first value of the same type, at hand in backward, among what this one adds up; None if there is none."""
+        return self._addends.get(self._origin.get(name, name), {}).get(self._types[name])
+
+    def _unconverted(self, name: str) -> str:
+        """What a value was before its conversions, as far as the first that is at hand."""
+        return name if name in self._available else self._origin.get(name, name)
+
+    def _at_hand(self, operand: str) -> Iterator[tuple[TensorType, str]]:
+        """The first value of each type that is at hand: the operand itself, or what it adds up."""
+        value = self._unconverted(operand)
+        if value not in self._available:
+            yield from self._addends.get(value, {}).items()
+        elif value in self._types:
+            yield self._types[value], value

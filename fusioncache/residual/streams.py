@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fusioncache.ir import Op, operands
 from fusioncache.residual.sums import Call, Sum, Sums
+from fusioncache.template.varying import varies
 
 FEWEST_SUMS = 3
 """How many sums must be computed twice for a stream to be one. With fewer there is next to nothing to save."""
@@ -29,12 +30,14 @@ class Stream:
         sums: each behind the one that it starts from. Several may start from one.
         wants: in the order of the trace.
         idle: the positions of the calls that compute some of the sums in vain.
+        varies: whether one of the calls that use a sum may compute other bits where it is given the sum.
     """
 
     head: str
     sums: tuple[Sum, ...]
     wants: tuple[Want, ...]
     idle: tuple[int, ...] = ()
+    varies: bool = False
 
     def __str__(self) -> str:
         positions: dict[str, list[str]] = {sum_.name: [] for sum_ in self.sums}
@@ -81,17 +84,21 @@ def streams_of(calls: Sequence[Call], around: Around = Around()) -> tuple[Stream
     home = {sum_.name: number for number, family in enumerate(families) for sum_ in family}
     wants: list[list[Want]] = [[] for _ in families]
     idle: list[list[int]] = [[] for _ in families]
+    varying: set[int] = set()
     for call in calls if families else ():
         wanted = list(_wanted(call, home))
         for name in wanted:
             wants[home[name]].append(Want(call.position, name))
         results = call.names[call.region.first_result :]
-        for number in {home[name] for name in results if name in home} - {home[name] for name in wanted}:
+        inside = {home[name] for name in results if name in home}
+        for number in inside - {home[name] for name in wanted}:
             idle[number].append(call.position)
+        if inside and varies(call.region, call.arithmetic):
+            varying |= inside
     return tuple(
-        Stream(family[0].terms[0], tuple(family), tuple(wanted), tuple(vain))
-        for family, wanted, vain in zip(families, wants, idle, strict=True)
-        if wanted
+        Stream(family[0].terms[0], tuple(family), tuple(wants[number]), tuple(idle[number]), number in varying)
+        for number, family in enumerate(families)
+        if wants[number]
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fusioncache.ir import Graph, Op, Ref, Region, TensorType, map_arg, operands
+from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, Op, Ref, Region, TensorType, map_arg, operands
 from fusioncache.residual.sizes import size_of
 from fusioncache.template.vocabulary import ADD, CONVERT, IDENTITY
 
@@ -24,11 +24,13 @@ class Call:
         position: where in the trace it is.
         region: what it computes; its outputs are those that it defines.
         names: of each value of the region, by its number.
+        arithmetic: of the compiler that makes a kernel of it.
     """
 
     position: int
     region: Region
     names: tuple[str, ...]
+    arithmetic: Arithmetic = AS_WRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +160,9 @@ class Sums:
         kept = {name: self._kept(name, valid) for name in valid if self._nodes[name].adds}
         sums = set(kept.values())
         dropped: set[str] = set()
+        sources_of: dict[str, str] = {}
         for name, sum_ in kept.items():
-            sources = [self._source(operand, sums) for operand in self._nodes[name].operands]
+            sources = [self._source(operand, sums, sources_of) for operand in self._nodes[name].operands]
             parents = [source for source in sources if source in sums]
             if len(parents) > 1 or not dropped.isdisjoint(parents):
                 dropped.add(sum_)
@@ -211,11 +214,15 @@ class Sums:
                 return name
             name = user
 
-    def _source(self, name: str, sums: Collection[str]) -> str:
-        """The sum or the region input that an operand of an add is, or is converted from."""
-        while name in self._nodes and name not in sums:
+    def _source(self, name: str, sums: Collection[str], known: dict[str, str]) -> str:
+        """The sum or the region input that an operand of an add is, or is converted from. Adds to what is known."""
+        way = []
+        while name in self._nodes and name not in sums and name not in known:
+            way.append(name)
             name = self._nodes[name].operands[0]
-        return name
+        source = known.get(name, name)
+        known.update(dict.fromkeys(way, source))
+        return source
 
 
 def _is_static(type_: object) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from fusioncache.ir import Const, Graph
+from fusioncache.ir import AS_WRITTEN, Arithmetic, Const, Graph
+from fusioncache.template.varying import varies
 from fusioncache.template.vocabulary import EFFECTS, RESIDUAL, adds_up_elements
 
 FOLD_WIDTHS = (32, 16, 8, 4, 2, 1)
@@ -36,7 +37,13 @@ class Plan(Enum):
 Arities = tuple[int, ...]
 
 
-def choose_plan(template: Graph, arities: Arities, wanted: Iterable[Arities], asked: Plan | None = None) -> Plan:
+def choose_plan(
+    template: Graph,
+    arities: Arities,
+    wanted: Iterable[Arities],
+    asked: Plan | None = None,
+    arithmetic: Arithmetic = AS_WRITTEN,
+) -> Plan:
     """The plan for one region.
 
     A model without recompute has one or two short residual adds in a region and asks for the same few arities in every
@@ -48,13 +55,14 @@ def choose_plan(template: Graph, arities: Arities, wanted: Iterable[Arities], as
         arities: the number of terms of each chain of the region.
         wanted: the arities of all regions of the trace that have this template.
         asked: what the user asked for. A fold that would not keep every bit is not taken all the same.
+        arithmetic: of the compiler. Where a value's bits hang on what else is in its kernel, nothing is folded.
     """
     if asked is Plan.INLINE or not arities:
         return Plan.INLINE
     few = len(set(wanted)) <= INLINE_ARITIES
     short = all(arity <= INLINE_TERMS for arity in arities)
     small = few and short and asked is None
-    return Plan.INLINE if small or not folding_is_bitwise(template) else Plan.FOLD
+    return Plan.INLINE if small or not folding_is_bitwise(template) or varies(template, arithmetic) else Plan.FOLD
 
 
 def folding_is_bitwise(template: Graph) -> bool:

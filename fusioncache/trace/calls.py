@@ -9,6 +9,7 @@ from fusioncache.ir import Bypass
 from fusioncache.residual.streams import Around
 from fusioncache.residual.sums import Call
 from fusioncache.template.vocabulary import EFFECTS
+from fusioncache.trace.compilers import Compilers
 from fusioncache.trace.maker import maker_of
 from fusioncache.trace.region import region_of
 
@@ -38,7 +39,7 @@ def _leaf(symbol: Any) -> Any:
     return leaf if leaf.sym.id in (PrimIDs.ADD, PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.SHALLOW_COPY) else symbol
 
 
-def read(trace: Any) -> tuple[list[Call], Around]:
+def read(trace: Any, compilers: Compilers) -> tuple[list[Call], Around]:
     """The fused calls that are understood, and what is around them."""
     from thunder.core.prims import PrimIDs
 
@@ -48,7 +49,7 @@ def read(trace: Any) -> tuple[list[Call], Around]:
     written: set[str] = set()
     there: dict[str, int] = {}
     for position, symbol in enumerate(trace.bound_symbols):
-        call = _call(position, symbol) if symbol.sym.is_fusion else None
+        call = _call(position, symbol, compilers) if symbol.sym.is_fusion else None
         results = [proxy.name for proxy in symbol.flat_proxy_outs]
         if not str(symbol.sym.id).startswith("PrimIDs.UNPACK"):
             there.update(dict.fromkeys(results, position + 1))
@@ -62,7 +63,7 @@ def read(trace: Any) -> tuple[list[Call], Around]:
     return calls, Around(defined, written, waiting)
 
 
-def _call(position: int, fusion: Any) -> Call | None:
+def _call(position: int, fusion: Any, compilers: Compilers) -> Call | None:
     leaves = tuple(map(_leaf, fusion.subsymbols))
     try:
         maker_of(fusion)
@@ -75,7 +76,7 @@ def _call(position: int, fusion: Any) -> Call | None:
     for symbol in leaves:
         results = symbol.output if isinstance(symbol.output, (tuple, list)) else (symbol.output,)
         names += ["" if proxy is None else proxy.name for proxy in results]
-    return Call(position, region, tuple(names))
+    return Call(position, region, tuple(names), compilers.arithmetic(fusion))
 
 
 def _written(symbol: Any) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -35,8 +35,8 @@ def fused_again(
     return model.sym.executor.fuse(group, counter)
 
 
-def named_after(model: Any, trace: Any) -> Iterator[int]:
-    """Counters that end no fused call's name in this trace."""
-    names = [symbol.sym.name for symbol in (model, *trace.bound_symbols) if symbol.sym.is_fusion]
+def named_after(models: Iterable[Any], trace: Any) -> Iterator[int]:
+    """Counters that end neither the name of one of these fused calls nor of one in this trace."""
+    names = [symbol.sym.name for symbol in (*models, *trace.bound_symbols) if symbol.sym.is_fusion]
     endings = [name[len(name.rstrip("0123456789")) :] for name in names]
-    return count(1 + max(int(ending or 0) for ending in endings))
+    return count(1 + max((int(ending or 0) for ending in endings), default=0))

@@ -10,9 +10,11 @@ from typing import Any
 
 from fusioncache.backends.symbols import symbol_name
 from fusioncache.ir import TensorType
+from fusioncache.residual.alone import Forward
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.residual.rebuild import Line, Recipe, Saved, recipes_of
 from fusioncache.residual.segments import Rebuilding, rebuildings
+from fusioncache.trace.compilers import Compilers
 from fusioncache.trace.fuse import fused_again, named_after
 from fusioncache.trace.rewrite import renewed
 
@@ -26,11 +28,12 @@ class Recompute:
 
     Attributes:
         saved: the names of what was saved, in order.
-        left: the proxies that still are, in order, and the added ones behind these.
+        left: the proxies that still are, in order.
         rebuildings: what is rebuilt, stream by stream.
         operations: the bound symbols of each recipe, by the sum's name.
         proxies: of each sum and of each input of a recipe, by name.
-        model: a fused call of the forward trace, whose executor makes the calls that rebuild.
+        models: a fused call of the forward trace that computes the sum, by the sum's name: its executor makes the call
+            that rebuilds it.
     """
 
     saved: tuple[str, ...]
@@ -38,7 +41,7 @@ class Recompute:
     rebuildings: tuple[Rebuilding, ...]
     operations: Mapping[str, tuple[Any, ...]]
     proxies: Mapping[str, Any]
-    model: Any
+    models: Mapping[str, Any]
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -46,16 +49,22 @@ class Recompute:
         return tuple(rebuilding.choice for rebuilding in self.rebuildings)
 
 
-def without_sums(trace: Any, wanted: ResidualPlan | None, budget: int | None) -> tuple[Any, Recompute | None]:
+def without_sums(
+    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = Compilers()
+) -> tuple[Any, Recompute | None]:
     """A forward trace that does not save what its backward trace can rebuild, and what that must do then.
+
+    Bitwise the same, and nothing is read in backward that was not saved for it before: of what the user may write into
+    meanwhile autograd notices as much as it did.
 
     Args:
         trace: after fusion.
         wanted: the plan that the user asked for; None for the cheapest.
         budget: how many bytes of a stream's sums may be kept alive.
+        compilers: of its fused calls.
     """
     start = time.perf_counter()
-    reader = _Forward(trace)
+    reader = _Reader(trace, compilers)
     recompute = reader.recompute(wanted, budget)
     if recompute is None:
         return trace, None
@@ -65,11 +74,12 @@ def without_sums(trace: Any, wanted: ResidualPlan | None, budget: int | None) ->
     return renewed(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
 
 
-class _Forward:
+class _Reader:
     """A forward trace as names and types."""
 
-    def __init__(self, trace: Any):
+    def __init__(self, trace: Any, compilers: Compilers):
         self.trace = trace
+        self.compilers = compilers
         self.proxies: dict[str, Any] = {}
         self.types: dict[str, TensorType] = {}
         self.bound: list[Any] = []
@@ -79,22 +89,36 @@ class _Forward:
         saved = self._saved()
         if saved is None:
             return None
-        written = self._written()
-        recipes = [
-            recipe
-            for recipe in recipes_of(self.lines, self.types, saved)
-            if written.isdisjoint((recipe.sum, *recipe.inputs))
-        ]
+        recipes = list(self._sound(recipes_of(self.lines, self.types, saved), saved))
         found = rebuildings(recipes, self.lines, self.types, wanted, budget)
         recipes = [recipe for rebuilding in found for recipe in rebuilding.recipes]
         if not found:
             return None
         dropped = {recipe.sum for recipe in recipes}
-        added = {name for recipe in recipes for name in recipe.inputs} - dropped - set(saved.names)
-        left = [self.proxies[name] for name in [*saved.names, *sorted(added)] if name not in dropped]
+        left = [self.proxies[name] for name in saved.names if name not in dropped]
         operations = {recipe.sum: tuple(self.bound[place] for place in recipe.lines) for recipe in recipes}
-        model = next(symbol for symbol in self.trace.bound_symbols if symbol.sym.is_fusion)
-        return Recompute(tuple(saved.names), tuple(left), found, operations, self.proxies, model)
+        models = {recipe.sum: self._fusion(self.lines[recipe.lines[-1]].call) for recipe in recipes}
+        return Recompute(tuple(saved.names), tuple(left), found, operations, self.proxies, models)
+
+    def _sound(self, recipes: Sequence[Recipe], saved: Saved) -> Iterator[Recipe]:
+        """The recipes that may be used."""
+        forward = Forward(
+            self.lines,
+            self.types,
+            set(saved.names),
+            self._written() if recipes else set(),
+            lambda call: self._fusion(call).sym.executor,
+            lambda call: self.compilers.arithmetic(self._fusion(call)),
+        )
+        for recipe in recipes:
+            problem = forward.problem(recipe)
+            if problem is None:
+                yield recipe
+            else:
+                self.compilers.left(problem)
+
+    def _fusion(self, call: int) -> Any:
+        return self.trace.bound_symbols[call]
 
     def _lines(self) -> Iterator[Line]:
         for call, symbol in enumerate(self.trace.bound_symbols):
@@ -124,11 +148,9 @@ class _Forward:
         values, (tensors, _) = self.trace.bound_symbols[-1].args
         for proxy in tensors:
             self.proxies.setdefault(proxy.name, proxy)
-        inputs = [proxy for proxy in values["flat_args"] if isinstance(proxy, Proxy)]
-        free = {proxy.name for proxy in inputs if getattr(proxy, "requires_grad", False)}
+        inputs = {proxy.name for proxy in values["flat_args"] if isinstance(proxy, Proxy)}
         outputs = {proxy.name for proxy in tree_flatten(values["output"])[0] if isinstance(proxy, Proxy)}
-        kept = {proxy.name for proxy in inputs}
-        return Saved(tuple(proxy.name for proxy in tensors), free, outputs | kept)
+        return Saved(tuple(proxy.name for proxy in tensors), inputs, outputs)
 
     def _written(self) -> set[str]:
         """What is written in place somewhere: its memory does not hold for good what its name says."""
@@ -183,7 +205,7 @@ class _Rebuilder:
         self.recipes = {recipe.sum: recipe for found in recompute.rebuildings for recipe in found.recipes}
         self.retained = {recipe.sum for found in recompute.rebuildings if found.retained for recipe in found.recipes}
         self.rebuilt: set[str] = set()
-        self.name = named_after(recompute.model, trace)
+        self.name = named_after(recompute.models.values(), trace)
 
     def inserted(self, symbols: Sequence[Any]) -> Iterator[Any]:
         from thunder.core.prims import PrimIDs
@@ -232,4 +254,4 @@ class _Rebuilder:
 
         operations = [symbol.from_bsym_swap_proxies(renamed) for symbol in self.recompute.operations[recipe.sum]]
         inputs = [new(name) for name in recipe.inputs]
-        return fused_again(self.recompute.model, next(self.name), inputs, [new(recipe.sum)], operations)
+        return fused_again(self.recompute.models[recipe.sum], next(self.name), inputs, [new(recipe.sum)], operations)

@@ -8,26 +8,32 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusioncache.residual.alone import VARIES
 from fusioncache.residual.costs import costs_of
 from fusioncache.residual.plans import Choice, ResidualPlan, choose
 from fusioncache.residual.schedule import Schedule, Step, schedules_of
 from fusioncache.residual.streams import Stream, streams_of
 from fusioncache.residual.sums import Call
 from fusioncache.trace.calls import adds_twice, read
+from fusioncache.trace.compilers import Compilers
 from fusioncache.trace.fuse import fused_again, named_after
 from fusioncache.trace.region import outputs_of
 from fusioncache.trace.rewrite import renewed
 
 
-def replanned(trace: Any, wanted: ResidualPlan | None, budget: int | None) -> tuple[Any, tuple[Choice, ...]]:
+def replanned(
+    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = Compilers()
+) -> tuple[Any, tuple[Choice, ...]]:
     """A trace whose residual streams are summed as it is cheapest.
 
-    Bitwise the same: a sum that is passed on is kept in a dtype in which the regions computed it.
+    Bitwise the same: a sum that is passed on is kept in a dtype in which the regions computed it. A stream is left alone
+    if a region that uses it might compute other bits because of what is in its kernel.
 
     Args:
         trace: a forward or a backward trace, after fusion, with its ``del`` statements.
         wanted: the plan for every stream that has it; None for the one that costs decide for.
         budget: how many bytes of one stream's sums may be kept alive.
+        compilers: of the trace's fused calls.
 
     Returns:
         The new trace, or the very same one if no region changes; and what was chosen for each stream.
@@ -35,8 +41,11 @@ def replanned(trace: Any, wanted: ResidualPlan | None, budget: int | None) -> tu
     start = time.perf_counter()
     if not adds_twice(trace):
         return trace, ()
-    calls, around = read(trace)
-    streams = streams_of(calls, around)
+    calls, around = read(trace, compilers)
+    found = streams_of(calls, around)
+    streams = tuple(stream for stream in found if not stream.varies)
+    for _ in range(len(found) - len(streams)):
+        compilers.left(VARIES)
     choices = tuple(_choice(stream, wanted, budget) for stream in streams)
     changed = [
         (stream, schedules_of(stream)[choice.plan])
@@ -84,7 +93,7 @@ class _Rewriter:
     def __init__(self, trace: Any, calls: Sequence[Call], streams: Iterable[Stream]):
         self.old = trace.bound_symbols
         self.terms = {sum_.name: sum_.terms for stream in streams for sum_ in stream.sums}
-        self.numbers = named_after(self.old[calls[0].position], trace)
+        self.numbers = named_after((), trace)
         self.calls = {call.position for call in calls}
         self.makers: dict[str, Any] = {}
         self.fusions: dict[str, Any] = {}  # in which the values are computed

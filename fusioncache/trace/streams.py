@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.residual.plans import Choice, ResidualPlan
+from fusioncache.trace.compilers import Compilers
 from fusioncache.trace.recompute import Recompute, with_sums, without_sums
 from fusioncache.trace.residual import replanned
 
@@ -71,23 +72,23 @@ class Streams:
         self._waiting.recompute = None
         return with_sums(trace, recompute)
 
-    def replanned(self, trace: Any, failed: Callable[[str, Exception], None]) -> Any:
+    def replanned(self, trace: Any, compilers: Compilers, failed: Callable[[str, Exception], None]) -> Any:
         """The trace with its sums brought about as the options say. ``failed`` is told why one stays as it is."""
         try:
-            trace = self._without_sums(trace)
-            trace, choices = replanned(trace, self._options.plan, self._options.budget)
+            trace = self._without_sums(trace, compilers)
+            trace, choices = replanned(trace, self._options.plan, self._options.budget, compilers)
         except Exception as error:
             failed("a residual stream", error)
         else:
             self.choices.extend(choices)
         return trace
 
-    def _without_sums(self, trace: Any) -> Any:
+    def _without_sums(self, trace: Any, compilers: Compilers) -> Any:
         from thunder.core.trace import TraceTag
 
         if not self._options.recompute or TraceTag.BACKWARD in trace.tags:
             return trace
-        trace, self._waiting.recompute = without_sums(trace, self._options.plan, self._options.budget)
+        trace, self._waiting.recompute = without_sums(trace, self._options.plan, self._options.budget, compilers)
         if self._waiting.recompute:
             self.choices.extend(self._waiting.recompute.choices)
         return trace

@@ -20,11 +20,12 @@ from fusioncache.cache.default import default_cache
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.program import Builder
 from fusioncache.cache.stats import Stats
-from fusioncache.ir import Binding, Bypass, Graph, Original, Region
+from fusioncache.ir import Arithmetic, Binding, Bypass, Graph, Original, Region
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.original import original_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
+from fusioncache.trace.compilers import Compilers
 from fusioncache.trace.maker import Maker, maker_of
 from fusioncache.trace.misses import Misses, explain_asked
 from fusioncache.trace.region import outputs_of, region_of
@@ -161,7 +162,7 @@ class FusionCache(Transform):
 
     def _replanned(self, trace: Any, watched: WatchedTrace, start: float) -> Any:
         before = len(self._streams.choices)
-        trace = self._streams.replanned(trace, self._failed)
+        trace = self._streams.replanned(trace, Compilers(self._arithmetic, self._left), self._failed)
         watched.chose(self._streams.choices[before:])
         self._ledger.planned(time.perf_counter() - start)
         return trace
@@ -176,7 +177,8 @@ class FusionCache(Transform):
         replacements = {}
         for item in found:
             arities, call = item.binding.arities, item.call
-            plan = choose_plan(call.template.graph, arities, wanted[call.template.name], self._plan)
+            asked, arithmetic = wanted[call.template.name], self._arithmetic(item.fusion)
+            plan = choose_plan(call.template.graph, arities, asked, self._plan, arithmetic)
             fallback, original = _fallback(item), original_of(item.region, item.binding)
             call.allow(arities, plan, fallback, original)
             watched.planned(item.position, plan)
@@ -184,6 +186,19 @@ class FusionCache(Transform):
         trace = rewritten(trace, replacements, start) if replacements else trace
         watched.rewritten()
         return trace
+
+    def _arithmetic(self, fusion: Any) -> Arithmetic:
+        """Of the compiler of a fused call. Of one that stays as Thunder made it nothing is known."""
+        try:
+            maker = maker_of(fusion)
+        except Bypass:
+            return Arithmetic(rounds=False, contracts_alike=False)
+        return self._chosen(maker, fusion).backend.arithmetic(_device(fusion))
+
+    def _left(self, reason: str) -> None:
+        """A residual stream, or a sum of one, stays as it is."""
+        self._ledger.bypass(reason, region=False)
+        logger.info("left alone: %s", reason)
 
     def _callee(self, item: _Found, fallback: Fallback, original: Original) -> Callee:
         if self._verifier is None:
