@@ -67,6 +67,17 @@ def sum_of_two() -> Graph:
     return s.graph(s.op("tanh", s.op("add", x, y)))
 
 
+def products() -> Graph:
+    """Matrix products of two and three dimensions, with and without something added, which are left to torch."""
+    s = Sketch()
+    x, w, b = s.input(tensor("float32", 4, 6)), s.input(tensor("float32", 5, 6)), s.input(tensor("float32", 5))
+    p, q = s.input(tensor("float32", 3, 4, 6)), s.input(tensor("float32", 3, 6, 5))
+    turned = s.op("transpose", w, (1, 0), type_=tensor("float32", 6, 5))
+    plain = s.op("matmul", s.op("tanh", x), turned, type_=tensor("float32", 4, 5))
+    added = s.op("linear", x, w, b, type_=tensor("float32", 4, 5))
+    return s.graph(plain, s.op("tanh", added), s.op("matmul", p, q, type_=tensor("float32", 3, 4, 5)))
+
+
 def only_views() -> Graph:
     s = Sketch()
     x = s.input(tensor("float32", 4, 6))
@@ -90,6 +101,11 @@ def some() -> list[torch.Tensor]:
     return [torch.randint(-9, 9, (5, 3)), torch.randn(5, 3), torch.randn(())]
 
 
+def factors() -> list[torch.Tensor]:
+    torch.manual_seed(4)
+    return [torch.randn(shape) for shape in ((4, 6), (5, 6), (5,), (3, 4, 6), (3, 6, 5))]
+
+
 def two() -> list[torch.Tensor]:
     torch.manual_seed(3)
     return [torch.randn(4, 6), torch.randn(4, 6)]
@@ -100,6 +116,7 @@ CASES: dict[str, Callable[[], tuple[Graph, list[torch.Tensor]]]] = {
     "bfloat16": lambda: (attention_like("bfloat16"), strided(torch.bfloat16)),
     "small": lambda: (small(), some()),
     "two": lambda: (sum_of_two(), two()),
+    "products": lambda: (products(), factors()),
     "views": lambda: (only_views(), two()[:1]),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -64,6 +65,18 @@ def test_neither_autograd_nor_autocast_nor_inference_mode_changes_a_call():
     assert digest([result]) == expected
     with torch.inference_mode():
         assert digest(made("two").run(args)) == expected
+
+
+def test_products_are_taken_outside_autograd_and_autocast_and_leave_both_as_they_were():
+    _, args = CASES["products"]()
+    assert {"mm", "addmm", "bmm"} <= set(
+        re.findall(r"extern_kernels\.(\w+)", artifacts_of(made("products"))["wrapper.py"].decode())
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        results = made("products").run([torch.nn.Parameter(arg) for arg in args])
+        assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
+    assert not any(result.requires_grad for result in results)
+    assert digest(results) == digest(made("products").run(args))
 
 
 LOADER = """

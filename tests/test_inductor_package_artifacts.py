@@ -71,7 +71,8 @@ def test_a_hostile_signature_is_refused(name):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"format": 2},
+        {"format": 1},
+        {"format": 3},
         {"format": None},
         {"surplus": 1},
         {"inputs": 3},

@@ -17,12 +17,13 @@ from sketch import Sketch
 from test_properties import graphs
 
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.kept import REFUSED, REGION, REQUEST, Kept
+from fusioncache.cache.kept import REGION, REQUEST, Kept
 from fusioncache.cache.program import Program
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, NumberType, Original, Ref, TensorType
 from fusioncache.ir.codec import decoded, encoded
 from fusioncache.store import Store
+from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.original import original_of
 
@@ -122,6 +123,19 @@ def test_each_ingredient_of_the_environment_makes_a_miss(tmp_path, changed):
     assert (other.told, same.told) == ([False], [True])
 
 
+def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path):
+    class Changing(KeepingEager):
+        def environment(self):
+            return {**super().environment(), "settings": f"compiled {len(self.compiled)}"}
+
+    first, second = Process(tmp_path, Changing()), Process(tmp_path, Changing())
+    for process in (first, second):
+        assert torch.equal(process.run(region(), X, Y)[1], Y - X)
+        assert process.told == [False]
+        assert process.ledger.stats().unkept == {"not kept: settings changed while it was compiled": 1}
+    assert not second.cache.store.entries()
+
+
 def test_the_key_names_what_differs(tmp_path):
     place = ((X.shape, X.stride()), (Y.shape, Y.stride()))
     graph = canonicalize(region()).graph
@@ -183,7 +197,10 @@ def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
     for process in (first, second):
         process.run(region(), X, Y)
         assert process.told == [False]
-    assert first.ledger.stats().unkept == {"not kept: a number among its inputs": 1}
+        assert process.ledger.stats().unkept == {"not kept: a number among its inputs": 1}
+    assert [entry.reason for entry in second.cache.store.entries()] == ["a number among its inputs"]
+    (second.cache.store.directory / "index.sqlite").write_bytes(b"no index" * 100)
+    assert [entry.reason for entry in second.cache.store.entries()] == ["a number among its inputs"]
     assert {entry.artifacts for entry in second.cache.store.entries()} == {3}
     key = second.program(region())[0]._builder.key(*_graph_and_place(second))
     assert set(second.cache.store.load(key, "eager")) == {REFUSED, REGION, REQUEST}

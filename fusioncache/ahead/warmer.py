@@ -10,10 +10,12 @@ from typing import Literal
 from fusioncache.ahead.known import Known, Refused, known
 from fusioncache.backends.arguments import arguments, device_types, release, types_of_devices
 from fusioncache.backends.base import make_backend
-from fusioncache.cache.kept import REFUSED, Kept
+from fusioncache.cache.kept import Kept, not_kept
 from fusioncache.cache.ranks import Ranks
+from fusioncache.ir import Bypass
 from fusioncache.ir.request import Request
 from fusioncache.store import Store
+from fusioncache.store.entry import REFUSED
 
 logger = logging.getLogger("fusioncache")
 
@@ -107,7 +109,10 @@ class Warmer:
             if backend.keeper is None:
                 raise Refused(f"backend {asked.backend} keeps nothing")
             unkept: list[str] = []
-            environment = backend.environment()
+            try:
+                environment = backend.environment()
+            except Bypass as bypass:
+                raise Refused(bypass.reason) from bypass
             kept = Kept(
                 self._store, Ranks(), asked.backend, backend, backend.keeper, environment, unkept.append, asked.options
             )
@@ -118,4 +123,4 @@ class Warmer:
 def _as_found(artifacts: Mapping[str, bytes]) -> Outcome:
     """What an entry for this very environment says."""
     reason = artifacts.get(REFUSED)
-    return Outcome("ready") if reason is None else Outcome("refused", f"not kept: {reason.decode(errors='replace')}")
+    return Outcome("ready") if reason is None else Outcome("refused", not_kept(reason.decode(errors="replace")))

@@ -18,7 +18,13 @@ class Backend(Protocol):
     name: str
 
     def environment(self) -> Mapping[str, str]:
-        """The ingredients of a key that come from the backend: versions, options, architecture."""
+        """The ingredients of a key that come from the backend: versions, options, architecture, settings.
+
+        They are those of this moment: settings of torch may change from one compilation to the next.
+
+        Raises:
+            Bypass: if nothing that is compiled now may be shared. The reason says what cannot be compared.
+        """
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """What a compilation depends on, of the arguments' memory layout."""

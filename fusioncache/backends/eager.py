@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fusioncache.backends.settings import SETTINGS, torch_settings
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 
@@ -18,7 +19,7 @@ class Eager:
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
-        return {"backend": "eager", "versions": versions_text()}
+        return {"backend": "eager", "versions": versions_text(), SETTINGS: "\n".join(torch_settings())}
 
     def layout(self, args: Sequence[Any]) -> None:
         """Any layout will do."""

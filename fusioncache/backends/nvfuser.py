@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -12,12 +11,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.one_launch import one_launch
+from fusioncache.backends.settings import SETTINGS, torch_settings, variables
 from fusioncache.backends.stored_kernels.compiler import Compiled
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, NumberType, TensorType
 
 if TYPE_CHECKING:
     from fusioncache.backends.stored_kernels.keeper import NvFuserKeeper
+
+_VARIABLES = ("NVFUSER_", "PYTORCH_NVFUSER_")
+"""What the names of nvFuser's variables begin with."""
+_ELSEWHERE = ("NVFUSER_MASTER_", "NVFUSER_DUMP", "PYTORCH_NVFUSER_DUMP")
+"""Those of them that say what is printed, and where other processes are."""
 
 SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
 
@@ -60,12 +65,12 @@ class NvFuser:
 
         # ``fold`` is none of the options: what nvFuser compiles is the same with each, and so is every bit of a sum.
         options = [f"enable {' '.join(sorted(self._enable))}", f"disable {' '.join(sorted(self._disable))}"]
-        options += [f"{name} {os.environ.get(name, '')}" for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE")]
         return {
             "backend": "nvfuser",
             "versions": versions_text(f"nvfuser {nvfuser_direct.version()}"),
             "options": "\n".join(options),
             "architecture": _architecture(),
+            SETTINGS: "\n".join([*torch_settings(), *variables(_VARIABLES, (), _ELSEWHERE)]),
         }
 
     def layout(self, args: Sequence[Any]) -> Hashable:

@@ -11,7 +11,7 @@ from typing import Any
 from fusioncache.cache.entry import make_entry
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.program import Adder, Program, Run, Sum
-from fusioncache.ir import Graph, Original, Template
+from fusioncache.ir import Bypass, Graph, Original, Template
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.plan import Arities, Plan
 from fusioncache.template.vocabulary import RESIDUAL
@@ -115,6 +115,8 @@ class TemplateCall:
             return self._inlined(args, arities) if self._plans[arities] is Plan.INLINE else self._folded(args, arities)
         except torch.OutOfMemoryError:
             raise
+        except Bypass as bypass:
+            return self._leave(arities, bypass.reason)
         except Exception as error:
             return self._fall_back(arities, error)
 
@@ -205,6 +207,13 @@ class TemplateCall:
         self._learned(arities, reason=reason)
         if self._ledger.bypass(reason, self.template):
             warn(f"{name} could not be compiled and runs as Thunder made it: {error}")
+        return self._fallbacks[arities]
+
+    def _leave(self, arities: Arities, reason: str) -> Run:
+        """The region as Thunder made it, where what would be compiled now may not be shared."""
+        logger.info("%s bypassed: %s", self.template.name, reason)
+        self._learned(arities, reason=reason)
+        self._ledger.bypass(reason, self.template)
         return self._fallbacks[arities]
 
     def _learned(self, arities: Arities, **fields: str) -> None:

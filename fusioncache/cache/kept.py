@@ -13,6 +13,7 @@ from fusioncache.ir import Graph, Key, Original, request
 from fusioncache.ir.codec import decoded, encoded
 from fusioncache.ir.request import Option, Place, Request
 from fusioncache.store import Store
+from fusioncache.store.entry import REFUSED
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
 
@@ -22,8 +23,6 @@ REGION = "region"
 """The artifact that says what was compiled, and how it lies in the graph."""
 REQUEST = "request"
 """The artifact that says what was asked for, so that it can be asked again. It is the same whatever the versions."""
-REFUSED = "refused"
-"""The artifact in place of a backend's own where that has nothing that it could load again, and why."""
 
 LAYOUT = "layout"
 """The ingredient of a key that says where the arguments lay."""
@@ -73,7 +72,7 @@ class Kept:
         backend: the backend's name.
         compiler: the backend, for what cannot be kept.
         keeper: compiles, and loads what it compiled.
-        environment: of the backend. The keeper's own ingredients, as they are at each build, are added to it.
+        environment: of the backend, when the build was asked for. The keeper's own ingredients are added to it.
         refused: is told why a function could not be kept.
         options: that the backend was made with, as far as another process needs them to make it again.
     """
@@ -128,12 +127,19 @@ class Kept:
             start = time.perf_counter()
             built, own = self._compiled(original, args)
             seconds = time.perf_counter() - start
-            if own is None:
+            if own is None or not self._is_still_for(key, asked):
                 return built, None
             artifacts = {**own, REGION: encoded(original), REQUEST: request.encoded(asked)}
             name = template_name(asked.graph, key)
             self._store.save(key, self._backend, artifacts, name=name, seconds=seconds)
             return built, artifacts
+
+    def _is_still_for(self, key: Key, asked: Request) -> bool:
+        """Whether what was compiled just now is for this key: settings of a process may change while it compiles."""
+        if self._compiler.environment() == self._environment and self.key(asked.graph, asked.place) == key:
+            return True
+        self._refused("not kept: settings changed while it was compiled")
+        return False
 
     def _from(
         self, artifacts: Mapping[str, bytes] | None, key: Key, original: Original, args: Sequence[Any]
@@ -142,6 +148,7 @@ class Kept:
         if artifacts is None:
             return None
         if REFUSED in artifacts:
+            self._refused(not_kept(artifacts[REFUSED].decode(errors="replace")))
             return Built(self._compiler.compile(original.region, _arguments(original, args)), original, loaded=False)
         try:
             stored = decoded(artifacts[REGION])
@@ -161,8 +168,13 @@ class Kept:
             return built, made.artifacts
         reason = made.reason or "for no given reason"
         logger.info("not kept: %s", reason)
-        self._refused(f"not kept: {reason}")
+        self._refused(not_kept(reason))
         return built, {REFUSED: reason.encode()} if made.lasting else None
+
+
+def not_kept(reason: str) -> str:
+    """How it is counted that a function is not kept, at each start that compiles it again."""
+    return f"not kept: {reason}"
 
 
 def layout_text(place: Place) -> str:

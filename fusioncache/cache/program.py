@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
@@ -40,6 +40,9 @@ to compile; None if folds are to add them. May raise whatever the backend raises
 
 class Compiler(Protocol):
     """What a program asks of a backend."""
+
+    def environment(self) -> Mapping[str, str]:
+        """What is compiled at this moment depends on besides the graph, by ingredient name."""
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """What a compilation depends on, of the arguments' memory layout."""

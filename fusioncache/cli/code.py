@@ -14,7 +14,7 @@ from fusioncache.cli.highlight import highlighted
 from fusioncache.cli.parts import Part
 from fusioncache.cli.programs import entries_of, stored
 from fusioncache.cli.source import graph_of
-from fusioncache.cli.storage import REFUSED, existing, store_errors
+from fusioncache.cli.storage import existing, store_errors
 from fusioncache.ir import Graph
 from fusioncache.words import bytes_text, count_text, one_line
 
@@ -79,6 +79,8 @@ def _programs(directory: Directory, graph: Graph, template: TemplateStats) -> li
 
 def _program(disk: Disk, entry: Entry) -> dict[str, Any]:
     """What the store has of a program: its artifacts, and those as text that are text."""
+    from fusioncache.store.entry import REFUSED
+
     texts, damaged = _texts(disk, entry)
     return {
         "id": entry.id,
@@ -95,6 +97,7 @@ def _program(disk: Disk, entry: Entry) -> dict[str, Any]:
 
 def _texts(disk: Disk, entry: Entry) -> tuple[dict[str, str], list[str]]:
     """The artifacts of a program that are text, and the names of those that cannot be read."""
+    from fusioncache.store.entry import REFUSED
     from fusioncache.store.errors import Refusal
 
     texts, damaged = {}, []

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from fusioncache.store.directory import Directory
 
 
-REFUSED = "refused"
-"""What stands in place of artifacts that a backend could not keep: see ``cache/kept.py``, which imports more."""
-
-
 @contextmanager
 def store_errors() -> Iterator[None]:
     """What goes wrong in a store ends the command with 1 and the message."""
@@ -77,6 +73,8 @@ def listed(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mapping[s
 
 def refusals(store: Store) -> Mapping[str, str]:
     """Why a program was not kept, by digest and backend, for each that the store has only a note of."""
+    from fusioncache.store.entry import REFUSED
+
     return {id_: content.decode(errors="replace") for id_, content in store.contents(REFUSED).items()}
 
 

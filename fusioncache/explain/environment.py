@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from fusioncache.explain.change import NONE, Change
@@ -11,7 +12,10 @@ _LONGEST = 60
 _BEFORE = 20
 """Characters of a long value that are shown before it differs."""
 
-_LISTS = {"versions": "the {} version", "options": "the option {}"}
+_VALUE = re.compile(r"(.*) \(default (.*?)\)", re.DOTALL)
+"""A setting that is not as it was, with what it was."""
+
+_LISTS = {"versions": "the {} version", "options": "the option {}", "settings": "the setting {}"}
 """Ingredients of a name and a value a line, and how to say which."""
 
 
@@ -36,8 +40,14 @@ def _of(name: str, a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
         x, y = _by_name(a[name]), _by_name(b[name])
         places = [item for item in dict.fromkeys([*x, *y]) if x.get(item) != y.get(item)]
         if places:
-            return [_change(name, _LISTS[name].format(item), x.get(item), y.get(item)) for item in places]
+            return [_change(name, _LISTS[name].format(item), *_named(x.get(item), y.get(item))) for item in places]
     return [_change(name, f"the {name}", a.get(name), b.get(name))]
+
+
+def _named(a: str | None, b: str | None) -> tuple[str | None, str | None]:
+    """Two values of one setting. One that is not in the list has the default, and that stands beside the other one."""
+    x, y = (_VALUE.fullmatch(text or "") for text in (a, b))
+    return (x[1] if x else y[2] if y and a is None else a), (y[1] if y else x[2] if x and b is None else b)
 
 
 def _layouts(a: str | None, b: str | None) -> list[Change]:

@@ -16,6 +16,9 @@ FORMAT = 1
 LARGEST = 1 << 26
 """No entry is longer; most of it is the text of the key."""
 
+REFUSED = "refused"
+"""The artifact in place of a backend's own where that has nothing that it could load again, and why."""
+
 OTHER_FORMAT = "an entry of another format"
 
 DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -28,3 +28,7 @@ class Compilers:
 
     arithmetic: Callable[[Any], Arithmetic] = _as_written
     left: Callable[[str], None] = _ignore
+
+
+UNKNOWN = Compilers()
+"""Compilers that compute what is written, and nobody who is told what is left."""

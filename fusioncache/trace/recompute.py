@@ -14,7 +14,7 @@ from fusioncache.residual.alone import Forward
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.residual.rebuild import Line, Recipe, Saved, recipes_of
 from fusioncache.residual.segments import Rebuilding, rebuildings
-from fusioncache.trace.compilers import Compilers
+from fusioncache.trace.compilers import UNKNOWN, Compilers
 from fusioncache.trace.fuse import fused_again, named_after
 from fusioncache.trace.rewrite import renewed
 
@@ -50,7 +50,7 @@ class Recompute:
 
 
 def without_sums(
-    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = Compilers()
+    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
 ) -> tuple[Any, Recompute | None]:
     """A forward trace that does not save what its backward trace can rebuild, and what that must do then.
 

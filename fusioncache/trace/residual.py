@@ -15,19 +15,19 @@ from fusioncache.residual.schedule import Schedule, Step, schedules_of
 from fusioncache.residual.streams import Stream, streams_of
 from fusioncache.residual.sums import Call
 from fusioncache.trace.calls import adds_twice, read
-from fusioncache.trace.compilers import Compilers
+from fusioncache.trace.compilers import UNKNOWN, Compilers
 from fusioncache.trace.fuse import fused_again, named_after
 from fusioncache.trace.region import outputs_of
 from fusioncache.trace.rewrite import renewed
 
 
 def replanned(
-    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = Compilers()
+    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
 ) -> tuple[Any, tuple[Choice, ...]]:
     """A trace whose residual streams are summed as it is cheapest.
 
-    Bitwise the same: a sum that is passed on is kept in a dtype in which the regions computed it. A stream is left alone
-    if a region that uses it might compute other bits because of what is in its kernel.
+    Bitwise the same: a sum that is passed on is kept in a dtype in which the regions computed it. A stream is left
+    alone if a region that uses it might compute other bits because of what is in its kernel.
 
     Args:
         trace: a forward or a backward trace, after fusion, with its ``del`` statements.

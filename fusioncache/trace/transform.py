@@ -7,24 +7,23 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from thunder.core.transform_common import Transform
 
-from fusioncache.backends.base import Backend, best_backend, make_backend
+from fusioncache.backends.base import best_backend, make_backend
 from fusioncache.backends.one_launch import one_launch
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
 from fusioncache.cache.ledger import Ledger
-from fusioncache.cache.program import Builder
 from fusioncache.cache.stats import Stats
 from fusioncache.ir import Arithmetic, Binding, Bypass, Graph, Original, Region
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.original import original_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
+from fusioncache.trace.chosen import Chosen
 from fusioncache.trace.compilers import Compilers
 from fusioncache.trace.maker import Maker, maker_of
 from fusioncache.trace.misses import Misses, explain_asked
@@ -53,20 +52,16 @@ class _Found:
     maker: Maker
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """A backend with what it depends on, and what builds its programs with the store."""
-
-    backend: Backend
-    environment: Mapping[str, str]
-    builder: Builder | None
-
-
 class FusionCache(Transform):
     """Compiles each fusion region's template once.
 
     Register it with ``thunder.jit(model, transforms=[fusioncache.FusionCache()])``. What it cannot share it leaves as
     Thunder made it, and counts why.
+
+    A region is compiled at the first call with arguments that lie in this way, under the settings that torch and
+    TorchInductor have then, and what is compiled is shared under equal settings only. Later calls use it whatever the
+    settings are, until Thunder traces again. Where a setting cannot be compared, such as a custom pass of
+    TorchInductor's without a ``uuid``, regions stay as Thunder made them.
 
     Args:
         cache: where templates are kept; by default one cache that the whole process shares.
@@ -82,8 +77,8 @@ class FusionCache(Transform):
             launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
         fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
             does not. Traces stay the same. It changes functions of Thunder in the whole process, from now on, as
-            ``fusioncache.tracing.install()`` does when it is called by itself; ``fusioncache.tracing.uninstall()`` gives
-            Thunder its own back.
+            ``fusioncache.tracing.install()`` does when it is called by itself; ``fusioncache.tracing.uninstall()``
+            gives Thunder its own back.
         verify: whether each region is compiled on its own as well, and what its template computes compared with that,
             in its first call for each layout; a difference raises a ``fusioncache.VerificationError``. None asks the
             environment: ``FUSIONCACHE_VERIFY`` is 0, 1, or ``all``, which compares in every call.
@@ -123,7 +118,7 @@ class FusionCache(Transform):
             install()
         self._ledger = Ledger(self.cache.ledger)
         self._calls: dict[str, TemplateCall] = {}
-        self._backends: dict[Any, _Chosen] = {}
+        self._chosen: dict[Any, Chosen] = {}
         self._plan = _PLANS.get(options.plan)
         self._streams = Streams(options)
         self._watch = Watch(self._ledger)
@@ -169,7 +164,9 @@ class FusionCache(Transform):
 
     def _transform(self, trace: Any, start: float, watched: WatchedTrace) -> Any:
         watched.look(trace)
-        regions = (self._find(position, symbol, watched) for position, symbol in enumerate(trace.bound_symbols))
+        environments: dict[Chosen, Mapping[str, str]] = {}  # those of this trace: torch's settings may change later
+        symbols = enumerate(trace.bound_symbols)
+        regions = (self._find(position, symbol, watched, environments) for position, symbol in symbols)
         found = [region for region in regions if region is not None]
         wanted: dict[str, set[Arities]] = defaultdict(set)
         for item in found:
@@ -203,10 +200,12 @@ class FusionCache(Transform):
     def _callee(self, item: _Found, fallback: Fallback, original: Original) -> Callee:
         if self._verifier is None:
             return item.call
-        backend = self._chosen(item.maker, item.fusion).backend
+        backend = self._choose(item.maker, item.fusion).backend
         return self._verifier.at(Site(item.fusion, item.binding, item.call, item.maker, backend, fallback, original))
 
-    def _find(self, position: int, bound_symbol: Any, watched: WatchedTrace) -> _Found | None:
+    def _find(
+        self, position: int, bound_symbol: Any, watched: WatchedTrace, environments: dict[Chosen, Mapping[str, str]]
+    ) -> _Found | None:
         """The region at this place of a trace, or None if there is none or it stays as it is."""
         if not bound_symbol.sym.is_fusion:
             return None
@@ -214,7 +213,10 @@ class FusionCache(Transform):
             maker = maker_of(bound_symbol)
             region = region_of(bound_symbol)
             canonical = canonicalize(region)
-            call, hit = self._call(canonical.graph, self._chosen(maker, bound_symbol))
+            chosen = self._choose(maker, bound_symbol)
+            if chosen not in environments:
+                environments[chosen] = chosen.backend.environment()
+            call, hit = self._call(canonical.graph, chosen, environments[chosen])
         except Bypass as bypass:
             self._ledger.bypass(bypass.reason)
             watched.left(position, bound_symbol, bypass.reason)
@@ -235,31 +237,24 @@ class FusionCache(Transform):
         if self._ledger.bypass(_failure(error)):
             warn(f"{what} stays as Thunder made it: {error!r}")
 
-    def _call(self, graph: Graph, chosen: _Chosen) -> tuple[TemplateCall, bool]:
+    def _call(self, graph: Graph, chosen: Chosen, environment: Mapping[str, str]) -> tuple[TemplateCall, bool]:
         """The call of the template with this graph, and whether the cache knew the template."""
-        template, hit = self.cache.template(graph, chosen.environment)
+        template, hit = self.cache.template(graph, environment)
         call = self._calls.get(template.name)
         if call is None:
-            backend, environment = chosen.backend, chosen.environment
-            program = partial(self.cache.program, environment=environment, compiler=backend, builder=chosen.builder)
-            call = self._calls[template.name] = TemplateCall(template, program, self._ledger, backend.adder)
+            call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.adder)
+            self._calls[template.name] = call
         if call.template.key != template.key:
             raise Bypass("two templates of one name")
         return call, hit
 
-    def _chosen(self, maker: Maker, fusion: Any) -> _Chosen:
+    def _choose(self, maker: Maker, fusion: Any) -> Chosen:
         name = maker.backend or best_backend(_device(fusion)) if self.backend == "auto" else self.backend
         options = dict(maker.options) if name == maker.backend else {}
         identity = (name, repr(sorted(options.items())))
-        if identity not in self._backends:
-            # How chains are summed is none of what is compiled, and so of no key.
-            backend = make_backend(name, **options, **({"fold": self._fold} if name == "nvfuser" else {}))
-            environment = backend.environment()
-            builder = self.cache.builder(name, backend, backend.keeper, environment, self._ledger, options)
-            if self._misses:
-                builder = self._misses.watched(builder, name)
-            self._backends[identity] = _Chosen(backend, environment, builder)
-        return self._backends[identity]
+        if identity not in self._chosen:
+            self._chosen[identity] = Chosen(name, options, self._fold, self.cache, self._ledger, self._misses)
+        return self._chosen[identity]
 
 
 def _failure(error: Exception) -> str:

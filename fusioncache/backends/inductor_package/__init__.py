@@ -5,9 +5,10 @@ allocates and calls them. Both are kept: the libraries as they are, the wrapper 
 unpickles; it needs a few functions of torch's C extension and no module of TorchInductor. The kernels' C++ is kept for
 people to read; loading does not look at it.
 
-The text is one of a small language: allocations, views, kernel calls. It is checked when it is kept and again when it
-is loaded, so that a wrapper that does anything else is never kept. That is no protection against an attacker: kernels
-are machine code, and whoever can write them can do anything. Load only what is trusted as much as the program itself.
+The text is one of a small language: allocations, views, calls of kernels and of torch's matrix products. It is checked
+when it is kept and again when it is loaded, so that a wrapper that does anything else is never kept. That is no
+protection against an attacker: kernels are machine code, and whoever can write them can do anything. Load only what is
+trusted as much as the program itself.
 """
 
 from fusioncache.backends.inductor_package.keeper import InductorKeeper

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from fusioncache.backends.inductor_package.language import TORCH_FUNCTIONS, checked
+from fusioncache.backends.inductor_package.language import EXTERNAL, OPERATIONS, TORCH_FUNCTIONS, checked
 from fusioncache.backends.made import NotKept
 
 ENTRY = "kernel"
@@ -46,6 +46,7 @@ def package(function: Callable[..., Any], args: Sequence[Any], mode: str | None)
     values = getattr(getattr(call, "__func__", call), "__globals__", {})
     kernels = {name: values[name] for name in _called(wrapper) if name not in TORCH_FUNCTIONS and name in values}
     code = checked(wrapper, kernels)
+    _check_operations(values.get(EXTERNAL))
     libraries = {name: _library(kernel) for name, kernel in kernels.items()}
     return Package(wrapper, code, kernels, libraries, _cpp(source, kernels), outputs)
 
@@ -87,6 +88,16 @@ def _compiled(function: Callable[..., Any], args: Sequence[Any], mode: str | Non
     if len(found) != 1:
         raise NotKept(f"{len(found)} graphs in place of one")
     return found[0]
+
+
+def _check_operations(external: Any) -> None:
+    """Refuses operations that are not torch's own: TorchInductor lets them be replaced."""
+    import torch
+
+    if any(
+        getattr(external, name, own) is not own for name, own in ((name, getattr(torch, name)) for name in OPERATIONS)
+    ):
+        raise NotKept("an operation that was replaced")
 
 
 def _library(kernel: Any) -> bytes:

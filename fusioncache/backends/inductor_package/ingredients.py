@@ -24,9 +24,6 @@ def environment() -> Mapping[str, str]:
     from torch._inductor import config
 
     build = f"{torch.__version__} {torch.version.git_version} C++11 ABI {torch._C._GLIBCXX_USE_CXX11_ABI}"
-    settings = [f"threads {torch.get_num_threads()}", f"float32 {torch.get_float32_matmul_precision()}"]
-    settings += [f"deterministic {torch.are_deterministic_algorithms_enabled()}"]
-    settings += [f"{name} {value!r}" for name, value in sorted(config.save_config_portable().items())]
     return {
         "inductor format": str(FORMAT),
         "inductor torch": build,
@@ -34,7 +31,6 @@ def environment() -> Mapping[str, str]:
         "inductor platform": _platform(),
         "inductor processor": f"{torch.backends.cpu.get_cpu_capability()} {_vector_units()}\n{_processor()}",
         "inductor compiler": _compiler(tuple(map(str, filter(None, _listed(config.cpp.cxx))))),
-        "inductor settings": hashlib.sha256("\n".join(settings).encode()).hexdigest(),
     }
 
 

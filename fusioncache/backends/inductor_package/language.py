@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping, Sequence
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 from fusioncache.backends.made import NotKept, Run
@@ -15,10 +15,25 @@ TORCH_FUNCTIONS = {
     "reinterpret_tensor": "_reinterpret_tensor",
 }
 """What a wrapper may call besides kernels, with its name in ``torch._C._dynamo.guards``."""
-RESERVED = frozenset({"call", "torch", "args", *TORCH_FUNCTIONS})
+OPERATIONS = ("mm", "bmm", "addmm", "baddbmm")
+"""Functions of torch that a wrapper may call by the name under which TorchInductor has them."""
+EXTERNAL = "extern_kernels"
+_OPERATIONS = frozenset((EXTERNAL, operation) for operation in OPERATIONS)
+_KEYWORDS = frozenset({"out", "alpha", "beta"})
+RESERVED = frozenset({"call", "torch", "args", EXTERNAL, *TORCH_FUNCTIONS})
 """Names that no kernel may have."""
 _STATEMENTS = (ast.Assign, ast.Delete, ast.Expr, ast.Return)
-_EXPRESSIONS = (ast.Call, ast.Name, ast.Tuple, ast.List, ast.Constant, ast.UnaryOp, ast.USub, ast.Attribute)
+_EXPRESSIONS = (
+    ast.Call,
+    ast.Name,
+    ast.Tuple,
+    ast.List,
+    ast.Constant,
+    ast.UnaryOp,
+    ast.USub,
+    ast.Attribute,
+    ast.keyword,
+)
 _CONTEXTS = (ast.Load, ast.Store, ast.Del)
 _LONGEST = 4_000_000
 _DTYPES = (
@@ -59,9 +74,10 @@ def _check_body(body: Sequence[ast.stmt], functions: set[str]) -> None:
         raise _Foreign("a wrapper with control flow")
     nodes = [node for statement in body for node in ast.walk(statement)]
     given = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    if given & {*functions, "torch", "args"}:
+    if given & {*functions, *RESERVED}:
         raise _Foreign("a wrapper that redefines what it uses")
-    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    called = {id(part) for function in calls for part in (function, getattr(function, "value", None))}
     for node in nodes:
         if id(node) not in called:
             _check_node(node, functions, {*given, "torch", "args"})
@@ -76,6 +92,9 @@ def _check_node(node: ast.AST, functions: set[str], values: set[str]) -> None:
             raise _Foreign(f"a wrapper that uses {node.attr[:60]}")
         case ast.Call(ast.Name(name), _, []) if name in functions:
             pass
+        case ast.Call(ast.Attribute(ast.Name(name), operation), _, keywords) if (name, operation) in _OPERATIONS:
+            if not _KEYWORDS.issuperset(keyword.arg for keyword in keywords):
+                raise _Foreign(f"a wrapper that calls {operation} in another way")
         case ast.Call():
             raise _Foreign(f"a wrapper that calls {getattr(node.func, 'attr', getattr(node.func, 'id', ''))[:60]}")
         case ast.Name(name) if name not in values:
@@ -90,12 +109,21 @@ def defined(code: CodeType, kernels: Mapping[str, Any]) -> Run:
     """The function that a checked text defines.
 
     It holds no state, and neither do kernels, so threads may call it at the same time. Autograd and autocast act on
-    operations that are dispatched, and there are none in it.
+    operations that are dispatched: where there are any in it, both are off.
     """
     import torch
 
     guards = torch._C._dynamo.guards
     names = {name: getattr(guards, theirs) for name, theirs in TORCH_FUNCTIONS.items()}
-    names |= {"__builtins__": {}, "torch": torch, **kernels}
+    operations = SimpleNamespace(**{name: getattr(torch, name) for name in OPERATIONS})
+    names |= {"__builtins__": {}, "torch": torch, EXTERNAL: operations, **kernels}
     exec(code, names)
-    return names["call"]
+    run = names["call"]
+    if EXTERNAL not in run.__code__.co_names:
+        return run
+
+    def run_as_it_is(args: Sequence[Any]) -> Sequence[Any]:
+        with torch.no_grad(), torch._C._DisableAutocast():
+            return run(args)
+
+    return run_as_it_is

@@ -23,10 +23,20 @@ def refuse_unkeepable(graph: Graph, args: Sequence[Any]) -> None:
         raise NotKept("no inputs")
     if any(arg.device.type != "cpu" for arg in args):
         raise NotKept("a tensor that is not on the CPU")
-    if (problem := _no_plain_tensor(args)) is not None:
+    if (problem := _mode() or _no_plain_tensor(args)) is not None:
         raise NotKeptNow(problem)
     if has_effects(graph):  # what slips through is found again in what was compiled
         raise NotKept("in-place effects")
+
+
+def _mode() -> str | None:
+    """What is wrong with the modes that are on: they may make other operations of what is traced."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    return next((f"the mode {type(mode).__name__}" for mode in modes if not isinstance(mode, DeviceContext)), None)
 
 
 def _no_plain_tensor(args: Sequence[Any]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from fusioncache.backends.inductor_package.language import RESERVED
 from fusioncache.ir import Graph
 
-FORMAT = 1
+FORMAT = 2
 
 _SIGNATURE, _WRAPPER, _KERNEL = "signature.json", "wrapper.py", "kernel-{}.so"
 _SOURCE = "kernels.cpp"

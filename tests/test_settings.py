@@ -1,0 +1,309 @@
+"""Settings of torch, of TorchInductor and of the process: each is in the key, and only code made under it is met."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import fake_cuda
+import pytest
+import thunder
+import torch
+import torch._dynamo.config
+import torch._functorch.config
+import torch._inductor.config
+from keeping import KeepingEager
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import fusioncache
+from fusioncache.ahead import warmer
+from fusioncache.ahead.warmer import Outcome, Warmer
+from fusioncache.backends.bound_symbols import bind
+from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor import Inductor
+from fusioncache.backends.torch_function import torch_function
+from fusioncache.explain.environment import environment_changes
+from fusioncache.ir import Bypass
+from fusioncache.store import Store
+from fusioncache.trace import executor
+
+
+@contextmanager
+def changed(get: Callable[[], Any], set_: Callable[[Any], None], value: Any) -> Iterator[None]:
+    before = get()
+    set_(value)
+    try:
+        yield
+    finally:
+        set_(before)
+
+
+def attribute(owner: Any, name: str, value: Any) -> Any:
+    return changed(lambda: getattr(owner, name), lambda new: setattr(owner, name, new), value)
+
+
+def settings(backend: Any) -> dict[str, str]:
+    return {line.partition(" ")[0]: line.partition(" ")[2] for line in backend.environment()["settings"].split("\n")}
+
+
+def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+OF_TORCH = {
+    "torch.default_dtype": lambda: changed(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "torch.default_device": lambda: torch.device("meta"),
+    "torch.deterministic_algorithms": lambda: changed(
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
+    ),
+    "torch.fill_uninitialized_memory": lambda: attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
+    "torch.float32_matmul_precision": lambda: attribute(torch, "get_float32_matmul_precision", lambda: "high"),
+    "torch.backends.cuda.matmul.bf16_reduction": lambda: attribute(
+        torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False
+    ),
+    "torch.backends.cudnn": lambda: attribute(torch.backends.cudnn, "benchmark", True),
+    "torch.backends.mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
+}
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_a_setting_of_torch_is_in_every_key(name):
+    backends = [Eager(), Inductor()]
+    before = list(map(settings, backends))
+    with OF_TORCH[name]():
+        found = [differing(one, settings(backend)) for one, backend in zip(before, backends, strict=True)]
+    assert all(name in names for names in found)
+    assert list(map(settings, backends)) == before
+
+
+def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
+    from fusioncache.backends.nvfuser import NvFuser
+
+    def key() -> dict[str, str]:
+        with fake_cuda.pretended_gpu():
+            return settings(NvFuser())
+
+    before = key()
+    assert {"torch.default_dtype", "torch.deterministic_algorithms"} <= before.keys()
+    for name in ("NVFUSER_MASTER_PORT", "NVFUSER_DUMP", "TORCHINDUCTOR_MAX_AUTOTUNE"):
+        monkeypatch.setenv(name, "1")
+    assert key() == before
+    for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE", "PYTORCH_NVFUSER_MAX_REG_COUNT"):
+        monkeypatch.setenv(name, "1")
+        assert key()[name] == "'1'"
+
+
+INDUCTOR, DYNAMO, FUNCTORCH = torch._inductor.config, torch._dynamo.config, torch._functorch.config
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [
+        (INDUCTOR, "cpp.enable_floating_point_contract_flag", "fast"),
+        (INDUCTOR, "size_asserts", False),
+        (INDUCTOR, "post_grad_fusion_options", {"one": {}}),
+        (INDUCTOR, "_pre_fusion_custom_pass", ["one"]),
+        (FUNCTORCH, "functionalize_rng_ops", True),
+        (DYNAMO, "specialize_float", True),
+    ],
+)
+def test_a_setting_of_torchinductor_is_in_its_key(module, name, value):
+    before = settings(Inductor())
+    setting = f"{module.__name__}.{name}"
+    with module.patch({name: value}):
+        after = settings(Inductor())
+        assert differing(before, after) == {setting}
+        assert settings(Inductor()) == after
+    assert settings(Inductor()) == before  # though torch takes it for a user's value from now on
+    value, default = after[setting].removesuffix(")").split(" (default ")
+    (change,) = environment_changes({"settings": text(before)}, {"settings": text(after)})
+    assert (change.place, change.a, change.b) == (f"the setting {setting}", default, value)
+    (change,) = environment_changes({"settings": text(after)}, {"settings": text(before)})
+    assert (change.a, change.b) == (value, default)
+
+
+def text(lines: dict[str, str]) -> str:
+    return "\n".join(f"{name} {value}" for name, value in lines.items())
+
+
+def test_a_setting_that_is_changed_in_place_is_seen():
+    before = settings(Inductor())
+    options = INDUCTOR.post_grad_fusion_options
+    options["one"] = {}
+    try:
+        assert differing(before, settings(Inductor())) == {"torch._inductor.config.post_grad_fusion_options"}
+    finally:
+        del options["one"]
+    assert settings(Inductor()) == before
+
+
+def test_variables_and_threads_are_in_the_key_of_torchinductor(monkeypatch):
+    before = settings(Inductor())
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "NVFUSER_ENABLE"):
+        monkeypatch.setenv(name, "1")
+    assert settings(Inductor()) == before
+    for name in ("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_GRAPH_FORMAT", "CXX", "TRITON_INTERPRET"):
+        monkeypatch.setenv(name, "odd \udcff")
+        assert settings(Inductor())[name] == "'odd \\udcff'"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    assert settings(Inductor())["torch.num_threads"] == "77"
+
+
+class Pass(CustomGraphPass):
+    """Changes nothing, and says that it is what it is told to be."""
+
+    def __init__(self, uuid: Any):
+        self._uuid = uuid
+
+    def __call__(self, graph: Any) -> None:
+        pass
+
+    def uuid(self) -> Any:
+        if isinstance(self._uuid, Exception):
+            raise self._uuid
+        return self._uuid
+
+
+@pytest.mark.parametrize("name", ["post_grad_custom_post_pass", "joint_custom_pre_pass", "_pre_fusion_custom_pass"])
+def test_a_pass_is_in_the_key_by_its_uuid(name):
+    def key(uuid: Any) -> dict[str, str]:
+        with INDUCTOR.patch({name: Pass(uuid)}):
+            return settings(Inductor())
+
+    assert key("one") == key("one")
+    assert differing(key("one"), key(b"one")) == differing(key("one"), key("two")) == {f"{INDUCTOR.__name__}.{name}"}
+    assert differing(key("one"), settings(Inductor())) == {f"{INDUCTOR.__name__}.{name}"}
+
+
+@pytest.mark.parametrize("own", [Pass(None), Pass(object()), Pass(ValueError()), Pass, lambda graph: None], ids=str)
+@pytest.mark.parametrize("name", ["post_grad_custom_pre_pass", "pre_grad_custom_pass", "_post_fusion_custom_pass"])
+def test_nothing_is_shared_with_a_pass_that_does_not_say_what_it_is(name, own):
+    with INDUCTOR.patch({name: own}), pytest.raises(Bypass, match=f"TorchInductor's setting {name} is a"):
+        Inductor().environment()
+
+
+def test_passes_that_are_registered_for_a_device_are_in_the_key(monkeypatch):
+    from torch._inductor.codegen import common
+
+    before = settings(Inductor())
+    monkeypatch.setitem(common.custom_backend_passes, "mine", Pass("one"))
+    assert differing(before, settings(Inductor())) == {"torch._inductor.pass_of_mine"}
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """TorchInductor's front end alone, which fixes a region's default dtype as all of it does, and in milliseconds.
+
+    Gives the settings under which it compiled. What Thunder makes of a region by itself is run op by op.
+    """
+    found = []
+
+    def compile_(self, graph, args):
+        found.append(settings(self))
+        bound = bind(graph)
+        traced = make_fx(torch_function(bound.bound_symbols, bound.inputs, bound.outputs))(*args)
+        return lambda args: traced(*args)
+
+    monkeypatch.setattr(Inductor, "compile", compile_)
+    monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
+    return found
+
+
+class Model:
+    """A function of a user's, compiled anew by Thunder as if it were another model's."""
+
+    def __init__(self, function: Callable[..., Any], cache: fusioncache.Cache | None = None):
+        used = [fusioncache.FusionCache(cache=cache, backend="inductor")] if cache else []
+        self.transform = used[0] if used else None
+        self._compiled = thunder.jit(lambda *args: function(*args), executors=fusioncache.executors(), transforms=used)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._compiled(*args)
+
+
+def new_cache() -> fusioncache.Cache:
+    return fusioncache.Cache(record=False, store=False)
+
+
+FUNCTIONS = {
+    "two numbers": lambda x, mask: torch.where(mask, 0.0, float("-inf")) * 2,
+    "a number and a tensor": lambda x, mask: torch.where(mask, x, 0.5) + 1,
+    "an integer's root": lambda x, mask: torch.sqrt(mask.long() + 1) / 3,
+    "a quotient of integers": lambda x, mask: (mask.long() + 2) / (mask.long() + 3),
+    "a new tensor": lambda x, mask: torch.full((3, 4), 0.1) * mask,
+    "a mean": lambda x, mask: (mask * 0.1).sum(0) / 7,
+    "halves": lambda x, mask: torch.where(mask, 1.0, 2.0).to(torch.bfloat16) * 0.3,
+}
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_models_under_each_default_dtype_get_what_plain_thunder_gives(name, compiled):
+    x, mask, cache = torch.linspace(-1, 1, 12).reshape(3, 4), torch.ones(3, 4, dtype=torch.bool).tril(), new_cache()
+    for dtype in DTYPES:
+        with changed(torch.get_default_dtype, torch.set_default_dtype, dtype):
+            expected, result = Model(FUNCTIONS[name])(x, mask), Model(FUNCTIONS[name], cache)(x, mask)
+        assert result.dtype == expected.dtype
+        assert torch.equal(result, expected)
+    assert (cache.stats().hits, len(compiled), dict(cache.stats().bypasses)) == (1, 3, {})
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x * 3.0)
+
+
+def test_models_share_under_equal_settings_only(compiled):
+    x, cache = torch.randn(3, 4), new_cache()
+    for value in (True, False, True, False):
+        with INDUCTOR.patch(size_asserts=value):
+            Model(scaled, cache)(x)
+    assert (cache.stats().misses, cache.stats().hits, len(compiled)) == (2, 2, 2)
+
+
+def test_a_new_layout_is_compiled_under_the_settings_of_its_call_and_shared_with_these(compiled):
+    x, cache = torch.randn(3, 4), new_cache()
+    turned = x.mT.contiguous().mT
+    early = Model(scaled, cache)
+    early(x)
+    with INDUCTOR.patch(size_asserts=False):
+        early(turned)
+        assert [line.get("torch._inductor.config.size_asserts") for line in compiled] == [None, "False (default True)"]
+        Model(scaled, cache)(turned)
+        assert len(compiled) == 2
+        Model(scaled, cache)(x)
+        assert len(compiled) == 3
+    Model(scaled, cache)(turned)
+    assert len(compiled) == 4
+
+
+def test_regions_stay_as_thunder_made_them_under_a_pass_that_cannot_be_compared(compiled):
+    x, cache = torch.randn(3, 4), new_cache()
+    reason = "TorchInductor's setting pre_grad_custom_pass is a function without a uuid"
+    early = Model(scaled, cache)
+    early(x)
+    with INDUCTOR.patch(pre_grad_custom_pass=lambda graph: None), warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        late = Model(scaled, cache)
+        assert torch.equal(late(x), scaled(x))
+        assert late.transform.stats().bypasses == {reason: 1}
+        assert torch.equal(early(x.mT.contiguous().mT), scaled(x))
+        assert early.transform.stats().bypasses == {reason: 1}
+    assert len(compiled) == 1
+
+
+def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatch):
+    class Unsure(KeepingEager):
+        def environment(self):
+            raise Bypass("a setting that cannot be compared")
+
+    from test_kept import Process, X, Y, region
+
+    process = Process(tmp_path)
+    process.run(region(), X, Y)
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: Unsure())
+    (entry,) = process.cache.store.entries()
+    found = Warmer(Store.open(tmp_path)).warm(f"{entry.digest}.{entry.backend}")
+    assert found == Outcome("refused", "a setting that cannot be compared")
