@@ -190,7 +190,7 @@ class FusionCache(Transform):
             maker = maker_of(fusion)
         except Bypass:
             return Arithmetic(rounds=False, contracts_alike=False)
-        return self._chosen(maker, fusion).backend.arithmetic(_device(fusion))
+        return self._choose(maker, fusion).backend.arithmetic(_device(fusion))
 
     def _left(self, reason: str) -> None:
         """A residual stream, or a sum of one, stays as it is."""
