@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fusioncache.cache.cache import Cache
     from fusioncache.cache.default import default_cache
     from fusioncache.cache.stats import Stats, TemplateStats
-    from fusioncache.trace.executor import executors
+    from fusioncache.trace.executors import executors
     from fusioncache.trace.plugin import Plugin
     from fusioncache.trace.transform import FusionCache
     from fusioncache.trace.verify import VerificationError
@@ -46,7 +46,7 @@ _HOME = {
     "VerificationError": "trace.verify",
     "Warmed": "ahead.warm",
     "default_cache": "cache.default",
-    "executors": "trace.executor",
+    "executors": "trace.executors",
     "warm": "ahead.warm",
 }
 

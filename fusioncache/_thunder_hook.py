@@ -9,6 +9,8 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
+from fusioncache.warning import warn
+
 
 def register_with_thunder() -> None:
     """Registers the executor now if Thunder is imported, else right after it is."""
@@ -19,9 +21,12 @@ def register_with_thunder() -> None:
 
 
 def _register() -> None:
-    from fusioncache.trace.executor import register
+    try:
+        from fusioncache.trace.executors import register
 
-    register()
+        register()
+    except Exception as error:  # whatever it is, Thunder can be imported
+        warn(f"Thunder does not get to know the executor 'fusioncache': {error!r}")
 
 
 class _WaitForThunder(MetaPathFinder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 
 logger = logging.getLogger("fusioncache")
@@ -28,6 +29,12 @@ def warn(message: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=2, skip_file_prefixes=(_OWN, *_folders()))
     except Exception:  # the warning itself, or whatever somebody put in place of ``warnings.showwarning``
         logger.warning("%s", text)
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Warns as ``warn`` does, of the same thing once in a process."""
+    warn(message)
 
 
 def _folders() -> list[str]:

@@ -80,7 +80,7 @@ class Ledger:
         Args:
             reason: why.
             template: the one that it was counted as having before, if it was.
-            region: False if it is no region but a residual stream, whose regions are counted by themselves.
+            region: False if it is no region but a residual stream, whose regions are counted by themselves, or a trace.
 
         Returns:
             Whether this is the first time for this reason.

@@ -73,7 +73,7 @@ class Recorder:
     def _save(self) -> None:
         start = time.perf_counter()
         now = _Saved(self._ledger)
-        if not now.stats.regions or (self._saved is not None and now.same_counts(self._saved)):
+        if not (now.stats.regions or now.stats.bypasses) or (self._saved is not None and now.same_counts(self._saved)):
             return
         with _open_for_writing(self._path) as database:
             there = database.execute("SELECT 1 FROM runs WHERE id = ?", (self._run,)).fetchone()

@@ -26,6 +26,7 @@ class Compilation:
         model: class of the module, or name of the function. With ``thunderfx`` it is one of TorchDynamo's graphs.
         parameters: by its name in traces, the module that each parameter is of. A parameter of a list counts as one.
         lines: by its name in traces, the line of source that each value of the forward pass comes from.
+        fuses: whether any of its executors makes regions of whatever operations there are.
         tracing: seconds from the start of Thunder's tracing to its end.
         fusing: seconds from there to now.
     """
@@ -33,6 +34,7 @@ class Compilation:
     model: str | None = None
     parameters: Mapping[str, Module] = field(default_factory=dict)
     lines: Mapping[str, Line] = field(default_factory=dict)
+    fuses: bool | None = None
     tracing: float | None = None
     fusing: float | None = None
 
@@ -51,9 +53,17 @@ def current_compilation() -> Compilation:
         model=_model_name(data.fn),
         parameters=_parameters((stats.last_prologue_traces or ())[:1]),
         lines=_lines(stats.last_traces or ()),
+        fuses=any(map(_makes_regions, data.executors_list)),
         tracing=(stopped - started) / 1e9 if timed else None,
         fusing=(time.perf_counter_ns() - stopped) / 1e9 if timed else None,
     )
+
+
+def _makes_regions(executor: Any) -> bool:
+    """Whether it is a fusion executor, and none that is only for a few operations, as Thunder has one for losses."""
+    from thunder.extend import FusionExecutor
+
+    return isinstance(executor, FusionExecutor) and getattr(executor, "required_ops", None) is None
 
 
 def _model_name(function: Any) -> str | None:

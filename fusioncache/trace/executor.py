@@ -15,15 +15,12 @@ from thunder.core.transform_common import dce
 from thunder.executors.data_dependent_partition import Node, fuse_bound_symbols
 from thunder.executors.passes import update_fusion_call_ctx
 from thunder.executors.utils import Region
-from thunder.extend import Executor, FusionExecutor, ImplInfo, get_always_executors, get_default_executors
-from thunder.extend import register_executor as register_with_thunder
+from thunder.extend import FusionExecutor, ImplInfo
 
 from fusioncache.backends.base import best_backend
 from fusioncache.backends.inductor import inductor_function
-from fusioncache.backends.nvfuser import nvfuser_problem
 from fusioncache.backends.torch_function import torch_function
-
-NAME = "fusioncache"
+from fusioncache.trace.executors import NAME
 
 _FUSIBLE = """
     abs acos acosh asin asinh atan atan2 atanh bitwise_not ceil cos cosh erf erfc exp exp2 expm1 floor isfinite lgamma
@@ -104,24 +101,3 @@ def _compiled_when_called(bound_symbols: list, inputs: list, outputs: list) -> C
         return function(*args)
 
     return call
-
-
-def register() -> FusionCacheExecutor:
-    """Makes the executor known to Thunder by its name, and nvFuser's direct bindings usable."""
-    nvfuser_problem()
-    return register_with_thunder(FusionCacheExecutor())
-
-
-def executors() -> list[Executor]:
-    """The executors for ``thunder.jit(..., executors=...)``.
-
-    Where nvFuser works these are Thunder's own, with nvFuser making the regions; elsewhere fusioncache's executor makes
-    them.
-    """
-    from thunder.extend import get_executor
-
-    others = [executor for executor in get_default_executors() if executor not in get_always_executors()]
-    if nvfuser_problem() is None:
-        return others
-    own = get_executor(NAME) or register()
-    return [*(executor for executor in others if executor.name != "nvfuser"), own]

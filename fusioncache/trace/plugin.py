@@ -8,7 +8,7 @@ from thunder.core.recipe import Plugin as ThunderPlugin
 from thunder.core.recipe import PluginPolicy
 
 from fusioncache.backends.nvfuser import nvfuser_problem
-from fusioncache.trace.executor import executors
+from fusioncache.trace.executors import executors
 from fusioncache.trace.transform import FusionCache
 
 

@@ -23,6 +23,7 @@ from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.original import original_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
+from fusioncache.thunder_version import untried
 from fusioncache.trace.chosen import Chosen
 from fusioncache.trace.compilers import Compilers
 from fusioncache.trace.maker import Maker, maker_of
@@ -30,10 +31,11 @@ from fusioncache.trace.misses import Misses, explain_asked
 from fusioncache.trace.region import outputs_of, region_of
 from fusioncache.trace.rewrite import Callee, call_of, rewritten
 from fusioncache.trace.streams import ResidualOptions, Streams
+from fusioncache.trace.unfused import why_unfused
 from fusioncache.trace.verify import Site, Verifier, when_asked
 from fusioncache.trace.watch import Watch, WatchedTrace
 from fusioncache.tracing import install
-from fusioncache.warning import warn
+from fusioncache.warning import warn, warn_once
 
 logger = logging.getLogger("fusioncache")
 
@@ -56,7 +58,7 @@ class FusionCache(Transform):
     """Compiles each fusion region's template once.
 
     Register it with ``thunder.jit(model, transforms=[fusioncache.FusionCache()])``. What it cannot share it leaves as
-    Thunder made it, and counts why.
+    Thunder made it, and counts why: everything, where Thunder is of a version that was not tried.
 
     A region is compiled at the first call with arguments that lie in this way, under the settings that torch and
     TorchInductor have then, and what is compiled is shared under equal settings only. Later calls use it whatever the
@@ -76,9 +78,8 @@ class FusionCache(Transform):
         fold: what sums a long chain that is folded: ``"nvfuser"``, kernels of a few fixed widths; ``"triton"``, one
             launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
         fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
-            does not. Traces stay the same. It changes functions of Thunder in the whole process, from now on, as
-            ``fusioncache.tracing.install()`` does when it is called by itself; ``fusioncache.tracing.uninstall()``
-            gives Thunder its own back.
+            does not. Traces stay the same. It changes functions of Thunder in the whole process, from now on: it calls
+            ``fusioncache.tracing.install()``, and ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
         verify: whether each region is compiled on its own as well, and what its template computes compared with that,
             in its first call for each layout; a difference raises a ``fusioncache.VerificationError``. None asks the
             environment: ``FUSIONCACHE_VERIFY`` is 0, 1, or ``all``, which compares in every call.
@@ -109,7 +110,10 @@ class FusionCache(Transform):
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
-        if backend != "auto":
+        self._untried = untried()
+        if self._untried:
+            warn_once(self._untried)
+        elif backend != "auto":
             make_backend(backend)
         self.backend = backend
         one_launch(fold)
@@ -139,6 +143,8 @@ class FusionCache(Transform):
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
+        if self._untried:
+            return self._left_alone(trace, self._untried)
         watched = self._watch.begin(trace)
         start = time.perf_counter()
         trace = self._streams.rebuilt(trace)
@@ -155,6 +161,13 @@ class FusionCache(Transform):
             if self._misses:
                 self._misses.explain()
 
+    def _left_alone(self, trace: Any, reason: str) -> Any:
+        """The trace as it is. Nothing is asked of it, because nothing is known of it."""
+        self._ledger.records.next_trace()
+        self._ledger.bypass(reason, region=False)
+        self.cache.save()
+        return trace
+
     def _replanned(self, trace: Any, watched: WatchedTrace, start: float) -> Any:
         before = len(self._streams.choices)
         trace = self._streams.replanned(trace, Compilers(self._arithmetic, self._left), self._failed)
@@ -168,6 +181,8 @@ class FusionCache(Transform):
         symbols = enumerate(trace.bound_symbols)
         regions = (self._find(position, symbol, watched, environments) for position, symbol in symbols)
         found = [region for region in regions if region is not None]
+        if not any(symbol.sym.is_fusion for symbol in trace.bound_symbols):
+            self._unfused(watched)
         wanted: dict[str, set[Arities]] = defaultdict(set)
         for item in found:
             wanted[item.call.template.name].add(item.binding.arities)
@@ -231,6 +246,13 @@ class FusionCache(Transform):
         if self._misses and not hit:
             self._misses.add(call.template, region, bound_symbol)
         return _Found(position, bound_symbol, region, canonical.binding, call, maker)
+
+    def _unfused(self, watched: WatchedTrace) -> None:
+        """The trace has no region. Says why, unless there was nothing to fuse."""
+        reason = why_unfused(watched.compilation)
+        if reason:
+            self._ledger.bypass(reason, region=False)
+            warn_once(reason)
 
     def _failed(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)

@@ -20,7 +20,6 @@ from fusioncache.cache.entry import Entry
 from fusioncache.cache.program import Program, Run
 from fusioncache.template.exactness import written
 from fusioncache.template.expand import inline
-from fusioncache.trace import executor
 from fusioncache.trace.difference import copied
 from fusioncache.trace.maker import Maker
 from fusioncache.trace.mismatch import Site, problems, report
@@ -129,6 +128,8 @@ def _nobody(seconds: float, *, loaded: bool = False) -> None:
 
 def _compiler_of(maker: Maker) -> str:
     """The backend that a region's executor compiles it with."""
+    from fusioncache.trace import executor
+
     return maker.backend or ("inductor" if executor.best_backend("cpu") == "inductor" else "eager")
 
 
