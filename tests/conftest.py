@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 # Tracing makes and keeps very many objects. By default the collector looks through them so often that it takes a tenth
 # of the time of all tests and more. What a test wants collected it collects itself.
 gc.set_threshold(100_000, 50, 50)
+
+# Every process in which TorchInductor compiles would first start six more that import torch, to see whether what the
+# compiler makes for each kind of vector runs. Not asked, it goes by the processor; a compiler that is too old then fails.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -117,7 +117,7 @@ def _files(suite: str, files: str, sample: int) -> dict[str, Selection]:
 @click.option("--files", default="", help="Only these files, as in core,grad.")
 @click.option("-k", "keyword", default="", help="As for pytest.")
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Every how many tests; 0: what the suite says.")
-@click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count(), help="Processes.")
+@click.option("--jobs", type=click.IntRange(min=0), default=os.cpu_count(), help="Processes; 0: no worker.")
 @click.option("--time-limit", type=click.FloatRange(min=30), default=3600.0, help="Seconds for everything.")
 @click.option("--timeout", type=click.IntRange(min=1), default=300, help="Seconds for one test.")
 @click.option("--reruns", type=click.IntRange(min=0), default=3, help="Of a test that ends differently.")

@@ -24,7 +24,7 @@ class How:
     """What all runs have in common.
 
     Attributes:
-        jobs: processes that run tests.
+        jobs: processes that run tests; 0 for pytest's own, which a test that crashes then ends.
         keyword: pytest's ``-k``.
         timeout: seconds for one test.
         directory: for logs and results.
@@ -79,7 +79,7 @@ def _command(files: Sequence[str], how: How) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={tests.parents[1]}"]
     command += ["-p", "no:cacheprovider", "-p", "thunder_suite.recording", "-p", "thunder_suite.inject"]
     command += ["-q", "--tb=short", "--disable-warnings", "--benchmark-disable", "--continue-on-collection-errors"]
-    command += ["-n", str(how.jobs), "--max-worker-restart=500"]
+    command += ["-n", str(how.jobs), *(["--max-worker-restart=500"] if how.jobs else [])]
     command += [f"--timeout={how.timeout}", "--timeout-method=signal"] if find_spec("pytest_timeout") else []
     command += ["-k", how.keyword] if how.keyword else []
     return command + [str(tests / file) for file in files]
