@@ -19,7 +19,7 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import peers_report, peers_run
+from benchmarks import peers_report, peers_resume, peers_run
 from benchmarks.hardware import look
 from benchmarks.options import Layers, Modes, NewFile
 from benchmarks.peers_spec import PEERS, RESIDUAL, WIDTHS, Peer, PeerSpec
@@ -54,12 +54,15 @@ _INPUTS = {"narrow": (64, 2), "real": (2048, 1)}
     help="Of the model.  [default: float32; bfloat16 for litgpt's with a GPU]",
 )
 @click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
-def main(json_file: Path | None, **options: Any) -> None:
+@click.option("--resume", is_flag=True, help="Leave out what is in that file already, of the same work and machine.")
+def main(json_file: Path | None, resume: bool, **options: Any) -> None:
     if options["model"] != RESIDUAL and find_spec("litgpt") is None:
         raise click.UsageError(f"--model {options['model']} needs litgpt: pip install litgpt==0.5.13 jsonargparse")
     here = look(options["backend"])
     plan, notes = _plan(here, **options)
     environment = here["environment"] | {"options": _options(plan)}
+    done = _finished(json_file, environment) if resume else []
+    environment["options"]["peers"] = list(dict.fromkeys([*(point["peer"] for point in done), *plan.peers]))
 
     def save(outcome: peers_run.Outcome) -> None:
         result = {"schema": SCHEMA, "environment": environment, "points": outcome.points}
@@ -69,10 +72,26 @@ def main(json_file: Path | None, **options: Any) -> None:
             part.write_text(json.dumps(result | {"notes": [*notes, *outcome.notes]}, indent=1) + "\n")
             part.replace(json_file)
 
-    outcome = peers_run.run(plan, _say, save)
+    outcome = peers_run.run(plan, _say, save, done)
     outcome.notes[:0] = notes
     peers_report.print_outcome(outcome, _title(plan.spec, here["environment"]))
     sys.exit(1 if outcome.failed else 0)
+
+
+def _finished(file: Path | None, environment: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the file has already.
+
+    Raises:
+        click.UsageError: if there is no file to go on with, or it has something else.
+    """
+    if file is None:
+        raise click.UsageError("--resume needs --json FILE: the file to go on with")
+    if not file.exists():
+        return []
+    try:
+        return peers_resume.finished(file.read_text(), environment)
+    except ValueError as error:
+        raise click.UsageError(f"--resume cannot go on with {file}: {error}") from None
 
 
 def _plan(here: dict[str, Any], **options: Any) -> tuple[peers_run.Plan, list[str]]:

@@ -30,12 +30,14 @@ class Counts:
             graphs of TorchInductor's, forward and backward.
         regions: fused calls in what Thunder runs.
         graph_breaks: of Dynamo.
+        loads: programs that were found on disk in place of being compiled.
     """
 
     kernels: int | None = None
     units: int | None = None
     regions: int | None = None
     graph_breaks: int | None = None
+    loads: int | None = None
 
 
 class Contender(Protocol):

@@ -9,40 +9,62 @@ from rich.table import Table
 
 from benchmarks import report
 from benchmarks.peers_run import Outcome, Point
+from benchmarks.report import Column
 
 _VERDICTS: dict[bool | None, str] = {True: "yes", False: "WRONG", None: "?"}
-
-Column = Callable[[Point], str]
 
 _FIRST_CAPTION = (
     "seconds, synchronized; start-up is no part of the first step; warm: a second process with the same caches"
 )
-_FIRST: dict[str, Column] = {
-    "cold": lambda point: _seconds(point, "cold", "total"),
-    "trace": lambda point: _seconds(point, "cold", "trace"),
-    "compile": lambda point: _seconds(point, "cold", "compile"),
-    "execute": lambda point: _seconds(point, "cold", "execute"),
-    "warm": lambda point: _seconds(point, "warm", "total"),
-    "start-up": lambda point: f"{point['seconds']['startup']:.1f}",
-    "kernels": lambda point: _count(point["kernels"]),
-    "units": lambda point: _count(point["units"]),
-    "breaks": lambda point: _count(point["graph_breaks"]),
-    "correct": lambda point: _VERDICTS[point["correct"]],
-}
+_COUNTS_CAPTION = "warm units, warm loads: compiled in the second process, and found by it; correct: in both"
+_KEPT = "keeps none"
+
+
+def _seconds(process: str, part: str) -> Callable[[Point], str | None]:
+    def cell(point: Point) -> str | None:
+        seconds = point["seconds"][process]
+        return f"{seconds[part]:.2f}" if seconds else None
+
+    return cell
+
+
+def _count(name: str, process: str = "cold") -> Callable[[Point], str | None]:
+    def cell(point: Point) -> str | None:
+        value = (point if process == "cold" else point.get("warm") or {}).get(name)
+        return None if value is None else str(value)
+
+    return cell
+
+
+_FIRST: list[Column[Point]] = [
+    *(Column(name, _seconds("cold", part)) for name, part in (("cold", "total"), ("trace", "trace"))),
+    *(Column(name, _seconds("cold", name)) for name in ("compile", "execute")),
+    Column("warm", _seconds("warm", "total"), _KEPT),
+    Column("start-up", lambda point: f"{point['seconds']['startup']:.1f}"),
+]
+_COUNTS: list[Column[Point]] = [
+    Column("kernels", _count("kernels"), "not counted"),
+    Column("units", _count("units"), "not counted"),
+    Column("warm units", _count("units", "warm"), _KEPT),
+    Column("warm loads", _count("loads", "warm"), "not counted"),
+    Column("breaks", _count("graph_breaks"), "no Dynamo"),
+    Column("correct", lambda point: _VERDICTS[point["correct"]]),
+]
 _STEADY_CAPTION = "medians, in brackets quartiles; host: until a step is launched; GiB: at most allocated in a step"
-_STEADY: dict[str, Column] = {
-    "step, ms": lambda point: _spread(point["step_ms"], 1),
-    "host, ms": lambda point: _spread(point["host_us"], 1e-3),
-    "GiB": lambda point: f"{point['peak_bytes'] / 2**30:.2f}" if point["peak_bytes"] else "-",
-    "largest error": lambda point: f"{point['worst_error']:.2g}" if point["worst_error"] is not None else "-",
-    "eager's": lambda point: f"{point['worst_error_of_eager']:.2g}" if point["worst_error"] is not None else "-",
-}
+_STEADY: list[Column[Point]] = [
+    Column("step, ms", lambda point: _spread(point["step_ms"], 1)),
+    Column("host, ms", lambda point: _spread(point["host_us"], 1e-3), "no GPU"),
+    Column("GiB", lambda point: f"{point['peak_bytes'] / 2**30:.2f}" if point["peak_bytes"] else None, "no GPU"),
+    Column("largest error", lambda point: _error(point, "worst_error"), "not checked"),
+    Column("eager's", lambda point: _error(point, "worst_error_of_eager"), "not checked"),
+]
 
 
 def print_outcome(outcome: Outcome, title: str) -> None:
     """Prints a table of all points, then what went wrong, was left out, or must be known."""
     out = report.console()
     out.print(_table(outcome.points, f"first step: {title}", _FIRST, _FIRST_CAPTION))
+    out.print(_table(outcome.points, "what was compiled", _COUNTS, _COUNTS_CAPTION))
     out.print(_table(outcome.points, f"later steps: {title}", _STEADY, _STEADY_CAPTION))
     for point in outcome.points:
         where = f"{point['layers']} layers, {point['peer']}"
@@ -54,26 +76,22 @@ def print_outcome(outcome: Outcome, title: str) -> None:
         out.print(escape(f"note: {note}"), soft_wrap=True)
 
 
-def _table(points: Sequence[Point], title: str, columns: Mapping[str, Column], caption: str) -> Table:
-    rows = ((point["layers"], [point["peer"], *_cells(point, columns)]) for point in points)
-    return report.table_by_layers(title, caption, ("peer", *columns), rows)
+def _table(points: Sequence[Point], title: str, columns: Sequence[Column[Point]], caption: str) -> Table:
+    names, cells = report.cells_of(columns, [point for point in points if "error" not in point])
+    measured = iter(cells)
+    rows = (
+        (point["layers"], [point["peer"], *(["failed"] * len(names) if "error" in point else next(measured))])
+        for point in points
+    )
+    return report.table_by_layers(title, caption, ("peer", *names), rows)
 
 
-def _cells(point: Point, columns: Mapping[str, Column]) -> list[str]:
-    return ["failed"] if "error" in point else [cell(point) for cell in columns.values()]
+def _error(point: Point, name: str) -> str | None:
+    return f"{point[name]:.2g}" if point[name] is not None else None
 
 
-def _seconds(point: Point, process: str, part: str) -> str:
-    seconds = point["seconds"][process]
-    return f"{seconds[part]:.2f}" if seconds else "-"
-
-
-def _spread(values: Mapping[str, float] | None, scale: float) -> str:
+def _spread(values: Mapping[str, float] | None, scale: float) -> str | None:
     if values is None:
-        return "-"
+        return None
     median, first, third = (values[name] * scale for name in ("median", "q1", "q3"))
     return f"{median:.2f} ({first:.2f}, {third:.2f})"
-
-
-def _count(value: int | None) -> str:
-    return "-" if value is None else str(value)

@@ -19,7 +19,7 @@ Point = dict[str, Any]
 """A point as it is in the JSON: its options, what was measured, or ``error``."""
 
 _OPTIONS = ("peer", "model", "width", "layers", "inference", "dtype")
-_COUNTS = ("kernels", "units", "regions", "graph_breaks")
+_COUNTS = ("kernels", "units", "regions", "graph_breaks", "loads")
 _ERRORS = ("worst_tensor", "worst_error", "worst_error_of_eager")
 
 
@@ -68,18 +68,20 @@ class Outcome:
         return any("error" in point or point["correct"] is False for point in self.points)
 
 
-def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None]) -> Outcome:
+def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None], done: Sequence[Point] = ()) -> Outcome:
     """Runs all points.
 
     Args:
         plan: what to run.
         say: is told of progress, a line or the beginning of one at a time.
         save: is given the outcome each time that a peer had its turn.
+        done: points of an earlier run, which are not run again.
     """
-    outcome = Outcome()
+    outcome = Outcome(list(done))
     stopped: set[str] = set()
     for layers in plan.layers:
-        specs = [replace(plan.spec, layers=layers, peer=peer) for peer in plan.peers if peer not in stopped]
+        there = {point["peer"] for point in done if point["layers"] == layers}
+        specs = [replace(plan.spec, layers=layers, peer=peer) for peer in plan.peers if peer not in stopped | there]
         turns: dict[PeerSpec, list[Turn | str]] = {spec: [] for spec in specs}
         earlier, notes = list(outcome.points), list(outcome.notes)
         for _ in range(plan.repeat):
@@ -88,7 +90,7 @@ def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None])
                     continue  # it has failed once already
                 turns[spec].append(_turn(spec, say))
                 outcome.points = [*earlier, *(_point(spec, found) for spec, found in turns.items() if found)]
-                outcome.notes = [*notes, *_bitwise(outcome.points[len(earlier) :])]
+                outcome.notes = [*notes, *_bitwise([p for p in outcome.points if p["layers"] == layers])]
                 save(outcome)
         if layers != plan.layers[-1]:
             stopped |= _over_limit(outcome, len(earlier), plan.limit, say)
@@ -136,7 +138,8 @@ def _point(spec: PeerSpec, found: Sequence[Turn | str]) -> Point:
         "step_ms": summary([value for turn in turns for value in turn.cold["step_ms"]]),
         "host_us": None if first["host_us"] is None else summary([us for turn in turns for us in turn.cold["host_us"]]),
         "peak_bytes": first["peak_bytes"] and max(turn.cold["peak_bytes"] for turn in turns),
-        **{name: first[name] for name in _COUNTS},
+        **{name: first.get(name) for name in _COUNTS},
+        "warm": turns[0].warm and {name: turns[0].warm.get(name) for name in _COUNTS},
         **_correctness(turns),
         "notes": list(dict.fromkeys(note for turn in turns for note in turn.cold["notes"])),
         "repeats": [_repetition(turn) for turn in turns],

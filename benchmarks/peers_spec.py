@@ -35,7 +35,8 @@ class Peer:
     @property
     def environment(self) -> dict[str, str]:
         """Variables of its processes."""
-        return {"NVFUSER_ENABLE": self.enable} if self.enable else {}
+        store = {"FUSIONCACHE_STORE": "1"} if self.variant == "fusioncache" else {}
+        return store | ({"NVFUSER_ENABLE": self.enable} if self.enable else {})
 
 
 _ALL = (

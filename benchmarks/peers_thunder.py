@@ -61,7 +61,8 @@ class Thunder:
         kernels = {"nvfuser": units, "inductor": _kernels_of_inductor() - self._kernels_before}.get(self._backend)
         traces = (thunder.last_traces(self._compiled), thunder.last_backward_traces(self._compiled))
         symbols = [symbol for kept in traces if kept for symbol in kept[-1].bound_symbols]
-        return Counts(kernels, units, regions=sum(symbol.sym.is_fusion for symbol in symbols))
+        loads = self._stats().loads if self._transform else None
+        return Counts(kernels, units, regions=sum(symbol.sym.is_fusion for symbol in symbols), loads=loads)
 
     def notes(self) -> Sequence[str]:
         return [f"left alone: {count} x {reason}" for reason, count in self._stats().bypasses.items()]

@@ -13,7 +13,7 @@ import pytest
 gc.set_threshold(100_000, 50, 50)
 
 # Every process in which TorchInductor compiles would first start six more that import torch, to see whether what the
-# compiler makes for each kind of vector runs. Not asked, it goes by the processor; a compiler that is too old then fails.
+# compiler makes for each kind of vector runs. Not asked, it goes by the processor, and an older compiler fails.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 from benchmarks import peers, peers_check, peers_report, peers_run, processes
 from benchmarks.peers_check import compare, digest_of, judge, tensors_of
+from benchmarks.peers_resume import finished
 from benchmarks.peers_run import Outcome, Plan, summary
 from benchmarks.peers_spec import PARTS, PEERS, PeerSpec
 from benchmarks.peers_work import Work, make_work
@@ -239,6 +241,61 @@ def test_each_turn_is_saved(monkeypatch):
     plan = Plan(RESIDUAL, ["thunder", "eager"], [1], repeat=1, limit=60)
     peers_run.run(plan, lambda text: None, lambda outcome: saved.append(len(outcome.points)))
     assert saved == [1, 2, 2]
+
+
+def test_a_run_that_was_cut_goes_on(monkeypatch):
+    ran: list[tuple[int, str]] = []
+    outcome = run(monkeypatch, lambda spec: said(digest="a"), "thunder fusioncache")
+    monkeypatch.setattr(
+        processes, "call", lambda module, spec, **where: ran.append((spec["layers"], spec["peer"])) or said(digest="b")
+    )
+    plan = Plan(RESIDUAL, ["fusioncache", "thunder"], [1, 2], repeat=1, limit=60)
+    again = peers_run.run(plan, lambda text: None, lambda outcome: None, outcome.points[:3])
+    assert ran == [(2, "fusioncache")] * 2 and len(again.points) == 4
+    assert again.points[:3] == outcome.points[:3]
+    assert again.notes == ["2 layers: thunder, fusioncache differ bitwise"]
+
+
+HERE = {"gpu": "H", "commit": "abc", "options": {"layers": (1,), "size": 10, "peers": ["eager"], "limit": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"commit": "abd"}, "its commit is 'abc' and not 'abd'"),
+        ({"gpu": None}, "its gpu is 'H' and not None"),
+        ({"options": {**HERE["options"], "size": 11}}, "its size is 10 and not 11"),
+    ],
+)
+def test_what_was_measured_on_something_else_is_not_gone_on_with(changes, message):
+    points = [{"peer": "eager", "layers": 1}, {"peer": "thunder", "layers": 1, "error": "out of ideas"}]
+    text = json.dumps({"environment": HERE, "points": points})
+    other = {**HERE["options"], "peers": ["thunder"], "limit": 9.0}
+    assert finished(text, {**HERE, "options": other}) == points[:1]
+    with pytest.raises(ValueError, match=message):
+        finished(text, {**HERE, **changes})
+    with pytest.raises(ValueError, match="no result of this benchmark"):
+        finished("[]", HERE)
+
+
+def test_going_on_needs_a_file(monkeypatch):
+    here = {"environment": {"gpu": "H"}, "device": "cpu", "backend": "eager", "problem": None}
+    monkeypatch.setattr(processes, "call", lambda module, argument: here)
+    outcome = CliRunner().invoke(peers.main, ["--model", "residual", "--resume"])
+    assert outcome.exit_code == 2 and "--resume needs --json FILE" in outcome.stderr
+
+
+def test_a_warm_process_says_what_it_compiled_and_loaded(monkeypatch, capsys):
+    counts = {"units": 0, "loads": 10}
+    outcome = run(monkeypatch, lambda spec: said(**(counts if spec.first_step_only else {})), "fusioncache thunder")
+    assert outcome.points[0]["warm"]["loads"] == 10 and outcome.points[1]["warm"] is None
+    peers_report.print_outcome(outcome, "title")
+    printed = capsys.readouterr().out
+    counts = printed[printed.index("what was compiled") : printed.index("later steps")]
+    ours, plain = (re.split(r"\s{2,}", line.strip()) for line in counts.splitlines() if line.strip().startswith("1 "))
+    assert ours[2:] == ["1", "1", "0", "10", "0", "yes"]
+    assert plain[2:] == ["1", "1", "keeps none", "not counted", "0", "yes"]
+    assert "host, ms" not in printed  # which a GPU has only
 
 
 def test_quartiles_are_those_of_the_values():
