@@ -32,6 +32,7 @@ def test_svg():
 @pytest.mark.parametrize(("name", "start"), [("x.svg", "<svg "), ("x.dot", "digraph ")])
 def test_a_file(tmp_path, name, start):
     path = tmp_path / name
+    assert out("graph", "residual", "-o", "-") == out("graph", "residual")
     result = call("graph", "residual", "-o", str(path))
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"wrote {path}\n")
     assert path.read_text().startswith(start)

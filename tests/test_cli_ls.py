@@ -78,6 +78,7 @@ def test_ls_of_another_run(monkeypatch):
         (["--sort", "hits"], [CHAIN.name, CAST.name]),
         (["--sort", "name", "--limit", "1"], [CAST.name]),
         (["--limit", "1"], [CHAIN.name]),
+        (["--limit", "9" * 30], [CHAIN.name, CAST.name]),
     ],
 )
 def test_filters_and_orders(monkeypatch, options, expected):

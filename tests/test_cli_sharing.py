@@ -162,6 +162,7 @@ def test_a_place_that_is_not_there_is_an_error(command, address, said, store, tm
 
 def test_a_server_that_gives_no_answer_is_an_error(served, monkeypatch):
     monkeypatch.setattr(transport, "PAUSES", (0.0,))
+    Store.open().close()
     with closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{closed.getsockname()[1]}/x"
@@ -234,9 +235,20 @@ def test_credentials_are_not_shown(store):
     assert "s3cret" not in result.output
 
 
-@pytest.mark.parametrize("args", [["push"], ["pull"], ["push", ""], ["pull", "memory://x", "--what"]])
+_WRONG = [["push"], ["pull"], ["pull", "memory://x", "--what"]]
+_WRONG += [[command, address] for command in ("push", "pull") for address in ("", "-", "://x", "file://", "s3://")]
+
+
+@pytest.mark.parametrize("args", _WRONG, ids=" ".join)
 def test_a_wrong_use_exits_with_2(args):
     assert error(*args, code=2).startswith("Usage: ")
+
+
+def test_no_store_is_made_for_an_address_that_is_none(tmp_path):
+    error("pull", "/nowhere", "--dir", str(tmp_path / "there"))
+    error("pull", "/nowhere", "--dir", str(tmp_path))
+    error("push", str(tmp_path / "shared"), "--dir", str(tmp_path))
+    assert os.listdir(tmp_path) == []
 
 
 def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path):

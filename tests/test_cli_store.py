@@ -211,6 +211,12 @@ def test_no_store(command):
     assert not default_path().exists()
 
 
+@pytest.mark.parametrize("command", [("prune",), ("verify",), ("ls", "--store")], ids=" ".join)
+def test_an_empty_directory_is_left_empty(command, tmp_path):
+    assert f"{tmp_path} is empty, and no store" in error(*command, "--dir", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", [("prune",), ("verify",), ("clear", "-y"), ("ls", "--store")], ids=" ".join)
 def test_a_directory_that_is_no_store(command, tmp_path):
     (tmp_path / "mine").write_text("mine")

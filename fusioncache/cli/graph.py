@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("id_", metavar="ID", type=TemplateId())
 @click.option("--svg", is_flag=True, help="SVG, laid out by graphviz where that is installed.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file; - is stdout."
+)
 @json_option
 def graph(id_: str, svg: bool, output: Path | None, as_json: bool) -> None:
     """Draw one template: DOT for graphviz, or SVG.
@@ -58,7 +60,7 @@ def _data(picture: nx.DiGraph) -> dict[str, Any]:
 
 
 def _write(text: str, output: Path | None) -> None:
-    if output is None:
+    if output is None or str(output) == "-":
         click.echo(text, nl=False)
         return
     try:

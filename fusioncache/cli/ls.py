@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,8 @@ def ls(run_id: str | None, of_store: bool, sort: Sort | None, limit: int | None,
     elif only["directory"]:
         raise click.UsageError("--dir names a store: use it with --store.")
     else:
-        listing = Listing(only["name"], only["backend"], only["text"], sort or "seconds", limit)
+        most = None if limit is None else min(limit, sys.maxsize)  # which is what sqlite can count
+        listing = Listing(only["name"], only["backend"], only["text"], sort or "seconds", most)
         _list_templates(run_id, listing, as_json=as_json, wide=only["wide"])
 
 

@@ -17,6 +17,7 @@ from fusioncache.words import count_text
 
 if TYPE_CHECKING:
     from fusioncache.store.copying import Copied
+    from fusioncache.store.remote import Remote
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,8 +32,11 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _url(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if not value.strip():
-        raise click.BadParameter("it is empty")
+    scheme, mark, rest = value.partition("://")
+    if not value.strip() or (mark and not scheme) or (mark and not rest and scheme != "memory"):
+        raise click.BadParameter(f"{value!r} names no place: give an address such as s3://bucket/folder, or a path")
+    if value == "-":
+        raise click.BadParameter("a store is a folder, so - cannot be one: for a folder of that name say ./-")
     return value
 
 
@@ -79,6 +83,8 @@ def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: b
 
     remote = Remote(url)
     with store_errors():
+        if what == "pull":
+            _require_before_making(directory, remote)
         store = opened(directory, make=what == "pull")
         with progress_of(what) as progress:
             copied = (sharing.push if what == "push" else sharing.pull)(store, remote, progress, dry_run=dry_run)
@@ -88,6 +94,16 @@ def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: b
     else:
         click.echo(_text(what, str(remote), dry_run, copied))
     _say_refused(copied)
+
+
+def _require_before_making(directory: Path | None, remote: Remote) -> None:
+    """No store is made for the sake of an address that is none."""
+    from fusioncache.store import default_path
+    from fusioncache.store.sharing import listing
+
+    path = directory or default_path()
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        listing(remote, make=False)
 
 
 def _data(copied: Copied) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, tally = _disk(store), Tally()
     if not remote.writable:
         raise RemoteError(f"{remote} can only be read")
-    there = _listing(remote, make=True)
+    there = listing(remote, make=True)
     wanted = _missing(disk, remote, there, tally)
     objects = {part.object: part for parts in wanted.values() for part in parts if not there.has(part)}
     gone: set[str] = set()
@@ -74,7 +74,7 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, tally = _disk(store), Tally()
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read")
-    there, sizes = _listing(remote, make=False), disk.sizes()
+    there, sizes = listing(remote, make=False), disk.sizes()
     wanted = [id_ for id_ in there.entries if not _is_whole(disk, id_, sizes)]
     tally.add(skipped=len(there.entries) - len(wanted))
     _check_room(disk, remote, [there.entries[id_] for id_ in wanted], there.objects, sizes)
@@ -106,12 +106,15 @@ def _disk(store: Store) -> Disk:
     return store.disk
 
 
-def _listing(remote: Remote, *, make: bool) -> Listing:
+def listing(remote: Remote, *, make: bool) -> Listing:
     """What is there. Where nothing is, the place has to be: else an address with a mistake in it would be an empty one.
 
     Args:
         remote: to look at.
         make: whether it is going to be written.
+
+    Raises:
+        RemoteError: if the place is not there, or cannot be listed.
     """
     there = remote.listing()
     if not (there.entries or there.objects):
