@@ -22,26 +22,12 @@ _TRIES = 60
 _QUIET = {"bench", "report", "graph"}
 """What starts a benchmark, and what writes a file where it is told to."""
 _VALUES = [
-    *("", "-", "--", "a", "ab", "nosuch", "/", "/etc/passwd", ".", "..", "~", "\udcff", "%", "a" * 5000, "\n"),
-    *(
-        "0",
-        "-1",
-        "1",
-        "9" * 23,
-        "nan",
-        "inf",
-        "1GiB",
-        "30d",
-        "residual",
-        "eager",
-        "seconds",
-        "hits",
-        "bash",
-        "train.py",
-    ),
-    *("memory://x", "file://", "file:///nowhere", "nothing://x", "://", "http://[", "http:/x", "zip://a", "data:,x"),
+    *("", "-", "--", "a", "ab", "nosuch", "/etc/passwd", ".", "~", "\udcff", "%", "a" * 5000, "\n", "train.py"),
+    *("0", "-1", "1", "9" * 23, "nan", "inf", "1GiB", "30d", "residual", "eager", "seconds", "hits"),
+    *("memory://x", "file://", "file:///no/where", "nothing://x", "://", "http://[", "http:/x", "data:,x"),
     *("http://127.0.0.1:1/x", "dir://x", "reference://", CHAIN.key.digest, CHAIN.key.digest[:4]),
 ]
+"""Nothing among them is a folder that could be written outside of where the test works."""
 _NOT_WAITED_FOR = ("--open", "--definition")
 
 
@@ -97,6 +83,7 @@ def test_no_command_ends_in_a_traceback(kept, tmp_path, monkeypatch, seed):
         copy, work = tmp_path / f"copy{number}", tmp_path / f"work{number}"
         work.mkdir()
         monkeypatch.chdir(work)
+        monkeypatch.setenv("HOME", str(work))
         monkeypatch.setenv("FUSIONCACHE_DIR", str(copy))
         if chance.random() < 0.9:
             shutil.copytree(kept, copy)
@@ -107,4 +94,5 @@ def test_no_command_ends_in_a_traceback(kept, tmp_path, monkeypatch, seed):
             result = call(*arguments)
         assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exception)
         assert result.exit_code == 0 or result.output, arguments
-        assert os.listdir(work) == [] or "push" in arguments, arguments
+        assert os.listdir(work) == [] or arguments[0] in ("push", "pull"), arguments
+        assert not os.path.lexists("~"), arguments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +16,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON: 
 run_option = click.option(
     "--run", "run_id", type=RunId(), metavar="ID", help="Another run than the newest: see 'stats --runs'."
 )
+
+
+def _home(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """The path with ~ expanded, which shells do not do behind an equals sign."""
+    return Path(os.path.expanduser(value)) if value else None
+
+
 directory_option = click.option(
     "--dir",
     "directory",
     metavar="DIRECTORY",
     type=click.Path(path_type=Path),
+    callback=_home,
     help="The store, if it is not where it is by default.",
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Remove nothing and say what would be removed.")
