@@ -67,7 +67,13 @@ def test_the_devices_of_results_count_too():
 
 
 def _asked() -> Request:
-    return Request(region(), (((2, 3), (3, 1)),) * 2, "nvfuser", {"enable": ("a", "b"), "mode": None, "flag": True})
+    return Request(
+        region(),
+        (((2, 3), (3, 1)),) * 2,
+        "nvfuser",
+        {"enable": ("a", "b"), "mode": None, "flag": True},
+        {"torch.flag": False},
+    )
 
 
 def test_a_request_comes_back_as_it_was():

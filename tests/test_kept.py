@@ -16,6 +16,7 @@ from keeping import KeepingEager
 from sketch import Sketch
 from test_properties import graphs
 
+from fusioncache.backends.settings import torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.kept import REGION, REQUEST, Kept
 from fusioncache.cache.program import Program
@@ -56,7 +57,9 @@ class Process:
     def program(self, source: Graph) -> tuple[Program, list[int]]:
         canonical = canonicalize(source)
         environment = self.backend.environment()
-        builder = self.cache.builder(self.backend.name, self.backend, self.backend.keeper, environment, self.ledger)
+        more = {"settings": torch_settings()}
+        name, keeper = self.backend.name, self.backend.keeper
+        builder = self.cache.builder(name, self.backend, keeper, environment, self.ledger, **more)
         original = original_of(source, canonical.binding)
         program = self.cache.program(canonical.graph, original, environment, self.backend, builder)
         return program, list(canonical.binding.arguments)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import fake_cuda
@@ -15,6 +14,7 @@ import torch._dynamo.config
 import torch._functorch.config
 import torch._inductor.config
 from keeping import KeepingEager
+from test_kept import Process, X, Y, region
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -24,25 +24,12 @@ from fusioncache.ahead.warmer import Outcome, Warmer
 from fusioncache.backends.bound_symbols import bind
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor import Inductor
+from fusioncache.backends.settings import torch_settings, under
 from fusioncache.backends.torch_function import torch_function
 from fusioncache.explain.environment import environment_changes
 from fusioncache.ir import Bypass
 from fusioncache.store import Store
 from fusioncache.trace import executor
-
-
-@contextmanager
-def changed(get: Callable[[], Any], set_: Callable[[Any], None], value: Any) -> Iterator[None]:
-    before = get()
-    set_(value)
-    try:
-        yield
-    finally:
-        set_(before)
-
-
-def attribute(owner: Any, name: str, value: Any) -> Any:
-    return changed(lambda: getattr(owner, name), lambda new: setattr(owner, name, new), value)
 
 
 def settings(backend: Any) -> dict[str, str]:
@@ -54,29 +41,50 @@ def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
 
 
 OF_TORCH = {
-    "torch.default_dtype": lambda: changed(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
-    "torch.default_device": lambda: torch.device("meta"),
-    "torch.deterministic_algorithms": lambda: changed(
-        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
-    ),
-    "torch.fill_uninitialized_memory": lambda: attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
-    "torch.float32_matmul_precision": lambda: attribute(torch, "get_float32_matmul_precision", lambda: "high"),
-    "torch.backends.cuda.matmul.bf16_reduction": lambda: attribute(
-        torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False
-    ),
-    "torch.backends.cudnn": lambda: attribute(torch.backends.cudnn, "benchmark", True),
-    "torch.backends.mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
+    "torch.default_dtype": "torch.float64",
+    "torch.default_device": "meta",
+    "torch.deterministic": "1",
+    "torch.utils.deterministic.fill_uninitialized_memory": False,
+    "torch.float32_matmul_precision": "high",
+    "torch.backends.cuda.matmul.fp32_precision": "tf32",
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": False,
+    "torch.backends.cuda.matmul.allow_fp16_accumulation": True,
+    "torch.backends.cudnn.benchmark": True,
+    "torch.backends.mkldnn.enabled": False,
+    "torch.backends.opt_einsum.enabled": False,
+    "torch.flash_sdp": False,
 }
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
-def test_a_setting_of_torch_is_in_every_key(name):
+def test_a_setting_of_torch_is_in_every_key_and_can_be_made(name):
     backends = [Eager(), Inductor()]
     before = list(map(settings, backends))
-    with OF_TORCH[name]():
-        found = [differing(one, settings(backend)) for one, backend in zip(before, backends, strict=True)]
-    assert all(name in names for names in found)
+    with under({name: OF_TORCH[name]}):
+        for one, backend in zip(before, backends, strict=True):
+            assert settings(backend)[name] == str(OF_TORCH[name]) != one[name]
     assert list(map(settings, backends)) == before
+
+
+def test_every_setting_of_torch_can_be_made_as_it_is_elsewhere():
+    here = torch_settings()
+    assert not [value for value in here.values() if str(value).startswith("no answer")]
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch does not say then what its older name for it would be
+    try:
+        there = torch_settings()
+        assert there["torch.float32_matmul_precision"] == "no answer: RuntimeError"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = here["torch.backends.cuda.matmul.fp32_precision"]
+    assert torch_settings() == here
+    with under(there):
+        assert torch_settings() == there
+    assert torch_settings() == here
+    with (
+        pytest.raises(ValueError, match=r"torch\.default_dtype cannot be torch\.float3"),
+        under({"torch.default_dtype": "torch.float3"}),
+    ):
+        pass
+    assert torch_settings() == here
 
 
 def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
@@ -87,7 +95,7 @@ def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
             return settings(NvFuser())
 
     before = key()
-    assert {"torch.default_dtype", "torch.deterministic_algorithms"} <= before.keys()
+    assert torch_settings().keys() <= before.keys()
     for name in ("NVFUSER_MASTER_PORT", "NVFUSER_DUMP", "TORCHINDUCTOR_MAX_AUTOTUNE"):
         monkeypatch.setenv(name, "1")
     assert key() == before
@@ -244,7 +252,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float32)
 def test_models_under_each_default_dtype_get_what_plain_thunder_gives(name, compiled):
     x, mask, cache = torch.linspace(-1, 1, 12).reshape(3, 4), torch.ones(3, 4, dtype=torch.bool).tril(), new_cache()
     for dtype in DTYPES:
-        with changed(torch.get_default_dtype, torch.set_default_dtype, dtype):
+        with under({"torch.default_dtype": str(dtype)}):
             expected, result = Model(FUNCTIONS[name])(x, mask), Model(FUNCTIONS[name], cache)(x, mask)
         assert result.dtype == expected.dtype
         assert torch.equal(result, expected)
@@ -294,16 +302,32 @@ def test_regions_stay_as_thunder_made_them_under_a_pass_that_cannot_be_compared(
     assert len(compiled) == 1
 
 
+def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """What becomes of the one entry in the process's store where there is this backend."""
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
+    (entry,) = process.cache.store.entries()
+    return Warmer(Store.open(process.cache.store.directory)).warm(f"{entry.digest}.{entry.backend}")
+
+
 def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatch):
     class Unsure(KeepingEager):
         def environment(self):
             raise Bypass("a setting that cannot be compared")
 
-    from test_kept import Process, X, Y, region
-
     process = Process(tmp_path)
     process.run(region(), X, Y)
-    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: Unsure())
-    (entry,) = process.cache.store.entries()
-    found = Warmer(Store.open(tmp_path)).warm(f"{entry.digest}.{entry.backend}")
-    assert found == Outcome("refused", "a setting that cannot be compared")
+    assert warmed(process, Unsure(), monkeypatch) == Outcome("refused", "a setting that cannot be compared")
+
+
+def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monkeypatch):
+    here = torch_settings()
+    theirs = {"torch.default_dtype": "torch.bfloat16", "torch.float32_matmul_precision": "high"}
+    before, after, others = (Process(tmp_path, KeepingEager({"machine": name})) for name in ("old", "new", "new"))
+    with under(theirs):
+        before.run(region(), X, Y)
+    assert warmed(before, KeepingEager({"machine": "new"}), monkeypatch) == Outcome("compiled")
+    assert torch_settings() == here
+    others.run(region(), X, Y)
+    with under(theirs):
+        after.run(region(), X, Y)
+    assert (others.told, after.told) == ([False], [True])

@@ -57,7 +57,8 @@ def warm(
     """Compiles every template that a store knows for this device and these versions, where it is not there yet.
 
     A store knows what any process compiled into it, of other versions too, or on another machine. A job that starts
-    afterwards with the same settings loads what it would have compiled.
+    afterwards with the same settings loads what it would have compiled. torch's own settings, such as the default dtype
+    and the precision of products, are for that time those of the process that asked first.
 
     Args:
         store: a store or its directory; by default the one that caches use.

@@ -10,9 +10,10 @@ from typing import Literal
 from fusioncache.ahead.known import Known, Refused, known
 from fusioncache.backends.arguments import arguments, device_types, release, types_of_devices
 from fusioncache.backends.base import make_backend
+from fusioncache.backends.settings import under
 from fusioncache.cache.kept import Kept, not_kept
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Bypass
+from fusioncache.ir import Bypass, Original
 from fusioncache.ir.request import Request
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
@@ -58,7 +59,7 @@ class Warmer:
     def __init__(self, store: Store, *, dry_run: bool = False):
         self._store = store
         self._dry_run = dry_run
-        self._chosen: dict[tuple[str, str], _Chosen] = {}
+        self._chosen: dict[tuple[str, str, str], _Chosen] = {}
 
     def warm(self, id_: str) -> Outcome:
         """Compiles what this entry asks for. What goes wrong is its outcome: nothing is raised."""
@@ -77,6 +78,10 @@ class Warmer:
         missing = types_of_devices(asked.graph) - device_types()
         if missing:
             raise Refused(f"other device type: {', '.join(sorted(missing))}")
+        with under(asked.settings):
+            return self._compile(asked, original)
+
+    def _compile(self, asked: Request, original: Original) -> Outcome:
         chosen = self._choose(asked)
         key = chosen.kept.key(asked.graph, asked.place)
         found = self._store.load(key, asked.backend)
@@ -99,7 +104,7 @@ class Warmer:
         Raises:
             Refused: if there is no such backend here, or it keeps nothing.
         """
-        identity = (asked.backend, repr(sorted(asked.options.items())))
+        identity = (asked.backend, repr(sorted(asked.options.items())), repr(sorted(asked.settings.items())))
         if identity not in self._chosen:
             try:
                 backend = make_backend(asked.backend, **asked.options)
@@ -114,7 +119,15 @@ class Warmer:
             except Bypass as bypass:
                 raise Refused(bypass.reason) from bypass
             kept = Kept(
-                self._store, Ranks(), asked.backend, backend, backend.keeper, environment, unkept.append, asked.options
+                self._store,
+                Ranks(),
+                asked.backend,
+                backend,
+                backend.keeper,
+                environment,
+                unkept.append,
+                asked.options,
+                asked.settings,
             )
             self._chosen[identity] = _Chosen(kept, unkept)
         return self._chosen[identity]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusioncache.backends.settings import SETTINGS, torch_settings
+from fusioncache.backends.settings import SETTINGS, settings_text
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 
@@ -19,7 +19,7 @@ class Eager:
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
-        return {"backend": "eager", "versions": versions_text(), SETTINGS: "\n".join(torch_settings())}
+        return {"backend": "eager", "versions": versions_text(), SETTINGS: settings_text()}
 
     def layout(self, args: Sequence[Any]) -> None:
         """Any layout will do."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.inductor_settings import inductor_settings
-from fusioncache.backends.settings import SETTINGS
+from fusioncache.backends.settings import SETTINGS, settings_text
 from fusioncache.backends.symbols import has_effects
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import Arithmetic, Graph
@@ -50,7 +50,7 @@ class Inductor:
             "versions": versions_text(),
             "options": f"mode {self.mode}",
             "architecture": architecture,
-            SETTINGS: "\n".join(inductor_settings()),
+            SETTINGS: settings_text(*inductor_settings()),
         }
 
     def layout(self, args: Sequence[Any]) -> Hashable:

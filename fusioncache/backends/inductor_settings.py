@@ -13,7 +13,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from fusioncache.backends.settings import torch_settings, variables
+from fusioncache.backends.settings import variables
 from fusioncache.ir import Bypass
 
 _PREFIXES = (
@@ -52,7 +52,7 @@ _PASSES = (
 
 
 def inductor_settings() -> list[str]:
-    """Name and value of each setting that TorchInductor's code depends on, one a line.
+    """Name and value of each setting that TorchInductor's code depends on beyond torch's own, one a line.
 
     Raises:
         Bypass: if one is a function, or anything else that cannot be told from another one. torch does not keep what
@@ -61,7 +61,6 @@ def inductor_settings() -> list[str]:
     import torch
 
     return [
-        *torch_settings(),
         f"torch.num_threads {torch.get_num_threads()}",
         f"torch.settings.defaults {_defaults()}",
         *(line for module in _modules() for line in _changed(module)),

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.one_launch import one_launch
-from fusioncache.backends.settings import SETTINGS, torch_settings, variables
+from fusioncache.backends.settings import SETTINGS, settings_text, variables
 from fusioncache.backends.stored_kernels.compiler import Compiled
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, NumberType, TensorType
@@ -70,7 +70,7 @@ class NvFuser:
             "versions": versions_text(f"nvfuser {nvfuser_direct.version()}"),
             "options": "\n".join(options),
             "architecture": _architecture(),
-            SETTINGS: "\n".join([*torch_settings(), *variables(_VARIABLES, (), _ELSEWHERE)]),
+            SETTINGS: settings_text(*variables(_VARIABLES, (), _ELSEWHERE)),
         }
 
     def layout(self, args: Sequence[Any]) -> Hashable:

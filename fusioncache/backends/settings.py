@@ -11,36 +11,55 @@ that Thunder runs. Functions of torch that somebody replaced are not seen here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+from fusioncache.ir.request import Option
 
 SETTINGS = "settings"
 """The name of the ingredient."""
 
 
-def torch_settings() -> list[str]:
-    """What every backend depends on: defaults of torch, its precisions, and whether it has to be deterministic."""
-    import torch
+_NO_ANSWER = "no answer"
 
-    matmul, cudnn, mkldnn = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
-    asked: dict[str, Callable[[], Any]] = {
-        "torch.default_dtype": torch.get_default_dtype,
-        "torch.default_device": torch.get_default_device,
-        "torch.deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
-        "torch.deterministic_algorithms.warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
-        "torch.fill_uninitialized_memory": torch._C._get_deterministic_fill_uninitialized_memory,
-        "torch.float32_matmul_precision": torch.get_float32_matmul_precision,
-        "torch.backends.fp32_precision": lambda: torch.backends.fp32_precision,
-        "torch.backends.cuda.matmul.fp32_precision": lambda: matmul.fp32_precision,
-        "torch.backends.cuda.matmul.fp16_reduction": lambda: matmul.allow_fp16_reduced_precision_reduction,
-        "torch.backends.cuda.matmul.bf16_reduction": lambda: matmul.allow_bf16_reduced_precision_reduction,
-        "torch.backends.cuda.matmul.fp16_accumulation": lambda: matmul.allow_fp16_accumulation,
-        "torch.backends.cudnn": lambda: (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
-        "torch.backends.cudnn.fp32_precision": lambda: (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision),
-        "torch.backends.mkldnn": lambda: (mkldnn.enabled, mkldnn.deterministic),
-        "torch.backends.mkldnn.fp32_precision": lambda: (mkldnn.matmul.fp32_precision, mkldnn.conv.fp32_precision),
-    }
-    return [f"{name} {_answer(question)}" for name, question in asked.items()]
+
+def torch_settings() -> dict[str, Option]:
+    """What every backend depends on: defaults of torch, its precisions, and whether it has to be deterministic."""
+    return {setting.name: setting.value for setting in _of_torch()}
+
+
+def settings_text(*more: str) -> str:
+    """The ingredient: torch's settings, and more lines of a backend's own."""
+    return "\n".join([*(f"{name} {value}" for name, value in torch_settings().items()), *more])
+
+
+@contextmanager
+def under(settings: Mapping[str, Option]) -> Iterator[None]:
+    """Settings of torch as some process had them. They hold for the whole process until this is over.
+
+    Raises:
+        ValueError: names one that cannot be made here.
+    """
+    before = torch_settings()
+    try:
+        _make(settings)
+        yield
+    finally:
+        _make(before)
+
+
+def _make(settings: Mapping[str, Option]) -> None:
+    # In the order of the list, because some set others that come later.
+    for setting in _of_torch():
+        wanted = settings.get(setting.name, setting.value)
+        if wanted != setting.value and not str(wanted).startswith(_NO_ANSWER):
+            try:
+                setting.make(wanted)
+            except Exception as error:  # whatever torch raises for another torch's values
+                raise ValueError(f"{setting.name} cannot be {wanted}") from error
 
 
 def variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str, ...]) -> Iterator[str]:
@@ -56,8 +75,84 @@ def variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str,
             yield f"{name} {os.environ[name]!r}"
 
 
-def _answer(question: Callable[[], Any]) -> str:
-    try:
-        return str(question()).replace("\n", " ")
-    except (RuntimeError, AttributeError) as error:  # mixed with another way to set the same, or another torch
-        return f"no answer: {type(error).__name__}"
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A setting of torch.
+
+    Attributes:
+        name: in the ingredient.
+        get: asks torch.
+        make: tells torch; takes what ``value`` was.
+    """
+
+    name: str
+    get: Callable[[], Any]
+    make: Callable[[Any], Any]
+
+    @property
+    def value(self) -> Option:
+        """What it is now: a bool, or a text of one line."""
+        try:
+            value = self.get()
+        except (RuntimeError, AttributeError) as error:  # mixed with another way to set the same, or another torch
+            return f"{_NO_ANSWER}: {type(error).__name__}"
+        return value if isinstance(value, bool) else str(value).replace("\n", " ")
+
+
+@cache
+def _of_torch() -> tuple[_Setting, ...]:
+    import torch
+
+    backends = torch.backends
+    matmul, cudnn, mkldnn, cuda = backends.cuda.matmul, backends.cudnn, backends.mkldnn, backends.cuda
+    return (
+        _Setting("torch.default_dtype", lambda: torch.get_default_dtype(), _set_default_dtype),
+        # Its type alone: ranks that differ in the number of their GPU share.
+        _Setting("torch.default_device", lambda: torch.get_default_device().type, _set_default_device),
+        _Setting("torch.deterministic", lambda: torch.get_deterministic_debug_mode(), _set_deterministic),
+        _attribute("torch.utils.deterministic", torch.utils.deterministic, "fill_uninitialized_memory"),
+        _Setting(
+            "torch.float32_matmul_precision",
+            lambda: torch.get_float32_matmul_precision(),
+            torch.set_float32_matmul_precision,
+        ),
+        _attribute("torch.backends", backends, "fp32_precision"),
+        _attribute("torch.backends.cuda.matmul", matmul, "fp32_precision"),
+        _attribute("torch.backends.cuda.matmul", matmul, "allow_fp16_reduced_precision_reduction"),
+        _attribute("torch.backends.cuda.matmul", matmul, "allow_bf16_reduced_precision_reduction"),
+        _attribute("torch.backends.cuda.matmul", matmul, "allow_fp16_accumulation"),
+        *(_attribute("torch.backends.cudnn", cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
+        _attribute("torch.backends.cudnn.conv", cudnn.conv, "fp32_precision"),
+        _attribute("torch.backends.cudnn.rnn", cudnn.rnn, "fp32_precision"),
+        *(_attribute("torch.backends.mkldnn", mkldnn, name) for name in ("enabled", "deterministic")),
+        _attribute("torch.backends.mkldnn.matmul", mkldnn.matmul, "fp32_precision"),
+        _attribute("torch.backends.mkldnn.conv", mkldnn.conv, "fp32_precision"),
+        _attribute("torch.backends.opt_einsum", backends.opt_einsum, "enabled"),
+        _attribute("torch.backends.opt_einsum", backends.opt_einsum, "strategy"),
+        _Setting("torch.flash_sdp", cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+        _Setting("torch.mem_efficient_sdp", cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+        _Setting("torch.math_sdp", cuda.math_sdp_enabled, cuda.enable_math_sdp),
+        _Setting("torch.cudnn_sdp", cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+    )
+
+
+def _attribute(module: str, owner: Any, name: str) -> _Setting:
+    return _Setting(f"{module}.{name}", lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+def _set_default_dtype(name: str) -> None:
+    import torch
+
+    torch.set_default_dtype(getattr(torch, name.removeprefix("torch.")))
+
+
+def _set_default_device(device: str) -> None:
+    import torch
+
+    torch.set_default_device(None if device == "cpu" else device)
+
+
+def _set_deterministic(mode: str) -> None:
+    import torch
+
+    torch.set_deterministic_debug_mode(int(mode))

@@ -80,12 +80,13 @@ class Cache:
         environment: Mapping[str, str],
         ledger: Ledger,
         options: Mapping[str, Option] = {},
+        settings: Mapping[str, Option] = {},
     ) -> Builder | None:
         """What builds a backend's programs with the store; None if nothing is kept."""
         store = self.store if keeper else None
         if store is None or keeper is None:
             return None
-        return Kept(store, self._ranks, backend, compiler, keeper, environment, ledger.unkept, options)
+        return Kept(store, self._ranks, backend, compiler, keeper, environment, ledger.unkept, options, settings)
 
     @property
     def store(self) -> Store | None:

@@ -75,6 +75,7 @@ class Kept:
         environment: of the backend, when the build was asked for. The keeper's own ingredients are added to it.
         refused: is told why a function could not be kept.
         options: that the backend was made with, as far as another process needs them to make it again.
+        settings: of this process that another one has to make to ask for the same.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Kept:
         environment: Mapping[str, str],
         refused: Callable[[str], None],
         options: Mapping[str, Option] = {},
+        settings: Mapping[str, Option] = {},
     ):
         self._store = store
         self._ranks = ranks
@@ -96,6 +98,7 @@ class Kept:
         self._environment = environment
         self._refused = refused
         self._options = options
+        self._settings = settings
 
     def key(self, graph: Graph, place: Place) -> Key:
         """Names what is stored. Its ingredients are those of the template's key, the keeper's, and the layout."""
@@ -111,7 +114,7 @@ class Kept:
             with self._ranks.turn(key, self._backend) as turn:
                 built = self._from(turn.artifacts, key, original, args)
                 if built is None:
-                    asked = Request(graph, place, self._backend, self._options)
+                    asked = Request(graph, place, self._backend, self._options, self._settings)
                     built, made = self._alone(key, asked, original, args)
                     turn.publish(made)
         return built

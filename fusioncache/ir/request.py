@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.ir import codec
@@ -27,23 +27,25 @@ class Request:
         place: where the arguments lay.
         backend: that was to compile it.
         options: by name, with which that backend was made.
+        settings: of the compiling process, by name, that another one can make as well.
     """
 
     graph: Graph
     place: Place
     backend: str
     options: Mapping[str, Option]
+    settings: Mapping[str, Option] = field(default_factory=dict)
 
 
 def encoded(request: Request) -> bytes:
     """A request as JSON. Equal ones have equal bytes."""
-    options = sorted(request.options.items())
     body = {
         "format": FORMAT,
         **codec.graph_out(request.graph),
         "place": [None if at is None else [list(at[0]), list(at[1])] for at in request.place],
         "backend": request.backend,
-        "options": [[name, _option_out(value)] for name, value in options],
+        "options": _options_out(request.options),
+        "settings": _options_out(request.settings),
     }
     return codec.written(body)
 
@@ -62,8 +64,9 @@ def _request(body: Any) -> Request:
     place = tuple(None if at is None else _at(*at) for at in body["place"])
     if len(place) != len(graph.inputs) or not all(map(_fits, graph.inputs, place)):
         raise ValueError("arguments that are not the graph's inputs")
-    options = {codec.text(name): _option_in(value) for name, value in body["options"]}
-    return Request(graph, place, codec.text(body["backend"]), options)
+    # What was asked for before there were settings has none of them.
+    options, settings = _options_in(body["options"]), _options_in(body.get("settings", []))
+    return Request(graph, place, codec.text(body["backend"]), options, settings)
 
 
 def _at(shape: Any, strides: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -78,6 +81,14 @@ def _fits(type_: ValueType, at: tuple[Sequence[int], Sequence[int]] | None) -> b
     if not len(shape) == len(strides) == len(type_.shape):
         return False
     return all(isinstance(size, Ref) or size == actual for size, actual in zip(type_.shape, shape, strict=True))
+
+
+def _options_out(options: Mapping[str, Option]) -> list[Any]:
+    return [[name, _option_out(value)] for name, value in sorted(options.items())]
+
+
+def _options_in(items: Any) -> dict[str, Option]:
+    return {codec.text(name): _option_in(value) for name, value in items}
 
 
 def _option_out(value: Any) -> Any:

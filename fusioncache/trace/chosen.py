@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusioncache.backends.base import Backend, make_backend
+from fusioncache.backends.settings import torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.program import Program
@@ -50,7 +51,9 @@ class Chosen:
             Bypass: if what is compiled now may not be shared.
         """
         backend, environment = self.backend, self.backend.environment()
-        builder = self._cache.builder(self._name, backend, backend.keeper, environment, self._ledger, self._options)
+        builder = self._cache.builder(
+            self._name, backend, backend.keeper, environment, self._ledger, self._options, torch_settings()
+        )
         if self._misses:
             builder = self._misses.watched(builder, self._name)
         return self._cache.program(graph, original, environment, backend, builder)
