@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections import Counter
@@ -416,6 +417,8 @@ def test_how_far_a_reordered_value_may_be_off():
         torch.tensor([1 + 2j, 3j]).conj(),
         torch.tensor([0.0, -0.0, torch.nan, torch.inf]),
         torch.empty(0, 3),
+        torch.empty(0, 3)[:, ::2],
+        torch.ones(1, 2)[:, ::2].flatten(),
         torch.ones(3).expand(2, 3),
         torch.ones(3).to(torch.float8_e4m3fn),
         3,
@@ -423,7 +426,7 @@ def test_how_far_a_reordered_value_may_be_off():
     ],
 )
 def test_a_value_is_the_same_as_itself(value):
-    again = value.clone() if isinstance(value, torch.Tensor) else value
+    again = copy.deepcopy(value)
     assert difference(again, value, None) is None
 
 
@@ -434,6 +437,7 @@ def test_a_value_is_the_same_as_itself(value):
         (torch.tensor([torch.nan, 1]), torch.tensor([0.0, 1]), "differs in 1 of 2 elements, by inf at most"),
         (torch.tensor([True]), torch.tensor([False]), "differs in 1 of 1 elements, by 1 at most"),
         (torch.tensor([1 + 2j]), torch.tensor([1 + 4j]), "differs in 1 of 1 elements, by 2 at most"),
+        (torch.ones(2, 3), torch.ones(3, 2).t(), r"lies in memory by strides [3, 1] where the region's does by [1, 2]"),
         (torch.ones(2), torch.ones(1, 2), r"is float32[2] on cpu where the region has float32[1, 2] on cpu"),
         (3, 3.0, "is a int where the region has a float"),
         (3, 4, "is 3 where the region has 4"),

@@ -18,6 +18,8 @@ def difference(found: Any, expected: Any, rule: Reordered | None) -> str | None:
         return f"is {_kind(found)} where the region has {_kind(expected)}"
     if not isinstance(expected, torch.Tensor):
         return None if repr(found) == repr(expected) else f"is {found!r} where the region has {expected!r}"
+    if _strides(found) != _strides(expected):
+        return f"lies in memory by strides {_strides(found)} where the region's does by {_strides(expected)}"
     one, other = _bits(found), _bits(expected)
     if torch.equal(one, other):
         return None
@@ -41,8 +43,17 @@ def _kind(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
 
 
+def _strides(tensor: torch.Tensor) -> list[int]:
+    """The strides that anybody can tell: a dimension of a single element may have any."""
+    if not tensor.numel():
+        return []
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    packed = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # A single element may have any stride, and is contiguous all the same.
+    return packed.as_strided((packed.numel(),), (1,)).view(torch.uint8)
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
