@@ -117,13 +117,37 @@ def test_duplicate_ops_do_not_matter():
     assert key(region(False)) == key(region(True))
 
 
-def test_an_output_computed_twice_is_one_output_of_the_template():
+def test_an_output_with_two_names_is_one_output_of_the_template():
     s = Sketch()
-    x = s.input()
-    twice = canonicalize(s.graph(s.op("sin", x), s.op("sin", x)))
+    sine = s.op("sin", s.input())
+    twice = canonicalize(s.graph(sine, s.op("shallow_copy", sine)))
     once = Sketch()
     assert twice.graph == canonicalize(once.graph(once.op("sin", once.input()))).graph
     assert twice.binding.outputs == (0, 0)
+
+
+def test_outputs_computed_alike_stay_two_and_so_do_those_whose_views_leave():
+    def region(*, twice, view):
+        s = Sketch()
+        x = s.input()
+        sines = [s.op("sin", x), s.op("sin", x) if twice else None]
+        one, other = sines[0], sines[-1] or sines[0]
+        return s.graph(s.op("reshape", one, (3, 2)), s.op("reshape", other, (6,)) if view else s.op("tanh", other))
+
+    assert key(region(twice=True, view=True)) != key(region(twice=False, view=True))
+    assert key(region(twice=True, view=False)) != key(region(twice=False, view=False))
+    s = Sketch()
+    x = s.input()
+    assert canonicalize(s.graph(s.op("sin", x), s.op("sin", x))).binding.outputs in ((0, 1), (1, 0))
+
+
+def test_a_view_of_what_was_written_in_place_is_refused():
+    s = Sketch()
+    x = s.input()
+    written = s.op("copy_", s.op("sin", x), x)
+    canonicalize(s.graph(s.op("tanh", written)))
+    with pytest.raises(Bypass, match="a view of a value written in place"):
+        canonicalize(s.graph(s.op("reshape", written, (6,))))
 
 
 def test_identities_do_not_matter():

@@ -34,7 +34,8 @@ def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
         chains: whether to make residual chains parametrized ops; without, every add stays as it is.
 
     Raises:
-        Bypass: if an output is an input, or if a symbolic size occurs in no input that is used.
+        Bypass: if an output is an input, or a view of what was written in place, or if a symbolic size occurs in no
+            input that is used.
     """
     simple = simplify(region)
     if any(value < simple.first_result for value in simple.outputs):

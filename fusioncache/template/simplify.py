@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusioncache.ir import Arg, Graph, Op, Ref, operands, refs_in
-from fusioncache.template.vocabulary import ADD, COMMUTATIVE, EFFECTS, IDENTITY, NEVER_MERGED, products
+from fusioncache.ir import Arg, Bypass, Graph, Op, Ref, operands, refs_in
+from fusioncache.template.vocabulary import ADD, COMMUTATIVE, EFFECTS, IDENTITY, MAKES_MEMORY, NEVER_MERGED, products
 from fusioncache.template.writer import GraphWriter, rename_operands
 
 
@@ -14,7 +14,11 @@ def simplify(graph: Graph) -> Graph:
 
     Inputs and outputs keep their places.
 
-    Bitwise the same: no op is replaced by another, and none is computed from other operands.
+    Bitwise the same: no op is replaced by another, and none is computed from other operands. Results that were one
+    tensor still are, those that were two still are, and so it is with the memory in which they lie.
+
+    Raises:
+        Bypass: if a view of what was written in place leaves.
     """
     return without_dead_ops(_without_duplicates(_without_identities(graph)))
 
@@ -26,7 +30,7 @@ def _without_identities(graph: Graph) -> Graph:
     """
     if not any(op.name in IDENTITY | EFFECTS for op in graph.ops):
         return graph
-    leaving = set(graph.outputs)
+    outputs, leaving = set(graph.outputs), _leaving(graph)
     written: dict[int, int] = {}
     writer = GraphWriter(graph)
     for op, first in graph.results():
@@ -34,9 +38,12 @@ def _without_identities(graph: Graph) -> Graph:
         if isinstance(source, Ref) and (op.name in EFFECTS or source.index in written):
             written[first] = written.get(source.index, source.index)
         if op.name not in IDENTITY:
+            used = op
             op = rename_operands(op, lambda index: Ref(written.get(index, index)))
+            if op != used and op.name not in MAKES_MEMORY and first in leaving:
+                raise Bypass("a view of a value written in place")
         operand = _forwarded(writer.renamed(op))
-        if operand is None or (operand < graph.first_result and first in leaving):
+        if operand is None or (operand < graph.first_result and first in outputs):
             writer.copy(op, first)
         else:
             writer.move(first, operand)
@@ -51,18 +58,32 @@ def _forwarded(op: Op) -> int | None:
 
 
 def _without_duplicates(graph: Graph) -> Graph:
+    """Computes each value once, but for those in whose memory results lie: two tensors stay two."""
+    leaving = _leaving(graph)
     seen: dict[Op, int] = {}
     commuting = Commuting(graph.first_result)
     writer = GraphWriter(graph)
     for op, first in graph.results():
         op = writer.renamed(op)
         signature = commuting.sorted(op)
-        known = None if op.name in NEVER_MERGED else seen.get(signature)
+        stays = op.name in NEVER_MERGED or not leaving.isdisjoint(range(first, first + len(op.outputs)))
+        known = None if stays else seen.get(signature)
         if known is None:
-            known = seen[signature] = writer.append(op)
+            known = writer.append(op)
             commuting.define(op)
+            if not stays:
+                seen[signature] = known
         writer.move(first, known, len(op.outputs))
     return writer.graph(graph.outputs)
+
+
+def _leaving(graph: Graph) -> set[int]:
+    """The results, and the values that results may be views of."""
+    leaving = set(graph.outputs)
+    for op, first in reversed(list(graph.results())):
+        if op.name not in MAKES_MEMORY and not leaving.isdisjoint(range(first, first + len(op.outputs))):
+            leaving.update(index for _, index in operands(op))
+    return leaving
 
 
 def without_dead_ops(graph: Graph) -> Graph:

@@ -14,11 +14,12 @@ dtype before they are added.
 """
 
 
-def _prims(names: str) -> frozenset[str]:
+def prims(names: str) -> frozenset[str]:
+    """The names of primitive operations, from a list in words."""
     return frozenset(f"prims.{name}" for name in names.split())
 
 
-COMMUTATIVE = _prims("add mul eq ne bitwise_and bitwise_or bitwise_xor")
+COMMUTATIVE = prims("add mul eq ne bitwise_and bitwise_or bitwise_xor")
 """Exact under exchange of the two operands. maximum and minimum are not: they may tell 0.0 from -0.0 by position."""
 
 IDENTITY = frozenset({"prims.shallow_copy"})
@@ -33,7 +34,7 @@ NEVER_MERGED = RANDOM | {RESIDUAL, COPY}
 EFFECTS = frozenset({COPY})
 """Never dead, and written behind everything that is computed: what reads the target reads it as it was."""
 
-ELEMENTWISE = _prims(
+ELEMENTWISE = prims(
     "abs acos acosh asin asinh atan atan2 atanh bitwise_not ceil cos cosh erf erfc exp exp2 expm1 floor isfinite "
     "log log10 log1p log2 neg reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc "
     "add bitwise_and bitwise_or bitwise_xor div eq fmod ge gt le lt maximum minimum mul ne pow remainder sub where "
@@ -41,16 +42,21 @@ ELEMENTWISE = _prims(
 )
 """Cheap to compute again, and functions of their operands alone. Reductions and random numbers are not among them."""
 
-ADDS = _prims("add sub")
+_VIEWS = prims("broadcast_in_dim convert_element_type reshape shallow_copy squeeze transpose")
+
+MAKES_MEMORY = (ELEMENTWISE - _VIEWS) | prims("sum prod amax amin var var_mean cat iota") | {RESIDUAL}
+"""The results of these lie in no operand's memory. Those of all others may be views of one, or an operand itself."""
+
+ADDS = prims("add sub")
 """What a multiplication may be contracted with."""
 
-_PASSES_PRODUCT_ON = _prims("neg abs convert_element_type broadcast_in_dim reshape transpose squeeze slice_prim")
+_PASSES_PRODUCT_ON = prims("neg abs convert_element_type broadcast_in_dim reshape transpose squeeze slice_prim")
 # Short on purpose: exp, tanh, sin and their like are library code that may itself end in a multiplication.
-_NEVER_A_PRODUCT = {RESIDUAL} | _prims(
+_NEVER_A_PRODUCT = {RESIDUAL} | prims(
     "add sub eq ne lt le gt ge sum amax amin full iota maximum minimum floor ceil sign "
     "bitwise_and bitwise_or bitwise_xor"
 )
-_ADDS_UP = _prims(
+_ADDS_UP = prims(
     "sum prod var var_mean cumsum linear matmul convolution embedding_backward "
     "scatter_add index_add index_put _grouped_mm"
 )
