@@ -141,12 +141,13 @@ def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path):
 
 def test_the_key_names_what_differs(tmp_path):
     place = ((X.shape, X.stride()), (Y.shape, Y.stride()))
-    graph = canonicalize(region()).graph
+    canonical = canonicalize(region())
+    graph, original = canonical.graph, original_of(region(), canonical.binding)
 
     def key(environment: dict[str, str], place: Any = place) -> dict[str, str]:
         backend = KeepingEager(environment)
         kept = Kept(Store.open(tmp_path), Ranks(), "eager", backend, backend.keeper, {}, print)
-        return {part.name: part.digest for part in kept.key(graph, place).ingredients}
+        return {part.name: part.digest for part in kept.key(graph, place, original).ingredients}
 
     one, other = key({}), key({"machine": "there"})
     assert {name for name in one if one[name] != other[name]} == {"machine"}
@@ -168,7 +169,7 @@ def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, sp
     first = Process(tmp_path)
     program, arguments = first.program(region())
     args = [(X, Y)[place] for place in arguments]
-    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args))
+    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original)
     good = first.backend.keeper.compile(region(), [X, Y]).artifacts | {
         REGION: encoded(original_of(region(), canonicalize(region()).binding))
     }
@@ -184,7 +185,7 @@ def test_a_stored_region_of_another_template_is_not_run(tmp_path):
     first = Process(tmp_path)
     program, arguments = first.program(region())
     args = [(X, Y)[place] for place in arguments]
-    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args))
+    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original)
     s = Sketch()
     other = s.graph(s.op("sin", s.input()))
     artifacts = {"code": b"run it op by op", REGION: encoded(Original(other, (0,), (0,)))}
@@ -203,14 +204,14 @@ def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
         assert process.ledger.stats().unkept == {"not kept: a number among its inputs": 1}
     assert list(second.cache.store.contents(REFUSED).values()) == [b"a number among its inputs"]
     assert {entry.artifacts for entry in second.cache.store.entries()} == {3}
-    key = second.program(region())[0]._builder.key(*_graph_and_place(second))
+    key = second.program(region())[0]._builder.key(*_asked_for(second))
     assert set(second.cache.store.load(key, "eager")) == {REFUSED, REGION, REQUEST}
 
 
-def _graph_and_place(process: Process) -> tuple[Graph, Any]:
+def _asked_for(process: Process) -> tuple[Graph, Any, Original]:
     program, arguments = process.program(region())
     args = [(X, Y)[place] for place in arguments]
-    return program.graph, tuple((arg.shape, arg.stride()) for arg in args)
+    return program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original
 
 
 def test_what_the_compiler_raises_is_raised_and_nothing_is_kept(tmp_path):

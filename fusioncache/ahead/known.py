@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusioncache.cache.kept import LAYOUT, REGION, REQUEST, layout_text
+from fusioncache.cache.kept import LAYOUT, ORDER, REGION, REQUEST, layout_text, order_text
 from fusioncache.ir import Original, codec, request
 from fusioncache.ir.request import Request
 from fusioncache.store import Entry, Store
 from fusioncache.template.key import framed, make_key
+from fusioncache.template.operand_order import order_shows
 
 DAMAGED = "damaged"
 OLDER = "stored by a version that kept no request"
@@ -59,13 +60,16 @@ class Survey:
 def survey(store: Store) -> Survey:
     """Looks through a store. Entries of several versions of one template have one request."""
     summaries = store.entries()
-    ids: dict[str, str] = {}
+    ids: dict[tuple[str, str | None], str] = {}
     refused: Counter[str] = Counter()
     for summary in summaries:
         entry = store.entry(summary.digest, summary.backend)
         objects = {part.name: part.object for part in entry.artifacts} if entry else {}
+        text = entry.text if entry else ""
         if REQUEST in objects:
-            ids.setdefault(objects[REQUEST], f"{summary.digest}.{summary.backend}")
+            # Where the order of operands shows, one request has an entry for each region that asked.
+            region = objects.get(REGION) if f"\n{ORDER} " in text else None
+            ids.setdefault((objects[REQUEST], region), f"{summary.digest}.{summary.backend}")
         else:
             refused[OLDER if entry else DAMAGED] += 1
     return Survey(len(summaries), tuple(ids.values()), refused)
@@ -102,5 +106,7 @@ def _belongs(asked: Request, original: Original, entry: Entry) -> bool:
     """Whether the entry's key was made for this request, and the region has its arguments and results."""
     graph = asked.graph
     named = entry.text.startswith(make_key(graph, {}).text) and framed(LAYOUT, layout_text(asked.place)) in entry.text
+    if order_shows(graph, asked.place):
+        named = named and framed(ORDER, order_text(original)) in entry.text
     counts = len(original.inputs) == len(graph.inputs) and len(original.outputs) == len(graph.outputs)
     return named and counts and asked.backend == entry.backend

@@ -83,7 +83,7 @@ class Warmer:
 
     def _compile(self, asked: Request, original: Original) -> Outcome:
         chosen = self._choose(asked)
-        key = chosen.kept.key(asked.graph, asked.place)
+        key = chosen.kept.key(asked.graph, asked.place, original)
         found = self._store.load(key, asked.backend)
         if found is not None:
             return _as_found(found)

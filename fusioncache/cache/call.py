@@ -51,9 +51,11 @@ class TemplateCall:
         program: finds or makes the program for a graph, and the region that it was first seen in.
         ledger: counts.
         adder: sums chains instead of folds, where it will.
+        name: in a trace; by default the template's.
 
     Attributes:
         template: what is called.
+        name: in a trace.
         entry: the function that a trace calls.
     """
 
@@ -63,8 +65,10 @@ class TemplateCall:
         program: Callable[[Graph, Original | None], Program],
         ledger: Ledger,
         adder: Adder | None = None,
+        name: str | None = None,
     ):
         self.template = template
+        self.name = name or template.name
         self._program = program
         self._ledger = ledger
         self._own_adder = adder
@@ -73,8 +77,8 @@ class TemplateCall:
         self._originals: dict[Arities, Original | None] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
         self.entry = make_entry(template.graph, takes_arities=self.takes_arities, begin=self._begin)
-        self.entry.__name__ = self.entry.__qualname__ = template.name
-        self.entry.name = template.name  # type: ignore[attr-defined]  # where thunder.examine's users look for it
+        self.entry.__name__ = self.entry.__qualname__ = self.name
+        self.entry.name = self.name  # type: ignore[attr-defined]  # where thunder.examine's users look for it
 
     @property
     def takes_arities(self) -> bool:
@@ -86,6 +90,14 @@ class TemplateCall:
         self._plans.setdefault(arities, plan)
         self._fallbacks.setdefault(arities, fallback)
         self._originals.setdefault(arities, original)
+
+    def claim(self, arities: Arities, original: Original) -> bool:
+        """Whether this is the call of such a region: of regions with these arities, the first one that asks decides.
+
+        Regions that write their template in different ways have calls of their own: where their operands do not lie
+        alike in memory, they are compiled differently.
+        """
+        return self._originals.setdefault(arities, original) == original
 
     def arities(self) -> tuple[Arities, ...]:
         """The numbers of residual terms that calls may have."""
@@ -112,7 +124,8 @@ class TemplateCall:
         import torch
 
         try:
-            return self._inlined(args, arities) if self._plans[arities] is Plan.INLINE else self._folded(args, arities)
+            folds = self._plans[arities] is Plan.FOLD and not self._inline_program(arities).order_shows(args)
+            return self._folded(args, arities) if folds else self._inlined(args, arities)
         except torch.OutOfMemoryError:
             raise
         except Bypass as bypass:
@@ -121,7 +134,7 @@ class TemplateCall:
             return self._fall_back(arities, error)
 
     def _inlined(self, args: Sequence[Any], arities: Arities) -> Run:
-        return self._inline_program(arities).run_for(args, self._compiled)
+        return self._inline_program(arities).run_for(args, self._compiled, self._originals[arities])
 
     def _inline_program(self, arities: Arities) -> Program:
         return self._program(inline(self.template.graph, arities), self._originals[arities])

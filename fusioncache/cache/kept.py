@@ -16,6 +16,7 @@ from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
+from fusioncache.template.operand_order import order_shows
 
 logger = logging.getLogger("fusioncache")
 
@@ -26,6 +27,9 @@ REQUEST = "request"
 
 LAYOUT = "layout"
 """The ingredient of a key that says where the arguments lay."""
+
+ORDER = "order"
+"""The ingredient of a key that says in which order a region has its operands, where that shows."""
 
 _STALE = "an artifact that does not load"
 
@@ -100,14 +104,16 @@ class Kept:
         self._options = options
         self._settings = settings
 
-    def key(self, graph: Graph, place: Place) -> Key:
-        """Names what is stored. Its ingredients are those of the template's key, the keeper's, and the layout."""
-        environment = {**self._environment, **self._keeper.environment()}
-        return make_key(graph, {**environment, LAYOUT: layout_text(place)})
+    def key(self, graph: Graph, place: Place, original: Original) -> Key:
+        """Names what is stored. Its ingredients are those of the template's key, the keeper's, layout and order."""
+        environment = {**self._environment, **self._keeper.environment(), LAYOUT: layout_text(place)}
+        if order_shows(graph, place):
+            environment[ORDER] = order_text(original)
+        return make_key(graph, environment)
 
     def build(self, graph: Graph, original: Original, place: Place, args: Sequence[Any]) -> Built:
         """See ``Builder`` in ``cache/program.py``."""
-        key = self.key(graph, place)
+        key = self.key(graph, place, original)
         found = self._store.load(key, self._backend)
         built = self._from(found, key, original, args)
         if built is None:
@@ -183,6 +189,11 @@ def not_kept(reason: str) -> str:
 def layout_text(place: Place) -> str:
     """Where arguments lie, as the text of an ingredient."""
     return "\n".join("number" if at is None else f"{tuple(at[0])} {tuple(at[1])}" for at in place)
+
+
+def order_text(original: Original) -> str:
+    """A region in its own order, as the text of an ingredient."""
+    return encoded(original).decode()
 
 
 def _arguments(original: Original, args: Sequence[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fusioncache import forks
 from fusioncache.ir import Graph, Original, refs_in
 from fusioncache.ir.request import Place
+from fusioncache.template.operand_order import order_shows
 from fusioncache.template.vocabulary import EFFECTS
 
 _MOST_SEEN = 1024
@@ -77,7 +78,8 @@ class Program:
     """Compiles a graph at most once for each layout, whichever threads and templates ask for it.
 
     What the backend is given is the region that the graph was first seen in, where there is one: nvFuser splits and
-    schedules a kernel by the order of its definition, so that only Thunder's own order gives Thunder's own bits.
+    schedules a kernel by the order of its definition, so that only Thunder's own order gives Thunder's own bits. Where
+    the arguments lie so that the order of operands shows, it is the region that asks, and no other shares the result.
 
     Args:
         graph: what to compute, in canonical order.
@@ -95,9 +97,9 @@ class Program:
         self._original = original or _as_it_is(graph)
         self._compiler = compiler
         self._builder = builder
-        self._variants: dict[Hashable, Run] = {}
-        self._loaded: dict[Place, Run] = {}
-        self._seen: dict[Place, Run] = {}
+        self._variants: dict[tuple[Hashable, Original | None], Run] = {}
+        self._loaded: dict[tuple[Place, Original | None], Run] = {}
+        self._seen: dict[tuple[Place, Original | None], Run] = {}
         self._sources: list[Graph] = []
         self._lock = forks.lock()
 
@@ -106,50 +108,60 @@ class Program:
         """The regions that functions were compiled from, here or where they come from; what will be, before that."""
         return tuple(self._sources) or (self._original.region,)
 
-    def run_for(self, args: Sequence[Any], compiled: Tell) -> Run:
+    def run_for(self, args: Sequence[Any], compiled: Tell, original: Original | None = None) -> Run:
         """The function for arguments of this layout.
 
         Args:
             args: tensors and numbers as the graph's inputs.
             compiled: is told the seconds, if this call had to compile or to load.
+            original: the region that asks, if it may be another one than the first.
 
         Raises:
             Whatever the backend raises.
         """
-        place = tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
-        run = self._seen.get(place)
+        place = _place(args)
+        run = self._seen.get((place, None)) or self._seen.get((place, original))
         if run is None:
-            run = self._variant(place, args, compiled)
+            own = (original or self._original) if order_shows(self.graph, place) else None
+            run = self._variant(place, own, args, compiled)
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
-            self._seen[place] = run
+            self._seen[place, original if own else None] = run
         return run
 
-    def _variant(self, place: Place, args: Sequence[Any], compiled: Tell) -> Run:
+    def order_shows(self, args: Sequence[Any]) -> bool:
+        """Whether what is computed of arguments of this layout depends on the order of operands."""
+        return order_shows(self.graph, _place(args))
+
+    def _variant(self, place: Place, own: Original | None, args: Sequence[Any], compiled: Tell) -> Run:
+        """The function of a region of its own, or of the first one."""
         layout = self._compiler.layout(args)
         with self._lock:
-            run = self._loaded.get(place) or self._variants.get(layout)
+            run = self._loaded.get((place, own)) or self._variants.get((layout, own))
             if run is None:
                 start = time.perf_counter()
-                built = self._build(place, args)
+                built = self._build(place, own or self._original, args)
                 run = _reordered(built.run, built.original, len(args))
                 if built.original.region not in self._sources:
                     self._sources.append(built.original.region)
                 if built.loaded:
                     # Made for these very strides, while a compiler may take others of the same layout as well.
-                    self._loaded[place] = run
+                    self._loaded[place, own] = run
                 else:
-                    self._variants[layout] = run
+                    self._variants[layout, own] = run
                 compiled(time.perf_counter() - start, loaded=built.loaded)
         return run
 
-    def _build(self, place: Place, args: Sequence[Any]) -> Built:
-        original = self._original
+    def _build(self, place: Place, original: Original, args: Sequence[Any]) -> Built:
         args = _spared(self.graph, args)
         if self._builder is not None:
             return self._builder.build(self.graph, original, place, args)
         run = self._compiler.compile(original.region, [args[place] for place in original.inputs])
         return Built(run, original, loaded=False)
+
+
+def _place(args: Sequence[Any]) -> Place:
+    return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
 
 def _as_it_is(graph: Graph) -> Original:

@@ -109,12 +109,12 @@ class _Watched:
         """See ``Builder``."""
         built: Built = self._builder.build(graph, original, place, args)
         if not built.loaded:
-            threading.Thread(target=self._explain, args=(graph, place), name="fusioncache explain").start()
+            threading.Thread(target=self._explain, args=(graph, original, place), name="fusioncache explain").start()
         return built
 
-    def _explain(self, graph: Graph, place: Any) -> None:
+    def _explain(self, graph: Graph, original: Original, place: Any) -> None:
         try:
-            key = self._builder.key(graph, place)
+            key = self._builder.key(graph, place, original)
             reason = self._reason(key)
             if ": " in reason:  # neither new nor unknown
                 name = template_name(graph, key)

@@ -11,9 +11,10 @@ from fusioncache.trace.region import outputs_of
 
 
 class Callee(Protocol):
-    """What a trace calls: a ``TemplateCall``, or what takes its place in verify mode. Named by its template."""
+    """What a trace calls: a ``TemplateCall``, or what takes its place in verify mode. Named after its template."""
 
     template: Template
+    name: str
     entry: Callable[..., Any]
 
     @property
@@ -24,30 +25,29 @@ class Callee(Protocol):
 def call_of(fusion: Any, binding: Binding, call: Callee) -> list[Any]:
     """The bound symbols that replace a fused one: the call of its template, in the template's argument order.
 
-    Where two outputs of the region are one value, the second is a copy: they were two tensors before.
+    Where two outputs of the region are one value, they were one tensor before, and so they are now.
     """
     args = [fusion.args[position] for position in binding.arguments]
     if call.takes_arities:
         args.insert(0, binding.arities)
     outputs: list[Any] = [None] * len(call.template.graph.outputs)
-    copies = []
+    others = []
     for proxy, slot in zip(outputs_of(fusion), binding.outputs, strict=True):
         if outputs[slot] is None:
             outputs[slot] = proxy
         else:
-            copies.append(_copy(outputs[slot], proxy))
-    symbol = _symbol(call.template.name, call.entry, outputs, is_fusion=True, executor=fusion.sym.executor)
+            others.append(_same(outputs[slot], proxy))
+    symbol = _symbol(call.name, call.entry, outputs, is_fusion=True, executor=fusion.sym.executor)
     context = {symbol.name: call.entry}
     replaced = fusion.from_bsym(
         sym=symbol, args=tuple(args), output=outputs, _call_ctx=context, _import_ctx={}, _object_ctx={}
     )
-    return [replaced, *copies]
+    return [replaced, *others]
 
 
-def _copy(source: Any, target: Any) -> Any:
-    import torch
-
-    return _symbol("clone", torch.clone, target).bind(source, output=target)
+def _same(source: Any, target: Any) -> Any:
+    """Another name for a value. For autograd a tensor that is returned twice is not the same as its copy."""
+    return _symbol("same", lambda value: value, target).bind(source, output=target)
 
 
 def _symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:

@@ -18,7 +18,7 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.stats import Stats
-from fusioncache.ir import Arithmetic, Binding, Bypass, Graph, Original, Region
+from fusioncache.ir import Arithmetic, Binding, Bypass, Original, Region, Template
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.original import original_of
@@ -50,6 +50,7 @@ class _Found:
     fusion: Any
     region: Region
     binding: Binding
+    original: Original
     call: TemplateCall
     maker: Maker
 
@@ -121,7 +122,7 @@ class FusionCache(Transform):
         if fast_tracing:
             install()
         self._ledger = Ledger(self.cache.ledger)
-        self._calls: dict[str, TemplateCall] = {}
+        self._calls: defaultdict[str, list[TemplateCall]] = defaultdict(list)
         self._chosen: dict[Any, Chosen] = {}
         self._plan = _PLANS.get(options.plan)
         self._streams = Streams(options)
@@ -134,8 +135,8 @@ class FusionCache(Transform):
         return self._ledger.stats()
 
     def calls(self) -> tuple[TemplateCall, ...]:
-        """The templates that the traces seen so far call."""
-        return tuple(self._calls.values())
+        """The templates that the traces seen so far call: once for each way in which regions write them."""
+        return tuple(call for calls in self._calls.values() for call in calls)
 
     def choices(self) -> tuple[Choice, ...]:
         """How the sums of each residual stream seen so far come about, with what the alternatives would have cost."""
@@ -191,7 +192,7 @@ class FusionCache(Transform):
             arities, call = item.binding.arities, item.call
             asked, arithmetic = wanted[call.template.name], self._arithmetic(item.fusion)
             plan = choose_plan(call.template.graph, arities, asked, self._plan, arithmetic)
-            fallback, original = _fallback(item), original_of(item.region, item.binding)
+            fallback, original = _fallback(item), item.original
             call.allow(arities, plan, fallback, original)
             watched.planned(item.position, plan)
             replacements[item.position] = call_of(item.fusion, item.binding, self._callee(item, fallback, original))
@@ -231,7 +232,9 @@ class FusionCache(Transform):
             chosen = self._choose(maker, bound_symbol)
             if chosen not in environments:
                 environments[chosen] = chosen.backend.environment()
-            call, hit = self._call(canonical.graph, chosen, environments[chosen])
+            template, hit = self.cache.template(canonical.graph, environments[chosen])
+            original, arities = original_of(region, canonical.binding), canonical.binding.arities
+            call = self._call(template, arities, original, chosen)
         except Bypass as bypass:
             self._ledger.bypass(bypass.reason)
             watched.left(position, bound_symbol, bypass.reason)
@@ -241,11 +244,11 @@ class FusionCache(Transform):
             self._failed(bound_symbol.sym.name, error)
             watched.left(position, bound_symbol, _failure(error))
             return None
-        self._ledger.region(call.template, canonical.binding.arities, hit=hit)
-        watched.found(position, bound_symbol, call.template, canonical.binding.arities, hit=hit)
+        self._ledger.region(call.template, arities, hit=hit)
+        watched.found(position, bound_symbol, call.template, arities, hit=hit)
         if self._misses and not hit:
             self._misses.add(call.template, region, bound_symbol)
-        return _Found(position, bound_symbol, region, canonical.binding, call, maker)
+        return _Found(position, bound_symbol, region, canonical.binding, original, call, maker)
 
     def _unfused(self, watched: WatchedTrace) -> None:
         """The trace has no region. Says why, unless there was nothing to fuse."""
@@ -259,16 +262,18 @@ class FusionCache(Transform):
         if self._ledger.bypass(_failure(error)):
             warn(f"{what} stays as Thunder made it: {error!r}")
 
-    def _call(self, graph: Graph, chosen: Chosen, environment: Mapping[str, str]) -> tuple[TemplateCall, bool]:
-        """The call of the template with this graph, and whether the cache knew the template."""
-        template, hit = self.cache.template(graph, environment)
-        call = self._calls.get(template.name)
-        if call is None:
-            call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.adder)
-            self._calls[template.name] = call
-        if call.template.key != template.key:
+    def _call(self, template: Template, arities: Arities, original: Original, chosen: Chosen) -> TemplateCall:
+        """The call of a template for such a region."""
+        calls = self._calls[template.name]
+        if calls and calls[0].template.key != template.key:
             raise Bypass("two templates of one name")
-        return call, hit
+        call = next((call for call in calls if call.claim(arities, original)), None)
+        if call is None:
+            name = f"{template.name}_{len(calls) + 1}" if calls else template.name
+            call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.adder, name)
+            call.claim(arities, original)
+            calls.append(call)
+        return call
 
     def _choose(self, maker: Maker, fusion: Any) -> Chosen:
         name = maker.backend or best_backend(_device(fusion)) if self.backend == "auto" else self.backend

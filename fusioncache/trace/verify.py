@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
 from itertools import count
 from typing import Any
@@ -63,7 +62,8 @@ class VerifiedCall:
     """What ``call_of`` takes in place of a ``TemplateCall``: for one site, under a name of its own."""
 
     def __init__(self, site: Site, name: str, when: When):
-        self.template = replace(site.call.template, name=name)
+        self.template = site.call.template
+        self.name = name
         self.takes_arities = site.call.takes_arities
         self.entry = verified(site, when)
         self.entry.__name__ = self.entry.__qualname__ = name
@@ -79,7 +79,7 @@ class Verifier:
 
     def at(self, site: Site) -> VerifiedCall:
         """The call for one site. Its name tells sites of one template apart."""
-        return VerifiedCall(site, f"{site.call.template.name}_verified_{next(self._numbers)}", self._when)
+        return VerifiedCall(site, f"{site.call.name}_verified_{next(self._numbers)}", self._when)
 
 
 def verified(site: Site, when: When) -> Entry:

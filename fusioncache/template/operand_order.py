@@ -1,0 +1,79 @@
+"""Whether it shows in which order a region has its operands.
+
+``a + b`` and ``b + a`` have the same bits, and share a template. But where the operands lie in memory in different
+orders the result lies as the first one does, and from there on other bits may follow: sums go along the memory. Then a
+program is compiled from each region's own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, refs_in
+from fusioncache.ir.request import Place
+from fusioncache.template.strides import Strided, strides_of
+from fusioncache.template.vocabulary import COMMUTATIVE
+
+
+def order_shows(graph: Graph, place: Place) -> bool:
+    """Whether results for arguments that lie there depend on the order of operands. When in doubt it does.
+
+    Args:
+        graph: in canonical order, without parameters.
+        place: where the arguments lie.
+    """
+    sizes = _sizes(graph, place)
+    if _lie_differently(place) or not all(map(partial(_fits, sizes=sizes), graph.inputs, place)):
+        return True
+    values: list[Strided | None] = [None if at is None else Strided(tuple(at[0]), tuple(at[1])) for at in place]
+    is_tensor = [isinstance(type_, TensorType) for type_ in graph.inputs]
+    values += [None] * graph.sizes
+    is_tensor += [False] * graph.sizes
+    for op, _ in graph.results():
+        operands = [values[index] for arg in op.args for _, index in refs_in(arg) if is_tensor[index]]
+        results = [_result(op, operands, type_, sizes) for type_ in op.outputs]
+        if op.name in COMMUTATIVE and len(operands) > 1:
+            other = _result(op, operands[::-1], op.outputs[0], sizes)
+            if results[0] is None or other is None or results[0].apparent != other.apparent:
+                return True
+        values += results
+        is_tensor += [True] * len(results)
+    return False
+
+
+def _result(
+    op: Op, operands: Sequence[Strided | None], type_: ValueType | None, sizes: dict[int, int]
+) -> Strided | None:
+    return strides_of(op, operands, _shape(type_, sizes)) if isinstance(type_, TensorType) else None
+
+
+def _shape(type_: TensorType, sizes: dict[int, int]) -> tuple[int, ...]:
+    return tuple(sizes[size.index] if isinstance(size, Ref) else size for size in type_.shape)
+
+
+def _fits(type_: ValueType, at: tuple[Sequence[int], Sequence[int]] | None, sizes: dict[int, int]) -> bool:
+    """Whether an argument has the shape that it should have: Thunder may be mistaken about what it is given."""
+    return at is None or not isinstance(type_, TensorType) or tuple(at[0]) == _shape(type_, sizes)
+
+
+def _lie_differently(place: Place) -> bool:
+    """Whether arguments lie in different orders, so that which of them comes first may decide how results lie."""
+    tensors = [Strided(tuple(at[0]), tuple(at[1])) for at in place if at is not None]
+    orders = {order for order in map(_order, tensors) if len(order) > 1}
+    return len(orders) > 1 and any(list(order) != sorted(order) for order in orders)
+
+
+def _order(tensor: Strided) -> tuple[int, ...]:
+    """The dimensions from the slowest to the fastest, but for those that are broadcast or of one element."""
+    lying = [place for place, size in enumerate(tensor.shape) if size > 1 and tensor.strides[place]]
+    return tuple(sorted(lying, key=lambda place: -tensor.strides[place]))
+
+
+def _sizes(graph: Graph, place: Place) -> dict[int, int]:
+    """The value of each symbolic size."""
+    found: dict[int, int] = {}
+    for type_, at in zip(graph.inputs, place, strict=True):
+        if isinstance(type_, TensorType) and at is not None:
+            found |= {s.index: n for s, n in zip(type_.shape, at[0], strict=False) if isinstance(s, Ref)}
+    return found

@@ -1,0 +1,194 @@
+"""The strides that torch gives the results of operations, as far as they are known.
+
+An elementwise result lies as its operands do; where these lie differently, the first one decides. What is not known is
+None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusioncache.ir import Const, Op
+from fusioncache.template.vocabulary import ELEMENTWISE, prims
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Where a tensor lies: sizes and strides, in elements, of its dimensions."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def apparent(self) -> tuple[int, ...]:
+        """The strides that anybody can tell: those of dimensions of more than one element."""
+        if 0 in self.shape:
+            return ()
+        return tuple(stride for size, stride in zip(self.shape, self.strides, strict=True) if size > 1)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether one element lies after the other, the last dimension's first."""
+        return self.apparent == row_major(self.shape).apparent
+
+
+def row_major(shape: tuple[int, ...]) -> Strided:
+    """A contiguous tensor."""
+    return _packed(shape, range(len(shape)))
+
+
+def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...]) -> Strided | None:
+    """Where a result of an op lies; None if that is not known, or if it is not as the op says.
+
+    Args:
+        op: the op.
+        operands: of its tensors, in order.
+        shape: of the result.
+    """
+    known = [operand for operand in operands if operand is not None]
+    if len(known) < len(operands):
+        return None
+    rule = _RULES.get(op.name)
+    if rule is not None and len(known) == 1:
+        return rule(op, known[0], shape)
+    if op.name in ELEMENTWISE and op.name not in _RULES:
+        return _elementwise(known, shape)
+    return row_major(shape) if op.name in _MADE_CONTIGUOUS and all(value.is_contiguous for value in known) else None
+
+
+def _elementwise(operands: Sequence[Strided], shape: tuple[int, ...]) -> Strided | None:
+    """As torch's ``TensorIterator`` lays out what it makes; None if that has another shape than it is said to have."""
+    if _broadcast_shape(operands) != shape:
+        return None
+    if all(operand.shape == shape for operand in operands):
+        if all(operand.is_contiguous for operand in operands):
+            return row_major(shape)
+        if all(operand.strides == operands[0].strides for operand in operands) and _is_dense(operands[0]):
+            return operands[0]
+    aligned = [_broadcast(operand, shape) for operand in operands]
+
+    def before(one: int, other: int) -> int:
+        """Below 0 if the first of two dimensions varies faster, above 0 if the second does, 0 if nothing says so."""
+        for strides in aligned:
+            a, b = strides[one], strides[other]
+            if a and b and a != b:
+                return a - b
+            if a and b and shape[one] > shape[other]:
+                return 1
+        return 0
+
+    order = list(reversed(range(len(shape))))
+    for place in range(1, len(order)):
+        current = place
+        for earlier in range(place - 1, -1, -1):
+            compared = before(order[earlier], order[current])
+            if compared > 0:
+                order[earlier], order[current] = order[current], order[earlier]
+                current = earlier
+            elif compared < 0:
+                break
+    return _packed(shape, list(reversed(order)))
+
+
+def _packed(shape: tuple[int, ...], order: Sequence[int]) -> Strided:
+    """A tensor without gaps, its dimensions from the slowest to the fastest."""
+    strides, step = [0] * len(shape), 1
+    for dimension in reversed(order):
+        strides[dimension] = step
+        step *= max(shape[dimension], 1)
+    return Strided(shape, tuple(strides))
+
+
+def _is_dense(value: Strided) -> bool:
+    """Whether each place from the first to the last is of exactly one element."""
+    step = 1
+    for stride, size in sorted(zip(value.strides, value.shape, strict=True)):
+        if size > 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
+
+
+def _broadcast_shape(operands: Sequence[Strided]) -> tuple[int, ...] | None:
+    """The shape of what is computed of these elementwise; None if they do not fit."""
+    rank = max((len(operand.shape) for operand in operands), default=0)
+    padded = [(1,) * (rank - len(operand.shape)) + operand.shape for operand in operands]
+    sizes = [{size for size in dimension if size != 1} for dimension in zip(*padded, strict=True)]
+    return None if any(len(size) > 1 for size in sizes) else tuple(size.pop() if size else 1 for size in sizes)
+
+
+def _broadcast(value: Strided, shape: tuple[int, ...]) -> list[int]:
+    """The strides of a tensor in the dimensions of a larger one."""
+    added = len(shape) - len(value.shape)
+    sizes = zip(value.shape, value.strides, shape[added:], strict=True)
+    return [0] * added + [0 if own == 1 != size else stride for own, stride, size in sizes]
+
+
+def _converted(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+    return _elementwise([value], shape)
+
+
+def _expanded(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+    dims = _numbers(op.args[2])
+    if dims is None:
+        return None
+    sizes, strides = list(value.shape), list(value.strides)
+    for dimension in range(len(shape)):
+        if dimension not in dims:
+            strides.insert(dimension, sizes[dimension] * strides[dimension] if dimension < len(sizes) else 1)
+            sizes.insert(dimension, 1)
+    return Strided(shape, tuple(0 if own != new else s for own, new, s in zip(sizes, shape, strides, strict=True)))
+
+
+def _transposed(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+    dims = _numbers(op.args[1])
+    return None if dims is None else Strided(shape, tuple(value.strides[dimension] for dimension in dims))
+
+
+def _squeezed(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+    dims = _numbers(op.args[1])
+    if dims is None:
+        return None
+    gone = {dimension % len(value.shape) for dimension in dims}
+    return Strided(shape, tuple(stride for place, stride in enumerate(value.strides) if place not in gone))
+
+
+def _sliced(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+    steps = op.args[3] if len(op.args) > 3 else dict(op.kwargs).get("strides", Const("none", "None"))
+    if isinstance(steps, Const) and steps.kind == "none":
+        return Strided(shape, value.strides)
+    numbers = _numbers(steps)
+    if numbers is None:
+        return None
+    return Strided(shape, tuple(stride * step for stride, step in zip(value.strides, numbers, strict=True)))
+
+
+def _reshaped(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+    """Of what does not lie in one piece it depends on more whether this is a view."""
+    return row_major(shape) if value.is_contiguous else None
+
+
+def _the_same(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided:
+    return value
+
+
+def _numbers(arg: object) -> tuple[int, ...] | None:
+    if not isinstance(arg, tuple) or not all(isinstance(item, Const) and item.kind == "int" for item in arg):
+        return None
+    return tuple(int(item.text) for item in arg)
+
+
+_RULES: Mapping[str, Callable[[Op, Strided, tuple[int, ...]], Strided | None]] = {
+    "prims.broadcast_in_dim": _expanded,
+    "prims.convert_element_type": _converted,
+    "prims.reshape": _reshaped,
+    "prims.shallow_copy": _the_same,
+    "prims.slice_prim": _sliced,
+    "prims.squeeze": _squeezed,
+    "prims.transpose": _transposed,
+}
+
+_MADE_CONTIGUOUS = prims("full iota uniform_philox sum prod amax amin var var_mean cat pad")
+"""Of contiguous tensors these make a contiguous one, whoever compiles them."""
