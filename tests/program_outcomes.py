@@ -1,0 +1,82 @@
+"""What a program on tensors returns, in every respect that a caller could notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one call.
+
+    Attributes:
+        facts: by what they are of; equal if nobody can tell two calls apart.
+    """
+
+    facts: dict[str, Any]
+
+    def difference(self, expected: Outcome) -> str | None:
+        """What is otherwise than expected, in words; None if nothing is."""
+        names = sorted({*self.facts, *expected.facts})
+        wrong = [name for name in names if self.facts.get(name) != expected.facts.get(name)]
+        return "\n".join(f"{n}: {self.facts.get(n)} in place of {expected.facts.get(n)}" for n in wrong) or None
+
+
+def observe(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Outcome:
+    """Calls a function of tensors that returns tensors, then goes backward from all of its results."""
+    results = function(*inputs)
+    facts: dict[str, Any] = {}
+    for number, result in enumerate(results):
+        facts |= {f"result {number}'s {what}": fact for what, fact in _facts(result)}
+        facts[f"result {number} is"] = [what for what, other in _others(inputs, results) if other is result]
+        facts[f"result {number} shares memory with"] = list(_neighbours(result, inputs, results))
+    for number, tensor in enumerate(inputs):
+        facts[f"input {number} afterwards"] = _bits(tensor)
+    _go_backward(results)
+    for number, tensor in enumerate(inputs):
+        facts[f"gradient {number}"] = None if tensor.grad is None else list(_facts(tensor.grad))
+    return Outcome(facts)
+
+
+def _facts(tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
+    yield "type", (tensor.dtype, tuple(tensor.shape))
+    # In memory a dimension of one element has no stride, and no elements have none.
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    yield "strides", [stride for size, stride in strides if size > 1] if tensor.numel() else []
+    yield "autograd", (tensor.requires_grad, tensor.is_leaf)
+    yield "bits", _bits(tensor)
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    packed = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+    return bytes(packed.flatten().view(torch.uint8).tolist())
+
+
+def _others(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    named = [(f"input {number}", tensor) for number, tensor in enumerate(inputs)]
+    return named + [(f"result {number}", tensor) for number, tensor in enumerate(results)]
+
+
+def _neighbours(
+    tensor: torch.Tensor, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+) -> Iterator[tuple[str, int]]:
+    """What lies in the same memory, and how many bytes further on."""
+    if not tensor.numel():
+        return
+    for what, other in _others(inputs, results):
+        if other.numel() and other.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+            yield what, other.data_ptr() - tensor.data_ptr()
+
+
+def _go_backward(results: Sequence[torch.Tensor]) -> None:
+    total: Any = 0
+    for weight, result in enumerate(results, 1):
+        if result.requires_grad:
+            wide = torch.view_as_real(result.resolve_conj()) if result.is_complex() else result
+            total = total + weight * wide.double().sum()
+    if isinstance(total, torch.Tensor):
+        total.backward()

@@ -1,0 +1,240 @@
+"""Random programs over torch, written as source: many identities, views, layouts, and results that are inputs."""
+
+from __future__ import annotations
+
+import random
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SHAPES = ((), (1,), (4,), (3, 4), (3, 4), (3, 4), (4, 4), (4, 4), (1, 4), (3, 1), (0, 4), (2, 3, 4))
+DTYPES = (torch.float32,) * 5 + (torch.float64, torch.bfloat16, torch.complex64)
+LAYOUTS = ("contiguous", "contiguous", "transposed", "transposed", "sliced", "expanded", "offset")
+
+IDENTITIES = (
+    "{a}.type_as({b})",
+    "{a}.to({a_dtype})",
+    "{a}.contiguous()",
+    "{a}.expand({a_shape})",
+    "{a}.reshape({a_shape})",
+    "{a}.view({a_shape})",
+    "{a}.permute({a_dims})",
+    "{a}.clone()",
+    "{a}.detach()",
+    "{a} + 0",
+    "{a} * 1",
+    "torch.flip({a}, ())",
+    "torch.flip({a}, (-1,))",
+    "{a}.squeeze()",
+    "{a}.flatten()",
+    "{a}[...]",
+)
+VIEWS = (
+    "{a}.transpose(0, -1)",
+    "{a}.reshape(-1)",
+    "{a}[::2]",
+    "{a}[1:]",
+    "{a}[0]",
+    "{a}.unsqueeze(0)",
+    "{a}.unsqueeze(-1)",
+    "{a}.squeeze(0)",
+    "{a}.expand((2, *{a_shape}))",
+    "{a}.expand({b_shape})",
+    "{a}.movedim(0, -1)",
+)
+CONVERSIONS = (
+    "{a}.to(torch.float32)",
+    "{a}.to(torch.float64)",
+    "{a}.to(torch.bfloat16)",
+    "{a}.to(torch.complex64)",
+)
+UNARY = (
+    "torch.sin({a})",
+    "torch.cos({a})",
+    "torch.tanh({a})",
+    "torch.neg({a})",
+    "torch.abs({a})",
+    "torch.exp({a})",
+    "{a} * 2.5",
+    "1.5 - {a}",
+)
+COMMUTING = ("{a} + {b}", "{a} * {b}", "{a} == {b}", "{a} != {b}")
+BINARY = (
+    "{a} - {b}",
+    "{a} / {b}",
+    "torch.fmod({a}, {b})",
+    "torch.maximum({a}, {b})",
+    "torch.where({a} > {b}, {a}, {b})",
+    "torch.where({a} > 0.5, {b}, {a})",
+)
+OTHERS = (
+    "{a}.sum()",
+    "{a}.sum(0)",
+    "{a}.mean(-1)",
+    "{a}.amax(-1)",
+    "torch.var_mean({a}, dim=0, correction=0)[1]",
+    "torch.softmax({a}, -1)",
+    "torch.cat(({a}, {b}), 0)",
+    "torch.stack(({a}, {b}), 0)",
+    "{a} @ {b}",
+)
+WRITES = ("{a}.add_({b})", "{a}.mul_(2.0)", "{a}.copy_({b})")
+KINDS = (*(IDENTITIES, VIEWS, UNARY, COMMUTING) * 2, COMMUTING, CONVERSIONS, BINARY, OTHERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A tensor to be made: its layout counts, and its values are random."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    layout: str
+    differentiable: bool
+
+    def make(self, seed: int) -> torch.Tensor:
+        """The tensor, the same each time."""
+        chance = torch.Generator().manual_seed(seed)
+        made = self._laid_out(lambda shape: torch.rand(shape, generator=chance) + 0.5)
+        return made.detach().requires_grad_(self.differentiable)
+
+    def _laid_out(self, values: Callable[[tuple[int, ...]], torch.Tensor]) -> torch.Tensor:
+        shape, rank = self.shape, len(self.shape)
+        if self.layout == "transposed" and rank > 1:
+            return values(shape[::-1]).to(self.dtype).permute(*reversed(range(rank)))
+        if self.layout == "sliced" and rank:
+            return values((*shape[:-1], 2 * shape[-1])).to(self.dtype)[..., ::2]
+        if self.layout == "expanded" and rank:
+            return values((1, *shape[1:])).to(self.dtype).expand(shape)
+        if self.layout == "offset":
+            return values((2, *shape)).to(self.dtype)[1]
+        return values(shape).to(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement: what it computes, of which values, and whether these commute."""
+
+    form: str
+    values: tuple[str, str]
+    commutes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RandomProgram:
+    """A function of tensors, and which of its values it returns."""
+
+    arguments: tuple[Argument, ...]
+    steps: tuple[Step, ...]
+    results: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        """The program as Python."""
+        names = ", ".join(f"x{number}" for number in range(len(self.arguments)))
+        lines = [f"    v{number} = {step.form}" for number, step in enumerate(self.steps)]
+        return "\n".join([f"def program({names}):", *lines, f"    return {', '.join(self.results)},"])
+
+    def function(self) -> Callable[..., Any]:
+        """The program, ready to be called."""
+        names: dict[str, Any] = {"torch": torch}
+        exec(compile(self.source, "<random program>", "exec"), names)
+        return names["program"]
+
+    def inputs(self, seed: int = 0) -> list[torch.Tensor]:
+        """Tensors to call it with, made anew."""
+        return [argument.make(seed + number) for number, argument in enumerate(self.arguments)]
+
+    def commuted(self, chance: random.Random) -> RandomProgram:
+        """The same program with some commuting operands exchanged."""
+        steps = tuple(_swapped(step) if step.commutes and chance.random() < 0.7 else step for step in self.steps)
+        return RandomProgram(self.arguments, steps, self.results)
+
+    def repeated(self, chance: random.Random) -> RandomProgram:
+        """The program, then once more, commuted, on running sums of its arguments: regions of a trace that share."""
+        start, inputs = len(self.steps), len(self.arguments)
+        between = tuple(Step(f"torch.cumsum(x{n}, -1)", (f"x{n}",) * 2, False) for n in range(inputs))
+
+        def renamed(text: str) -> str:
+            offset = {"x": start, "v": start + inputs}
+            return re.sub(r"\b([xv])(\d+)\b", lambda name: f"v{int(name[2]) + offset[name[1]]}", text)
+
+        again = tuple(
+            Step(renamed(step.form), (renamed(step.values[0]), renamed(step.values[1])), step.commutes)
+            for step in self.commuted(chance).steps
+        )
+        return RandomProgram(
+            self.arguments, (*self.steps, *between, *again), (*self.results, *map(renamed, self.results))
+        )
+
+    def laid_out_anew(self, chance: random.Random) -> RandomProgram:
+        """The same program for arguments that lie in memory otherwise."""
+        arguments = tuple(
+            Argument(argument.shape, argument.dtype, chance.choice(LAYOUTS), argument.differentiable)
+            for argument in self.arguments
+        )
+        return RandomProgram(arguments, self.steps, self.results)
+
+
+def random_program(seed: int) -> RandomProgram:
+    """A program that torch runs. Equal seeds give equal ones."""
+    chance = random.Random(seed)
+    main = chance.choice(SHAPES)
+    differentiates, writes = chance.random() < 0.7, chance.random() < 0.1
+    arguments = tuple(_arguments(chance, main, differentiates))
+    inputs = [argument.make(number) for number, argument in enumerate(arguments)]
+    values = {f"x{number}": value.detach() if writes else value for number, value in enumerate(inputs)}
+    steps: list[Step] = []
+    wanted = chance.randint(1, 9)
+    for _ in range(20 * wanted):
+        found = _step(chance, values, writes)
+        if found is not None:
+            values[f"v{len(steps)}"] = found[1]
+            steps.append(found[0])
+        if len(steps) == wanted:
+            break
+    if writes:
+        arguments = tuple(Argument(a.shape, a.dtype, a.layout, False) for a in arguments)
+    results = tuple(chance.choice([*values, *list(values)[-4:]]) for _ in range(chance.randint(1, 4)))
+    return RandomProgram(arguments, tuple(steps), results)
+
+
+def _arguments(chance: random.Random, main: tuple[int, ...], differentiates: bool) -> Iterator[Argument]:
+    dtype = chance.choice(DTYPES)
+    for _ in range(chance.randint(1, 4)):
+        shape = main if chance.random() < 0.7 else chance.choice(SHAPES)
+        own = dtype if chance.random() < 0.8 else chance.choice(DTYPES)
+        yield Argument(shape, own, chance.choice(LAYOUTS), differentiates and chance.random() < 0.8)
+
+
+def _step(chance: random.Random, values: dict[str, torch.Tensor], writes: bool) -> tuple[Step, torch.Tensor] | None:
+    """A statement that torch can run on these values, with its result; None if this one cannot be run."""
+    kind = WRITES if writes and chance.random() < 0.2 else chance.choice(KINDS)
+    form = chance.choice(kind)
+    names = list(values)
+    a, b = chance.choice([*names, *names[-2:]]), chance.choice(names)
+    step = Step(_filled(form, a, b, values), (a, b), form in COMMUTING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = eval(step.form, {"torch": torch}, dict(values))
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        return None
+    if not isinstance(result, torch.Tensor) or result.numel() > 256 or result.dim() > 4:
+        return None
+    return step, result
+
+
+def _filled(form: str, a: str, b: str, values: dict[str, torch.Tensor]) -> str:
+    one, other = values[a], values[b]
+    dims = ", ".join(map(str, range(one.dim()))) or "()"
+    shapes = {"a_shape": tuple(one.shape), "b_shape": tuple(other.shape)}
+    return form.format(a=a, b=b, a_dtype=one.dtype, a_dims=dims, **shapes)
+
+
+def _swapped(step: Step) -> Step:
+    one, operator, other = step.form.split(" ")
+    return Step(f"{other} {operator} {one}", step.values, step.commutes)

@@ -1,0 +1,140 @@
+"""Random programs through Thunder with and without fusioncache: nobody can tell which.
+
+``FUSIONCACHE_PROGRAMS=5000`` in the environment tries that many; ``FUSIONCACHE_PROGRAMS=317:318`` these.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from program_outcomes import Outcome, observe
+from random_programs import Argument, RandomProgram, Step, random_program
+
+import fusioncache
+from fusioncache.trace import executor
+
+SEEDS = os.environ.get("FUSIONCACHE_PROGRAMS", "30")
+FIRST, _, LAST = SEEDS.rpartition(":")
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Difference(Exception):
+    """What fusioncache changed."""
+
+
+def compare(program: RandomProgram, relaid: RandomProgram, cache: fusioncache.Cache) -> int:
+    """Calls a program for both layouts of its arguments, with Thunder alone and with fusioncache.
+
+    Returns:
+        How many calls Thunder could make. Where it raises, there is nothing to compare with.
+    """
+    function, executors = program.function(), fusioncache.executors()
+    plain = thunder.jit(function, executors=executors)
+    ours = thunder.jit(
+        function, executors=executors, transforms=[fusioncache.FusionCache(cache=cache, backend="eager")]
+    )
+    for calls, arguments in enumerate((program, relaid)):
+        expected = outcome_of(plain, arguments)
+        if expected is None:
+            return calls
+        difference = observe(ours, arguments.inputs()).difference(expected)
+        if difference:
+            raise Difference(f"{program.source}\nfor {arguments.arguments}:\n{difference}")
+    return 2
+
+
+def outcome_of(function: Callable[..., Any], program: RandomProgram) -> Outcome | None:
+    try:
+        return observe(function, program.inputs())
+    except Exception:  # whatever Thunder or torch raises: the program is not ours to judge
+        return None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_random_programs_return_what_they_return_without_fusioncache():
+    """They share one cache. Each comes with its operands commuted, with itself in one trace, and in another layout."""
+    cache, calls, differences = fusioncache.Cache(record=False, store=False), 0, []
+    for seed in range(int(FIRST or 0), int(LAST)):
+        chance, program = random.Random(seed), random_program(seed)
+        relaid = program.laid_out_anew(chance)
+        for form in (program, program.commuted(chance), program.repeated(chance)):
+            try:
+                calls += compare(form, relaid, cache)
+            except Difference as difference:
+                differences.append(f"seed {seed}: {difference}")
+    assert not differences, "\n\n".join(differences)
+    stats = cache.stats()
+    assert calls > 4 * (int(LAST) - int(FIRST or 0)) or FIRST
+    assert stats.hits >= stats.regions / 3 or FIRST
+    assert not [reason for reason in stats.bypasses if "failed" in reason]
+
+
+def written(source: str, results: str, *arguments: Argument) -> RandomProgram:
+    steps = tuple(Step(line.strip(), ("x0", "x0"), False) for line in source.strip().splitlines())
+    return RandomProgram(arguments, steps, tuple(results.split()))
+
+
+NUMBER = Argument((), torch.float32, "contiguous", True)
+ROW = Argument((32,), torch.float32, "contiguous", False)
+TABLE = Argument((3, 4), torch.float32, "transposed", True)
+COMPLEX = Argument((4, 3), torch.complex64, "contiguous", False)
+
+ONE_TENSOR_OR_TWO = {
+    "two identities of an input": written(
+        """torch.var_mean(x1, dim=0, correction=0)[1]
+        x0.type_as(v0)
+        torch.flip(x0, (-1,))
+        torch.fmod(v1, x1)""",
+        "v2 v3 v1",
+        NUMBER,
+        ROW,
+    ),
+    "one result, three names": written("torch.sin(x0)\nv0.permute(0, 1)\nv0.to(torch.float32)", "v0 v1 v2", TABLE),
+    "a result listed twice": written("torch.sin(x0)", "v0 v0", TABLE),
+    "an input listed twice": written("torch.sin(x0)", "x0 v0 x0", TABLE),
+    "two that are computed alike": written("x0 * 2.0\nx0.detach() * 2.0", "v0 v1", TABLE),
+    "two views of one": written("torch.sin(x0)\nv0.transpose(0, 1)\nv0.reshape(12)\nv0[1:]", "v0 v1 v2 v3", TABLE),
+    "a view of an input, converted to what it is": written(
+        "x0[::2]\nv0.to(torch.complex64)\nv1 * 2.0\nx0.detach()", "v0 v1 v2 v3", COMPLEX
+    ),
+    "an expanded input": written("x0.expand((2, 3, 4))\ntorch.cos(v0)\nv0 + 0", "v0 v1 v2", TABLE),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ONE_TENSOR_OR_TWO)
+def test_what_is_one_tensor_stays_one_and_what_are_two_stay_two(what):
+    program, cache = ONE_TENSOR_OR_TWO[what], fusioncache.Cache(record=False, store=False)
+    assert compare(program, program, cache) == 2
+    assert compare(program.repeated(random.Random(0)), program, cache) == 2
+
+
+def test_an_outcome_tells_views_copies_and_strides_apart():
+    x = torch.arange(6.0).reshape(2, 3)
+    seen = [
+        observe(function, [x]).facts
+        for function in (
+            lambda x: [x],
+            lambda x: [x.clone()],
+            lambda x: [x.view(2, 3)],
+            lambda x: [x.t().contiguous().t()],
+            lambda x: [x[:1].expand(2, 3)],
+            lambda x: [x.double()],
+            lambda x: [x, x],
+        )
+    ]
+    assert all(one != other for place, one in enumerate(seen) for other in seen[:place])
