@@ -136,16 +136,17 @@ class Kept:
             start = time.perf_counter()
             built, own = self._compiled(original, args)
             seconds = time.perf_counter() - start
-            if own is None or not self._is_still_for(key, asked):
+            if own is None or not self._is_still_for(key, asked, original):
                 return built, None
             artifacts = {**own, REGION: encoded(original), REQUEST: request.encoded(asked)}
             name = template_name(asked.graph, key)
             self._store.save(key, self._backend, artifacts, name=name, seconds=seconds)
             return built, artifacts
 
-    def _is_still_for(self, key: Key, asked: Request) -> bool:
+    def _is_still_for(self, key: Key, asked: Request, original: Original) -> bool:
         """Whether what was compiled just now is for this key: settings of a process may change while it compiles."""
-        if self._compiler.environment() == self._environment and self.key(asked.graph, asked.place) == key:
+        now = self.key(asked.graph, asked.place, original)
+        if self._compiler.environment() == self._environment and now == key:
             return True
         self._refused("not kept: settings changed while it was compiled")
         return False
