@@ -120,7 +120,8 @@ def _find(prefix: str, directory: Path | None) -> _Known:
         raise ambiguous(prefix, "programs", [program.digest for program in found])
     if not found:
         raise click.ClickException(
-            f"no template in the record and no program in the store starts with {prefix!r}: see 'fusioncache ls'"
+            f"no template in the record and no program in the store starts with {prefix!r}: see 'fusioncache ls' "
+            "and 'fusioncache ls --store'"
         )
     return found[0]
 
