@@ -13,6 +13,8 @@ import griffe
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "api.md"
 _NAME = "fusioncache"
+_BESIDE = ("tracing.install", "tracing.uninstall")
+"""Public names of public modules."""
 _TITLES = {
     griffe.DocstringSectionKind.parameters: "Arguments",
     griffe.DocstringSectionKind.attributes: "Attributes",
@@ -21,12 +23,19 @@ _TITLES = {
 
 
 def text() -> str:
-    """The page: each name of ``fusioncache.__all__``, with the methods and properties of classes."""
+    """The page: each name of ``fusioncache.__all__``, and those of public modules, with what classes have."""
     package = griffe.load(_NAME, search_paths=[ROOT], docstring_parser="google")
     names = [export if isinstance(export, str) else export.name for export in package.exports or ()]
-    contents = "\n".join(f"- [{name}](#{name.lower()}): {_first_sentence(_found(package, name))}" for name in names)
-    parts = [part for name in names for part in _entry(_found(package, name), name, "##")]
+    names += _BESIDE
+    found = {name: _found(package, name) for name in names}
+    contents = "\n".join(_line(name, what) for name, what in found.items())
+    parts = [part for name, what in found.items() for part in _entry(what, name, "##")]
     return "\n\n".join(["# API", _about(), contents, *parts]) + "\n"
+
+
+def _line(name: str, found: griffe.Object) -> str:
+    """A name in the list of contents, with a link to its section."""
+    return f"- [{name}](#{name.lower().replace('.', '')}): {_first_sentence(found)}"
 
 
 def _about() -> str:

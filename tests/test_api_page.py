@@ -19,5 +19,5 @@ def test_the_committed_page_is_up_to_date():
 
 def test_every_public_name_has_a_section():
     page = api_page.PAGE.read_text()
-    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == fusioncache.__all__
+    assert [name for name in re.findall(r"^## (\S+)$", page, re.MULTILINE) if "." not in name] == fusioncache.__all__
     assert "### FusionCache.stats\n" in page and "- `backend`: " in page and "- `ValueError`: " in page
