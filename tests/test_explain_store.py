@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "driver": "12080",
     "layout": "(2, 3) (3, 1)",
     "options": "enable kernel_db\ndisable ",
+    "order": "one",
     "recipe": "1",
     "versions": "nvfuser 0.2.36\ntorch 2.10.0",
 }
@@ -52,6 +53,7 @@ CHANGES = {
     "driver": ("13000", "driver: 13000 here, 12080 there"),
     "layout": ("(2, 3) (1, 2)", "layout: the layout of input %0, (2, 3) (1, 2) here, (2, 3) (3, 1) there"),
     "options": ("enable \ndisable ", "options: the option enable, empty here, kernel_db there"),
+    "order": ("another", "order: the order of operands, another here, one there"),
     "recipe": ("2", "recipe: 2 here, 1 there"),
     "versions": ("nvfuser 0.2.37\ntorch 2.10.0", "versions: the nvfuser version, 0.2.37 here, 0.2.36 there"),
 }

@@ -16,7 +16,9 @@ from fusioncache.ahead import warmer
 from fusioncache.ahead.known import survey
 from fusioncache.ir import Op, Ref, TensorType
 from fusioncache.store import Store
+from fusioncache.template.canonical import canonicalize
 from fusioncache.template.operand_order import order_shows
+from fusioncache.template.original import original_of
 from fusioncache.template.strides import Strided, strides_of
 from fusioncache.trace import executor
 
@@ -184,3 +186,18 @@ def test_a_chain_of_terms_that_lie_differently_is_not_folded():
     assert torch.equal(found, expected)
     assert found.stride() == expected.stride()
     assert transform.stats().compiles == 1
+
+
+def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_path):
+    """A program is asked without a region as well, by folds: what it was given then is the first region's only."""
+    graphs = {commuted: product(commuted=commuted) for commuted in (False, True)}
+    process = Process(tmp_path)
+    program, arguments = process.program(graphs[False])
+    args = [(X.mT.contiguous().mT, Y)[place] for place in arguments]
+    canonical = canonicalize(graphs[True])
+    results = [
+        program.run_for(args, process._tell, original)(args)[0]
+        for original in (None, original_of(graphs[True], canonical.binding))
+    ]
+    assert [result.stride() for result in results] == [(1, 2), (3, 1)]
+    assert process.told == [False, False]

@@ -10,9 +10,10 @@ from typing import Any
 
 from fusioncache.cache.entry import make_entry
 from fusioncache.cache.ledger import Ledger
-from fusioncache.cache.program import Adder, Program, Run, Sum
+from fusioncache.cache.program import Adder, Program, Run, Sum, place_of
 from fusioncache.ir import Bypass, Graph, Original, Template
 from fusioncache.template.expand import ChainFolds, fold, inline
+from fusioncache.template.operand_order import order_shows
 from fusioncache.template.plan import Arities, Plan
 from fusioncache.template.vocabulary import RESIDUAL
 from fusioncache.warning import warn
@@ -124,14 +125,19 @@ class TemplateCall:
         import torch
 
         try:
-            folds = self._plans[arities] is Plan.FOLD and not self._inline_program(arities).order_shows(args)
-            return self._folded(args, arities) if folds else self._inlined(args, arities)
+            return self._folded(args, arities) if self._folds_for(args, arities) else self._inlined(args, arities)
         except torch.OutOfMemoryError:
             raise
         except Bypass as bypass:
             return self._leave(arities, bypass.reason)
         except Exception as error:
             return self._fall_back(arities, error)
+
+    def _folds_for(self, args: Sequence[Any], arities: Arities) -> bool:
+        """Whether folds sum such arguments: where the order of operands shows, they may have another one."""
+        if self._plans[arities] is Plan.INLINE:
+            return False
+        return not order_shows(inline(self.template.graph, arities), place_of(args))
 
     def _inlined(self, args: Sequence[Any], arities: Arities) -> Run:
         return self._inline_program(arities).run_for(args, self._compiled, self._originals[arities])

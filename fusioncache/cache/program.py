@@ -119,19 +119,15 @@ class Program:
         Raises:
             Whatever the backend raises.
         """
-        place = _place(args)
+        place, original = place_of(args), original or self._original
         run = self._seen.get((place, None)) or self._seen.get((place, original))
         if run is None:
-            own = (original or self._original) if order_shows(self.graph, place) else None
+            own = original if order_shows(self.graph, place) else None
             run = self._variant(place, own, args, compiled)
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
-            self._seen[place, original if own else None] = run
+            self._seen[place, own] = run
         return run
-
-    def order_shows(self, args: Sequence[Any]) -> bool:
-        """Whether what is computed of arguments of this layout depends on the order of operands."""
-        return order_shows(self.graph, _place(args))
 
     def _variant(self, place: Place, own: Original | None, args: Sequence[Any], compiled: Tell) -> Run:
         """The function of a region of its own, or of the first one."""
@@ -160,7 +156,8 @@ class Program:
         return Built(run, original, loaded=False)
 
 
-def _place(args: Sequence[Any]) -> Place:
+def place_of(args: Sequence[Any]) -> Place:
+    """Where arguments lie."""
     return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
 

@@ -36,6 +36,10 @@ def environment_changes(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[Cha
 def _of(name: str, a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
     if name == "layout":
         return _layouts(a.get(name), b.get(name)) if a.get("inputs") == b.get("inputs") else []
+    if name == "order":
+        # Another layout is why there is one here and none there.
+        alike = a.get("layout") == b.get("layout")
+        return [_change(name, "the order of operands", a.get(name), b.get(name))] if alike else []
     if name in _LISTS and name in a and name in b:
         x, y = _by_name(a[name]), _by_name(b[name])
         places = [item for item in dict.fromkeys([*x, *y]) if x.get(item) != y.get(item)]
