@@ -88,7 +88,7 @@ def built(directory, backend: KeepingEager, capfd) -> list[str]:
     process = Process(directory, backend)
     environment, cache = backend.environment(), process.cache
     plain = cache.builder("eager", backend, backend.keeper, environment, process.ledger)
-    cache.builder = lambda *args: Misses(cache).watched(plain, "eager")  # type: ignore[method-assign]
+    cache.builder = lambda *args, **more: Misses(cache).watched(plain, "eager")  # type: ignore[method-assign]
     process.run(region(), X, Y)
     for thread in threading.enumerate():
         if thread.name == "fusioncache explain":
