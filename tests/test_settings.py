@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import fusioncache
 from fusioncache.ahead import warmer
 from fusioncache.ahead.warmer import Outcome, Warmer
+from fusioncache.backends import settings as settings_module
 from fusioncache.backends.bound_symbols import bind
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor import Inductor
@@ -101,7 +103,7 @@ def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
     assert key() == before
     for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE", "PYTORCH_NVFUSER_MAX_REG_COUNT"):
         monkeypatch.setenv(name, "1")
-        assert key()[name] == "'1'"
+        assert key()[name] == "'1' (at first None)"
 
 
 INDUCTOR, DYNAMO, FUNCTORCH = torch._inductor.config, torch._dynamo.config, torch._functorch.config
@@ -155,9 +157,22 @@ def test_variables_and_threads_are_in_the_key_of_torchinductor(monkeypatch):
     assert settings(Inductor()) == before
     for name in ("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_GRAPH_FORMAT", "CXX", "TRITON_INTERPRET"):
         monkeypatch.setenv(name, "odd \udcff")
-        assert settings(Inductor())[name] == "'odd \\udcff'"
+        assert settings(Inductor())[name] == "'odd \\udcff' (at first None)"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     assert settings(Inductor())["torch.num_threads"] == "77"
+
+
+def test_a_variable_that_was_changed_is_not_like_one_that_was_so_from_the_beginning(monkeypatch):
+    name = "TORCHINDUCTOR_MAX_AUTOTUNE"
+    found = []
+    for at_first, now in itertools.product(({}, {name: "0"}, {name: "1"}), (None, "0", "1")):
+        monkeypatch.setattr(settings_module, "_AT_FIRST", at_first)
+        monkeypatch.delenv(name, raising=False)
+        if now is not None:
+            monkeypatch.setenv(name, now)
+        found.append(list(settings_module.variables((name,), (), ("_",))))
+    assert found[0] == [] and found[4] == [f"{name} '0'"]
+    assert len(set(map(tuple, found))) == 9
 
 
 class Pass(CustomGraphPass):

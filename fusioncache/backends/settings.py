@@ -23,6 +23,9 @@ SETTINGS = "settings"
 """The name of the ingredient."""
 
 
+_AT_FIRST: Mapping[str, str] = dict(os.environ)
+"""The variables before anything was compiled."""
+
 _NO_ANSWER = "no answer"
 
 
@@ -65,14 +68,18 @@ def _make(settings: Mapping[str, Option]) -> None:
 def variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str, ...]) -> Iterator[str]:
     """The process's environment variables that a compiler reads, in order, each with its value.
 
+    Compilers read some when they are imported or first used, and some each time. One that was changed in between has
+    both values, so that it is like no variable of a process that had it from the beginning.
+
     Args:
         prefixes: what their names begin with.
         names: of others.
         but: what names begin with that say no more than where something is put, printed or asked for.
     """
-    for name in sorted(os.environ):
+    for name in sorted({*os.environ, *_AT_FIRST}):
         if (name.startswith(prefixes) or name in names) and not name.startswith(but):
-            yield f"{name} {os.environ[name]!r}"
+            first, now = _AT_FIRST.get(name), os.environ.get(name)
+            yield f"{name} {now!r}" if now == first else f"{name} {now!r} (at first {first!r})"
 
 
 @dataclass(frozen=True, slots=True)
