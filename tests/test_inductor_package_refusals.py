@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,12 +123,13 @@ def test_products_are_called_only_as_torchinductor_does(call):
         language.checked(wrapper.format(f"a.{call}"), {})
 
 
-def test_a_product_that_was_replaced_is_not_kept(monkeypatch):
-    from torch._inductor.select_algorithm import extern_kernels
-
-    monkeypatch.setattr(extern_kernels, "mm", lambda *args, out: out.zero_())
-    made = InductorKeeper(Stub()).compile(*CASES["products"]())
-    assert made == Made("compiled by Inductor", None, "an operation that was replaced", lasting=True)
+def test_a_product_that_was_replaced_is_not_kept():
+    own = {name: getattr(torch, name) for name in language.OPERATIONS}
+    compiled._check_operations(SimpleNamespace(**own))
+    compiled._check_operations(None)  # a wrapper without any
+    for name in own:
+        with pytest.raises(NotKept, match="an operation that was replaced"):
+            compiled._check_operations(SimpleNamespace(**{**own, name: torch.add}))
 
 
 def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
