@@ -52,17 +52,23 @@ class Holder(threading.Thread):
         super().__init__()
         self.halfway, self.go_on = threading.Event(), threading.Event()
         self._work = work
+        self._stopped = False
 
     def run(self):
-        self._work()
+        try:
+            self._work()
+        finally:
+            self.halfway.set()
 
     def stop(self):
+        self._stopped = True
         self.halfway.set()
         self.go_on.wait()
 
     def __enter__(self):
         self.start()
         self.halfway.wait()
+        assert self._stopped, "it ended before it was halfway"
         return self
 
     def __exit__(self, *_):
@@ -107,7 +113,7 @@ def test_a_thread_compiles_while_another_one_forks(monkeypatch):
 def test_a_thread_keeps_a_program_while_another_one_forks(tmp_path, monkeypatch):
     """Of the store the child waits for what others hold; the parent goes on, so that its wait is short."""
     process = Process(tmp_path)
-    own = process.backend.keeper.compile
+    own = process.backend.compile
     holder = Holder(lambda: process.run(region(), X, Y))
 
     def halfway(*args):
@@ -115,10 +121,7 @@ def test_a_thread_keeps_a_program_while_another_one_forks(tmp_path, monkeypatch)
             holder.stop()
         return own(*args)
 
-    keeper = type("Keeper", (), {"__getattr__": lambda _, name: getattr(process.backend.keeper, name)})()
-    keeper.compile = halfway
-    builder = process.cache.builder
-    process.cache.builder = lambda name, backend, _, *rest: builder(name, backend, keeper, *rest)
+    monkeypatch.setattr(process.backend, "compile", halfway)
     begun, begin = os.pipe()
 
     def child():
