@@ -26,7 +26,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     values = [sketch.to(x, "float32") if sketch.types[x.index].dtype == "float16" else x for x in inputs]
     computed = []
     for _ in range(draw(st.integers(1, 14))):
-        kind = draw(st.sampled_from(["unary", "binary", "binary", "constant", "chain"]))
+        kind = draw(st.sampled_from(["unary", "binary", "binary", "constant", "chain", "shared"]))
         pick = st.sampled_from(values[-6:] + values[:6])
         if kind == "unary":
             value = sketch.op(draw(st.sampled_from(UNARY)), draw(pick))
@@ -34,6 +34,10 @@ def graphs(draw: st.DrawFn) -> Graph:
             value = sketch.op("mul", draw(pick), draw(st.sampled_from(CONSTANTS)))
         elif kind == "binary":
             value = sketch.op(draw(st.sampled_from(BINARY)), draw(pick), draw(pick))
+        elif kind == "shared":
+            one, value = draw(pick), draw(pick)
+            for _ in range(draw(st.integers(2, 30))):  # every value is used twice: as many ways up as Fibonacci numbers
+                one, value = value, sketch.op("add", one, value)
         else:
             value = draw(pick)
             for term in draw(st.lists(st.sampled_from(values[: len(inputs)]), min_size=1, max_size=4)):

@@ -9,8 +9,10 @@ import thunder
 import torch
 from models import fused, same
 from stacks import SIZE, Stack, trained
+from unrounded import Unrounded
 
 import fusioncache
+from fusioncache.residual.alone import UNROUNDED, UNSAVED
 from fusioncache.residual.plans import ResidualPlan
 
 KINDS = ("pre", "post", "both", "parallel", "scaled", "gated", "dropout", "outputs", "two", "mixed", "none")
@@ -78,13 +80,96 @@ def test_every_plan_keeps_every_bit(kind, residual):
     assert transform.choices()
 
 
-def test_inductor_rebuilds_sums_too():
-    model, x = stack("post", 2)
+@pytest.mark.parametrize(("dtype", "rebuilds"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
+def test_torchinductor_keeps_every_bit(dtype, rebuilds):
+    model, x = stack("post", 2, dtype)
     expected = trained(model, compiled_with(model, "inductor")[0], x)
-    compiled, transform = compiled_with(model, "inductor", recompute="residual")
-    for one, other in zip(trained(model, compiled, x), expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
-    assert transform.choices()
+    compiled, transform = compiled_with(model, "inductor", recompute="residual", residual="inline")
+    assert same(trained(model, compiled, x), expected)
+    assert bool(transform.choices()) is rebuilds
+    assert transform.stats().bypasses == ({} if rebuilds else {UNROUNDED: 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("post", torch.bfloat16), ("gated", torch.float16), ("mixed", torch.float32)]
+)
+def test_a_compiler_that_drops_roundings_changes_no_bit(kind, dtype, monkeypatch):
+    monkeypatch.setattr("fusioncache.trace.transform.make_backend", lambda name, **_: Unrounded())
+    model, x = stack(kind, 3, dtype)
+    expected = trained(model, compiled_with(model)[0], x)
+    compiled, transform = compiled_with(model, recompute="residual", residual="inline")
+    assert same(trained(model, compiled, x), expected)
+    left_alone = kind != "mixed"
+    assert transform.stats().bypasses == ({UNROUNDED: 2} if left_alone else {})
+    assert bool(transform.choices()) is not left_alone
+
+
+class Written(torch.nn.Module):
+    """A sum that backward needs, of one value that it needs otherwise, and one that it may not need."""
+
+    def __init__(self, needs_x: bool):
+        super().__init__()
+        self.needs_x = needs_x
+
+    def forward(self, x, w, m):
+        total = x + torch.tanh(w)
+        return (total @ m, x * m) if self.needs_x else total @ m
+
+
+def gradients(compiled, how: str, what: str, requires_grad: bool) -> list[torch.Tensor] | str:
+    """The gradients of a step between whose halves somebody writes into something; or what was raised."""
+    torch.manual_seed(0)
+    tensors = {name: torch.randn(4, 4, requires_grad=requires_grad or name != "x") for name in ("x", "w", "m")}
+    outputs = compiled(*tensors.values())
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    target = outputs[0] if what == "output" else tensors[what]
+    with torch.no_grad():
+        (target.data if how == ".data" else target).mul_(3)
+    try:
+        sum(output.sum() for output in outputs).backward()
+    except RuntimeError as error:
+        return str(error).partition(":")[0]
+    return [tensor.grad for tensor in tensors.values() if tensor.grad is not None]
+
+
+@pytest.mark.parametrize("needs_x", [False, True], ids=["x is only added", "x is saved"])
+def test_what_is_written_between_forward_and_backward_matters_as_much_as_before(needs_x):
+    plain = compiled_with(Written(needs_x))[0]
+    rebuilding, transform = compiled_with(Written(needs_x), recompute="residual", residual="inline")
+    raised = 0
+    for what in ("x", "output"):
+        for requires_grad in (True, False):
+            for how in ("no_grad", ".data"):
+                one, other = (gradients(compiled, how, what, requires_grad) for compiled in (plain, rebuilding))
+                raised += isinstance(one, str)
+                if needs_x and what == "x" and how == ".data":
+                    continue  # a saved value is changed behind autograd's back: both are wrong, each in its way
+                assert same(one, other) if not isinstance(one, str) else one == other, (what, requires_grad, how)
+    assert raised == (2 if needs_x else 0)
+    assert transform.stats().bypasses == ({} if needs_x else {UNSAVED: 2})
+    assert bool(transform.choices()) is needs_x
+
+
+def test_a_parameter_that_is_only_added_is_not_read_again():
+    class Shifted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linears = torch.nn.ModuleList(torch.nn.Linear(SIZE, SIZE, bias=False) for _ in range(3))
+            self.shifts = torch.nn.ParameterList(torch.randn(SIZE) for _ in range(3))
+
+        def forward(self, x):
+            for linear, shift in zip(self.linears, self.shifts, strict=True):
+                x = x + (torch.tanh(linear(x)) + shift)
+            return x
+
+    torch.manual_seed(3)
+    model, x = Shifted(), torch.randn(4, SIZE)
+    plain, _ = compiled_with(model)
+    expected = trained(model, plain, x)
+    compiled, transform = compiled_with(model, recompute="residual", residual="inline")
+    assert same(trained(model, compiled, x), expected)
+    assert transform.stats().bypasses == {UNSAVED: 2}
+    assert saved(compiled) == saved(plain)
 
 
 def test_neither_templates_nor_live_sums_follow_the_depth():

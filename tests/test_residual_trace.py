@@ -10,8 +10,10 @@ import thunder
 import torch
 from models import Blocks, Residual, all_fused, fused, recompute, same, step
 from thunder.core.transform_common import Transform
+from unrounded import Unrounded
 
 import fusioncache
+from fusioncache.residual.alone import VARIES
 from fusioncache.residual.plans import ResidualPlan
 from fusioncache.trace.residual import replanned
 
@@ -190,6 +192,24 @@ def test_costs_and_a_budget_decide():
     (choice,) = replanned(traces[1], None, None)[1]
     assert set(choice.costs) == {INLINE, CARRY, SEGMENTED}
     assert "segmented" in str(choice)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
+    monkeypatch.setattr("fusioncache.trace.transform.make_backend", lambda name, **_: Unrounded())
+    model, x = made(Residual, 4, dtype)
+    results = {}
+    with recompute():
+        for plan in ("inline", "carry"):
+            transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", residual=plan)
+            compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+            results[plan] = step(compiled, model, x)
+    assert same(results["inline"], results["carry"])
+    if dtype is torch.float32:
+        assert [choice.plan for choice in transform.choices()] == [CARRY]
+    else:
+        assert transform.stats().bypasses == {VARIES: 2} and not transform.choices()
+    assert transform.stats().regions == len(all_fused(compiled))
 
 
 class Two(torch.nn.Module):

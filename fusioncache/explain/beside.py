@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice, takewhile, zip_longest
+from itertools import takewhile, zip_longest
 
 from fusioncache.explain.pairing import Pairing
 from fusioncache.explain.parts import GRAPH
@@ -84,8 +84,9 @@ def _graph_rows(pairing: Pairing) -> Iterator[Row]:
 
 def _only_b(lines: Mapping[_About, str], order: list[_About], start: int, taken: set[_About]) -> Iterator[Row]:
     """The lines from here on that nothing in A stands for, up to one that something does."""
-    for key in takewhile(lambda key: key not in taken, islice(order, start, None)):
-        yield Row("", ONLY_B, lines[key])
+    places = takewhile(lambda place: order[place] not in taken, range(start, len(order)))
+    for place in places:
+        yield Row("", ONLY_B, lines[order[place]])
 
 
 def _lines(graph: Graph) -> dict[_About, str]:

@@ -67,7 +67,8 @@ class _Writer:
         outputs = sorted(set(self.old.outputs), key=self._order)
         effects = sorted((first for op, first in self.old.results() if op.name in EFFECTS), key=self._order)
         inputs, ops = self._visit(list(dict.fromkeys([*outputs, *effects])))
-        ops = [*(first for first in ops if first not in effects), *effects] if effects else ops
+        written = set(effects)
+        ops = [*(first for first in ops if first not in written), *effects] if effects else ops
         sizes = list(dict.fromkeys(value for value in inputs if self._is_size(value)))
         slots = sorted((value for value in inputs if not self._is_size(value)), key=self._is_tensor)
         carried = {index for slot in slots for _, index in refs_in(self.old.inputs[slot])}

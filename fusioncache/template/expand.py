@@ -118,21 +118,22 @@ def _write_sum(writer: GraphWriter, residual: Op, head: int, terms: range) -> in
 
 
 def _core(template: Graph) -> Core:
-    sums = [first for op, first in template.results() if op.name == RESIDUAL]
-    sum_types = tuple(_sum_type(op) for op in template.ops if op.name == RESIDUAL)
+    residuals = [(op, first) for op, first in template.results() if op.name == RESIDUAL]
+    sums = {first: place for place, (_, first) in enumerate(residuals)}
+    sum_types = tuple(_sum_type(op) for op, _ in residuals)
     writer = GraphWriter(template, sum_types)
-    for position, value in enumerate(sums):
+    for value, position in sums.items():
         writer.move(value, len(template.inputs) + position)
     for op, first in template.results():
         if op.name != RESIDUAL:
             writer.copy(op, first)
     computed = [value for value in template.outputs if value not in sums]
-    leaving = {value: len(computed) + position for position, value in enumerate(sums)}
+    leaving = {value: len(computed) + position for value, position in sums.items()}
     if not computed:
         return Core(None, (), tuple(leaving[value] for value in template.outputs))
     canonical = canonicalize(writer.graph(computed), chains=False)
-    place = dict(zip(computed, canonical.binding.outputs, strict=True))
-    return Core(canonical.graph, canonical.binding.slots, tuple({**place, **leaving}[v] for v in template.outputs))
+    place = leaving | dict(zip(computed, canonical.binding.outputs, strict=True))
+    return Core(canonical.graph, canonical.binding.slots, tuple(place[value] for value in template.outputs))
 
 
 def _head(op: Op) -> int:

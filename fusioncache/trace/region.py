@@ -131,18 +131,21 @@ def _check_effects(ops: Sequence[Op], inputs: int) -> None:
     Raises:
         Bypass: for any other write.
     """
-    copies = [(place, op) for place, op in enumerate(ops) if op.name in EFFECTS]
-    targets = [index for _, op in copies for _, index in refs_in(op.args[1])]
-    if len(set(targets)) < len(copies):
+    copies = [op for op in ops if op.name in EFFECTS]
+    targets = {index for op in copies for _, index in refs_in(op.args[1])}
+    if len(targets) < len(copies):
         raise Bypass("a value written in place twice")
-    for place, op in copies:
-        source, target = op.args[0], op.args[1]
-        if not (isinstance(target, Ref) and target.index < inputs):
-            raise Bypass("a value of the region written in place")
-        if source in (target, *map(Ref, targets)):
-            raise Bypass("a value written in place copied in place")
-        if any(target.index == index for later in ops[place + 1 :] for _, index in operands(later)):
+    written: set[int] = set()
+    for op in ops if copies else ():
+        if not written.isdisjoint(index for _, index in operands(op)):
             raise Bypass("a value used after it was written in place")
+        if op.name in EFFECTS:
+            source, target = op.args[0], op.args[1]
+            if not (isinstance(target, Ref) and target.index < inputs):
+                raise Bypass("a value of the region written in place")
+            if isinstance(source, Ref) and source.index in targets:
+                raise Bypass("a value written in place copied in place")
+            written.add(target.index)
 
 
 def _checked_name(bound_symbol: Any) -> str:

@@ -20,6 +20,8 @@ from fusioncache.trace.fuse import fused_again, named_after
 from fusioncache.trace.region import outputs_of
 from fusioncache.trace.rewrite import renewed
 
+_CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
+
 
 def replanned(
     trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
@@ -42,19 +44,17 @@ def replanned(
     if not adds_twice(trace):
         return trace, ()
     calls, around = read(trace, compilers)
-    found = streams_of(calls, around)
-    streams = tuple(stream for stream in found if not stream.varies)
-    for _ in range(len(found) - len(streams)):
+    planned = [(stream, _choice(stream, wanted, budget)) for stream in streams_of(calls, around)]
+    kept = [(stream, choice) for stream, choice in planned if not (stream.varies and choice.plan in _CHANGE_REGIONS)]
+    for _ in range(len(planned) - len(kept)):
         compilers.left(VARIES)
-    choices = tuple(_choice(stream, wanted, budget) for stream in streams)
+    choices = tuple(choice for _, choice in kept)
     changed = [
-        (stream, schedules_of(stream)[choice.plan])
-        for stream, choice in zip(streams, choices, strict=True)
-        if choice.plan in (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
+        (stream, schedules_of(stream)[choice.plan]) for stream, choice in kept if choice.plan in _CHANGE_REGIONS
     ]
     if not changed:
         return trace, choices
-    symbols = _Rewriter(trace, calls, streams).symbols_with(_grouped(changed))
+    symbols = _Rewriter(trace, calls, [stream for stream, _ in changed]).symbols_with(_grouped(changed))
     return _checked(renewed(trace, symbols, "Residual streams by fusioncache", start), trace), choices
 
 
