@@ -1,4 +1,4 @@
-"""A compiler like TorchInductor, without one: it computes bfloat16 and float16 in float32 and rounds where it stores."""
+"""A compiler like TorchInductor, without one: it computes narrow dtypes in float32, and rounds where it stores."""
 
 from __future__ import annotations
 

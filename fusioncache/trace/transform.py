@@ -71,7 +71,8 @@ class FusionCache(Transform):
         backend: ``"nvfuser"``, ``"inductor"``, ``"eager"``, or ``"auto"``: the compiler that the region was made for,
             where there is one, else the best that works here.
         recompute: ``"residual"`` saves no sum of a residual stream for backward that can be rebuilt there from other
-            saved values. Outputs and gradients stay the same.
+            saved values, bit for bit. Outputs and gradients stay the same. Under TorchInductor, which rounds bfloat16
+            and float16 only where a kernel stores them, such sums are saved as before.
         residual: how the sums of a residual stream come about that some rematerialization made regions recompute, or
             ``recompute`` does: ``"inline"``, ``"fold"``, ``"carry"``, ``"segmented"``, or ``"auto"``, the least memory
             at a price that is linear in depth.
