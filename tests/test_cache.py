@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import cache
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from sketch import Sketch, residual
 
 import fusioncache
 from fusioncache.backends.eager import Eager
+from fusioncache.cache import default
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.lru import LruMap
@@ -319,3 +321,22 @@ def test_an_unused_input_takes_its_symbolic_size_along():
     original = original_of(region, canonicalize(region).binding)
     expected = TensorType("float32", (Ref(1), 3), "cpu")
     assert original.region == Graph((expected,), (Op("prims.tanh", (Ref(0),), (expected,)),), (2,), sizes=1)
+
+
+def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):
+    meeting, made = threading.Barrier(4), []
+
+    def make():
+        time.sleep(0.02)
+        return object()
+
+    monkeypatch.setattr(default, "Cache", make)
+    monkeypatch.setattr(default, "_made", cache(default._made.__wrapped__))
+    threads = [
+        threading.Thread(target=lambda: (meeting.wait(), made.append(default.default_cache()))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4 and len(set(map(id, made))) == 1

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 
+from fusioncache import forks
 from fusioncache.cache.cache import Cache
+
+_making = forks.lock()
+
+
+def default_cache() -> Cache:
+    """The process's cache, made when it is first asked for, also if several threads ask at once."""
+    with _making:
+        return _made()
 
 
 @cache
-def default_cache() -> Cache:
-    """The process's cache, made when it is first asked for."""
+def _made() -> Cache:
     return Cache()
