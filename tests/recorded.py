@@ -60,7 +60,7 @@ def full_ledger() -> Ledger:
         ledger.region(chain, (arity,), hit=arity > 1)
     ledger.compiled(chain, 1.25)
     ledger.compiled(chain, 0.75)
-    ledger.loaded(cast, 0.00390625)
+    ledger.loaded(cast, 0.00390625, 0.125)
     ledger.unkept("a number among its inputs")
     ledger.bypass("unknown op")
     ledger.bypass("unknown op")

@@ -272,6 +272,15 @@ def test_stats_are_frozen_and_add_up():
     assert stats == parent.stats()
     assert (stats.regions, stats.templates, stats.hits, stats.misses, stats.compiles) == (4, 1, 1, 1, 1)
     assert (stats.bypasses, stats.compile_seconds, stats.saved_seconds) == ({"why": 2}, 0.5, 0.5)
+    ledger.loaded(template, 0.25, 2.0)
+    ledger.verify_compiled(3.0)
+    ledger.verified()
+    loaded = parent.stats()
+    assert (loaded.loads, loaded.load_seconds, loaded.loaded_compile_seconds) == (1, 0.25, 2.0)
+    # What the one hit shares now takes 2.5 s to compile, and loading saved 2.0 of these less what it took.
+    assert loaded.saved_seconds == 2.5 + 2.0 - 0.25
+    assert (loaded.verified, loaded.verify_compiles, loaded.verify_compile_seconds) == (1, 1, 3.0)
+    assert loaded.compiles == 1 and loaded == ledger.stats()
     with pytest.raises(AttributeError):
         stats.hits = 3
     with pytest.raises(TypeError):
@@ -296,7 +305,7 @@ def test_the_backend_is_given_the_region_as_it_was_first_written():
     program = Program(canonical.graph, Recording(), original)
     inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)]
     args = [inputs[position] for position in canonical.binding.arguments]
-    results = program.run_for(args, lambda seconds, *, loaded: None)(args)
+    results = program.run_for(args, lambda seconds, **_: None)(args)
     expected = [inputs[1] - inputs[0], torch.sin(inputs[0]) ** 2]
     assert given == [region]
     for slot, value in zip(canonical.binding.outputs, expected, strict=True):

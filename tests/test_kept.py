@@ -53,6 +53,7 @@ class Process:
             self.cache._ranks = ranks
         self.ledger = self.cache.ledger
         self.told: list[bool] = []
+        self.took: list[float] = []
 
     def program(self, source: Graph) -> tuple[Program, list[int]]:
         canonical = canonicalize(source)
@@ -71,8 +72,9 @@ class Process:
         results = program.run_for(args, self._tell)(args)
         return [results[place] for place in canonicalize(source).binding.outputs]
 
-    def _tell(self, seconds: float, *, loaded: bool = False) -> None:
+    def _tell(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
         self.told.append(loaded)
+        self.took.append(compile_seconds)
 
 
 def test_a_second_process_compiles_nothing(tmp_path):
@@ -83,6 +85,8 @@ def test_a_second_process_compiles_nothing(tmp_path):
     assert (first.told, second.told) == ([False], [True])
     assert (len(first.backend.compiled), len(second.backend.compiled), len(second.backend.loaded)) == (1, 0, 1)
     assert second.cache.store.stats().hits == 1
+    (entry,) = second.cache.store.entries()
+    assert entry.seconds > 0 and (first.took, second.took) == ([0.0], [entry.seconds])
 
 
 def test_a_region_in_another_order_is_loaded_in_the_order_that_it_was_compiled_in(tmp_path):

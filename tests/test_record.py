@@ -109,7 +109,7 @@ def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
     directory = tmp_path / "not" / "yet"
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(directory))
     Recorder(used(chain_template())).save()
-    assert (directory / "record-3.sqlite").exists()
+    assert (directory / "record-4.sqlite").exists()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 

@@ -87,8 +87,8 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
             database.execute("INSERT INTO templates VALUES (?, ?, 1, '[]')", (f"{number}", "x" * 1000))
         shutil.copytree(record_path().parent, tmp_path / "killed")
         database.rollback()
-    assert (tmp_path / "killed" / "record-3.sqlite-journal").exists()
-    (run,) = Record(tmp_path / "killed" / "record-3.sqlite").runs()
+    assert (tmp_path / "killed" / "record-4.sqlite-journal").exists()
+    (run,) = Record(tmp_path / "killed" / "record-4.sqlite").runs()
     assert run.command == "train.py --depth 4"
 
 
@@ -134,7 +134,7 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     ledger.region(chain_template(), (5,), hit=True)
     assert _warnings_of(recorder_.save) == []
     assert record_path().read_bytes() == before
-    assert os.listdir(record_path().parent) == ["record-3.sqlite"]
+    assert os.listdir(record_path().parent) == ["record-4.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
         Record().runs()
 
@@ -144,7 +144,7 @@ def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_pat
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "file"))
     recorder_ = Recorder(used(chain_template()))
     (message,) = _warnings_of(recorder_.save)
-    assert f"{tmp_path / 'file' / 'record-3.sqlite'} cannot be written" in message
+    assert f"{tmp_path / 'file' / 'record-4.sqlite'} cannot be written" in message
     assert f"set {DIRECTORY_VARIABLE}" in message
     assert _warnings_of(recorder_.save) == []
     assert (tmp_path / "file").read_text() == "mine"
@@ -181,3 +181,25 @@ def test_a_failed_save_leaves_nothing_half_written(monkeypatch):
     monkeypatch.setattr(recorder, "_forget_old_runs", lambda database: 1 / 0)
     assert len(_warnings_of(Recorder(used(chain_template())).save)) == 1
     assert Record().runs() == before
+
+
+def test_the_record_of_an_older_version_stays_beside_the_new_one():
+    older = record_path().with_name("record-3.sqlite")
+    with closing(sqlite3.connect(older)) as database, database:
+        database.execute("CREATE TABLE runs (id TEXT PRIMARY KEY)")
+        database.execute("PRAGMA user_version = 3")
+    before = older.read_bytes()
+    with pytest.raises(RecordError, match=r"no record at .* \(record-3.sqlite is there, of another version of fusion"):
+        Record()
+    assert _warnings_of(Recorder(used(chain_template())).save) == []
+    assert len(Record().runs()) == 1 and older.read_bytes() == before
+
+
+def test_a_record_that_is_gone_at_the_end_is_not_made_again():
+    recorder_ = Recorder(used(chain_template()))
+    recorder_.save()
+    record_path().write_text("somebody else's")
+    assert _warnings_of(recorder_._end) == []
+    record_path().unlink()
+    assert _warnings_of(recorder_._end) == []
+    assert not record_path().exists()

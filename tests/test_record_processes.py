@@ -42,7 +42,7 @@ gc.collect()
 """
     _python(script)
     (run,) = Record().runs()
-    assert (run.stats.compiles, run.stats.compile_seconds) == (1, 2.5)
+    assert (run.stats.compiles, run.stats.compile_seconds, run.ended) == (1, 2.5, True)
 
 
 def test_a_forked_child_leaves_its_parents_run_alone():

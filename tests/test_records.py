@@ -48,7 +48,7 @@ def test_what_was_taken_down_is_read_as_it_was(monkeypatch):
     assert Record().regions(RUN, REGION.digest) == (REGION,)
     assert Record().regions(RUN, "other") == Record().regions("b", REGION.digest) == ()
     assert Record().choices(RUN) == (CHOICE,)
-    assert Record().compiles(RUN) == ledger.records.now().compiles
+    assert dict(enumerate(Record().compiles(RUN))) == ledger.records.now().compiles
     assert [(made.loaded, made.seconds) for made in Record().compiles(RUN)] == [(False, 1.0), (True, 0.25)]
     assert Record().regions("b") == Record().choices("b") == Record().compiles("b") == ()
 
@@ -81,7 +81,7 @@ def test_what_is_learned_later_holds_for_all_regions_of_the_kind():
     taken.regions([REGION, replace(REGION, arities=(1, 1))])
     taken.learned(chain_template().key.digest, (2, 1), plan="one launch")
     taken.regions([REGION])
-    assert [region.plan for region in taken.now().regions] == ["one launch", "fold", "one launch"]
+    assert [region.plan for region in taken.now().regions.values()] == ["one launch", "fold", "one launch"]
 
 
 def test_a_later_save_adds_what_is_new_and_mends_what_is_otherwise():
@@ -133,5 +133,5 @@ def test_what_a_transform_takes_down_its_cache_has():
     child = Ledger(parent)
     child.records.regions([REGION])
     child.compiled(chain_template(), 1.0)
-    assert parent.records.now().regions == (REGION,)
+    assert parent.records.now().regions == {0: REGION}
     assert len(parent.records.now().compiles) == 1

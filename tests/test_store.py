@@ -51,6 +51,7 @@ def test_what_was_saved_is_loaded_also_by_a_later_store(store):
     for reader in (store, Store.open()):
         assert dict(reader.load(key(1), BACKEND)) == artifacts(1)
         assert dict(reader.load(key(2), BACKEND)) == artifacts(2)
+        assert (reader.load(key(1), BACKEND).seconds, reader.load(key(2), BACKEND).seconds) == (1.0, 2.0)
         assert reader.load(key(3), BACKEND) is None
     assert not store.stats().bypasses
 

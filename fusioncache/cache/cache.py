@@ -109,6 +109,11 @@ class Cache:
         if self._recorder:
             self._recorder.save()
 
+    def append(self) -> None:
+        """Does as ``save`` in the middle of a step, where nothing may wait long for other processes. Never raises."""
+        if self._recorder:
+            self._recorder.append()
+
     def clear(self) -> None:
         """Forgets all templates and programs. Compiled models keep working; counts stay."""
         self._templates.clear()

@@ -53,6 +53,7 @@ class TemplateCall:
         ledger: counts.
         adder: sums chains instead of folds, where it will.
         name: in a trace; by default the template's.
+        called: is told at the end of each first call for a layout: only then it is known what had to be compiled.
 
     Attributes:
         template: what is called.
@@ -67,12 +68,14 @@ class TemplateCall:
         ledger: Ledger,
         adder: Adder | None = None,
         name: str | None = None,
+        called: Callable[[Template], None] | None = None,
     ):
         self.template = template
         self.name = name or template.name
         self._program = program
         self._ledger = ledger
         self._own_adder = adder
+        self._called = called
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
         self._originals: dict[Arities, Original | None] = {}
@@ -119,6 +122,8 @@ class TemplateCall:
         start = time.perf_counter()
         results = run(args)
         self._ledger.records.spent("first_execution", time.perf_counter() - start)
+        if self._called:
+            self._called(self.template)
         return run, results
 
     def _prepare(self, args: Sequence[Any], arities: Arities) -> Run:
@@ -238,5 +243,8 @@ class TemplateCall:
     def _learned(self, arities: Arities, **fields: str) -> None:
         self._ledger.records.learned(self.template.key.digest, arities, **fields)
 
-    def _compiled(self, seconds: float, *, loaded: bool = False) -> None:
-        (self._ledger.loaded if loaded else self._ledger.compiled)(self.template, seconds)
+    def _compiled(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
+        if loaded:
+            self._ledger.loaded(self.template, seconds, compile_seconds)
+        else:
+            self._ledger.compiled(self.template, seconds)

@@ -130,12 +130,14 @@ class CompileRecord:
         loaded: whether it came from the store, rather than from the compiler.
         started: seconds since the epoch.
         seconds: that it took.
+        compile_seconds: that compiling it took, wherever that was: if it was compiled here, ``seconds``.
     """
 
     digest: str
     loaded: bool
     started: float
     seconds: float
+    compile_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +172,30 @@ class Phases:
         """The phases that were measured, in the order in which they come."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: seconds for name, seconds in named.items() if seconds is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """What all runs did that a record knows of, those included whose details it has forgotten.
+
+    Attributes:
+        since: when the first of them started, in seconds since the epoch.
+        runs: how many there were.
+        regions: as ``Stats`` counts them, of all runs; so is all that follows.
+        hits: see above.
+        compiles: see above.
+        compile_seconds: see above.
+        loads: see above.
+        load_seconds: see above.
+        saved_seconds: see above.
+    """
+
+    since: float
+    runs: int
+    regions: int
+    hits: int
+    compiles: int
+    compile_seconds: float
+    loads: int
+    load_seconds: float
+    saved_seconds: float

@@ -12,7 +12,7 @@ from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Key, Original, request
 from fusioncache.ir.codec import decoded, encoded
 from fusioncache.ir.request import Option, Place, Request
-from fusioncache.store import Store
+from fusioncache.store import Store, Stored
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
@@ -125,9 +125,7 @@ class Kept:
                     turn.publish(made)
         return built
 
-    def _alone(
-        self, key: Key, asked: Request, original: Original, args: Sequence[Any]
-    ) -> tuple[Built, Mapping[str, bytes] | None]:
+    def _alone(self, key: Key, asked: Request, original: Original, args: Sequence[Any]) -> tuple[Built, Stored | None]:
         """Compiles while the other processes of this machine wait, and stores the artifacts."""
         with self._store.compiling(key, self._backend) as turn:
             built = self._from(turn.artifacts, key, original, args)
@@ -141,7 +139,7 @@ class Kept:
             artifacts = {**own, REGION: encoded(original), REQUEST: request.encoded(asked)}
             name = template_name(asked.graph, key)
             self._store.save(key, self._backend, artifacts, name=name, seconds=seconds)
-            return built, artifacts
+            return built, Stored(artifacts, seconds)
 
     def _is_still_for(self, key: Key, asked: Request, original: Original) -> bool:
         """Whether what was compiled just now is for this key: settings of a process may change while it compiles."""
@@ -151,9 +149,7 @@ class Kept:
         self._refused("not kept: settings changed while it was compiled")
         return False
 
-    def _from(
-        self, artifacts: Mapping[str, bytes] | None, key: Key, original: Original, args: Sequence[Any]
-    ) -> Built | None:
+    def _from(self, artifacts: Stored | None, key: Key, original: Original, args: Sequence[Any]) -> Built | None:
         """What was kept, if anything; None if it does not load, and then it is gone."""
         if artifacts is None:
             return None
@@ -168,7 +164,7 @@ class Kept:
             logger.info("a stored program for %s does not load", key.digest[:12], exc_info=error)
             self._store.discard(key, self._backend, f"{_STALE}: {type(error).__name__}")
             return None
-        return Built(run, stored, loaded=True)
+        return Built(run, stored, loaded=True, compile_seconds=artifacts.seconds)
 
     def _compiled(self, original: Original, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes] | None]:
         """Compiles. Gives what the backend keeps of it, or why it never will; None if another time it may."""

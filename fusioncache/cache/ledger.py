@@ -14,14 +14,30 @@ from fusioncache.cache.stats import AllTemplates, Stats, TemplateStats
 from fusioncache.ir import Template
 
 
-class _Account:
-    __slots__ = ("arities", "compile_seconds", "compiles", "hits", "load_seconds", "loads", "regions", "template")
+class _Counts:
+    __slots__ = ("compile_seconds", "compiles", "hits", "load_seconds", "loaded_compile_seconds", "loads", "regions")
+
+    def __init__(self) -> None:
+        self.regions = self.hits = self.compiles = self.loads = 0
+        self.compile_seconds = self.load_seconds = self.loaded_compile_seconds = 0.0
+
+    def add(self, counts: dict[str, int | float]) -> None:
+        for name, count in counts.items():
+            setattr(self, name, getattr(self, name) + count)
+
+
+class _Account(_Counts):
+    __slots__ = ("arities", "template")
 
     def __init__(self, template: Template):
+        super().__init__()
         self.template = template
-        self.regions = self.hits = self.compiles = self.loads = 0
-        self.compile_seconds = self.load_seconds = 0.0
         self.arities: set[tuple[int, ...]] = set()
+
+    def saved_seconds(self) -> float:
+        """See ``Stats``."""
+        own = self.compile_seconds + self.loaded_compile_seconds
+        return own * self.hits + self.loaded_compile_seconds - self.load_seconds
 
     def frozen(self) -> TemplateStats:
         key = self.template.key
@@ -36,12 +52,13 @@ class _Account:
             compile_seconds=self.compile_seconds,
             loads=self.loads,
             load_seconds=self.load_seconds,
+            loaded_compile_seconds=self.loaded_compile_seconds,
             ingredients=tuple((part.name, part.text) for part in key.ingredients),
         )
 
 
 class Ledger:
-    """The running counts behind ``Stats``.
+    """The running counts behind ``Stats``. Each event costs the same, and so do the counts, however many there were.
 
     Args:
         parent: every event is also entered there.
@@ -57,18 +74,20 @@ class Ledger:
         self.records: Records = parent.records if parent else Records()
         self._lock = forks.lock()
         self._accounts: dict[str, _Account] = {}
+        self._changed: dict[str, None] = {}
+        self._total = _Counts()
+        self._templates = 0
         self._bypasses: Counter[str] = Counter()
         self._unkept: Counter[str] = Counter()
-        self._untouched = 0
-        self._canonicalize_seconds = self._plan_seconds = 0.0
+        self._untouched = self._verified = self._verify_compiles = 0
+        self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
 
     def region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
         """A region was found to have this template."""
         with self._lock:
-            account = self._account(template)
-            account.regions += 1
-            account.hits += hit
+            account = self._add(template, regions=1, hits=int(hit))
             account.arities.add(arities)
+            self._templates += account.regions == 1
         if self._parent:
             self._parent.region(template, arities, hit=hit)
         else:
@@ -98,24 +117,26 @@ class Ledger:
     def compiled(self, template: Template, seconds: float) -> None:
         """The backend compiled something for this template."""
         with self._lock:
-            account = self._account(template)
-            account.compiles += 1
-            account.compile_seconds += seconds
+            self._add(template, compiles=1, compile_seconds=seconds)
         if self._parent:
             self._parent.compiled(template, seconds)
         else:
-            self._record(template, seconds, loaded=False)
+            self._record(template, seconds, seconds, loaded=False)
 
-    def loaded(self, template: Template, seconds: float) -> None:
-        """Something was loaded from the store for this template."""
+    def loaded(self, template: Template, seconds: float, compile_seconds: float = 0.0) -> None:
+        """Something was loaded from the store for this template.
+
+        Args:
+            template: it.
+            seconds: that loading took.
+            compile_seconds: that compiling it took, where it was compiled.
+        """
         with self._lock:
-            account = self._account(template)
-            account.loads += 1
-            account.load_seconds += seconds
+            self._add(template, loads=1, load_seconds=seconds, loaded_compile_seconds=compile_seconds)
         if self._parent:
-            self._parent.loaded(template, seconds)
+            self._parent.loaded(template, seconds, compile_seconds)
         else:
-            self._record(template, seconds, loaded=True)
+            self._record(template, seconds, compile_seconds, loaded=True)
 
     def unkept(self, reason: str) -> None:
         """What was compiled could not be stored."""
@@ -125,6 +146,21 @@ class Ledger:
             self._parent.unkept(reason)
         else:
             self._events.tell("unkept", reason=reason)
+
+    def verified(self) -> None:
+        """Verify mode compared a region with its template for a layout, and they were equal."""
+        with self._lock:
+            self._verified += 1
+        if self._parent:
+            self._parent.verified()
+
+    def verify_compiled(self, seconds: float) -> None:
+        """Verify mode compiled a region on its own."""
+        with self._lock:
+            self._verify_compiles += 1
+            self._verify_compile_seconds += seconds
+        if self._parent:
+            self._parent.verify_compiled(seconds)
 
     def planned(self, seconds: float) -> None:
         """Of the seconds that ``canonicalized`` is told: these were for a trace's streams."""
@@ -143,27 +179,42 @@ class Ledger:
     def stats(self) -> Stats:
         """The counts now."""
         with self._lock:
-            accounts = [account.frozen() for account in self._accounts.values() if account.regions]
-            compiles = list(self._accounts.values())
+            total = self._total
             return Stats(
-                regions=sum(account.regions for account in accounts) + self._untouched,
-                templates=len(accounts),
-                hits=sum(account.hits for account in accounts),
-                misses=sum(account.regions - account.hits for account in accounts),
+                regions=total.regions + self._untouched,
+                templates=self._templates,
+                hits=total.hits,
+                misses=total.regions - total.hits,
                 bypasses=MappingProxyType(dict(self._bypasses)),
-                compiles=sum(account.compiles for account in compiles),
-                compile_seconds=sum(account.compile_seconds for account in compiles),
-                loads=sum(account.loads for account in compiles),
-                load_seconds=sum(account.load_seconds for account in compiles),
+                compiles=total.compiles,
+                compile_seconds=total.compile_seconds,
+                loads=total.loads,
+                load_seconds=total.load_seconds,
+                loaded_compile_seconds=total.loaded_compile_seconds,
                 unkept=MappingProxyType(dict(self._unkept)),
-                saved_seconds=sum(account.compile_seconds * account.hits for account in accounts),
+                saved_seconds=self._saved_seconds,
                 canonicalize_seconds=self._canonicalize_seconds,
+                verified=self._verified,
+                verify_compiles=self._verify_compiles,
+                verify_compile_seconds=self._verify_compile_seconds,
             )
 
     def templates(self) -> tuple[TemplateStats, ...]:
         """Each template's counts now, in the order in which they were first seen."""
         with self._lock:
             return AllTemplates(account.frozen() for account in self._accounts.values())
+
+    def template(self, digest: str) -> TemplateStats | None:
+        """One template's counts now; None if nothing was counted for it."""
+        with self._lock:
+            account = self._accounts.get(digest)
+            return account.frozen() if account else None
+
+    def take_changed(self) -> tuple[TemplateStats, ...]:
+        """The counts of those templates for which something was counted since this was last asked for."""
+        with self._lock:
+            changed, self._changed = self._changed, {}
+            return tuple(self._accounts[digest].frozen() for digest in changed)
 
     def phases(self) -> Phases:
         """Where the seconds went, up to now."""
@@ -178,10 +229,19 @@ class Ledger:
             **self.records.seconds(),
         )
 
-    def _record(self, template: Template, seconds: float, *, loaded: bool) -> None:
+    def _record(self, template: Template, seconds: float, compile_seconds: float, *, loaded: bool) -> None:
         digest = template.key.digest
-        self.records.compiled(CompileRecord(digest, loaded, time.time() - seconds, seconds))
+        self.records.compiled(CompileRecord(digest, loaded, time.time() - seconds, seconds, compile_seconds))
         self._events.tell("load" if loaded else "compile", template, seconds=seconds)
 
-    def _account(self, template: Template) -> _Account:
-        return self._accounts.setdefault(template.key.digest, _Account(template))
+    def _add(self, template: Template, **counts: int | float) -> _Account:
+        digest = template.key.digest
+        account = self._accounts.get(digest)
+        if account is None:
+            account = self._accounts[digest] = _Account(template)
+        before = account.saved_seconds()
+        account.add(counts)
+        self._total.add(counts)
+        self._saved_seconds += account.saved_seconds() - before
+        self._changed[digest] = None
+        return account

@@ -26,8 +26,8 @@ Sum = Callable[[Any, Sequence[Any]], Any]
 class Tell(Protocol):
     """Is told when a function was made."""
 
-    def __call__(self, seconds: float, *, loaded: bool = False) -> None:
-        """It took these seconds, to compile it or to load it."""
+    def __call__(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
+        """It took these seconds, to compile it or to load it; and those to compile what was loaded, back then."""
 
 
 Adder = Callable[[str, Any, Sequence[Any], Tell], Sum | None]
@@ -60,11 +60,13 @@ class Built:
         run: takes the inputs of the region.
         original: the region, and how it lies in the graph.
         loaded: whether it was loaded, rather than compiled here.
+        compile_seconds: that compiling what was loaded took, where it was compiled.
     """
 
     run: Run
     original: Original
     loaded: bool
+    compile_seconds: float = 0.0
 
 
 class Builder(Protocol):
@@ -145,7 +147,8 @@ class Program:
                     self._loaded[place, own] = run
                 else:
                     self._variants[layout, own] = run
-                compiled(time.perf_counter() - start, loaded=built.loaded)
+                seconds = time.perf_counter() - start
+                compiled(seconds, loaded=built.loaded, compile_seconds=built.compile_seconds)
         return run
 
     def _build(self, place: Place, original: Original, args: Sequence[Any]) -> Built:

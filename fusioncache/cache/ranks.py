@@ -10,13 +10,14 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from fusioncache import forks
 from fusioncache.ir import Key
+from fusioncache.store import Stored
 from fusioncache.warning import warn
 
 logger = logging.getLogger("fusioncache")
@@ -31,17 +32,17 @@ class Turn:
     """A rank's turn to compile something.
 
     Attributes:
-        artifacts: what another rank made of it; None if this one is to compile.
+        artifacts: what another rank made of it, and its seconds; None if this one is to compile.
     """
 
     __slots__ = ("_name", "_store", "artifacts")
 
-    def __init__(self, artifacts: Mapping[str, bytes] | None = None, store: Any = None, name: str = ""):
+    def __init__(self, artifacts: Stored | None = None, store: Any = None, name: str = ""):
         self.artifacts = artifacts
         self._store = store
         self._name = name
 
-    def publish(self, artifacts: Mapping[str, bytes] | None) -> None:
+    def publish(self, artifacts: Stored | None) -> None:
         """Gives the artifacts to the ranks that wait. None: they are to compile for themselves. Never raises."""
         store, self._store = self._store, None
         if store is None:
@@ -96,14 +97,14 @@ class Ranks:
             return Turn()
 
 
-def packed(artifacts: Mapping[str, bytes]) -> bytes:
-    """Artifacts as one message: a line with names and lengths, then their contents."""
-    names = json.dumps([[name, len(content)] for name, content in artifacts.items()])
-    content = names.encode() + b"\n" + b"".join(artifacts.values())
+def packed(artifacts: Stored) -> bytes:
+    """Artifacts as one message: a line with their seconds, names and lengths, then their contents."""
+    head = [artifacts.seconds, [[name, len(content)] for name, content in artifacts.items()]]
+    content = json.dumps(head).encode() + b"\n" + b"".join(artifacts.values())
     return hashlib.sha256(content).digest() + content
 
 
-def unpacked(message: bytes) -> dict[str, bytes]:
+def unpacked(message: bytes) -> Stored:
     """What was packed.
 
     Raises:
@@ -114,10 +115,11 @@ def unpacked(message: bytes) -> dict[str, bytes]:
         raise ValueError("what another rank sent has a wrong checksum")
     head, _, rest = content.partition(b"\n")
     artifacts, start = {}, 0
-    for name, length in json.loads(head):
+    seconds, names = json.loads(head)
+    for name, length in names:
         artifacts[name] = rest[start : start + length]
         start += length
-    return artifacts
+    return Stored(artifacts, seconds)
 
 
 def _job_store() -> Any:

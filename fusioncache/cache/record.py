@@ -10,14 +10,17 @@ from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from fusioncache.cache.facts import ChoiceRecord, CompileRecord, Phases, RegionRecord
+from fusioncache.cache.facts import ChoiceRecord, CompileRecord, Lifetime, Phases, RegionRecord
 from fusioncache.cache.listing import DEAREST_FIRST, MATCHES, Listing
+from fusioncache.cache.naming import run_name
 from fusioncache.cache.stats import Stats, TemplateCounts, TemplateStats
 from fusioncache.cache.tables import (
     SCHEMA_VERSION,
+    TOTALS,
     choice_of,
     compile_of,
     ingredients_of,
+    lifetime_of,
     phases_of,
     region_of,
     stats_of,
@@ -29,7 +32,8 @@ LOCK_SECONDS = 10.0
 """How long a process waits while another one writes."""
 
 _COUNTS = """name, digest, ops,
-    uses.regions, uses.hits, uses.arities, uses.compiles, uses.compile_seconds, uses.loads, uses.load_seconds"""
+    uses.regions, uses.hits, uses.arities, uses.compiles, uses.compile_seconds, uses.loads, uses.load_seconds,
+    uses.loaded_compile_seconds"""
 _USES = "uses JOIN templates USING (digest)"
 _ALL = Listing()
 
@@ -60,6 +64,9 @@ class Run:
         stats: its counts when it was last saved.
         phases: where its seconds had gone by then.
         unrecorded: how many regions, streams and programs of it the record had no room for.
+        models: classes of the modules, or names of the functions, that it compiled.
+        updated: when it was last saved, in seconds since the epoch.
+        ended: whether its process came to an end by itself. If not, it goes on, or it was killed.
     """
 
     id: str
@@ -69,6 +76,19 @@ class Run:
     stats: Stats
     phases: Phases = field(default_factory=Phases)
     unrecorded: int = 0
+    models: tuple[str, ...] = ()
+    updated: float = 0.0
+    ended: bool = False
+
+    @property
+    def why_without_regions(self) -> str:
+        """What to say of it if it has no region."""
+        return ". ".join(self.stats.bypasses) or "Thunder found nothing to fuse in what it traced"
+
+    @property
+    def name(self) -> str:
+        """What people call it, such as ``train.py · GPT · 2026-01-31 14:03``."""
+        return run_name(self.command, self.models, self.started)
 
 
 class Record:
@@ -84,10 +104,7 @@ class Record:
     def __init__(self, path: Path | None = None):
         self.path = path or record_path()
         if not _has_content(self.path):
-            raise RecordError(
-                f"there is no record at {self.path}: run a model with fusioncache first, or set {DIRECTORY_VARIABLE} "
-                "to the directory of an earlier run"
-            )
+            raise RecordError(_no_record(self.path))
         version = self._rows("PRAGMA user_version")[0]["user_version"]
         if version != SCHEMA_VERSION:
             raise RecordError(other_format(self.path, version))
@@ -128,6 +145,11 @@ class Record:
         """The programs that a run compiled or loaded, in the order in which they were ready."""
         rows = self._rows("SELECT * FROM compiles WHERE run = :run ORDER BY number", run=run)
         return tuple(self._decoded(compile_of, rows))
+
+    def lifetime(self) -> Lifetime:
+        """What all runs did, since the first of them."""
+        (lifetime,) = self._decoded(lifetime_of, self._rows(TOTALS))
+        return lifetime
 
     def find(self, prefix: str) -> tuple[TemplateCounts, ...]:
         """The templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
@@ -185,6 +207,13 @@ def other_format(path: Path, version: int) -> str:
     )
 
 
+def _no_record(path: Path) -> str:
+    advice = f"run a model with fusioncache first, or set {DIRECTORY_VARIABLE} to the directory of an earlier run"
+    others = sorted(other.name for other in path.parent.glob("record-*.sqlite") if other != path)
+    found = f" ({', '.join(others)} is there, of another version of fusioncache)" if others else ""
+    return f"there is no record at {path}{found}: {advice}"
+
+
 def _has_content(path: Path) -> bool:
     # The file is empty from when the first run opens it until it commits.
     try:
@@ -197,7 +226,8 @@ def _has_content(path: Path) -> bool:
 
 def _run(row: sqlite3.Row) -> Run:
     where = (row["id"], row["started"], row["pid"], row["command"])
-    return Run(*where, stats_of(row), phases_of(row), row["unrecorded"])
+    models = tuple(json.loads(row["models"]))
+    return Run(*where, stats_of(row), phases_of(row), row["unrecorded"], models, row["updated"], bool(row["ended"]))
 
 
 def _whole(template: TemplateCounts, ingredients: tuple[tuple[str, str], ...]) -> TemplateStats:

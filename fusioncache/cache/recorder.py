@@ -10,8 +10,9 @@ import sqlite3
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from fusioncache import forks
@@ -19,8 +20,9 @@ from fusioncache.cache.facts import RegionRecord
 from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.record import DIRECTORY_VARIABLE, LOCK_SECONDS, RecordError, other_format, record_path
 from fusioncache.cache.records import Recorded
-from fusioncache.cache.stats import TemplateStats
+from fusioncache.cache.stats import Stats, TemplateStats
 from fusioncache.cache.tables import (
+    IN_PAST,
     OF_RUNS,
     SCHEMA_VERSION,
     TABLES,
@@ -38,6 +40,11 @@ from fusioncache.warning import warn
 RUNS_KEPT = 100
 REGIONS_KEPT = 200_000
 """The oldest runs go when all runs together have more. The newest one stays whatever it has."""
+PAST_KEPT = 10_000
+"""How many runs are counted of which nothing else is left."""
+
+APPEND_LOCK_SECONDS = 1.0
+"""How long a step waits while another process writes."""
 
 
 class Recorder:
@@ -48,43 +55,83 @@ class Recorder:
 
     def __init__(self, ledger: Ledger):
         self._ledger = ledger
-        self._path = record_path()
+        self._path = record_path().absolute()  # a program may change its directory
         self._run = uuid.uuid4().hex
         self._started = time.time()
         self._pid = os.getpid()
         self._lock = forks.lock()
         self._saved: _Saved | None = None
-        self._broken = False
-        # Keeps the ledger alive to the end. A model compiles at its first calls, after the last save of its trace, so
-        # the counts of a cache that is dropped before the process exits would be lost otherwise.
-        atexit.register(self.save)
+        self._whole = True
+        self._broken = self._crowded = False
+        # Keeps the ledger alive to the end, because it may have counted something since it was last saved.
+        atexit.register(self._end)
 
     def save(self) -> None:
-        """Writes the counts as they are now. Never raises."""
+        """Writes what was counted since the last time. Never raises."""
+        self._guarded(lambda: self._save(LOCK_SECONDS))
+
+    def append(self) -> None:
+        """The same in the middle of a step, where nothing may wait for other processes. Never raises.
+
+        If they write all the time, what happens in steps is left to ``save`` from then on.
+        """
+        if not self._crowded:
+            self._guarded(self._append)
+
+    def _guarded(self, do: Callable[[], None]) -> None:
         if self._broken or os.getpid() != self._pid:
             return
         with self._lock:
             try:
-                self._save()
+                do()
             except Exception as error:  # whatever it is, a record is not worth a model
                 self._broken = True
                 _warn(self._path, error)
 
-    def _save(self) -> None:
+    def _append(self) -> None:
+        try:
+            self._save(APPEND_LOCK_SECONDS)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            self._crowded = True
+
+    def _end(self) -> None:
+        """The process exits."""
+        self.save()
+        if self._saved is not None and not self._broken and os.getpid() == self._pid:
+            with self._lock, suppress(Exception):  # everything that was counted is there
+                self._say_that_it_ended()
+
+    def _say_that_it_ended(self) -> None:
+        if self._path.exists():
+            phases = json.dumps(self._ledger.phases().known())
+            with _open_for_writing(self._path, LOCK_SECONDS) as database:
+                ended = "UPDATE runs SET updated = ?, ended = 1, phases = ? WHERE id = ?"
+                database.execute(ended, (time.time(), phases, self._run))
+
+    def _save(self, lock_seconds: float) -> None:
         start = time.perf_counter()
-        now = _Saved(self._ledger)
-        if not (now.stats.regions or now.stats.bypasses) or (self._saved is not None and now.same_counts(self._saved)):
+        records = self._ledger.records
+        now = _Saved(self._ledger.stats(), records.models)
+        # A run is one that traced something, even if there was nothing in it to fuse.
+        if (now.stats == Stats() and not records.traces) or (now == self._saved and not records.changed):
             return
-        with _open_for_writing(self._path) as database:
-            there = database.execute("SELECT 1 FROM runs WHERE id = ?", (self._run,)).fetchone()
+        # Until this one is written, because then the next has to write what this one took.
+        whole, self._whole = self._whole, True
+        with _open_for_writing(self._path, lock_seconds) as database:
+            # Other processes may have let this run be forgotten since.
+            new = whole or not database.execute("SELECT 1 FROM runs WHERE id = ?", (self._run,)).fetchone()
+            changed, recorded = self._ledger.take_changed(), records.take()
             self._write_run(database, now)
-            for template in self._ledger.templates():
+            for template in self._ledger.templates() if new else changed:
                 self._write_template(database, template)
-            # What was written once need not be again, unless other processes have let this run be forgotten since.
-            self._write_records(database, now.recorded, self._saved.recorded if self._saved and there else Recorded())
-            _forget_old_runs(database)
-        self._saved = now
-        self._ledger.records.spent("recording", time.perf_counter() - start)
+            self._write_records(database, records.now() if new else recorded)
+            if new or recorded.regions:
+                database.execute("DELETE FROM past WHERE id = ?", (self._run,))
+                _forget_old_runs(database)
+        self._saved, self._whole = now, False
+        records.spent("recording", time.perf_counter() - start)
 
     def _write_run(self, database: sqlite3.Connection, now: _Saved) -> None:
         _put(
@@ -94,11 +141,13 @@ class Recorder:
                 "id": self._run,
                 "started": self._started,
                 "updated": time.time(),
+                "ended": False,
                 "pid": self._pid,
                 "command": _command_line(),
+                "models": json.dumps(now.models),
                 **stats_row(now.stats),
-                "phases": json.dumps(now.phases.known()),
-                "unrecorded": now.recorded.unrecorded,
+                "phases": json.dumps(self._ledger.phases().known()),
+                "unrecorded": self._ledger.records.unrecorded,
             },
         )
 
@@ -106,35 +155,22 @@ class Recorder:
         _put(database, "templates", template_row(template))
         _put(database, "uses", {"run": self._run, **use_row(template)})
 
-    def _write_records(self, database: sqlite3.Connection, now: Recorded, before: Recorded) -> None:
-        for number, region in _changed(now.regions, before.regions):
+    def _write_records(self, database: sqlite3.Connection, records: Recorded) -> None:
+        for number, region in records.regions.items():
             row = {**region_row(region), "lines": _lines_id(database, region)}
             _put(database, "regions", {"run": self._run, "number": number, **row})
-        for number, choice in _changed(now.choices, before.choices):
+        for number, choice in records.choices.items():
             _put(database, "choices", {"run": self._run, "number": number, **choice_row(choice)})
-        for number, made in _changed(now.compiles, before.compiles):
+        for number, made in records.compiles.items():
             _put(database, "compiles", {"run": self._run, "number": number, **compile_row(made)})
 
 
+@dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a ledger had counted at one moment."""
+    """What a run had counted at one moment, as far as that is a reason to save it: seconds of phases alone are none."""
 
-    def __init__(self, ledger: Ledger):
-        self.stats = ledger.stats()
-        self.phases = ledger.phases()
-        self.recorded = ledger.records.now()
-
-    def same_counts(self, other: _Saved) -> bool:
-        # Without the seconds that recording took, or each save would be a reason for the next one.
-        phases = {name: seconds for name, seconds in self.phases.known().items() if name != "recording"}
-        return self.stats == other.stats and all(getattr(other.phases, name) == phases[name] for name in phases)
-
-
-def _changed[T](now: Sequence[T], before: Sequence[T]) -> Iterator[tuple[int, T]]:
-    """The values that are not the very ones of before, with their places."""
-    for number, value in enumerate(now):
-        if number >= len(before) or value is not before[number]:
-            yield number, value
+    stats: Stats
+    models: tuple[str, ...]
 
 
 def _lines_id(database: sqlite3.Connection, region: RegionRecord) -> int:
@@ -159,9 +195,14 @@ def _forget_old_runs(database: sqlite3.Connection) -> None:
     ranked = """SELECT id, row_number() OVER newest AS place, sum(regions) OVER newest AS so_far
         FROM runs WINDOW newest AS (ORDER BY updated DESC)"""
     old = f"SELECT id FROM ({ranked}) WHERE place > ? OR (place > 1 AND so_far > ?)"
-    forgotten = database.execute(f"DELETE FROM runs WHERE id IN ({old})", (RUNS_KEPT, REGIONS_KEPT)).rowcount
+    forgotten = [id_ for (id_,) in database.execute(old, (RUNS_KEPT, REGIONS_KEPT))]
     if not forgotten:
         return
+    for id_ in forgotten:
+        database.execute(f"INSERT OR REPLACE INTO past SELECT {IN_PAST} FROM runs WHERE id = ?", (id_,))
+        database.execute("DELETE FROM runs WHERE id = ?", (id_,))
+    kept = "SELECT id FROM past ORDER BY started DESC LIMIT ?"
+    database.execute(f"DELETE FROM past WHERE id NOT IN ({kept})", (PAST_KEPT,))
     for table in OF_RUNS:
         database.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT id FROM runs)")
     database.execute("DELETE FROM templates WHERE digest NOT IN (SELECT digest FROM uses)")
@@ -169,10 +210,13 @@ def _forget_old_runs(database: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)
+    connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None)
     with closing(connection) as database, database:
+        # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait
+        # for the disk, which takes fifty times as long, in the middle of a step.
+        database.execute("PRAGMA synchronous = OFF")
         # A transaction that begins by reading fails at once when another process writes; this one waits its turn.
         database.execute("BEGIN IMMEDIATE")
         _make_tables(database, path)

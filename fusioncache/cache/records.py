@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,19 +16,42 @@ MOST_RECORDS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was recorded up to one moment.
+    """Records by their numbers, which count those of one kind from 0. A record that changes keeps its number.
 
     Attributes:
         regions: of all traces, a trace at a time.
         choices: for each residual stream.
         compiles: programs compiled or loaded.
-        unrecorded: how many of all these there was no room for.
     """
 
-    regions: tuple[RegionRecord, ...] = ()
-    choices: tuple[ChoiceRecord, ...] = ()
-    compiles: tuple[CompileRecord, ...] = ()
-    unrecorded: int = 0
+    regions: Mapping[int, RegionRecord]
+    choices: Mapping[int, ChoiceRecord]
+    compiles: Mapping[int, CompileRecord]
+
+
+class _Kept[T]:
+    """Records of one kind, and the numbers of those that are new or otherwise since they were last taken."""
+
+    __slots__ = ("changed", "records")
+
+    def __init__(self) -> None:
+        self.records: list[T] = []
+        self.changed: set[int] = set()
+
+    def add(self, record: T) -> None:
+        self.records.append(record)
+        self.changed.add(len(self.records) - 1)
+
+    def change(self, number: int, record: T) -> None:
+        self.records[number] = record
+        self.changed.add(number)
+
+    def all(self) -> dict[int, T]:
+        return dict(enumerate(self.records))
+
+    def take(self) -> dict[int, T]:
+        numbers, self.changed = sorted(self.changed), set()
+        return {number: self.records[number] for number in numbers}
 
 
 _Kind = tuple[str | None, tuple[int, ...]]
@@ -41,19 +64,43 @@ class Records:
     def __init__(self) -> None:
         self._lock = forks.lock()
         self._traces = 0
-        self._regions: list[RegionRecord] = []
+        self._models: dict[str, None] = {}
+        self._regions: _Kept[RegionRecord] = _Kept()
         self._places: dict[_Kind, list[int]] = defaultdict(list)
         self._learned: dict[_Kind, dict[str, Any]] = defaultdict(dict)
-        self._choices: list[ChoiceRecord] = []
-        self._compiles: list[CompileRecord] = []
+        self._choices: _Kept[ChoiceRecord] = _Kept()
+        self._compiles: _Kept[CompileRecord] = _Kept()
         self._unrecorded = 0
         self._seconds: dict[str, float] = {}
 
-    def next_trace(self) -> int:
-        """The number of the next forward trace."""
+    def next_trace(self, model: str | None = None) -> int:
+        """The number of the next forward trace, which is one of this model."""
         with self._lock:
             self._traces += 1
+            if model is not None:
+                self._models[model] = None
             return self._traces - 1
+
+    @property
+    def traces(self) -> int:
+        """How many forward traces there were."""
+        return self._traces
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that were traced, in their order, each once."""
+        with self._lock:
+            return tuple(self._models)
+
+    @property
+    def unrecorded(self) -> int:
+        """How many regions, streams and programs there was no room for."""
+        return self._unrecorded
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to take."""
+        return any(kept.changed for kept in (self._regions, self._choices, self._compiles))
 
     def regions(self, regions: Iterable[RegionRecord]) -> None:
         """The regions of a trace, with what became of them."""
@@ -61,7 +108,7 @@ class Records:
             for region in regions:
                 kind = (region.digest, region.arities)
                 if self._add(self._regions, replace(region, **self._learned.get(kind, {}))):
-                    self._places[kind].append(len(self._regions) - 1)
+                    self._places[kind].append(len(self._regions.records) - 1)
 
     def choice(self, choice: ChoiceRecord) -> None:
         """What was chosen for a stream."""
@@ -78,8 +125,8 @@ class Records:
         kind = (digest, arities)
         with self._lock:
             self._learned[kind].update(fields)
-            for place in self._places.get(kind, ()):
-                self._regions[place] = replace(self._regions[place], **fields)
+            for number in self._places.get(kind, ()):
+                self._regions.change(number, replace(self._regions.records[number], **fields))
 
     def spent(self, phase: str, seconds: float) -> None:
         """Seconds of a phase of ``Phases``."""
@@ -94,12 +141,17 @@ class Records:
     def now(self) -> Recorded:
         """Everything up to now."""
         with self._lock:
-            return Recorded(tuple(self._regions), tuple(self._choices), tuple(self._compiles), self._unrecorded)
+            return Recorded(self._regions.all(), self._choices.all(), self._compiles.all())
 
-    def _add[T](self, records: list[T], record: T) -> bool:
-        room = len(records) < MOST_RECORDS
+    def take(self) -> Recorded:
+        """What is new or otherwise since this was last asked for."""
+        with self._lock:
+            return Recorded(self._regions.take(), self._choices.take(), self._compiles.take())
+
+    def _add[T](self, kept: _Kept[T], record: T) -> bool:
+        room = len(kept.records) < MOST_RECORDS
         if room:
-            records.append(record)
+            kept.add(record)
         else:
             self._unrecorded += 1
         return room

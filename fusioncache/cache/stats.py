@@ -27,9 +27,18 @@ class Stats:
         compile_seconds: seconds spent in these, each with its first execution, which is when nvFuser compiles.
         loads: programs that were loaded from the store, where an earlier process or another one had compiled them.
         load_seconds: seconds spent in these.
+        loaded_compile_seconds: seconds that compiling took what was loaded, where it was compiled.
         unkept: compilations whose result could not be stored, by reason.
-        saved_seconds: an estimate: each template's measured compile seconds times its hits.
+        saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
+            the seconds that its template's programs take to compile, whether they were compiled here or loaded; what
+            was loaded saves them once more, less the seconds that loading took. Less than nothing if loading takes
+            longer than compiling.
         canonicalize_seconds: seconds spent turning regions into templates, keys and plans.
+        verified: regions that verify mode compared with their templates and found equal, each counted once for each
+            layout of its inputs.
+        verify_compiles: regions that verify mode compiled on their own for that, once for each layout: what Thunder's
+            executor or the backend did. They are none of ``compiles``.
+        verify_compile_seconds: seconds spent in these, each with its first execution; none of ``compile_seconds``.
     """
 
     regions: int = 0
@@ -41,9 +50,13 @@ class Stats:
     compile_seconds: float = 0.0
     loads: int = 0
     load_seconds: float = 0.0
+    loaded_compile_seconds: float = 0.0
     unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0
+    verified: int = 0
+    verify_compiles: int = 0
+    verify_compile_seconds: float = 0.0
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -53,7 +66,9 @@ class Stats:
         rows += [("loads", str(self.loads)), ("load seconds", seconds_text(self.load_seconds))]
         rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
         rows += [("saved seconds, an estimate", seconds_text(self.saved_seconds))]
-        return html_table((), [*rows, ("canonicalize seconds", seconds_text(self.canonicalize_seconds))])
+        rows += [("canonicalize seconds", seconds_text(self.canonicalize_seconds))]
+        rows += [("verified regions and layouts", str(self.verified))] if self.verified else []
+        return html_table((), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +86,7 @@ class TemplateCounts:
         compile_seconds: seconds spent in these.
         loads: programs that were loaded for it from the store.
         load_seconds: seconds spent in these.
+        loaded_compile_seconds: seconds that compiling these took, where they were compiled.
     """
 
     name: str
@@ -83,6 +99,7 @@ class TemplateCounts:
     compile_seconds: float
     loads: int
     load_seconds: float
+    loaded_compile_seconds: float
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -5,27 +5,36 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.cache.facts import ChoiceRecord, CompileRecord, Line, Phases, PlanCost, RegionRecord, Source
+from fusioncache.cache.facts import ChoiceRecord, CompileRecord, Lifetime, Line, Phases, PlanCost, RegionRecord, Source
 from fusioncache.cache.stats import Stats, TemplateCounts, TemplateStats
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+"""It is in the name of the file: what another version wrote stays as it is, in a file of its own."""
 
 TABLES = (
     """CREATE TABLE runs (
-    id TEXT PRIMARY KEY, started REAL NOT NULL, updated REAL NOT NULL, pid INTEGER NOT NULL, command TEXT NOT NULL,
+    id TEXT PRIMARY KEY, started REAL NOT NULL, updated REAL NOT NULL, ended INTEGER NOT NULL, pid INTEGER NOT NULL,
+    command TEXT NOT NULL, models TEXT NOT NULL,
     regions INTEGER NOT NULL, templates INTEGER NOT NULL, hits INTEGER NOT NULL, misses INTEGER NOT NULL,
     bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
-    load_seconds REAL NOT NULL, unkept TEXT NOT NULL, saved_seconds REAL NOT NULL,
-    canonicalize_seconds REAL NOT NULL, phases TEXT NOT NULL, unrecorded INTEGER NOT NULL)""",
+    load_seconds REAL NOT NULL, loaded_compile_seconds REAL NOT NULL, unkept TEXT NOT NULL,
+    saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,
+    verify_compiles INTEGER NOT NULL, verify_compile_seconds REAL NOT NULL,
+    phases TEXT NOT NULL, unrecorded INTEGER NOT NULL)""",
+    """CREATE TABLE past (
+    id TEXT PRIMARY KEY, started REAL NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL,
+    compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
+    saved_seconds REAL NOT NULL)""",
     """CREATE TABLE templates (
     digest TEXT PRIMARY KEY, name TEXT NOT NULL, ops INTEGER NOT NULL, ingredients TEXT NOT NULL)""",
     """CREATE TABLE uses (
     run TEXT NOT NULL, digest TEXT NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL, arities TEXT NOT NULL,
     compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
-    PRIMARY KEY (run, digest))""",
+    loaded_compile_seconds REAL NOT NULL, PRIMARY KEY (run, digest))""",
     """CREATE TABLE regions (
     run TEXT NOT NULL, number INTEGER NOT NULL, model TEXT, trace TEXT NOT NULL, trace_number INTEGER NOT NULL,
     position INTEGER NOT NULL, name TEXT NOT NULL, digest TEXT, outcome TEXT NOT NULL, reason TEXT,
@@ -37,9 +46,10 @@ TABLES = (
     stream TEXT NOT NULL, sums INTEGER NOT NULL, plan TEXT NOT NULL, costs TEXT NOT NULL, PRIMARY KEY (run, number))""",
     """CREATE TABLE compiles (
     run TEXT NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL, loaded INTEGER NOT NULL, started REAL NOT NULL,
-    seconds REAL NOT NULL, PRIMARY KEY (run, number))""",
+    seconds REAL NOT NULL, compile_seconds REAL NOT NULL, PRIMARY KEY (run, number))""",
 )
-"""One row for each run, each template, each template of a run, and each region, stream and program of a run.
+"""One row for each run, each run that was forgotten, each template, each template of a run, and each region, stream and
+program of a run.
 
 Regions of equal layers come from the same lines, so these are kept once, whichever regions and runs they are of.
 """
@@ -47,43 +57,31 @@ Regions of equal layers come from the same lines, so these are kept once, whiche
 OF_RUNS = ("uses", "regions", "choices", "compiles")
 """The tables whose rows go with their run."""
 
+IN_PAST = "id, started, regions, hits, compiles, compile_seconds, loads, load_seconds, saved_seconds"
+"""What is left of a run that was forgotten: the columns of ``past``, which ``runs`` has as well."""
+
+TOTALS = f"""
+SELECT min(started), count(*), sum(regions), sum(hits), sum(compiles), sum(compile_seconds), sum(loads),
+    sum(load_seconds), sum(saved_seconds) FROM (SELECT {IN_PAST} FROM runs UNION ALL SELECT {IN_PAST} FROM past)
+"""
+"""The fields of a ``Lifetime``, in SQL."""
+
 Row = Mapping[str, Any]
+
+
+_MAPPINGS = ("bypasses", "unkept")
 
 
 def stats_row(stats: Stats) -> Row:
     """The counts of a run."""
-    return {
-        "regions": stats.regions,
-        "templates": stats.templates,
-        "hits": stats.hits,
-        "misses": stats.misses,
-        "bypasses": json.dumps(dict(stats.bypasses)),
-        "compiles": stats.compiles,
-        "compile_seconds": stats.compile_seconds,
-        "loads": stats.loads,
-        "load_seconds": stats.load_seconds,
-        "unkept": json.dumps(dict(stats.unkept)),
-        "saved_seconds": stats.saved_seconds,
-        "canonicalize_seconds": stats.canonicalize_seconds,
-    }
+    row = {field.name: getattr(stats, field.name) for field in fields(stats)}
+    return {**row, **{name: json.dumps(dict(row[name])) for name in _MAPPINGS}}
 
 
 def stats_of(row: sqlite3.Row) -> Stats:
     """The counts in a row of ``runs``."""
-    return Stats(
-        regions=row["regions"],
-        templates=row["templates"],
-        hits=row["hits"],
-        misses=row["misses"],
-        bypasses=MappingProxyType(dict(json.loads(row["bypasses"]))),
-        compiles=row["compiles"],
-        compile_seconds=row["compile_seconds"],
-        loads=row["loads"],
-        load_seconds=row["load_seconds"],
-        unkept=MappingProxyType(dict(json.loads(row["unkept"]))),
-        saved_seconds=row["saved_seconds"],
-        canonicalize_seconds=row["canonicalize_seconds"],
-    )
+    counts = {field.name: row[field.name] for field in fields(Stats)}
+    return Stats(**{**counts, **{name: MappingProxyType(dict(json.loads(counts[name]))) for name in _MAPPINGS}})
 
 
 def phases_of(row: sqlite3.Row) -> Phases:
@@ -112,6 +110,7 @@ def use_row(template: TemplateStats) -> Row:
         "compile_seconds": template.compile_seconds,
         "loads": template.loads,
         "load_seconds": template.load_seconds,
+        "loaded_compile_seconds": template.loaded_compile_seconds,
     }
 
 
@@ -128,6 +127,7 @@ def template_of(row: sqlite3.Row) -> TemplateCounts:
         compile_seconds=row["compile_seconds"],
         loads=row["loads"],
         load_seconds=row["load_seconds"],
+        loaded_compile_seconds=row["loaded_compile_seconds"],
     )
 
 
@@ -204,9 +204,14 @@ def choice_of(row: sqlite3.Row) -> ChoiceRecord:
 
 def compile_row(made: CompileRecord) -> Row:
     """A program, but for its run and number."""
-    return {"digest": made.digest, "loaded": made.loaded, "started": made.started, "seconds": made.seconds}
+    return {field.name: getattr(made, field.name) for field in fields(made)}
 
 
 def compile_of(row: sqlite3.Row) -> CompileRecord:
     """A program in a row of ``compiles``."""
-    return CompileRecord(row["digest"], bool(row["loaded"]), row["started"], row["seconds"])
+    return CompileRecord(row["digest"], bool(row["loaded"]), row["started"], row["seconds"], row["compile_seconds"])
+
+
+def lifetime_of(row: sqlite3.Row) -> Lifetime:
+    """What the row of ``TOTALS`` says of all runs."""
+    return Lifetime(*(0 if value is None else value for value in row))

@@ -8,6 +8,7 @@ from fusioncache.store.facts import Event, Summary
 from fusioncache.store.flight import Turn
 from fusioncache.store.journal import StoreStats
 from fusioncache.store.store import Store
+from fusioncache.store.stored import Stored
 
 __all__ = [
     "FORMAT",
@@ -18,6 +19,7 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreStats",
+    "Stored",
     "Summary",
     "Swept",
     "Turn",

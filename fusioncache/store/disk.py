@@ -16,6 +16,7 @@ from fusioncache.store.evict import Sweeper, Swept
 from fusioncache.store.gate import Gate
 from fusioncache.store.leases import Lease
 from fusioncache.store.objects import Objects
+from fusioncache.store.stored import Stored
 
 OTHER_KEY = "an entry for another key with the same digest"
 
@@ -51,7 +52,7 @@ class Disk:
         self._full_until = 0.0
         self._lock = forks.lock()
 
-    def load(self, key: Key, id_: str) -> dict[str, bytes] | None:
+    def load(self, key: Key, id_: str) -> Stored | None:
         """The artifacts of an entry, every byte verified; None if there is no entry.
 
         Raises:
@@ -65,7 +66,7 @@ class Disk:
         if self.directory.writable and id_ not in self._lease:
             self._use(id_)
         entry = self._entry(id_, key.text)
-        return None if entry is None else self.contents(entry)
+        return None if entry is None else Stored(self.contents(entry), entry.seconds)
 
     def contents(self, entry: Entry) -> dict[str, bytes]:
         """The artifacts of an entry, every byte verified.

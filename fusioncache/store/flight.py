@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from fusioncache import forks
 from fusioncache.store.errors import cause
 from fusioncache.store.locks import FileLock
+from fusioncache.store.stored import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Turn:
         waited: the seconds.
     """
 
-    artifacts: Mapping[str, bytes] | None
+    artifacts: Stored | None
     alone: str | None
     waited: float
 

@@ -9,12 +9,13 @@ from types import MappingProxyType
 
 from fusioncache import forks
 from fusioncache.ir import Key
+from fusioncache.store.stored import Stored
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     key: Key
-    artifacts: Mapping[str, bytes]
+    stored: Stored
     size: int
 
 
@@ -32,23 +33,23 @@ class Memory:
         self._lock = forks.lock()
         forks.register(self)
 
-    def load(self, key: Key, id_: str) -> Mapping[str, bytes] | None:
+    def load(self, key: Key, id_: str) -> Stored | None:
         """The artifacts; None if there are none for this very key."""
         with self._lock:
             kept = self._kept.get(id_)
             if kept is None or kept.key != key:
                 return None
             self._kept.move_to_end(id_)
-            return kept.artifacts
+            return kept.stored
 
-    def save(self, key: Key, id_: str, artifacts: Mapping[str, bytes]) -> bool:
-        """Keeps artifacts. Returns whether there was room."""
+    def save(self, key: Key, id_: str, artifacts: Mapping[str, bytes], seconds: float) -> bool:
+        """Keeps artifacts, which took these seconds to compile. Returns whether there was room."""
         size = len(key.text) + sum(len(content) for content in artifacts.values())
         if size > self._max_bytes:
             return False
         with self._lock:
             self._drop(id_)
-            self._kept[id_] = _Kept(key, MappingProxyType(dict(artifacts)), size)
+            self._kept[id_] = _Kept(key, Stored(MappingProxyType(dict(artifacts)), seconds), size)
             self._size += size
             while self._size > self._max_bytes:
                 self._drop(next(iter(self._kept)))

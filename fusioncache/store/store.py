@@ -22,6 +22,7 @@ from fusioncache.store.flight import Flights, Turn
 from fusioncache.store.index import Index
 from fusioncache.store.journal import Journal, StoreStats, as_text, host
 from fusioncache.store.memory import Memory
+from fusioncache.store.stored import Stored
 from fusioncache.store.through import REMOTE_VARIABLE, ReadThrough
 
 MAX_BYTES = 2 << 30
@@ -96,7 +97,7 @@ class Store:
         """Where it is; None if it is in memory."""
         return self._disk.directory.path if self._disk else None
 
-    def load(self, key: Key, backend: str) -> Mapping[str, bytes] | None:
+    def load(self, key: Key, backend: str) -> Stored | None:
         """The artifacts that were saved for this very key; None if there are none that can be trusted. Never raises.
 
         What is not here is brought from the remote, if there is one.
@@ -194,14 +195,14 @@ class Store:
         """Writes what happened into the index and gives free what was in use. The store still works afterwards."""
         _finish(self._journal, self._disk)
 
-    def _load(self, key: Key, backend: str) -> Mapping[str, bytes] | None:
-        def load() -> Mapping[str, bytes] | None:
+    def _load(self, key: Key, backend: str) -> Stored | None:
+        def load() -> Stored | None:
             id_, disk = entry_id(key, backend), self._disk
             return disk.load(key, id_) if disk else self._memory.load(key, id_)
 
         return self._guarded("load", None, load)
 
-    def _bring(self, through: ReadThrough, key: Key, backend: str) -> Mapping[str, bytes] | None:
+    def _bring(self, through: ReadThrough, key: Key, backend: str) -> Stored | None:
         start = time.perf_counter()
         try:
             id_ = entry_id(key, backend)
@@ -212,7 +213,7 @@ class Store:
             return None
         entry, contents = found
         self._guarded("save", False, lambda: self._keep("pull", key, entry, contents, start))
-        return contents
+        return Stored(contents, entry.seconds)
 
     def _save(self, key: Key, backend: str, artifacts: Mapping[str, bytes], name: str, seconds: float) -> bool:
         start = time.perf_counter()
@@ -226,7 +227,7 @@ class Store:
     def _keep(self, what: str, key: Key, entry: Entry, artifacts: Mapping[str, bytes], start: float) -> bool:
         disk = self._disk
         if disk is None:
-            return self._memory.save(key, entry.id, artifacts)
+            return self._memory.save(key, entry.id, artifacts, entry.seconds)
         if self._read_only:
             raise Refusal("the store is read-only")
         saved = disk.save(entry, artifacts)

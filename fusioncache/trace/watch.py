@@ -50,14 +50,19 @@ class Watch:
         forward: _Forward | None = getattr(self._waiting, "forward", None)
         self._waiting.forward = None
         if TraceTag.BACKWARD in trace.tags:
-            known = forward or _Forward(self._records.next_trace(), _compilation(), Sources())
+            known = forward or self._unknown_forward()
             return WatchedTrace(self._records, "backward", known.number, known.compilation, known.sources)
         expects_backward = TraceTag.AUGMENTED_FORWARD in trace.tags
-        compilation, number = _compilation(), self._records.next_trace()
+        compilation = _compilation()
+        number = self._records.next_trace(compilation.model)
         for phase, seconds in (("tracing", compilation.tracing), ("fusing", compilation.fusing)):
             if seconds is not None:
                 self._records.spent(phase, seconds)
         return WatchedTrace(self._records, "forward", number, compilation, None, expects_backward)
+
+    def _unknown_forward(self) -> _Forward:
+        compilation = _compilation()
+        return _Forward(self._records.next_trace(compilation.model), compilation, Sources())
 
     def end(self, watched: WatchedTrace) -> None:
         """The trace is done with."""
