@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import pytest
 import thunder
@@ -13,6 +14,7 @@ from test_kept import Process, X, Y, region
 import fusioncache
 from fusioncache.trace import misses
 from fusioncache.trace.misses import Misses, explain_asked
+from fusioncache.words import duration_text
 
 
 class Layers(torch.nn.Module):
@@ -81,6 +83,47 @@ def test_what_goes_wrong_in_an_explanation_does_not_reach_the_model(capfd, monke
     monkeypatch.setattr(misses, "nearest", fail)
     assert run(Layers(2.0, 3.0), explain=True).stats().misses == 2
     assert said(capfd) == []
+
+
+def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_path):
+    monkeypatch.setattr("fusioncache.trace.chosen.make_backend", lambda *args, **options: KeepingEager())
+
+    def process(*factors: float) -> tuple[list[str], fusioncache.Stats]:
+        cache = fusioncache.Cache(record=False, store=tmp_path)
+        model = Layers(*factors)
+        transform = fusioncache.FusionCache(cache=cache, backend="eager", explain=True)
+        compiled = thunder.jit(model, transforms=[transform], executors=fusioncache.executors())
+        for _ in range(2):
+            compiled(torch.randn(4, 8)).sum().backward()
+        return said(capfd), transform.stats()
+
+    first, cold = process(2.0, 3.0)
+    assert sum(" is new. " in line for line in first) == cold.misses == cold.compiles > 3
+    assert not any("loaded" in line for line in first)
+    second, warm = process(2.0, 3.0)
+    took = duration_text(warm.loaded_compile_seconds)
+    assert second == [
+        f"fusioncache: {warm.misses} templates were loaded from the store (what their compiles took: {took})."
+    ]
+    assert (warm.loads, warm.compiles) == (cold.compiles, 0)
+    third, changed = process(2.0, 4.0)
+    assert sum(" is new. " in line for line in third) == changed.compiles > 0
+    loaded = changed.misses - changed.compiles
+    assert third[-1].startswith(f"fusioncache: {loaded} templates were loaded from the store ")
+
+
+def test_what_was_loaded_and_never_called_to_the_end_is_said_at_exit(capfd, monkeypatch, tmp_path):
+    monkeypatch.setattr("fusioncache.trace.chosen.make_backend", lambda *args, **options: KeepingEager())
+    model, x = Layers(2.0), torch.randn(4, 8)
+    for _ in range(2):
+        cache = fusioncache.Cache(record=False, store=tmp_path)
+        transform = fusioncache.FusionCache(cache=cache, backend="eager", explain=True)
+        thunder.jit(model, transforms=[transform], executors=fusioncache.executors())(x)  # and no backward pass
+        before = said(capfd)
+    assert before == []
+    misses._finish(weakref.ref(transform._misses))
+    (line,) = said(capfd)
+    assert line.startswith("fusioncache: 1 template was loaded from the store ")
 
 
 def built(directory, backend: KeepingEager, capfd) -> list[str]:

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "cache": {"ir", "explain", "store", "template", "words"},
     "backends": {"ir"},
     "tracing": {"thunder_version"},
-    "trace": {"ir", "explain", "template", "residual", "cache", "backends", "thunder_version", "tracing"},
+    "trace": {"ir", "explain", "template", "residual", "cache", "backends", "thunder_version", "tracing", "words"},
     "ahead": {"ir", "store", "template", "cache", "backends"},
     "drawing": {"ir", "template"},
     "report": {"cache", "drawing", "explain", "ir", "template", "words"},

@@ -20,6 +20,7 @@ from test_in_place import _TakesWrites, counters
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.cache.call import Fallback
+from fusioncache.cache.record import Record
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of, written
@@ -37,7 +38,7 @@ def _regions_without_a_compiler(monkeypatch):
     torch.manual_seed(0)
 
 
-def compile_(model, verify: bool | None = True, backend: str = "eager"):
+def compile_(model, verify: bool | str | None = True, backend: str = "eager"):
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend, verify=verify)
     return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
 
@@ -168,14 +169,21 @@ def test_verified_traces_pass_thunders_own_check():
     assert torch.equal(compiled(x), torch.tanh(x))
 
 
-@pytest.mark.parametrize(("said", "expected"), [("", 3), ("1", 3), ("all", 5)])
-def test_each_layout_is_verified_once_or_in_every_call(said, expected, own_calls, monkeypatch):
+@pytest.mark.parametrize(
+    ("verify", "said", "expected"), [(True, "", 3), (True, "1", 3), (True, "all", 5), ("all", "", 5)]
+)
+def test_each_layout_is_verified_once_or_in_every_call(verify, said, expected, own_calls, monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_VERIFY", said)
-    compiled, _ = compile_(lambda a, b: torch.tanh(a) * b)
+    compiled, transform = compile_(lambda a, b: torch.tanh(a) * b, verify)
     a, b = torch.randn(6, 6), torch.randn(6, 6)
     for left, right in ((a, b), (a.t(), b), (a, b), (a, b.t()), (a.t(), b)):
         assert torch.equal(compiled(left, right), torch.tanh(left) * right)
     assert list(own_calls.values()) == [expected]
+    stats = transform.stats()
+    assert (stats.verified, stats.verify_compiles) == (3, 3)
+    assert stats.verify_compile_seconds > 0
+    (run,) = Record().runs()
+    assert run.stats == transform.cache.stats()
 
 
 def test_without_verify_mode_nothing_runs_twice(own_calls, monkeypatch):
@@ -189,10 +197,11 @@ def test_without_verify_mode_nothing_runs_twice(own_calls, monkeypatch):
 def test_a_region_of_another_compiler_is_compiled_by_that_of_its_template(own_calls, monkeypatch):
     """Two compilers need not agree in every bit."""
     monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "inductor")
-    compiled, _ = compile_(lambda x: torch.tanh(x) * 2, backend="eager")
+    compiled, transform = compile_(lambda x: torch.tanh(x) * 2, backend="eager")
     x = torch.randn(5)
     assert torch.equal(compiled(x), torch.tanh(x) * 2)
     assert not own_calls
+    assert (transform.stats().verify_compiles, transform.stats().compiles) == (1, 1)
 
 
 def flip_a_bit(run, args):
@@ -311,6 +320,9 @@ def test_a_report_that_fails_in_part_still_says_the_rest(wrong, monkeypatch):
         (True, None, When.FIRST),
         (True, "0", When.FIRST),
         (True, "all", When.EVERY),
+        ("all", None, When.EVERY),
+        ("all", "0", When.EVERY),
+        ("all", "1", When.EVERY),
         (False, "all", None),
         (False, "nonsense", None),
     ],
@@ -328,9 +340,9 @@ def test_anything_else_is_refused(said, monkeypatch):
         fusioncache.FusionCache(cache=fusioncache.Cache())
 
 
-@pytest.mark.parametrize("verify", [1, "all", "1"])
-def test_the_option_is_a_bool(verify):
-    with pytest.raises(TypeError, match=f"verify must be True, False or None, got {verify!r}"):
+@pytest.mark.parametrize("verify", [1, "ALL", "1"])
+def test_the_option_is_one_of_these(verify):
+    with pytest.raises(TypeError, match=f'verify must be True, False, "all" or None, got {verify!r}'):
         fusioncache.FusionCache(cache=fusioncache.Cache(), verify=verify)
 
 

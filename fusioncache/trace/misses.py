@@ -1,17 +1,20 @@
 """Explains misses as they happen: what is nearest, which ingredient keeps them apart, and the user's line.
 
-``FUSIONCACHE_EXPLAIN=1`` or ``FusionCache(explain=True)`` prints to stderr, after each trace, for each new template,
-and for each program that was compiled although the store has one of the same graph. No call of a model waits for that,
-and nothing that goes wrong in it reaches the model.
+``FUSIONCACHE_EXPLAIN=1`` or ``FusionCache(explain=True)`` prints to stderr, for each new template that had to be
+compiled, once it was, and for each program that was compiled although the store has one of the same graph. Of new
+templates that were loaded it prints how many there are, once all were called. Nothing that goes wrong in it reaches the
+model.
 """
 
 from __future__ import annotations
 
+import atexit
 import linecache
 import logging
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +22,14 @@ from typing import Any
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.facts import Line
 from fusioncache.cache.program import Builder, Built
+from fusioncache.cache.stats import TemplateStats
 from fusioncache.explain.change import NONE
 from fusioncache.explain.difference import Difference, compare
 from fusioncache.explain.nearest import nearest
 from fusioncache.ir import Arg, Graph, Key, Op, Original, Ref, Region, Template, map_arg, map_type
 from fusioncache.template.name import template_name
-from fusioncache.trace.compilation import current_compilation, result_names
+from fusioncache.trace.compilation import result_names
+from fusioncache.words import count_text, duration_text
 
 logger = logging.getLogger("fusioncache")
 
@@ -53,41 +58,68 @@ def explain_asked(explain: bool | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Miss:
+    """A template that was new, the region that it was first seen in, that region's symbol, and its trace's lines."""
+
     template: Template
     region: Region
     fusion: Any
+    lines: Lines
 
 
 class Misses:
-    """Collects the misses of a trace and explains them when it is done."""
+    """Keeps the misses until they are called, and explains those that had to be compiled."""
 
     def __init__(self, cache: Cache):
         self._cache = cache
-        self._waiting: list[_Miss] = []
+        self._waiting: dict[str, _Miss] = {}
+        self._loaded: list[float] = []
+        self._lock = threading.Lock()
+        atexit.register(_finish, weakref.ref(self))
 
-    def add(self, template: Template, region: Region, fusion: Any) -> None:
+    def add(self, template: Template, region: Region, fusion: Any, lines: Lines) -> None:
         """A template was new.
 
         Args:
             template: it.
             region: that it was first seen in.
             fusion: the region's bound symbol.
+            lines: of the region's trace.
         """
-        self._waiting.append(_Miss(template, region, fusion))
+        with self._lock:
+            self._waiting[template.key.digest] = _Miss(template, region, fusion, lines)
 
-    def explain(self) -> None:
-        """Prints a paragraph for each template that was new. Never raises."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+    def called(self, template: Template) -> None:
+        """A template was called for the first time with some layout. Never raises."""
+        with self._lock:
+            miss = self._waiting.pop(template.key.digest, None)
+        if miss is None:
             return
         try:
-            known = {stats.digest: (stats.name, dict(stats.ingredients)) for stats in self._cache.templates()}
-            order, lines = list(known), current_compilation().lines
-            for miss in waiting:
-                before = [known[digest] for digest in order[: order.index(miss.template.key.digest)]]
-                _print(_paragraph(miss, before, lines))
+            self._explain(miss)
         except Exception as error:  # whatever it is, an explanation is not worth a model
-            logger.info("misses are not explained", exc_info=error)
+            logger.info("a miss is not explained", exc_info=error)
+        if not self._waiting:
+            self.finish()
+
+    def finish(self) -> None:
+        """Prints how many templates were loaded, unless that was said already."""
+        with self._lock:
+            loaded, self._loaded = self._loaded, []
+        if loaded:
+            count = count_text(len(loaded), "template was", "templates were")
+            seconds = duration_text(sum(loaded))
+            _print(f"fusioncache: {count} loaded from the store (what their compiles took: {seconds}).")
+
+    def _explain(self, miss: _Miss) -> None:
+        """Prints a paragraph for a template of which anything had to be compiled."""
+        counts = self._cache.ledger.template(miss.template.key.digest)
+        if counts is not None and counts.compiles:
+            templates = self._cache.templates()
+            place = next(place for place, known in enumerate(templates) if known.digest == counts.digest)
+            _print(_paragraph(miss, templates[:place]))
+        elif counts is not None and counts.loads:
+            with self._lock:
+                self._loaded.append(counts.loaded_compile_seconds)
 
     def watched(self, builder: Any, backend: str) -> Builder | None:
         """The builder of a backend's programs, which says so if it compiles what the store nearly has."""
@@ -123,24 +155,29 @@ class _Watched:
             logger.info("a compilation is not explained", exc_info=error)
 
 
-def _paragraph(miss: _Miss, before: Sequence[tuple[str, Mapping[str, str]]], lines: Lines) -> str:
+def _finish(misses: weakref.ref[Misses]) -> None:
+    left = misses()
+    if left is not None:
+        left.finish()
+
+
+def _paragraph(miss: _Miss, before: Sequence[TemplateStats]) -> str:
     own = {part.name: part.text for part in miss.template.key.ingredients}
-    place = nearest(own, [parts for _, parts in before])
+    place = nearest(own, [dict(known.ingredients) for known in before])
     if place is None:
         difference, text = Difference(()), "No template was known before."
     else:
-        name, parts = before[place]
-        difference = compare(own, parts)
-        text = f"The nearest is {name}. {difference.sentence('here', 'there')}"
-    return f"fusioncache: {miss.template.name} is new. {text}{_source(miss, difference, lines)}"
+        difference = compare(own, dict(before[place].ingredients))
+        text = f"The nearest is {before[place].name}. {difference.sentence('here', 'there')}"
+    return f"fusioncache: {miss.template.name} is new. {text}{_source(miss, difference)}"
 
 
-def _source(miss: _Miss, difference: Difference, lines: Lines) -> str:
+def _source(miss: _Miss, difference: Difference) -> str:
     """The user's line of the op that differs, or else of any op of the region; empty if none is known."""
     wanted = _op(miss.template, difference)
     symbols = list(zip(miss.region.ops, miss.fusion.subsymbols, strict=True))
     ordered = sorted(symbols, key=lambda pair: wanted is None or not _alike(pair[0], wanted))
-    found = [line for _, symbol in ordered for line in _lines_of(symbol, lines)]
+    found = [line for _, symbol in ordered for line in _lines_of(symbol, miss.lines)]
     line = next((line for line in found if not line.library), found[0] if found else None)
     if line is None:
         return ""

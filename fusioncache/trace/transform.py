@@ -83,13 +83,15 @@ class FusionCache(Transform):
             does not. Traces stay the same. It changes functions of Thunder in the whole process, from now on: it calls
             ``fusioncache.tracing.install()``, and ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
         verify: whether each region is compiled on its own as well, and what its template computes compared with that,
-            in its first call for each layout; a difference raises a ``fusioncache.VerificationError``. None asks the
-            environment: ``FUSIONCACHE_VERIFY`` is 0, 1, or ``all``, which compares in every call.
-        explain: whether to say of each miss, on stderr, which template is nearest and which ingredient keeps them
-            apart. None asks the environment: ``FUSIONCACHE_EXPLAIN`` is 0 or 1.
+            in its first call for each layout, or with ``"all"`` in every call; a difference raises a
+            ``fusioncache.VerificationError``. ``stats()`` counts what was verified. None asks the environment:
+            ``FUSIONCACHE_VERIFY`` is 0, 1 or ``all``.
+        explain: whether to say of each new template that had to be compiled, on stderr and once it was, which template
+            is nearest and which ingredient keeps them apart; those that were loaded are one line. None asks the
+            environment: ``FUSIONCACHE_EXPLAIN`` is 0 or 1.
 
     Raises:
-        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify`` or ``explain`` none of True, False and None.
+        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify`` or ``explain`` is none of the above.
         ValueError: if the backend is unknown or does not work here, or another option is none of the above.
     """
 
@@ -103,7 +105,7 @@ class FusionCache(Transform):
         memory_budget: int | None = None,
         fold: str = "auto",
         fast_tracing: bool = True,
-        verify: bool | None = None,
+        verify: bool | str | None = None,
         explain: bool | None = None,
     ):
         super().__init__()
@@ -128,7 +130,7 @@ class FusionCache(Transform):
         self._plan = _PLANS.get(options.plan)
         self._streams = Streams(options)
         self._watch = Watch(self._ledger)
-        self._verifier = Verifier(when) if when else None
+        self._verifier = Verifier(when, self._ledger, self.cache.append) if when else None
         self._misses = Misses(self.cache) if explains else None
 
     def stats(self) -> Stats:
@@ -160,8 +162,6 @@ class FusionCache(Transform):
             self._watch.end(watched)
             self._ledger.canonicalized(time.perf_counter() - start)
             self.cache.save()
-            if self._misses:
-                self._misses.explain()
 
     def _left_alone(self, trace: Any, reason: str) -> Any:
         """The trace as it is. Nothing is asked of it, because nothing is known of it."""
@@ -248,7 +248,7 @@ class FusionCache(Transform):
         self._ledger.region(call.template, arities, hit=hit)
         watched.found(position, bound_symbol, call.template, arities, hit=hit)
         if self._misses and not hit:
-            self._misses.add(call.template, region, bound_symbol)
+            self._misses.add(call.template, region, bound_symbol, watched.compilation.lines)
         return _Found(position, bound_symbol, region, canonical.binding, original, call, maker)
 
     def _unfused(self, watched: WatchedTrace) -> None:
@@ -257,6 +257,12 @@ class FusionCache(Transform):
         if reason:
             self._ledger.bypass(reason, region=False)
             warn_once(reason)
+
+    def _called(self, template: Template) -> None:
+        """The end of a template's first call for a layout: what it compiled and what it loaded is counted."""
+        self.cache.append()
+        if self._misses:
+            self._misses.called(template)
 
     def _failed(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)
@@ -271,7 +277,7 @@ class FusionCache(Transform):
         call = next((call for call in calls if call.claim(arities, original)), None)
         if call is None:
             name = f"{template.name}_{len(calls) + 1}" if calls else template.name
-            call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.adder, name)
+            call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.adder, name, self._called)
             call.claim(arities, original)
             calls.append(call)
         return call

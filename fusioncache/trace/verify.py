@@ -1,14 +1,16 @@
 """Verify mode: each shared region is compiled on its own as well, and what its template computes is compared with that.
 
 ``FUSIONCACHE_VERIFY=1`` or ``FusionCache(verify=True)`` compares at each place of a trace that calls a template, in its
-first call for each layout of the arguments; ``FUSIONCACHE_VERIFY=all`` compares in every call. Both compute everything
-twice where they compare, wait for the GPU, and compile as much as Thunder would without fusioncache.
+first call for each layout of the arguments; ``FUSIONCACHE_VERIFY=all`` or ``verify="all"`` compares in every call. Both
+compute everything twice where they compare, wait for the GPU, and compile as much as Thunder would without fusioncache.
+The ledger counts what was verified, and what was compiled for it apart from what was compiled.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import count
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 import torch
 
 from fusioncache.cache.entry import Entry
-from fusioncache.cache.program import Program, Run
+from fusioncache.cache.ledger import Ledger
+from fusioncache.cache.program import Program, Run, Tell
 from fusioncache.template.exactness import written
 from fusioncache.template.expand import inline
 from fusioncache.trace.difference import copied
@@ -39,21 +42,21 @@ class When(Enum):
     EVERY = "all"
 
 
-def when_asked(verify: bool | None) -> When | None:
+def when_asked(verify: bool | str | None) -> When | None:
     """When to compare, by the option of ``FusionCache`` and, if that does not say no, the environment; None for never.
 
     Raises:
-        TypeError: if the option is none of True, False and None.
+        TypeError: if the option is none of True, False, "all" and None.
         ValueError: if the environment says something else than 0, 1 or all.
     """
-    if verify is not None and not isinstance(verify, bool):
-        raise TypeError(f"verify must be True, False or None, got {verify!r}")
+    if not (verify is None or isinstance(verify, bool) or verify == When.EVERY.value):
+        raise TypeError(f'verify must be True, False, "all" or None, got {verify!r}')
     if verify is False:
         return None
     said = os.environ.get(VARIABLE, "")
     if said not in ("", "0", "1", "all"):
         raise ValueError(f"{VARIABLE} must be 0, 1 or all, got {said!r}")
-    if said == "all":
+    if When.EVERY.value in (verify, said):
         return When.EVERY
     return When.FIRST if verify or said == "1" else None
 
@@ -61,34 +64,56 @@ def when_asked(verify: bool | None) -> When | None:
 class VerifiedCall:
     """What ``call_of`` takes in place of a ``TemplateCall``: for one site, under a name of its own."""
 
-    def __init__(self, site: Site, name: str, when: When):
+    def __init__(self, site: Site, name: str, entry: Entry):
         self.template = site.call.template
         self.name = name
         self.takes_arities = site.call.takes_arities
-        self.entry = verified(site, when)
+        self.entry = entry
         self.entry.__name__ = self.entry.__qualname__ = name
         self.entry.name = name  # type: ignore[attr-defined]  # as for ``TemplateCall``
 
 
 class Verifier:
-    """Makes verifying calls for the sites of a model's traces."""
+    """Makes verifying calls for the sites of a model's traces.
 
-    def __init__(self, when: When):
+    Args:
+        when: to compare.
+        ledger: counts.
+        called: is told when that counted something.
+    """
+
+    def __init__(self, when: When, ledger: Ledger, called: Callable[[], None]):
         self._when = when
+        self._ledger = ledger
+        self._called = called
         self._numbers = count()
 
     def at(self, site: Site) -> VerifiedCall:
         """The call for one site. Its name tells sites of one template apart."""
-        return VerifiedCall(site, f"{site.call.name}_verified_{next(self._numbers)}", self._when)
+        entry = verified(site, self._when, self._compiled, self._good)
+        return VerifiedCall(site, f"{site.call.name}_verified_{next(self._numbers)}", entry)
+
+    def _compiled(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
+        self._ledger.verify_compiled(seconds)
+
+    def _good(self) -> None:
+        self._ledger.verified()
+        self._called()
 
 
-def verified(site: Site, when: When) -> Entry:
+def verified(site: Site, when: When, compiled: Tell, compared: Callable[[], None]) -> Entry:
     """The entry of a site's template, which raises a ``VerificationError`` where it computes something else.
 
     While a CUDA graph is captured nothing is compared. A call that raised has written into its inputs all the same.
+
+    Args:
+        site: it.
+        when: to compare.
+        compiled: is told of what only the comparison needs.
+        compared: is told of the first comparison for each layout that found nothing.
     """
     run, takes_arities = site.call.entry, site.call.takes_arities
-    own = own_function(site)
+    own = own_function(site, compiled)
     targets = [target for _, target in written(site.call.template.graph)]
     good: set[Any] = set()
 
@@ -103,27 +128,42 @@ def verified(site: Site, when: When) -> Entry:
         found = list(problems(site, [*results, *values], [*expected, *own_values]))
         if found:
             raise VerificationError(report(site, values, found))
-        good.add(layout)
+        if layout not in good:
+            good.add(layout)
+            compared()
         return results
 
     return entry
 
 
-def own_function(site: Site) -> Run:
-    """The region compiled on its own, in its template's terms.
+def own_function(site: Site, compiled: Tell) -> Run:
+    """The region compiled on its own, in its template's terms. ``compiled`` is told of each layout it is compiled for.
 
     That is the region as its executor made it, unless that uses another compiler than the template, or wants inputs
     that it has in vain. Then the region is compiled from its own definition by the template's compiler.
     """
     if None not in site.fallback.inputs and _compiler_of(site.maker) == site.backend.name:
-        return site.fallback
+        return _timed(site.fallback, compiled)
     graph = inline(site.call.template.graph, site.binding.arities)
     program = Program(graph, site.backend, site.original)
-    return lambda args: program.run_for(args, _nobody)(args)
+    return lambda args: program.run_for(args, compiled)(args)
 
 
-def _nobody(seconds: float, *, loaded: bool = False) -> None:
-    """Nobody counts what only a comparison needs."""
+def _timed(run: Run, compiled: Tell) -> Run:
+    """A function of an executor, which compiles in its first call for each layout."""
+    layouts: set[Any] = set()
+
+    def timed(args: Sequence[Any]) -> Sequence[Any]:
+        layout = _layout(args)
+        if layout in layouts:
+            return run(args)
+        start = time.perf_counter()
+        results = run(args)
+        compiled(time.perf_counter() - start)
+        layouts.add(layout)
+        return results
+
+    return timed
 
 
 def _compiler_of(maker: Maker) -> str:
