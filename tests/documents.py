@@ -27,8 +27,8 @@ def session(path: Path = README) -> dict[str, str]:
 def assert_shown(document: str, said: str) -> None:
     """Whether a command says what a document shows of it, in the same order. ``...`` on a line stands for anything.
 
-    What differs from machine to machine is not compared: seconds, ids, the folder that packages are in, and where lines
-    are broken.
+    What differs from machine to machine is not compared: seconds, ids, names of runs, the folder that packages are in,
+    and where lines are broken.
     """
     text, place = _comparable(said), 0
     for part in re.split(r"^\.\.\.$", document, flags=re.MULTILINE):
@@ -43,4 +43,5 @@ def _comparable(text: str) -> str:
     text = re.sub(r"_[0-9a-f]{8}\b", "_ID", text)
     text = re.sub(r"\b\d+\.\d{3}\b", "SECONDS", text)
     text = re.sub(r"\S*/site-packages/", "", text)
+    text = re.sub(r"\S+ · .* · .*  \(run [0-9a-f]{8}\)", "RUN", text)
     return " ".join(text.split())

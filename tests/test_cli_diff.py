@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, error, lines, out, save_other, save_run, save_two_runs
@@ -14,6 +15,15 @@ _PAD = " " * 62
 _NEW = cast_template("cast_new", "nvfuser=0.2.37")
 
 
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 @pytest.fixture
 def _runs(monkeypatch):
     save_run(monkeypatch)
@@ -23,30 +33,35 @@ def _runs(monkeypatch):
 @pytest.mark.usefixtures("_runs")
 def test_diff():
     text = lines(f"""
-count                   old    new  change
-regions                   7      2      -5
-templates                 2      2      +0
-hits                      3      0      -3
-misses                    2      2      +0
-compiles                  3      2      -1
-loads                     1      0      -1
-compile seconds       2.125  2.000  -0.125
-load seconds          0.004  0.000  -0.004
-saved seconds         6.000  0.000  -6.000
-canonicalize seconds  0.031  0.000  -0.031
+old  train.py · 2023-11-14 22:13  (run aaaaaaaa)
+new  other.py · 2023-11-14 22:14  (run ab000000)
+
+count                     old    new  change
+regions                     7      2      -5
+templates                   2      2      +0
+hits                        3      0      -3
+misses                      2      2      +0
+compiles                    3      2      -1
+loads                       1      0      -1
+compile seconds         2.125  2.000  -0.125
+load seconds            0.004  0.000  -0.004
+loaded compile seconds  0.125  0.000  -0.125
+saved seconds           6.121  0.000  -6.121
+canonicalize seconds    0.031  0.000  -0.031
 
 id{_PAD}  name                           what            compile seconds
 {_NEW.key.digest}  cast_new                       new                       1.000
 {CHAIN.key.digest}  {CHAIN.name}         gone                      2.000
 {CAST.key.digest}  {CAST.name}  compiled again            1.000
 """)
-    assert out("diff") == out("diff", "aa") == out("diff", "aa", "ab") == text
+    assert out("diff") == out("diff", "aa") == out("diff", "aa", "ab") == out("diff", "train", "last") == text
 
 
 @pytest.mark.usefixtures("_runs")
 def test_diff_as_json():
     data = json.loads(out("diff", "aa", "--json"))
     assert (data["schema"], data["old"], data["new"]) == (1, FIRST_RUN, OTHER_RUN)
+    assert data["names"] == {"old": "train.py · 2023-11-14 22:13", "new": "other.py · 2023-11-14 22:14"}
     assert data["counts"]["regions"] == {"old": 7, "new": 2}
     assert data["counts"]["compile_seconds"] == {"old": 2.125, "new": 2.0}
     changed = {what: data[what] for what in ("new_templates", "gone_templates", "compiled_again")}
@@ -68,9 +83,10 @@ def test_nothing_changed(monkeypatch):
     save_two_runs(monkeypatch)
     ledger = Ledger()
     ledger.region(CAST, (), hit=False)
-    ledger.loaded(CAST, 0.5)
+    ledger.loaded(CAST, 0.5, 28.5)
     save_other(monkeypatch, ledger)
     result = call("diff", "ab", "ab")
+    assert "saved seconds           28.000  28.000  +0.000\n" in result.stdout
     assert result.stderr == "Both have the same templates, and the second compiled none of them.\n"
     assert CAST.name not in result.stdout
 
@@ -78,4 +94,4 @@ def test_nothing_changed(monkeypatch):
 def test_it_takes_two_runs(monkeypatch):
     save_run(monkeypatch)
     assert "has one run, and it takes two to differ" in error("diff")
-    assert "'f00': see 'stats --runs'" in error("diff", "f00")
+    assert "'f00', or a name with that in it: see 'fusioncache stats --runs'" in error("diff", "f00")

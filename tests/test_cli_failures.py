@@ -81,24 +81,22 @@ def test_an_unknown_template(command):
 def test_an_unknown_run(command):
     message = error(*command, "f00")
     assert str(record_path()) in message
-    assert "'f00': see 'stats --runs'" in message
+    assert "'f00', or a name with that in it: see 'fusioncache stats --runs'" in message
 
 
 @pytest.mark.parametrize("command", [("stats", "--run"), ("ls", "--run"), ("diff", "aa")], ids=" ".join)
 def test_an_ambiguous_run(monkeypatch, command):
     save_two_runs(monkeypatch)
-    assert error(*command, "a") == lines(f"""
-Error: 'a' is the start of 2 runs, give more of one:
-  {OTHER_RUN}
-  {FIRST_RUN}
-""")
+    said, other, first = error(*command, "a").splitlines()
+    assert said == "Error: 'a' stands for 2 runs, give more of one:"
+    assert other.startswith(f"  {OTHER_RUN[:12]}  other.py · ") and first.startswith(f"  {FIRST_RUN[:12]}  train.py · ")
 
 
 def test_an_ambiguous_template(monkeypatch):
     first, second = (cast_template(f"cast_{options}", options) for options in ("a", "b"))
     save(monkeypatch, used(first, second))
     assert error("show", "cast") == lines(f"""
-Error: 'cast' is the start of 2 templates, give more of one:
+Error: 'cast' stands for 2 templates, give more of one:
   {first.key.digest}  cast_a
   {second.key.digest}  cast_b
 """)

@@ -42,9 +42,9 @@ id{_PAD}  name                           ops  regions  hits  arities  compiles  
 def test_ls_as_json(monkeypatch):
     save_run(monkeypatch)
     counts = {"hits": 3, "arities": [[1], [2], [3], [7]], "compiles": 2, "compile_seconds": 2.0}
-    chain = {"ops": 3, "regions": 4, **counts, "loads": 0, "load_seconds": 0.0}
+    chain = {"ops": 3, "regions": 4, **counts, "loads": 0, "load_seconds": 0.0, "loaded_compile_seconds": 0.0}
     counts = {"hits": 0, "arities": [[]], "compiles": 1, "compile_seconds": 0.125}
-    cast = {"ops": 1, "regions": 1, **counts, "loads": 1, "load_seconds": 0.00390625}
+    cast = {"ops": 1, "regions": 1, **counts, "loads": 1, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125}
     assert json.loads(out("ls", "--json")) == {
         "schema": 1,
         "run": FIRST_RUN,

@@ -106,7 +106,7 @@ def test_an_unknown_id(ids):
 def test_an_ambiguous_id():
     result = call("chain")
     assert result.exit_code == 1
-    assert "'chain' is the start of 2 templates" in result.stderr
+    assert "'chain' stands for 2 templates" in result.stderr
 
 
 def test_a_store_that_is_named_and_not_there(tmp_path):

@@ -24,13 +24,14 @@ def print_json(data: dict[str, Any]) -> None:
 
 
 def run_data(run: Run) -> dict[str, Any]:
-    """A run with its counts. ``started`` is in seconds since the epoch."""
+    """A run with its counts. ``started`` and ``updated`` are in seconds since the epoch."""
     # Not dataclasses.asdict: it copies fields deeply, and their mappings cannot be copied.
     counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
     counts["bypasses"] = dict(run.stats.bypasses)
     counts["unkept"] = dict(run.stats.unkept)
-    head = {"id": run.id, "started": run.started, "pid": run.pid, "command": run.command}
-    return {**head, **counts, "phases": run.phases.known(), "unrecorded": run.unrecorded}
+    head = {"id": run.id, "name": run.name, "started": run.started, "updated": run.updated, "ended": run.ended}
+    what = {"pid": run.pid, "command": run.command, "models": run.models}
+    return {**head, **what, **counts, "phases": run.phases.known(), "unrecorded": run.unrecorded}
 
 
 def template_data(template: TemplateCounts) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def template_data(template: TemplateCounts) -> dict[str, Any]:
         "compile_seconds": template.compile_seconds,
         "loads": template.loads,
         "load_seconds": template.load_seconds,
+        "loaded_compile_seconds": template.loaded_compile_seconds,
     }
 
 

@@ -14,11 +14,12 @@ from fusioncache.cli.data import print_json, template_data
 from fusioncache.cli.ids import RunId
 from fusioncache.cli.options import json_option
 from fusioncache.cli.pick import pick_run
+from fusioncache.cli.runs import run_label
 from fusioncache.cli.table import Column, print_table
 from fusioncache.words import seconds_text
 
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads")
-_SECONDS = ("compile_seconds", "load_seconds", "saved_seconds", "canonicalize_seconds")
+_SECONDS = ("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds")
 _COLUMNS = (Column("count"), Column("old", number=True), Column("new", number=True), Column("change", number=True))
 _TEMPLATE_COLUMNS = (Column("id", id=True), Column("name"), Column("what"), Column("compile seconds", number=True))
 
@@ -39,13 +40,18 @@ class _Change:
 def diff(old: str | None, new: str | None, as_json: bool) -> None:
     """Show what changed from run OLD to run NEW.
 
-    Both are the starts of run ids: see 'stats --runs'. Without NEW it is the newest run, without both the newest and
-    the one before it. Templates are the same if their keys are, so a change of a version makes all of them new.
+    Both are starts of run ids or parts of run names: see 'stats --runs'. Without NEW it is the newest run, without both
+    the newest and the one before it. Templates are the same if their keys are, so a change of a version makes all of
+    them new.
+
+    Loaded compile seconds are what compiling took that which a run loaded, when it was compiled. What was saved is an
+    estimate: 'stats --help' says of what.
 
     \b
     Examples:
         fusioncache diff
         fusioncache diff 5f3a 91c0
+        fusioncache diff old.py new.py
         fusioncache diff 5f3a --json
     """
     record = Record()
@@ -81,6 +87,7 @@ def _data(old: Run, new: Run, change: _Change) -> dict[str, Any]:
     counts = {name: {side: getattr(run.stats, name) for side, run in sides.items()} for name in (*_COUNTS, *_SECONDS)}
     return {
         **{side: run.id for side, run in sides.items()},
+        "names": {side: run.name for side, run in sides.items()},
         "counts": counts,
         "new_templates": [template_data(template) for template in change.new],
         "gone_templates": [template_data(template) for template in change.gone],
@@ -89,6 +96,7 @@ def _data(old: Run, new: Run, change: _Change) -> dict[str, Any]:
 
 
 def _print(old: Run, new: Run, change: _Change) -> None:
+    click.echo(f"old  {run_label(old)}\nnew  {run_label(new)}\n")
     print_table(_COLUMNS, [_row(old, new, name) for name in (*_COUNTS, *_SECONDS)])
     rows = [
         *(_template_row(template, "new") for template in change.new),

@@ -11,7 +11,7 @@ from fusioncache.cache.record import Record, RecordError
 
 
 class RunId(click.ParamType):
-    """The start of a run's id."""
+    """The start of a run's id, or a part of its name."""
 
     name = "run"
 
@@ -21,7 +21,7 @@ class RunId(click.ParamType):
             runs = Record().runs()
         except RecordError:
             return []
-        return _starting(incomplete, ((run.id, run.command) for run in runs))
+        return _starting(incomplete, ((run.id, run.name) for run in runs))
 
 
 class TemplateId(click.ParamType):

@@ -14,7 +14,11 @@ from fusioncache.cli.ids import RunId
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON: exact numbers, seconds and bytes.")
 run_option = click.option(
-    "--run", "run_id", type=RunId(), metavar="ID", help="Another run than the newest: see 'stats --runs'."
+    "--run",
+    "run_id",
+    type=RunId(),
+    metavar="ID",
+    help="Another run than the last: the start of its id or a part of its name, see 'stats --runs'.",
 )
 
 

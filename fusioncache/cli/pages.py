@@ -1,4 +1,4 @@
-"""What the commands print for people."""
+"""What the commands print of templates and programs, for people."""
 
 from __future__ import annotations
 
@@ -9,26 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.cache.record import Run
 from fusioncache.cache.stats import TemplateCounts
-from fusioncache.cli.table import Column, columns_of_output, pairs_text, print_table, wrapped
-from fusioncache.words import age_text, arities_text, bytes_text, one_line, seconds_text, time_text
+from fusioncache.cli.table import Column, columns_of_output, print_table, wrapped
+from fusioncache.words import age_text, arities_text, bytes_text, one_line, seconds_text
 
 if TYPE_CHECKING:
     from fusioncache.store import Summary
 
 _ID = Column("id", id=True)
-_RUN_COLUMNS = (
-    _ID,
-    Column("started"),
-    Column("pid", number=True),
-    Column("regions", number=True),
-    Column("templates", number=True),
-    Column("hits", number=True),
-    Column("compiles", number=True),
-    Column("compile seconds", number=True),
-    Column("command"),
-)
 _TEMPLATE_COLUMNS = (
     _ID,
     Column("name", cut=True),
@@ -48,45 +36,6 @@ _PROGRAM_COLUMNS = (
     Column("seconds", number=True),
 )
 _KEPT_COLUMN = Column("kept")
-
-
-def print_run(run: Run) -> None:
-    """Prints a run and its counts."""
-    stats = run.stats
-    pairs = [
-        ("run", run.id),
-        ("command", one_line(run.command)),
-        ("started", time_text(run.started)),
-        ("pid", str(run.pid)),
-        ("regions", str(stats.regions)),
-        ("templates", str(stats.templates)),
-        ("hits", str(stats.hits)),
-        ("misses", str(stats.misses)),
-        ("bypasses", str(sum(stats.bypasses.values()))),
-        *((f"  {one_line(reason)}", str(count)) for reason, count in sorted(stats.bypasses.items())),
-        ("compiles", str(stats.compiles)),
-        ("compile seconds", seconds_text(stats.compile_seconds)),
-        ("loads", str(stats.loads)),
-        ("load seconds", seconds_text(stats.load_seconds)),
-        ("not kept", str(sum(stats.unkept.values()))),
-        *((f"  {one_line(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
-        ("saved seconds", f"{seconds_text(stats.saved_seconds)} (an estimate)"),
-        ("canonicalize seconds", seconds_text(stats.canonicalize_seconds)),
-        *_phase_pairs(run),
-    ]
-    click.echo(pairs_text(pairs))
-
-
-def _phase_pairs(run: Run) -> list[tuple[str, str]]:
-    """Where the time went, if that was measured."""
-    phases = run.phases.known()
-    named = [(f"  {name.replace('_', ' ')}", seconds_text(seconds)) for name, seconds in phases.items()]
-    return [("seconds in all phases", seconds_text(sum(phases.values()))), *named] if phases else []
-
-
-def print_runs(runs: Sequence[Run]) -> None:
-    """Prints a table of runs."""
-    print_table(_RUN_COLUMNS, [_run_row(run) for run in runs])
 
 
 def print_templates(templates: Sequence[TemplateCounts], *, wide: bool = False) -> None:
@@ -114,13 +63,6 @@ def print_programs(programs: Sequence[Summary], refused: Mapping[str, str], *, w
     for reason, number in Counter(filter(None, reasons)).most_common():
         text = f"{number} of {len(programs)} cannot be kept, so that each process compiles them: {one_line(reason)}"
         click.echo(wrapped(text, None if wide else columns_of_output()))
-
-
-def _run_row(run: Run) -> tuple[str, ...]:
-    stats = run.stats
-    counts = (run.pid, stats.regions, stats.templates, stats.hits, stats.compiles)
-    seconds = seconds_text(stats.compile_seconds)
-    return (run.id, time_text(run.started), *map(str, counts), seconds, one_line(run.command))
 
 
 def _template_row(template: TemplateCounts) -> tuple[str, ...]:

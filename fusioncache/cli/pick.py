@@ -9,12 +9,18 @@ import click
 from fusioncache.cache.facts import RegionRecord
 from fusioncache.cache.record import Record, Run
 from fusioncache.cache.stats import TemplateCounts, TemplateStats
+from fusioncache.words import one_line
 
 _MOST_NAMED = 10
+_SHOWN_DIGITS = 12
 
 
-def pick_run(record: Record, prefix: str | None) -> Run:
-    """The run whose id starts with ``prefix``; without one, the newest.
+LAST = "last"
+"""What names the newest run."""
+
+
+def pick_run(record: Record, wanted: str | None) -> Run:
+    """The run whose id starts with ``wanted``, or else whose name has it; without one, the newest.
 
     Raises:
         click.ClickException: if there is no such run, or several.
@@ -22,13 +28,17 @@ def pick_run(record: Record, prefix: str | None) -> Run:
     runs = record.runs()
     if not runs:
         raise click.ClickException(f"{record.path} has no runs: run a model with fusioncache first")
-    if prefix is None:
+    if wanted is None or wanted == LAST:
         return runs[0]
-    found = [run for run in runs if run.id.startswith(prefix)]
+    starting = [run for run in runs if run.id.startswith(wanted)]
+    found = starting or [run for run in runs if wanted in run.name]
     if not found:
-        raise click.ClickException(f"no run in {record.path} has an id that starts with {prefix!r}: see 'stats --runs'")
+        raise click.ClickException(
+            f"no run in {record.path} has an id that starts with {wanted!r}, or a name with that in it: see "
+            "'fusioncache stats --runs'"
+        )
     if len(found) > 1:
-        raise ambiguous(prefix, "runs", [run.id for run in found])
+        raise ambiguous(wanted, "runs", [f"{run.id[:_SHOWN_DIGITS]}  {one_line(run.name)}" for run in found])
     return found[0]
 
 
@@ -58,9 +68,9 @@ def regions_of(record: Record, template: TemplateCounts) -> Sequence[RegionRecor
 
 
 def ambiguous(prefix: str, things: str, found: Sequence[str]) -> click.ClickException:
-    """What to say where several things start with what was typed."""
+    """What to say where several things are meant by what was typed."""
     named = list(found[:_MOST_NAMED])
     if len(found) > len(named):
         named.append(f"and {len(found) - len(named)} more")
     lines = "".join(f"\n  {one}" for one in named)
-    return click.ClickException(f"{prefix!r} is the start of {len(found)} {things}, give more of one:{lines}")
+    return click.ClickException(f"{prefix!r} stands for {len(found)} {things}, give more of one:{lines}")

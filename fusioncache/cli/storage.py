@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,35 @@ def refusals(store: Store) -> Mapping[str, str]:
     from fusioncache.store.entry import REFUSED
 
     return {id_: content.decode(errors="replace") for id_, content in store.contents(REFUSED).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """What a store has in its directory.
+
+    Attributes:
+        path: the directory.
+        programs: how many there are.
+        size: of all files, in bytes.
+    """
+
+    path: Path
+    programs: int
+    size: int
+
+
+def occupied() -> Occupied | None:
+    """What is in the store that is used by default; None if there is none that can be read."""
+    from fusioncache.store import StoreError
+    from fusioncache.store.entries import Entries
+    from fusioncache.store.objects import Objects
+
+    try:
+        path = existing(None).path
+        entries, objects = Entries(path / "entries").found(), Objects(path / "objects").sizes()
+    except (StoreError, OSError):
+        return None
+    return Occupied(path, len(entries), sum(file.size for file in entries.values()) + sum(objects.values()))
 
 
 def removal_data(swept: Swept) -> dict[str, int]:

@@ -1,0 +1,215 @@
+"""What the commands print of runs, for people: one on a screen, one count by count, many in a table."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
+
+from fusioncache.cache.facts import Lifetime
+from fusioncache.cache.naming import SEPARATOR, run_name
+from fusioncache.cache.record import Run
+from fusioncache.cache.stats import Stats
+from fusioncache.cli.storage import Occupied
+from fusioncache.cli.table import Column, pairs_text, print_table
+from fusioncache.words import bytes_text, count_text, duration_text, one_line, seconds_text, time_text
+
+_WIDTH = 80
+_LABEL = 12
+_MOST_PHASES = 4
+_MOST_REASONS = 3
+_ID_DIGITS = 8
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:ms|s)\b)")
+_RUN_COLUMNS = (
+    Column("id", id=True),
+    Column("run"),
+    Column("regions", number=True),
+    Column("compiles", number=True),
+    Column("loads", number=True),
+    Column("saved", number=True),
+)
+
+
+def print_summary(run: Run, lifetime: Lifetime, store: Occupied | None) -> None:
+    """Prints what matters of a run, in less than a screen of 80 columns.
+
+    Args:
+        run: it.
+        lifetime: what all runs did.
+        store: the store as it is now; None if there is none.
+    """
+    click.echo(_headline(run))
+    sections = (_counts(run), _surroundings(lifetime, store), _next(run.stats))
+    for section in sections:
+        click.echo("\n" + "\n".join(_wrapped(label, one_line(text)) for label, text in section))
+
+
+def short_name(run: Run) -> str:
+    """A run's name as a table shows it: a run of today without its day."""
+    return one_line(run_name(run.command, run.models, run.started, today=time.time()))
+
+
+def run_label(run: Run) -> str:
+    """A run's name and the start of its id, in a line of 80 columns with room for a word before it."""
+    id_ = run.id[:_ID_DIGITS]
+    return f"{_cut(short_name(run), _WIDTH - _LABEL - len(id_) - 8)}  (run {id_})"
+
+
+def _headline(run: Run) -> str:
+    lasted = duration_text(max(run.updated - run.started, 0.0))
+    state = f"It ended after {lasted}." if run.ended else f"It goes on or was killed; {lasted} are on record."
+    return f"{run_label(run)}\n{state}"
+
+
+def _counts(run: Run) -> Iterator[tuple[str, str]]:
+    stats = run.stats
+    if stats.regions:
+        shared = f"{stats.hits} ({stats.hits / stats.regions:.0%}) shared"
+        yield "regions", f"{stats.regions}, of {count_text(stats.templates, 'template', 'templates')}; {shared}"
+    else:
+        yield "regions", f"0. {run.why_without_regions}"
+    yield "compiled", f"{_programs(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
+    before = f"; compiling took {duration_text(stats.loaded_compile_seconds)} back then" if stats.loads else ""
+    yield "loaded", f"{_programs(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
+    yield "saved", _saved(stats)
+    if phases := run.phases.known():
+        yield "time", _time(phases)
+    if stats.bypasses and stats.regions:
+        yield "left alone", _reasons(stats.bypasses, "as Thunder made it")
+    if stats.unkept:
+        yield "not kept", _reasons(stats.unkept, "that each process compiles")
+    if stats.verified or stats.verify_compiles:
+        equal = f"{stats.verified} regions and layouts are equal to what they would be on their own"
+        own = f"{count_text(stats.verify_compiles, 'compile', 'compiles')} only for that"
+        yield "verified", f"{equal}; {own}{_in(stats.verify_compiles, stats.verify_compile_seconds)}"
+
+
+def _surroundings(lifetime: Lifetime, store: Occupied | None) -> Iterator[tuple[str, str]]:
+    shared = f"{lifetime.hits / lifetime.regions:.0%} of {lifetime.regions} regions shared" if lifetime.regions else ""
+    made = lifetime.loads + lifetime.compiles
+    loaded = f"{lifetime.loads / made:.0%} of {made} programs loaded" if made else ""
+    saved = f"about {duration_text(lifetime.saved_seconds)} saved" if lifetime.saved_seconds > 0 else ""
+    since = f"{count_text(lifetime.runs, 'run', 'runs')} since {time_text(lifetime.since)[:10]}"
+    yield "all runs", ", ".join(part for part in (since, shared, loaded, saved) if part)
+    if store is None:
+        yield "store", "none yet"
+    else:
+        yield "store", f"{_programs(store.programs)}, {bytes_text(store.size)}, in {store.path}"
+
+
+def _next(stats: Stats) -> Iterator[tuple[str, str]]:
+    commands = ["fusioncache stats --verbose  every count"]
+    if stats.regions:
+        commands.insert(0, "fusioncache report --open    the run as a map of the model")
+    if stats.misses and stats.compiles:
+        commands.insert(0, "fusioncache explain          why templates were new")
+    for number, command in enumerate(commands):
+        yield "" if number else "next", command
+
+
+def _saved(stats: Stats) -> str:
+    if stats.saved_seconds < 0:
+        return f"nothing: loading took {duration_text(-stats.saved_seconds)} longer than compiling had"
+    return f"about {duration_text(stats.saved_seconds)} of compiling" if stats.saved_seconds else "nothing"
+
+
+def _time(phases: Mapping[str, float]) -> str:
+    longest = sorted(phases.items(), key=lambda item: -item[1])
+    parts = [f"{name.replace('_', ' ')} {duration_text(seconds)}" for name, seconds in longest[:_MOST_PHASES]]
+    rest = sum(seconds for _, seconds in longest[_MOST_PHASES:])
+    return ", ".join([*parts, *([f"the rest {duration_text(rest)}"] if rest else [])])
+
+
+def _reasons(counts: Mapping[str, int], what: str) -> str:
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{reason.removeprefix('not kept: ')} ({count})" for reason, count in most[:_MOST_REASONS]]
+    if len(most) > _MOST_REASONS:
+        parts.append(f"{len(most) - _MOST_REASONS} other reasons")
+    return f"{sum(counts.values())} {what}: {', '.join(parts)}"
+
+
+def _programs(count: int) -> str:
+    return count_text(count, "program", "programs")
+
+
+def _in(count: int, seconds: float) -> str:
+    return f" in {duration_text(seconds)}" if count else ""
+
+
+def _wrapped(label: str, text: str) -> str:
+    # What is aligned, such as a command and what it does, stays so: only text that is too long is broken.
+    if len(text) <= _WIDTH - _LABEL:
+        return f"{label:<{_LABEL}}{text}"
+    whole, indent = _BEFORE_A_UNIT.sub(_NO_BREAK, text), " " * _LABEL
+    lines = textwrap.fill(whole, _WIDTH, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=indent)
+    return lines.replace(_NO_BREAK, " ")
+
+
+def print_counts(run: Run, lifetime: Lifetime) -> None:
+    """Prints a run and all its counts, one a line."""
+    stats = run.stats
+    pairs = [
+        ("run", run.id),
+        ("name", one_line(run.name)),
+        ("command", one_line(run.command)),
+        ("started", time_text(run.started)),
+        ("last saved", f"{time_text(run.updated)}{', at its end' if run.ended else ''}"),
+        ("pid", str(run.pid)),
+        ("regions", str(stats.regions)),
+        ("templates", str(stats.templates)),
+        ("hits", str(stats.hits)),
+        ("misses", str(stats.misses)),
+        ("bypasses", str(sum(stats.bypasses.values()))),
+        *((f"  {one_line(reason)}", str(count)) for reason, count in sorted(stats.bypasses.items())),
+        ("compiles", str(stats.compiles)),
+        ("compile seconds", seconds_text(stats.compile_seconds)),
+        ("loads", str(stats.loads)),
+        ("load seconds", seconds_text(stats.load_seconds)),
+        ("compile seconds of loads", seconds_text(stats.loaded_compile_seconds)),
+        ("not kept", str(sum(stats.unkept.values()))),
+        *((f"  {one_line(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
+        ("saved seconds", f"{seconds_text(stats.saved_seconds)} (an estimate)"),
+        ("verified", str(stats.verified)),
+        ("verify compiles", str(stats.verify_compiles)),
+        ("verify compile seconds", seconds_text(stats.verify_compile_seconds)),
+        ("canonicalize seconds", seconds_text(stats.canonicalize_seconds)),
+        *_phase_pairs(run),
+        ("saved seconds of all runs", f"{seconds_text(lifetime.saved_seconds)} (an estimate)"),
+    ]
+    click.echo(pairs_text(pairs))
+
+
+def _phase_pairs(run: Run) -> list[tuple[str, str]]:
+    """Where the time went, if that was measured."""
+    phases = run.phases.known()
+    named = [(f"  {name.replace('_', ' ')}", seconds_text(seconds)) for name, seconds in phases.items()]
+    return [("seconds in all phases", seconds_text(sum(phases.values()))), *named] if phases else []
+
+
+def print_runs(runs: Sequence[Run]) -> None:
+    """Prints a table of runs that fits 80 columns."""
+    rows = [_numbers(run) for run in runs]
+    titles = [column.title for column in _RUN_COLUMNS[2:]]
+    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
+    room = _WIDTH - _ID_DIGITS - sum(widths) - 2 * (len(widths) + 1)
+    print_table(
+        _RUN_COLUMNS,
+        [(run.id[:_ID_DIGITS], _cut(short_name(run), room), *numbers) for run, numbers in zip(runs, rows, strict=True)],
+    )
+
+
+def _numbers(run: Run) -> tuple[str, ...]:
+    stats = run.stats
+    return (str(stats.regions), str(stats.compiles), str(stats.loads), duration_text(stats.saved_seconds))
+
+
+def _cut(name: str, width: int) -> str:
+    """A run's name in so many characters: what is cut off is the end of its script and its models."""
+    if len(name) <= width:
+        return name
+    head, separator, moment = name.rpartition(SEPARATOR)
+    return f"{head[: max(width - len(moment) - len(separator) - 1, 0)]}…{separator}{moment}"
