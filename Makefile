@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml
 	@if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null; then \
 	  python=$$($(FIND_PYTHON)); echo "making $(VENV) with $$($$python --version)"; $$python -m venv --clear $(VENV); \
 	fi
-	@echo "installing into $(VENV): 4.4 GB of wheels, of which torch and its CUDA libraries 4.1; 8 GB on disk, 3 to 5 minutes"
+	@echo "installing into $(VENV): 4.4 GB of wheels, of which torch and its CUDA libraries 4.1; 8 GB on disk, 3 to 5 minutes if little else runs"
 	@$(BIN)/python .ci/install.py "torch==$(TORCH)" -e ".[nvfuser,bench,dev]"
 	@touch $@
 
