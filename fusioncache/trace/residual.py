@@ -49,9 +49,7 @@ def replanned(
     for _ in range(len(planned) - len(kept)):
         compilers.left(VARIES)
     choices = tuple(choice for _, choice in kept)
-    changed = [
-        (stream, schedules_of(stream)[choice.plan]) for stream, choice in kept if choice.plan in _CHANGE_REGIONS
-    ]
+    changed = [(stream, schedules_of(stream)[choice.plan]) for stream, choice in kept if choice.plan in _CHANGE_REGIONS]
     if not changed:
         return trace, choices
     symbols = _Rewriter(trace, calls, [stream for stream, _ in changed]).symbols_with(_grouped(changed))
