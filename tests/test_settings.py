@@ -201,7 +201,16 @@ def test_a_pass_is_in_the_key_by_its_uuid(name):
     assert differing(key("one"), settings(Inductor())) == {f"{INDUCTOR.__name__}.{name}"}
 
 
-@pytest.mark.parametrize("own", [Pass(None), Pass(object()), Pass(ValueError()), Pass, lambda graph: None], ids=str)
+NAMELESS = {
+    "none": Pass(None),
+    "object": Pass(object()),
+    "raises": Pass(ValueError()),
+    "class": Pass,
+    "lambda": lambda graph: None,
+}
+
+
+@pytest.mark.parametrize("own", NAMELESS.values(), ids=NAMELESS)
 @pytest.mark.parametrize("name", ["post_grad_custom_pre_pass", "pre_grad_custom_pass", "_post_fusion_custom_pass"])
 def test_nothing_is_shared_with_a_pass_that_does_not_say_what_it_is(name, own):
     with INDUCTOR.patch({name: own}), pytest.raises(Bypass, match=f"TorchInductor's setting {name} is a"):
