@@ -18,10 +18,12 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 @pytest.fixture(autouse=True)
-def _own_cache_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("fusioncache")))
     # Most tests count what a process compiles that finds nothing. Those of the store say so.
     monkeypatch.setenv("FUSIONCACHE_STORE", "0")
+    # A worker of pytest-xdist has the terminal's width there, which commands go by.
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -43,5 +43,5 @@ def _comparable(text: str) -> str:
     text = re.sub(r"_[0-9a-f]{8}\b", "_ID", text)
     text = re.sub(r"\b\d+\.\d{3}\b", "SECONDS", text)
     text = re.sub(r"\S*/site-packages/", "", text)
-    text = re.sub(r"\S+ · .* · .*  \(run [0-9a-f]{8}\)", "RUN", text)
+    text = re.sub(r"^(old|new)  .* · .* · .*  \(run [0-9a-f]{8}\)$", r"\1 RUN", text, flags=re.MULTILINE)
     return " ".join(text.split())

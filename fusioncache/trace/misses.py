@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache import forks
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.facts import Line
 from fusioncache.cache.program import Builder, Built
@@ -73,7 +74,7 @@ class Misses:
         self._cache = cache
         self._waiting: dict[str, _Miss] = {}
         self._loaded: list[float] = []
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         atexit.register(_finish, weakref.ref(self))
 
     def add(self, template: Template, region: Region, fusion: Any, lines: Lines) -> None:
