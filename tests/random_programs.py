@@ -98,7 +98,8 @@ class Argument:
     def make(self, seed: int) -> torch.Tensor:
         """The tensor, the same each time."""
         chance = torch.Generator().manual_seed(seed)
-        made = self._laid_out(lambda shape: torch.rand(shape, generator=chance) + 0.5)
+        dtype = self.dtype if self.dtype.is_complex else torch.float32  # of complex numbers both parts
+        made = self._laid_out(lambda shape: torch.rand(shape, generator=chance, dtype=dtype) + 0.5)
         return made.detach().requires_grad_(self.differentiable)
 
     def _laid_out(self, values: Callable[[tuple[int, ...]], torch.Tensor]) -> torch.Tensor:

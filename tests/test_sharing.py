@@ -72,6 +72,19 @@ def test_commuted_operands_share(name):
     assert key(region(False)) == key(region(True))
 
 
+@pytest.mark.parametrize(("name", "commutes"), [("add", True), ("mul", False), ("eq", True)])
+def test_products_of_complex_numbers_keep_their_order(name, commutes):
+    """Each is made of two products, of which torch and compilers contract one into the sum."""
+
+    def region(swap):
+        s = Sketch()
+        a, b = (s.input(TensorType("complex64", (2, 3), "cpu")) for _ in range(2))
+        operands = (s.op("floor", a), s.op("ceil", b))
+        return s.graph(s.op(name, *(operands[::-1] if swap else operands)))
+
+    assert (key(region(False)) == key(region(True))) is commutes
+
+
 @pytest.mark.parametrize("name", ["sub", "div", "lt", "maximum", "minimum", "pow"])
 def test_operands_of_other_ops_keep_their_order(name):
     def region(swap):

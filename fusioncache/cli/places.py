@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.cache.facts import Line, RegionRecord
+from fusioncache.words import count_text
 
 _MOST = 3
 
@@ -46,7 +47,8 @@ def places_of(regions: Iterable[RegionRecord]) -> tuple[Place, ...]:
 def places_text(places: Sequence[Place]) -> list[str]:
     """The first few places, a line each, and how many more there are."""
     lines = [str(place) for place in places[:_MOST]]
-    return [*lines, f"and {len(places) - _MOST} more places"] if len(places) > _MOST else lines
+    more = count_text(len(places) - _MOST, "more place", "more places")
+    return [*lines, f"and {more}"] if len(places) > _MOST else lines
 
 
 def _source(line: Line) -> str:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusioncache.ir import Arg, Bypass, Graph, Op, Ref, operands, refs_in
-from fusioncache.template.vocabulary import ADD, COMMUTATIVE, EFFECTS, IDENTITY, MAKES_MEMORY, NEVER_MERGED, products
+from fusioncache.template.vocabulary import (
+    ADD,
+    COMMUTATIVE,
+    EFFECTS,
+    IDENTITY,
+    MAKES_MEMORY,
+    MUL,
+    NEVER_MERGED,
+    products,
+)
 from fusioncache.template.writer import GraphWriter, rename_operands
 
 
@@ -115,7 +124,7 @@ class Commuting:
         self._product.extend([products(op.name, operand)] * len(op.outputs))
 
     def __call__(self, op: Op) -> bool:
-        if op.name not in COMMUTATIVE or len(op.args) != 2 or op.kwargs:
+        if op.name not in COMMUTATIVE or len(op.args) != 2 or op.kwargs or _is_complex_product(op):
             return False
         both_products = all(isinstance(arg, Ref) and self._product[arg.index] for arg in op.args)
         return not (op.name == ADD and both_products)
@@ -125,6 +134,11 @@ class Commuting:
         if not self(op):
             return op
         return Op(op.name, tuple(sorted(op.args, key=_rank)), op.outputs, op.kwargs)
+
+
+def _is_complex_product(op: Op) -> bool:
+    """Whether it is one of two products and a sum each, of which a compiler contracts one and rounds the other."""
+    return op.name == MUL and any(str(type_).startswith("complex") for type_ in op.outputs)
 
 
 def _rank(arg: Arg) -> tuple:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 ADD = "prims.add"
+MUL = "prims.mul"
 CONVERT = "prims.convert_element_type"
 COPY = "prims.copy_"
 """``copy_(source, target)``: writes a value into the memory of a region input. Its result has the source's value."""
@@ -20,7 +21,8 @@ def prims(names: str) -> frozenset[str]:
 
 
 COMMUTATIVE = prims("add mul eq ne bitwise_and bitwise_or bitwise_xor")
-"""Exact under exchange of the two operands. maximum and minimum are not: they may tell 0.0 from -0.0 by position."""
+"""Exact under exchange of the two operands, but for which of two NaNs comes out, and for products of complex numbers
+(see ``Commuting``). maximum and minimum are not: they may tell 0.0 from -0.0 by position."""
 
 IDENTITY = frozenset({"prims.shallow_copy"})
 """Inside a region these return their operand."""
