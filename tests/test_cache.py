@@ -281,6 +281,9 @@ def test_stats_are_frozen_and_add_up():
     assert loaded.saved_seconds == 2.5 + 2.0 - 0.25
     assert (loaded.verified, loaded.verify_compiles, loaded.verify_compile_seconds) == (1, 1, 3.0)
     assert loaded.compiles == 1 and loaded == ledger.stats()
+    another = Ledger(parent)
+    another.region(template, (), hit=True)  # a second model: it saves what compiling took the first one
+    assert (another.stats().saved_seconds, parent.stats().saved_seconds) == (2.5, loaded.saved_seconds + 2.5)
     with pytest.raises(AttributeError):
         stats.hits = 3
     with pytest.raises(TypeError):

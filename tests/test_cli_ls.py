@@ -287,7 +287,8 @@ def test_another_store(tmp_path):
 
 def test_no_store():
     assert (
-        error("ls", "--store") == f"Error: there is no store in {default_path()}: run a model with fusioncache first\n"
+        error("ls", "--store")
+        == f"Error: there is no store in {default_path()}: run a model with fusioncache first (eager keeps nothing)\n"
     )
     assert not default_path().exists()
 

@@ -203,7 +203,7 @@ def test_what_cannot_be_used_fails_and_says_why(url, store, tmp_path, monkeypatc
     save(store, 1)
     missing = tmp_path / "missing"
     assert error("push", url, "--dir", str(missing)) == (
-        f"Error: there is no store in {missing}: run a model with fusioncache first\n"
+        f"Error: there is no store in {missing}: run a model with fusioncache first (eager keeps nothing)\n"
     )
     assert not missing.exists()
     (tmp_path / "thesis.tex").touch()

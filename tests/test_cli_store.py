@@ -207,7 +207,10 @@ def test_verify_counts_what_another_version_wrote(store, monkeypatch):
 
 @pytest.mark.parametrize("command", ["prune", "verify"])
 def test_no_store(command):
-    assert error(command) == f"Error: there is no store in {default_path()}: run a model with fusioncache first\n"
+    assert (
+        error(command)
+        == f"Error: there is no store in {default_path()}: run a model with fusioncache first (eager keeps nothing)\n"
+    )
     assert not default_path().exists()
 
 

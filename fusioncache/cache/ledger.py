@@ -27,17 +27,23 @@ class _Counts:
 
 
 class _Account(_Counts):
-    __slots__ = ("arities", "template")
+    __slots__ = ("arities", "saved_seconds", "template")
 
     def __init__(self, template: Template):
         super().__init__()
         self.template = template
         self.arities: set[tuple[int, ...]] = set()
+        self.saved_seconds = 0.0
 
-    def saved_seconds(self) -> float:
-        """See ``Stats``."""
-        own = self.compile_seconds + self.loaded_compile_seconds
-        return own * self.hits + self.loaded_compile_seconds - self.load_seconds
+    def cost(self) -> float:
+        """Seconds that compiling the template takes, as far as it was compiled or loaded here."""
+        return self.compile_seconds + self.loaded_compile_seconds
+
+    def save(self, cost: float) -> float:
+        """Counts what was saved if compiling the template takes this long: see ``Stats``. Returns what is new."""
+        before = self.saved_seconds
+        self.saved_seconds = cost * self.hits + self.loaded_compile_seconds - self.load_seconds
+        return self.saved_seconds - before
 
     def frozen(self) -> TemplateStats:
         key = self.template.key
@@ -239,9 +245,13 @@ class Ledger:
         account = self._accounts.get(digest)
         if account is None:
             account = self._accounts[digest] = _Account(template)
-        before = account.saved_seconds()
         account.add(counts)
         self._total.add(counts)
-        self._saved_seconds += account.saved_seconds() - before
+        self._saved_seconds += account.save(self._cost(account))
         self._changed[digest] = None
         return account
+
+    def _cost(self, account: _Account) -> float:
+        """Of a template that another transform compiled, a hit saves what it took there."""
+        everywhere = self._parent._accounts.get(account.template.key.digest) if self._parent else None
+        return max(account.cost(), everywhere.cost() if everywhere else 0.0)

@@ -44,7 +44,7 @@ def warm(store: str | None, arguments: tuple[str, ...], jobs: int | None, dry_ru
 
     STORE is a directory; or a URL that 'fusioncache pull' takes, which is pulled first; or nothing, for the store that
     caches use. What other versions or machines compiled is compiled again for this device and these versions. Where all
-    of it is ready, it answers at once.
+    of it was ready the last time, it answers at once.
 
     If it is a Python script, that runs with the arguments behind it, and what it compiles is kept.
 
