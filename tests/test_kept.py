@@ -199,6 +199,14 @@ def test_a_stored_region_of_another_template_is_not_run(tmp_path):
     assert first.told == [False]
 
 
+@pytest.mark.filterwarnings("ignore:fusioncache. what is compiled is not kept")
+def test_a_store_that_cannot_be_used_is_counted_as_the_reason(tmp_path):
+    (tmp_path / "file").touch()
+    process = Process(tmp_path / "file")
+    process.run(region(), X, Y)
+    assert process.ledger.stats().unkept == {"not kept: the store's directory cannot be used": 1}
+
+
 def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
     first = Process(tmp_path, KeepingEager(refuse="a number among its inputs"))
     second = Process(tmp_path)

@@ -139,6 +139,8 @@ class Kept:
             artifacts = {**own, REGION: encoded(original), REQUEST: request.encoded(asked)}
             name = template_name(asked.graph, key)
             self._store.save(key, self._backend, artifacts, name=name, seconds=seconds)
+            if self._store.directory is None:
+                self._refused(not_kept("the store's directory cannot be used"))
             return built, Stored(artifacts, seconds)
 
     def _is_still_for(self, key: Key, asked: Request, original: Original) -> bool:
