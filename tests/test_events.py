@@ -257,12 +257,14 @@ def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, 
 
 
 @pytest.mark.parametrize("stream", [None, "closed"])
-def test_a_stream_that_is_gone_costs_nothing(monkeypatch, stream):
+def test_a_stream_that_is_gone_costs_nothing(monkeypatch, caplog, stream):
+    caplog.set_level(logging.INFO, "fusioncache.events")
     gone = stream and io.StringIO()
     if gone:
         gone.close()
     monkeypatch.setattr("sys.stderr", gone)
     Events(Lines("stderr")).tell("unkept", reason="one")
+    assert [record.what for record in caplog.records] == ["unkept"]  # the logger gets it all the same
 
 
 def test_the_file_is_where_it_was_asked_for_wherever_the_program_goes(monkeypatch, tmp_path):
