@@ -41,7 +41,7 @@ Call = Callable[[], Any]
 @click.option("--calls", type=click.IntRange(min=1), default=200, help="Calls timed at once.")
 @click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
 def main(inputs: Sequence[int], backend: str, rounds: int, calls: int, json_file: Path | None) -> None:
-    from fusioncache.backends.base import best_backend
+    from fusioncache.backends.registry import best_backend
 
     chosen = best_backend(environment.device()) if backend == "auto" else backend
     problem = environment.backend_problem(chosen)

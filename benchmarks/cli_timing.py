@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.options import NewFile
 from benchmarks.store_load import fill, make_key
-from fusioncache.cache.facts import Line, RegionRecord, Source
-from fusioncache.cache.ledger import Ledger
-from fusioncache.cache.record import Record
-from fusioncache.cache.recorder import Recorder
 from fusioncache.ir import Const, Graph, Op, Ref, Template, TensorType
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.observations import Line, RegionRecord, Source
+from fusioncache.record.reader import Record
+from fusioncache.record.writer import Recorder
 from fusioncache.store import Store, default_path
 from fusioncache.template.key import make_key as template_key
 

@@ -68,7 +68,7 @@ def count_nvfuser(counter: Counter, *, lru: bool) -> None:
         counter: where to.
         lru: whether to put nvFuser's ``LruFusionCache`` around ``create_fd``, as lightning-thunder#2806 does.
     """
-    nvfuser: Any = import_module("fusioncache.backends.nvfuser")
+    nvfuser: Any = import_module("fusioncache.backends.nvfuser.backend")
     executor = nvfuser.nvfuser_executor()
     original = executor.create_fd
     # What fusioncache compiles through the same function it counts by itself.

@@ -49,8 +49,8 @@ def device() -> str:
 
 def backend_problem(name: str) -> str | None:
     """Why a backend does not work on this machine's device; None if it does."""
-    from fusioncache.backends.base import has_cpp_compiler
-    from fusioncache.backends.nvfuser import nvfuser_problem
+    from fusioncache.backends.nvfuser.backend import nvfuser_problem
+    from fusioncache.backends.registry import has_cpp_compiler
 
     if name == "nvfuser":
         return nvfuser_problem()
@@ -104,7 +104,7 @@ def _output(*command: str) -> str | None:
 
 def _probe(backend: str) -> dict[str, Any]:
     """What the parent process, which does not import torch, must know before it starts."""
-    from fusioncache.backends.base import best_backend
+    from fusioncache.backends.registry import best_backend
 
     chosen = best_backend(device()) if backend == "auto" else backend
     return {

@@ -37,7 +37,7 @@ from benchmarks.models import make_model
 from benchmarks.processes import serve
 from benchmarks.recompute import recomputing
 from benchmarks.spec import Spec
-from fusioncache.backends.base import make_backend
+from fusioncache.backends.registry import make_backend
 from fusioncache.trace.executor import FusionCacheExecutor
 
 

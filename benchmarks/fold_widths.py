@@ -46,7 +46,7 @@ _TIMES_CACHE = 2
 @click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
 def main(json_file: Path | None, seconds: float, **options: Any) -> None:
     until = time.perf_counter() + seconds
-    from fusioncache.backends.nvfuser import nvfuser_problem
+    from fusioncache.backends.nvfuser.backend import nvfuser_problem
 
     problem = nvfuser_problem()
     if problem:
@@ -80,7 +80,7 @@ def _bench(work: Sequence[Step]) -> tuple[Any, dict[str, float]]:
     from benchmarks.fold_widths_device import Arena, CudaClock
     from benchmarks.fold_widths_kernels import Folds, PointerTables
     from benchmarks.fold_widths_run import Bench
-    from fusioncache.backends.nvfuser import NvFuser
+    from fusioncache.backends.nvfuser.backend import NvFuser
 
     torch.manual_seed(0)
     free = int(_SHARE_OF_MEMORY * torch.cuda.mem_get_info()[0])

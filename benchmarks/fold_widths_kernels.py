@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.fold_widths_spec import SUM, Widths
-from fusioncache.backends.base import Backend
+from fusioncache.backends.registry import Backend
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.template.expand import inline
 from fusioncache.template.vocabulary import RESIDUAL
@@ -116,7 +116,7 @@ class PointerTables:
 
     def way(self, args: Tensors, block: int, ahead: int) -> Way:
         """The kernel with these constants. A call makes the table, too."""
-        from fusioncache.backends.pointer_table import launch, pointer_table
+        from fusioncache.backends.nvfuser.pointer_table import launch, pointer_table
 
         self._synchronize()
         start = time.perf_counter()
@@ -129,7 +129,7 @@ class PointerTables:
 
     def parts(self, args: Tensors, block: int, ahead: int) -> Mapping[str, Callable[[], Any]]:
         """The two halves of a call: ``table`` makes a table, ``kernel`` launches the kernel on one made before."""
-        from fusioncache.backends.pointer_table import launch, pointer_table
+        from fusioncache.backends.nvfuser.pointer_table import launch, pointer_table
 
         table = pointer_table(args[1:])
         return {

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from fusioncache._thunder_hook import register_with_thunder
 
 if TYPE_CHECKING:
-    from fusioncache.ahead.warm import Warmed, warm
     from fusioncache.cache.cache import Cache
     from fusioncache.cache.default import default_cache
-    from fusioncache.cache.stats import Stats, TemplateStats
+    from fusioncache.precompile.warm import Warmed, warm
+    from fusioncache.record.stats import Stats, TemplateStats
     from fusioncache.trace.executors import executors
     from fusioncache.trace.plugin import Plugin
     from fusioncache.trace.transform import FusionCache
-    from fusioncache.trace.verify import VerificationError
+    from fusioncache.verification.verifier import VerificationError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -41,13 +41,13 @@ _HOME = {
     "Cache": "cache.cache",
     "FusionCache": "trace.transform",
     "Plugin": "trace.plugin",
-    "Stats": "cache.stats",
-    "TemplateStats": "cache.stats",
-    "VerificationError": "trace.verify",
-    "Warmed": "ahead.warm",
+    "Stats": "record.stats",
+    "TemplateStats": "record.stats",
+    "VerificationError": "verification.verifier",
+    "Warmed": "precompile.warm",
     "default_cache": "cache.default",
     "executors": "trace.executors",
-    "warm": "ahead.warm",
+    "warm": "precompile.warm",
 }
 
 

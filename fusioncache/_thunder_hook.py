@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
-from fusioncache.warning import warn
+from fusioncache.process.warning import warn
 
 
 def register_with_thunder() -> None:

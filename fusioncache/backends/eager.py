@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusioncache.backends.settings import SETTINGS, settings_text
+from fusioncache.backends.torch_settings import SETTINGS, settings_text
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 

@@ -1,1 +1,1 @@
-"""Policy and bytes: compiled templates in memory, what was counted, and the record on disk."""
+"""The cache in memory: templates, compiled programs, the calls of them, and one compile for many."""

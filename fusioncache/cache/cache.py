@@ -6,18 +6,18 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from fusioncache import forks
-from fusioncache.cache.events import Events
-from fusioncache.cache.kept import Keeper, Kept
-from fusioncache.cache.ledger import Ledger
-from fusioncache.cache.logs import asked_log
 from fusioncache.cache.lru import LruMap
+from fusioncache.cache.persistence import Keeper, Kept
 from fusioncache.cache.program import Builder, Compiler, Program
 from fusioncache.cache.ranks import Ranks
-from fusioncache.cache.recorder import Recorder
-from fusioncache.cache.stats import Stats, TemplateStats
 from fusioncache.ir import Graph, Key, Original, Template
 from fusioncache.ir.request import Option
+from fusioncache.process import forks
+from fusioncache.record.events import Events
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.logs import asked_log
+from fusioncache.record.stats import Stats, TemplateStats
+from fusioncache.record.writer import Recorder
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.cache.entry import make_entry
-from fusioncache.cache.ledger import Ledger
+from fusioncache.cache.dispatch import make_entry
 from fusioncache.cache.program import Adder, Program, Run, Sum, place_of
 from fusioncache.ir import Bypass, Graph, Original, Template
+from fusioncache.process.warning import warn
+from fusioncache.record.ledger import Ledger
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.operand_order import order_shows
 from fusioncache.template.plan import Arities, Plan
 from fusioncache.template.vocabulary import RESIDUAL
-from fusioncache.warning import warn
 
 logger = logging.getLogger("fusioncache")
 

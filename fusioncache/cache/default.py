@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from fusioncache import forks
 from fusioncache.cache.cache import Cache
+from fusioncache.process import forks
 
 _making = forks.lock()
 

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-from fusioncache import forks
+from fusioncache.process import forks
 
 
 class LruMap[K: Hashable, V]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
 
-from fusioncache import forks
 from fusioncache.ir import Graph, Original, refs_in
 from fusioncache.ir.request import Place
+from fusioncache.process import forks
 from fusioncache.template.operand_order import order_shows
 from fusioncache.template.vocabulary import EFFECTS
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from fusioncache import forks
 from fusioncache.ir import Key
+from fusioncache.process import forks
+from fusioncache.process.warning import warn
 from fusioncache.store import Stored
-from fusioncache.warning import warn
 
 logger = logging.getLogger("fusioncache")
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli.highlight import highlighted
 from fusioncache.cli.parts import Part
 from fusioncache.cli.programs import entries_of, stored
 from fusioncache.cli.source import graph_of
 from fusioncache.cli.storage import existing, store_errors
+from fusioncache.humanize import bytes_text, count_text, one_line
 from fusioncache.ir import Graph
-from fusioncache.words import bytes_text, count_text, one_line
+from fusioncache.record.stats import TemplateStats
 
 if TYPE_CHECKING:
     from fusioncache.store import Entry

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.cache.record import Run
-from fusioncache.cache.stats import TemplateCounts
+from fusioncache.record.reader import Run
+from fusioncache.record.stats import TemplateCounts
 
 if TYPE_CHECKING:
     from fusioncache.store import Summary

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem
 
-from fusioncache.cache.record import Record, RecordError
+from fusioncache.record.reader import Record, RecordError
 
 
 class RunId(click.ParamType):

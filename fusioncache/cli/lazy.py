@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fusioncache.cache.record import RecordError
+from fusioncache.record.reader import RecordError
 
 
 class LazyGroup(click.Group):

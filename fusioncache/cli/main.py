@@ -8,22 +8,22 @@ from fusioncache import __version__
 from fusioncache.cli.lazy import LazyGroup
 
 COMMANDS = {
-    "bench": "fusioncache.cli.bench:bench",
-    "clear": "fusioncache.cli.clear:clear",
-    "completion": "fusioncache.cli.completion:completion",
-    "diff": "fusioncache.cli.diff:diff",
-    "dir": "fusioncache.cli.directory:dir_",
-    "explain": "fusioncache.cli.explain:explain",
-    "graph": "fusioncache.cli.graph:graph",
-    "ls": "fusioncache.cli.ls:ls",
-    "prune": "fusioncache.cli.prune:prune",
-    "pull": "fusioncache.cli.sharing:pull",
-    "push": "fusioncache.cli.sharing:push",
-    "report": "fusioncache.cli.report:report",
-    "show": "fusioncache.cli.show:show",
-    "stats": "fusioncache.cli.stats:stats",
-    "verify": "fusioncache.cli.verify:verify",
-    "warm": "fusioncache.cli.warm:warm",
+    "bench": "fusioncache.cli.commands.bench:bench",
+    "clear": "fusioncache.cli.commands.clear:clear",
+    "completion": "fusioncache.cli.commands.completion:completion",
+    "diff": "fusioncache.cli.commands.diff:diff",
+    "dir": "fusioncache.cli.commands.directory:dir_",
+    "explain": "fusioncache.cli.commands.explain:explain",
+    "graph": "fusioncache.cli.commands.graph:graph",
+    "ls": "fusioncache.cli.commands.ls:ls",
+    "prune": "fusioncache.cli.commands.prune:prune",
+    "pull": "fusioncache.cli.commands.sharing:pull",
+    "push": "fusioncache.cli.commands.sharing:push",
+    "report": "fusioncache.cli.commands.report:report",
+    "show": "fusioncache.cli.commands.show:show",
+    "stats": "fusioncache.cli.commands.stats:stats",
+    "verify": "fusioncache.cli.commands.verify:verify",
+    "warm": "fusioncache.cli.commands.warm:warm",
 }
 """Where each command is. It is imported when it is used, so none waits for what another one needs."""
 

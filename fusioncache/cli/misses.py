@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.cache.record import Record, Run
-from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli.data import print_json
 from fusioncache.cli.pick import regions_of
 from fusioncache.cli.places import places_of, places_text
 from fusioncache.cli.programs import reasons_not_kept
-from fusioncache.words import count_text, duration_text, one_line
+from fusioncache.humanize import count_text, duration_text, one_line
+from fusioncache.record.reader import Record, Run
+from fusioncache.record.stats import TemplateStats
 
 if TYPE_CHECKING:
     from fusioncache.explain.difference import Difference

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.cache.stats import TemplateCounts
 from fusioncache.cli.table import Column, columns_of_output, print_table, wrapped
-from fusioncache.words import age_text, arities_text, bytes_text, one_line, seconds_text
+from fusioncache.humanize import age_text, arities_text, bytes_text, one_line, seconds_text
+from fusioncache.record.stats import TemplateCounts
 
 if TYPE_CHECKING:
     from fusioncache.store import Summary

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from fusioncache.cache.facts import RegionRecord
-from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli.table import Column, pairs_text, table_text
-from fusioncache.words import arities_text, one_line, ranges_text, seconds_text
+from fusioncache.humanize import arities_text, one_line, ranges_text, seconds_text
+from fusioncache.record.observations import RegionRecord
+from fusioncache.record.stats import TemplateStats
 
 NONE = "(none)"
 

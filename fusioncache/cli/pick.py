@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import click
 
-from fusioncache.cache.facts import RegionRecord
-from fusioncache.cache.record import Record, Run
-from fusioncache.cache.stats import TemplateCounts, TemplateStats
-from fusioncache.words import one_line
+from fusioncache.humanize import one_line
+from fusioncache.record.observations import RegionRecord
+from fusioncache.record.reader import Record, Run
+from fusioncache.record.stats import TemplateCounts, TemplateStats
 
 _MOST_NAMED = 10
 _SHOWN_DIGITS = 12

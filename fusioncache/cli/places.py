@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.cache.facts import Line, RegionRecord
-from fusioncache.words import count_text
+from fusioncache.humanize import count_text
+from fusioncache.record.observations import Line, RegionRecord
 
 _MOST = 3
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli.source import graph_of
 from fusioncache.cli.storage import opened, refusals, store_errors
 from fusioncache.ir import Graph
+from fusioncache.record.stats import TemplateStats
 
 if TYPE_CHECKING:
     from fusioncache.store import Entry

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from fusioncache.cache.facts import Lifetime
-from fusioncache.cache.naming import SEPARATOR, run_name
-from fusioncache.cache.record import Run
-from fusioncache.cache.stats import Stats
 from fusioncache.cli.storage import Occupied
 from fusioncache.cli.table import Column, pairs_text, print_table
-from fusioncache.words import bytes_text, count_text, duration_text, one_line, seconds_text, time_text
+from fusioncache.humanize import bytes_text, count_text, duration_text, one_line, seconds_text, time_text
+from fusioncache.record.naming import SEPARATOR, run_name
+from fusioncache.record.observations import Lifetime
+from fusioncache.record.reader import Run
+from fusioncache.record.stats import Stats
 
 _WIDTH = 80
 _LABEL = 12

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from fusioncache.cache.stats import TemplateStats
 from fusioncache.cli.highlight import highlighted
 from fusioncache.cli.parts import Part
 from fusioncache.ir import Graph
+from fusioncache.record.stats import TemplateStats
 
 
 def definition(template: TemplateStats) -> Part:
@@ -16,7 +16,7 @@ def definition(template: TemplateStats) -> Part:
     Raises:
         click.ClickException: if nvFuser is not installed, or has no words for the template.
     """
-    from fusioncache.backends.definition import definition_text
+    from fusioncache.backends.nvfuser.definition import definition_text
 
     try:
         text = definition_text(_inlined(template))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.words import bytes_text, count_text
+from fusioncache.humanize import bytes_text, count_text
 
 if TYPE_CHECKING:
     from fusioncache.store import Store, Summary, Swept

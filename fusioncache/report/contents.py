@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusioncache.cache.facts import ChoiceRecord, RegionRecord
-from fusioncache.cache.record import Record, Run
-from fusioncache.cache.stats import TemplateStats
 from fusioncache.explain.parts import GRAPH
+from fusioncache.record.observations import ChoiceRecord, RegionRecord
+from fusioncache.record.reader import Record, Run
+from fusioncache.record.stats import TemplateStats
 
 GENERATOR = "fusioncache report"
 """A file that says so in its head is a report."""

@@ -11,16 +11,16 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fusioncache.cache.facts import Line
 from fusioncache.drawing.nodes import drawn
 from fusioncache.drawing.svg import svg_text
 from fusioncache.explain.reading import read_exactly
+from fusioncache.humanize import arities_text, bytes_text, duration_text, one_line
+from fusioncache.record.observations import Line
 from fusioncache.report.contents import GENERATOR, Contents, Entry
 from fusioncache.report.grid import grids
 from fusioncache.report.misses import misses
 from fusioncache.report.phases import slices
 from fusioncache.report.scaling import HEIGHT, WIDTH, Scaling, plot
-from fusioncache.words import arities_text, bytes_text, duration_text, one_line
 
 
 def html(contents: Contents, scaling: Scaling | None = None) -> str:

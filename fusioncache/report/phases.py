@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusioncache.cache.facts import Phases
+from fusioncache.record.observations import Phases
 
 _ABOUT = {
     "tracing": "Thunder runs the model's Python and writes the first trace",

@@ -4,11 +4,11 @@ from fusioncache.store.directory import FORMAT, check, default_path
 from fusioncache.store.entry import Artifact, Entry
 from fusioncache.store.errors import RemoteError, StoreError
 from fusioncache.store.evict import Swept
-from fusioncache.store.facts import Event, Summary
 from fusioncache.store.flight import Turn
 from fusioncache.store.journal import StoreStats
 from fusioncache.store.store import Store
 from fusioncache.store.stored import Stored
+from fusioncache.store.summary import Event, Summary
 
 __all__ = [
     "FORMAT",

@@ -10,7 +10,7 @@ from typing import Literal
 from fusioncache.store.entries import Entries
 from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal, cause
-from fusioncache.store.gate import Gate
+from fusioncache.store.exclusion import Gate
 from fusioncache.store.objects import Objects
 
 _GONE = "an entry without its artifacts"

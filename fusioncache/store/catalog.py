@@ -11,9 +11,9 @@ from fusioncache.ir import Key
 from fusioncache.store.disk import Disk
 from fusioncache.store.entry import Entry
 from fusioncache.store.errors import Refusal
-from fusioncache.store.facts import Event, Summary, newest_first, summary
 from fusioncache.store.index import Busy, Index
 from fusioncache.store.journal import Journal
+from fusioncache.store.summary import Event, Summary, newest_first, summary
 
 
 def entries(disk: Disk, journal: Journal) -> tuple[Summary, ...]:

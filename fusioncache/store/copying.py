@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from fusioncache import forks
+from fusioncache.process import forks
 from fusioncache.store.errors import Refusal
 
 _AT_ONCE = 8

@@ -6,14 +6,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fusioncache import forks
 from fusioncache.ir import Key
+from fusioncache.process import forks
 from fusioncache.store.directory import Directory
 from fusioncache.store.entries import Entries
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry
 from fusioncache.store.errors import Refusal
 from fusioncache.store.evict import Sweeper, Swept
-from fusioncache.store.gate import Gate
+from fusioncache.store.exclusion import Gate
 from fusioncache.store.leases import Lease
 from fusioncache.store.objects import Objects
 from fusioncache.store.stored import Stored

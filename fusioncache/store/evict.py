@@ -14,8 +14,8 @@ from fusioncache.store.directory import INDEX
 from fusioncache.store.entries import Entries, Found
 from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal
+from fusioncache.store.exclusion import Gate
 from fusioncache.store.files import TEMPORARY, remove
-from fusioncache.store.gate import Gate
 from fusioncache.store.leases import in_use
 from fusioncache.store.locks import FileLock
 from fusioncache.store.objects import Objects

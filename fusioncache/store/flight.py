@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fusioncache import forks
+from fusioncache.process import forks
 from fusioncache.store.errors import cause
 from fusioncache.store.locks import FileLock
 from fusioncache.store.stored import Stored

@@ -17,9 +17,9 @@ from fusioncache.store.directory import INDEX
 from fusioncache.store.entries import Found
 from fusioncache.store.entry import Artifact, Entry
 from fusioncache.store.errors import Refusal
-from fusioncache.store.facts import Event, Summary, newest_first
 from fusioncache.store.locks import FileLock
 from fusioncache.store.reasons import graph_digest, reason
+from fusioncache.store.summary import Event, Summary, newest_first
 
 SCHEMA_VERSION = 2
 LOCK_SECONDS = 5.0

@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from fusioncache import forks
 from fusioncache.ir import Key
+from fusioncache.process import forks
+from fusioncache.process.warning import warn
 from fusioncache.store.entries import Entries
 from fusioncache.store.entry import Entry
 from fusioncache.store.errors import cause
-from fusioncache.store.facts import Event
 from fusioncache.store.index import Busy, Index
-from fusioncache.warning import warn
+from fusioncache.store.summary import Event
 
 _MOST_WAITING = 256
 """Events that are kept back before they are written: the index is no part of any load or save."""

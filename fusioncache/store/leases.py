@@ -7,7 +7,7 @@ import time
 import uuid
 from pathlib import Path
 
-from fusioncache import forks
+from fusioncache.process import forks
 from fusioncache.store.files import read_private, remove
 from fusioncache.store.locks import FileLock
 

@@ -11,7 +11,7 @@ try:
 except ImportError:  # not Unix
     fcntl = None  # type: ignore[assignment]
 
-from fusioncache import forks
+from fusioncache.process import forks
 from fusioncache.store.files import remove
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from fusioncache import forks
 from fusioncache.ir import Key
+from fusioncache.process import forks
 from fusioncache.store.stored import Stored
 
 

@@ -17,13 +17,13 @@ from fusioncache.store.disk import Disk
 from fusioncache.store.entry import Entry, entry_id, is_text
 from fusioncache.store.errors import Refusal, StoreError, cause
 from fusioncache.store.evict import Swept
-from fusioncache.store.facts import Event, Summary
 from fusioncache.store.flight import Flights, Turn
 from fusioncache.store.index import Index
 from fusioncache.store.journal import Journal, StoreStats, as_text, host
 from fusioncache.store.memory import Memory
+from fusioncache.store.read_through import REMOTE_VARIABLE, ReadThrough
 from fusioncache.store.stored import Stored
-from fusioncache.store.through import REMOTE_VARIABLE, ReadThrough
+from fusioncache.store.summary import Event, Summary
 
 MAX_BYTES = 2 << 30
 MAX_BYTES_IN_MEMORY = 256 << 20

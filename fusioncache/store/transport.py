@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from fusioncache.store.errors import RemoteError
 from fusioncache.store.files import TEMPORARY
-from fusioncache.store.places import OBJECT_STORES, absence, advice, protocols, sizes_below
+from fusioncache.store.locations import OBJECT_STORES, absence, advice, protocols, sizes_below
 
 SECONDS = 10.0
 """How long one operation may take, besides a second for each ``BYTES_PER_SECOND``."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fusioncache.backends.base import Backend, make_backend
-from fusioncache.backends.settings import torch_settings
+from fusioncache.backends.registry import Backend, make_backend
+from fusioncache.backends.torch_settings import torch_settings
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.ledger import Ledger
 from fusioncache.cache.program import Program
 from fusioncache.ir import Graph, Original
-from fusioncache.trace.misses import Misses
+from fusioncache.provenance.misses import Misses
+from fusioncache.record.ledger import Ledger
 
 
 class Chosen:

@@ -17,8 +17,8 @@ from thunder.executors.passes import update_fusion_call_ctx
 from thunder.executors.utils import Region
 from thunder.extend import FusionExecutor, ImplInfo
 
-from fusioncache.backends.base import best_backend
-from fusioncache.backends.inductor import inductor_function
+from fusioncache.backends.inductor.backend import inductor_function
+from fusioncache.backends.registry import best_backend
 from fusioncache.backends.torch_function import torch_function
 from fusioncache.trace.executors import NAME
 

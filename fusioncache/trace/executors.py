@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fusioncache.backends.nvfuser import nvfuser_problem
-from fusioncache.thunder_version import untried
+from fusioncache.backends.nvfuser.backend import nvfuser_problem
+from fusioncache.process.thunder_version import untried
 
 if TYPE_CHECKING:
     from thunder.extend import Executor

@@ -7,7 +7,7 @@ from typing import Any
 from thunder.core.recipe import Plugin as ThunderPlugin
 from thunder.core.recipe import PluginPolicy
 
-from fusioncache.backends.nvfuser import nvfuser_problem
+from fusioncache.backends.nvfuser.backend import nvfuser_problem
 from fusioncache.trace.executors import executors
 from fusioncache.trace.transform import FusionCache
 

@@ -11,31 +11,31 @@ from typing import Any
 
 from thunder.core.transform_common import Transform
 
-from fusioncache.backends.base import best_backend, make_backend
-from fusioncache.backends.one_launch import one_launch
+from fusioncache.backends.nvfuser.one_launch import one_launch
+from fusioncache.backends.registry import best_backend, make_backend
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
-from fusioncache.cache.ledger import Ledger
-from fusioncache.cache.stats import Stats
 from fusioncache.ir import Arithmetic, Binding, Bypass, Original, Region, Template
+from fusioncache.process.thunder_version import untried
+from fusioncache.process.warning import warn, warn_once
+from fusioncache.provenance.misses import Misses, explain_asked
+from fusioncache.provenance.watch import Watch, WatchedTrace
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.stats import Stats
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.original import original_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
-from fusioncache.thunder_version import untried
 from fusioncache.trace.chosen import Chosen
 from fusioncache.trace.compilers import Compilers
 from fusioncache.trace.maker import Maker, maker_of
-from fusioncache.trace.misses import Misses, explain_asked
 from fusioncache.trace.region import outputs_of, region_of
 from fusioncache.trace.rewrite import Callee, call_of, rewritten
 from fusioncache.trace.streams import ResidualOptions, Streams
 from fusioncache.trace.unfused import why_unfused
-from fusioncache.trace.verify import Site, Verifier, when_asked
-from fusioncache.trace.watch import Watch, WatchedTrace
 from fusioncache.tracing import install
-from fusioncache.warning import warn, warn_once
+from fusioncache.verification.verifier import Site, Verifier, when_asked
 
 logger = logging.getLogger("fusioncache")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from fusioncache.backends.nvfuser import nvfuser_problem
-from fusioncache.trace.compilation import Compilation
+from fusioncache.backends.nvfuser.backend import nvfuser_problem
+from fusioncache.provenance.compilation import Compilation
 
 _PASS = "pass executors=fusioncache.executors() to Thunder"
 _INSTALL = 'install it with pip install "fusioncache[nvfuser]"'

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache import forks
-from fusioncache.thunder_version import untried
+from fusioncache.process import forks
+from fusioncache.process.thunder_version import untried
 from fusioncache.tracing import interpreter as shortcuts
 
 logger = logging.getLogger("fusioncache")

@@ -1,0 +1,140 @@
+"""A graph, compiled by TorchInductor and taken apart: the wrapper, and the libraries that it calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from fusioncache.backends.api import NotKept
+from fusioncache.backends.inductor.language import EXTERNAL, OPERATIONS, TORCH_FUNCTIONS, checked
+
+ENTRY = "kernel"
+"""What TorchInductor calls the module in each library, and the function in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A compiled graph: the wrapper, as text and as code, and by name the kernels that it calls and their libraries.
+
+    ``source`` is the kernels' C++, for people. Nothing depends on it, and it may be empty.
+    """
+
+    wrapper: str
+    code: CodeType
+    kernels: Mapping[str, Any]
+    libraries: Mapping[str, bytes]
+    source: str
+    outputs: int
+
+
+def package(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Package:
+    """A function of torch operations, which takes tensors and returns a list of them, compiled for such arguments."""
+    compiled = _compiled(function, args, mode)
+    source = getattr(compiled, "source_code", None)
+    if source is None:
+        raise NotKept("nothing to compile")
+    if compiled.mutated_input_idxs:
+        raise NotKept("in-place effects")
+    if compiled.constants or compiled.torchbind_constants:
+        raise NotKept("constant tensors")
+    wrapper, outputs = _wrapper(source)
+    call = compiled.current_callable
+    values = getattr(getattr(call, "__func__", call), "__globals__", {})
+    kernels = {name: values[name] for name in _called(wrapper) if name not in TORCH_FUNCTIONS and name in values}
+    code = checked(wrapper, kernels)
+    _check_operations(values.get(EXTERNAL))
+    libraries = {name: _library(kernel) for name, kernel in kernels.items()}
+    return Package(wrapper, code, kernels, libraries, _cpp(source, kernels), outputs)
+
+
+def _compiled(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Any:
+    """What torch.compile calls once its guards have passed: TorchInductor's ``CompiledFxGraph``.
+
+    The way there is that of torch.compile from AOTAutograd on. Dynamo is left out: Thunder's function is straight-line
+    code, which tracing alone turns into a graph. Its parameters and results then are the region's, one for one.
+    """
+    import torch
+    from thunder.executors.torchex import no_autocast
+    from torch._dynamo.convert_frame import compile_lock
+    from torch._functorch import config as functorch_config
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    found = []
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        found.append(compile_fx_inner(*args, **kwargs))
+        return found[-1]
+
+    def lower() -> None:
+        # Fakes of its own for every argument: code for f(x, x) must be right for f(x, y).
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            fakes = [torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device) for arg in args]
+            traced = make_fx(function)(*fakes)
+        options = list_mode_options(mode) if mode else {}
+        # A hit in AOTAutograd's cache would go round ``inner``. TorchInductor's own cache of graphs stays out of it, as
+        # there is no context of Dynamo's; its cache of libraries does not.
+        with functorch_config.patch(enable_autograd_cache=False):
+            compile_fx(traced, fakes, inner_compile=inner, config_patches=options)
+
+    with compile_lock:
+        torch.no_grad()(no_autocast(lower))()
+    if len(found) != 1:
+        raise NotKept(f"{len(found)} graphs in place of one")
+    return found[0]
+
+
+def _check_operations(external: Any) -> None:
+    """Refuses operations that are not torch's own: TorchInductor lets them be replaced."""
+    import torch
+
+    if any(
+        getattr(external, name, own) is not own for name, own in ((name, getattr(torch, name)) for name in OPERATIONS)
+    ):
+        raise NotKept("an operation that was replaced")
+
+
+def _library(kernel: Any) -> bytes:
+    """The library that a kernel was loaded from."""
+    path = getattr(getattr(kernel, "__self__", None), "__file__", None)
+    if path is None or getattr(kernel, "__name__", None) != ENTRY:
+        raise NotKept("a kernel that is in no library")
+    return Path(path).read_bytes()
+
+
+def _wrapper(source: str) -> tuple[str, int]:
+    """The function in the module that TorchInductor wrote, as a text of its own, and how many outputs it has."""
+    functions = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "call"
+    ]
+    if len(functions) != 1:
+        raise NotKept("a wrapper in several parts")
+    body = [statement for statement in functions[0].body if ast.unparse(statement) != "args.clear()"]
+    if not body or not isinstance(body[-1], ast.Return) or not isinstance(body[-1].value, ast.Tuple):
+        raise NotKept("a wrapper without a plain return")
+    outputs = body[-1].value.elts
+    body[-1] = ast.Return(ast.List(outputs, ast.Load()))
+    text = "\n    ".join(["def call(args):", *(line for node in body for line in ast.unparse(node).splitlines())])
+    return text + "\n", len(outputs)
+
+
+def _cpp(source: str, kernels: Collection[str]) -> str:
+    """The C++ of kernels, each below its name, as far as it is in the module that TorchInductor wrote."""
+    texts = []
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.Assign([ast.Name(name)], ast.Call(args=[*_, ast.Constant(str(text))])) if name in kernels:
+                texts.append(f"// {name}\n{text.strip()}\n")
+    return "\n".join(texts)
+
+
+def _called(wrapper: str) -> list[str]:
+    """The names of the functions that a wrapper calls, in order, each once."""
+    calls = [node.func for node in ast.walk(ast.parse(wrapper)) if isinstance(node, ast.Call)]
+    return list(dict.fromkeys(function.id for function in calls if isinstance(function, ast.Name)))

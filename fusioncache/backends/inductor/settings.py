@@ -1,0 +1,173 @@
+"""What TorchInductor's code depends on besides a region: settings of its modules, passes of the user's, variables.
+
+One list for the key in memory and the key in the store. Settings that are as torch has them are one digest, others a
+line each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from fusioncache.backends.torch_settings import variables
+from fusioncache.ir import Bypass
+
+_PREFIXES = (
+    *("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_DYNAMO_", "TORCH_INDUCTOR_"),
+    *("INDUCTOR_", "AOT_", "AOTINDUCTOR_", "TRITON_"),
+)
+"""What the names begin with of variables that TorchInductor, TorchDynamo and Triton read while they compile.
+
+``OMP_NUM_THREADS`` is none of them: it is in torch's number of threads. ``CUDA_HOME`` is set by TorchInductor itself.
+"""
+_NAMES = (
+    *("ATEN_CPU_CAPABILITY", "CC", "CXX", "CUDACXX", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH"),
+    *("COMPILER_PATH", "OMP_PREFIX", "CONDA_PREFIX", "CUTLASS_EPILOGUE_FUSION", "ENABLE_EPILOGUE_SUBTILING"),
+    *("ENABLE_PERSISTENT_TMA_MATMUL", "ENABLE_TEMPLATE_TMA_STORE", "NVIDIA_TF32_OVERRIDE", "TENSORIFY_PYTHON_SCALARS"),
+    *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_AUTOTUNE_REP", "TORCH_AUTOTUNE_WARMUP", "PYTORCH_JIT"),
+)
+_BUT = (
+    *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_WORKER_", "TORCHINDUCTOR_REDIS_"),
+    *("TORCHINDUCTOR_FX_GRAPH_", "TORCHINDUCTOR_AUTOGRAD_", "TORCHINDUCTOR_FILE_LOCK_", "TORCHINDUCTOR_MM_LOGGING_"),
+    *("TORCHINDUCTOR_NON_BLOCKING_", "TORCHINDUCTOR_QUIESCE_", "TORCHDYNAMO_VERBOSE", "TORCHDYNAMO_REPRO_"),
+    *("TORCH_COMPILE_DEBUG", "TORCH_COMPILE_JOB_ID", "TORCH_COMPILE_STICKY_", "TORCH_COMPILE_CPROFILE"),
+    *("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_PTXAS_PATH"),  # torch sets the first and the last
+)
+_OF_DYNAMO = (
+    *("base_dir", "debug_dir_root", "traceable_tensor_subclasses", "nontraceable_tensor_subclasses"),
+    *("reorderable_logging_functions", "ignore_logger_methods", "allowed_functions_module_string_ignorelist"),
+)
+"""Settings of TorchDynamo's about files, and about what it meets in a user's Python: of a region it sees no more than
+torch's operations."""
+
+_PASSES = (
+    *("post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass"),
+    *("_fuse_ddp_communication_passes", "_pre_fusion_custom_pass"),
+)
+"""Settings that torch leaves out of the list that it hashes, because it hashes them in another way."""
+
+
+def inductor_settings() -> list[str]:
+    """Name and value of each setting that TorchInductor's code depends on beyond torch's own, one a line.
+
+    Raises:
+        Bypass: if one is a function, or anything else that cannot be told from another one. torch does not keep what
+            was compiled with such a one either.
+    """
+    import torch
+
+    return [
+        f"torch.num_threads {torch.get_num_threads()}",
+        f"torch.settings.defaults {_defaults()}",
+        *(line for module in _modules() for line in _changed(module)),
+        *_registered(),
+        *variables(_PREFIXES, _NAMES, _BUT),
+    ]
+
+
+def _modules() -> tuple[ModuleType, ...]:
+    import torch._dynamo.config as dynamo
+    import torch._functorch.config as functorch
+    import torch._inductor.config as inductor
+    import torch.fx.experimental._config as shapes
+
+    return inductor, functorch, dynamo, shapes
+
+
+@cache
+def _defaults() -> str:
+    """A digest of what settings are where nobody changed them: some are read from variables when torch is imported."""
+    lines = [
+        f"{module.__name__}.{name} {_default_text(entry)}"
+        for module in _modules()
+        for name, entry in module._config.items()
+        if not _is_left_out(module, name)
+    ]
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def _changed(module: ModuleType) -> Iterator[str]:
+    # Not by torch's own functions for it: these take a millisecond, and this is asked for each trace.
+    unset = _unset()
+    for name, entry in module._config.items():
+        value = entry.user_override
+        if value is unset or entry.env_value_force is not unset or _is_left_out(module, name):
+            continue
+        default, text = _default_text(entry), _text(value, name)
+        if text != default:
+            yield f"{module.__name__}.{name} {text} (default {default})"
+
+
+def _default_text(entry: Any) -> str:
+    """What a setting is where nobody changed it, as text."""
+    values = [
+        value for value in (entry.env_value_force, entry.env_value_default, entry.default) if value is not _unset()
+    ]
+    try:
+        return _text(values[0], "") if values else "another's"
+    except Bypass:  # torch's own function: its version says which
+        return type(values[0]).__name__
+
+
+@cache
+def _unset() -> Any:
+    from torch.utils import _config_module
+
+    return _config_module._UNSET_SENTINEL
+
+
+def _is_left_out(module: ModuleType, name: str) -> bool:
+    """Whether a setting changes no code: as torch has it in its own lists, but for passes."""
+    return name not in _PASSES and name.startswith(_left_out(module))
+
+
+@cache
+def _left_out(module: ModuleType) -> tuple[str, ...]:
+    own = getattr(module, "_cache_config_ignore_prefix", ())
+    return (*own, "_save_config_ignore", "_cache_config_ignore_prefix", *_OF_DYNAMO)
+
+
+def _registered() -> Iterator[str]:
+    """Passes and settings that were registered for a type of device, where TorchInductor was imported at all."""
+    registry = sys.modules.get("torch._inductor.codegen.common")
+    for device, own in sorted(getattr(registry, "custom_backend_passes", {}).items()):
+        if own is not None:
+            yield f"torch._inductor.pass_of_{device} {_text(own, f'the pass of {device}')}"
+    for _, config in sorted(getattr(registry, "custom_backend_codegen_configs", {}).items()):
+        if config is not None:
+            yield from _changed(config)
+
+
+def _text(value: Any, name: str) -> str:
+    """A setting's value, such that values of one text are the same.
+
+    Raises:
+        Bypass: if there is no such text.
+    """
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return repr(value)
+    if type(value) in (tuple, list):
+        return f"[{', '.join(_text(item, name) for item in value)}]"
+    if type(value) in (set, frozenset):
+        return f"{{{', '.join(sorted(_text(item, name) for item in value))}}}"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_text(key, name)}: {_text(item, name)}' for key, item in value.items())}}}"
+    return f"{type(value).__module__}.{type(value).__qualname__} {_uuid(value, name)}"
+
+
+def _uuid(value: Any, name: str) -> str:
+    """What a custom pass says that it is: see ``torch._inductor.custom_graph_pass``."""
+    unknown = Bypass(f"TorchInductor's setting {name} is a {type(value).__name__} without a uuid")
+    if isinstance(value, type) or not callable(getattr(value, "uuid", None)):
+        raise unknown
+    try:
+        uuid = value.uuid()
+    except Exception as error:  # whatever a user's function raises
+        raise unknown from error
+    if uuid is None:
+        raise unknown
+    return _text(uuid, name)

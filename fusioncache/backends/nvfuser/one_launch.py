@@ -1,0 +1,79 @@
+"""Which residual chains are summed in one launch of Triton rather than by folds. Imports Triton only for these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FOLDS = ("auto", "nvfuser", "triton")
+
+MOST_FOLDED_TERMS = 8
+"""One kernel of nvFuser adds as many as fast as Triton does, and there is no sum between kernels yet. Measured by
+``benchmarks/fold_widths.py`` on an H200 (``results/h200/fold-widths.json``)."""
+
+LEAST_TERM_BYTES = 4 * 2**20
+"""Folds add smaller terms as fast, up to about 64 of them. From here on one launch takes 0.96 to 1.35 times what the
+bandwidth allows, and folds take 0.97 to 1.87 times that. Measured as above."""
+
+_SUMMED = frozenset({"torch.float32", "torch.bfloat16", "torch.float16"})
+
+
+def one_launch(fold: str) -> OneLaunch | None:
+    """What decides about chains where the user asked for this; None if all of them are folded.
+
+    Raises:
+        ValueError: if it is none of ``FOLDS``.
+    """
+    if fold not in FOLDS:
+        raise ValueError(f"fold must be one of {', '.join(map(repr, FOLDS))}, got {fold!r}")
+    return None if fold == "nvfuser" else OneLaunch(always=fold == "triton")
+
+
+@dataclass(frozen=True, slots=True)
+class OneLaunch:
+    """Sums chains in one launch.
+
+    Attributes:
+        always: whenever it can be done, and not only where it is faster.
+    """
+
+    always: bool
+
+    def __call__(
+        self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]
+    ) -> Callable[[Any, Sequence[Any]], Any] | None:
+        """See ``Adder`` in ``cache/program.py``."""
+        if not self.takes(dtype, head, terms):
+            return None
+        from fusioncache.backends.nvfuser import pointer_table
+
+        pointer_table.prepare(head, terms, compiled)
+        return pointer_table.add
+
+    def takes(self, dtype: str, head: Any, terms: Sequence[Any]) -> bool:
+        """Whether such a chain is summed in one launch. Addresses are another matter: they change from call to call.
+
+        Args:
+            dtype: of the sum.
+            head: what the terms are added to.
+            terms: at least one.
+        """
+        if dtype.rstrip("_") != "float32" or not all(_flat(value) for value in (head, *terms)):
+            return False
+        like = terms[0]
+        if head.shape != like.shape or any((term.shape, term.dtype) != (like.shape, like.dtype) for term in terms):
+            return False
+        long, large = len(terms) > MOST_FOLDED_TERMS, like.numel() * like.element_size() >= LEAST_TERM_BYTES
+        return self.always or (long and large)
+
+
+def _flat(value: Any) -> bool:
+    """Whether a value is a tensor that lies on a CUDA device, one element after the other."""
+    return (
+        hasattr(value, "is_contiguous")
+        and value.is_cuda
+        and value.is_contiguous()
+        and value.numel() > 0
+        and str(value.dtype) in _SUMMED
+    )

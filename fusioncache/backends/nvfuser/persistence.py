@@ -1,0 +1,180 @@
+"""Keeps what nvFuser compiled, so that another process launches it without nvFuser.
+
+What is kept was tried: a launch from the very bytes that are stored has to give nvFuser's own bits, for other values at
+other addresses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fusioncache.backends.api import Made, NotKept, NotKeptNow, Run
+from fusioncache.backends.nvfuser.codec import decoded, encoded
+from fusioncache.backends.nvfuser.kernel_db import OPTION, kernel_database, read_cubin
+from fusioncache.backends.nvfuser.parts import CUBIN, Launch
+from fusioncache.backends.nvfuser.recipe import VERSION
+from fusioncache.backends.nvfuser.unfit import device_kinds, refuse_unfit
+from fusioncache.backends.symbols import has_effects
+from fusioncache.ir import Graph
+from fusioncache.process import forks
+
+if TYPE_CHECKING:
+    from fusioncache.backends.nvfuser.capture import Captured
+    from fusioncache.backends.nvfuser.compiler import Compiled, Compiler
+
+logger = logging.getLogger("fusioncache")
+
+RECIPE = "recipe"
+SOURCE = "kernels.cu"
+"""The kernels' CUDA, for people: nothing reads it to launch them."""
+
+_DESCRIPTORS, _RANDOM_CODE = "TensorMap", "philox"
+
+
+class NvFuserKeeper:
+    """Keeps what an ``NvFuser`` compiles: see ``Keeper`` in ``cache/persistence.py``.
+
+    Args:
+        nvfuser: compiles.
+    """
+
+    def __init__(self, nvfuser: Compiler):
+        self._nvfuser = nvfuser
+
+    def environment(self) -> Mapping[str, str]:
+        """What kept kernels depend on: the device, for which they are scheduled; the driver; the recipe's format."""
+        from fusioncache.backends.nvfuser.driver import driver
+
+        return {"device": "\n".join(device_kinds()), "driver": str(driver().version()), "recipe": str(VERSION)}
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Made:
+        """The function that nvFuser compiles, and what launches the same kernels in another process.
+
+        Raises:
+            Whatever nvFuser raises.
+        """
+        try:
+            refuse_unfit(graph, args)
+        except NotKept as refusal:
+            return _refused(self._nvfuser.compile(graph, args), refusal)
+        database, options = kernel_database(), self._nvfuser.options
+        compiled = database.compiling(options, lambda: self._nvfuser.compiled(graph, args, (OPTION,)))
+        try:
+            return Made(compiled.run, self._artifacts(graph, compiled, args), None)
+        except NotKept as refusal:
+            return _refused(compiled.run, refusal)
+        except Exception as error:  # nvFuser's own function works, whatever this is
+            logger.info("a program is not kept", exc_info=error)
+            return Made(compiled.run, None, f"keeping failed: {type(error).__name__}", lasting=False)
+
+    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
+        """The function that was kept, loaded on the arguments' device.
+
+        Raises:
+            ValueError: if the artifacts are damaged, or for other arguments.
+        """
+        import torch
+
+        from fusioncache.backends.nvfuser.driver import DriverError, driver
+        from fusioncache.backends.nvfuser.fitting import fits
+        from fusioncache.backends.nvfuser.launch import Launcher
+
+        if RECIPE not in artifacts:
+            raise ValueError("artifacts without a recipe")
+        recipe = decoded(artifacts[RECIPE])
+        fits(recipe, args)
+        launcher = Launcher(recipe, artifacts, _Compiling(self._nvfuser, graph), driver())
+        device = args[0].get_device()
+        try:
+            with torch.cuda.device(device):
+                launcher.loaded(device)
+        except DriverError as error:
+            raise ValueError(f"a cubin that does not load: {error}") from error
+        return launcher.run
+
+    def _artifacts(self, graph: Graph, compiled: Compiled, args: Sequence[Any]) -> Mapping[str, bytes]:
+        import torch
+
+        from fusioncache.backends.nvfuser.capture import capture
+        from fusioncache.backends.nvfuser.driver import driver
+        from fusioncache.backends.nvfuser.tensors import copied, rolled
+        from fusioncache.backends.nvfuser.verify import verify
+
+        device = args[0].get_device()
+        if compiled.device not in (None, device):
+            raise NotKeptNow("a program that is written for another device")
+        with torch.cuda.device(device), torch.no_grad():
+            if torch.cuda.is_current_stream_capturing():
+                raise NotKeptNow("a CUDA graph is being captured")
+            mine, others = [copied(arg) for arg in args], [rolled(arg) for arg in args]
+            compiled.run(mine)  # so that nothing is left to prepare for tensors that lie as these do
+            captured = capture(driver(), compiled.run, mine, others)
+            artifacts = self._packed(captured, compiled, mine)
+            verify(artifacts, captured, compiled.run, others, driver())
+        return artifacts
+
+    def _packed(self, captured: Captured, compiled: Compiled, args: Sequence[Any]) -> dict[str, bytes]:
+        """The recipe, the cubin of each kernel by a name that says nothing of this process, and the CUDA of all."""
+        launches = [step for step in captured.recipe.steps if isinstance(step, Launch)]
+        code = self._code(compiled, args)
+        cubins = self._cubins([step.function for step in launches], code)
+        names: dict[bytes, str] = {}
+        steps = []
+        waiting = iter(cubins)
+        for step in captured.recipe.steps:
+            if isinstance(step, Launch):
+                step = replace(step, cubin=names.setdefault(next(waiting), f"{len(names)}{CUBIN}"))
+            steps.append(step)
+        recipe = replace(captured.recipe, steps=tuple(steps))
+        source = {SOURCE: code.encode(errors="replace")} if code else {}
+        return {RECIPE: encoded(recipe), **{name: cubin for cubin, name in names.items()}, **source}
+
+    def _code(self, compiled: Compiled, args: Sequence[Any]) -> str:
+        """The CUDA of the kernels, without nvFuser's own functions that are put before each."""
+        device = args[0].get_device() if compiled.device is None else compiled.device
+        code = compiled.definition.fec.get_cuda_kernel(list(args), intrinsic_code=False, device=device)
+        if _DESCRIPTORS in code:
+            raise NotKept("a kernel that takes descriptors of tensors")
+        if _RANDOM_CODE in code:
+            raise NotKept("a kernel that draws random numbers")
+        return code
+
+    def _cubins(self, names: Sequence[str], code: str) -> list[bytes]:
+        database = kernel_database()
+        if code:
+            database.must_be_open()
+        return [read_cubin(row) for row in database.rows(names, code, self._nvfuser.options)] if names or code else []
+
+
+def _refused(run: Run, refusal: NotKept) -> Made:
+    return Made(run, None, str(refusal), lasting=not isinstance(refusal, NotKeptNow))
+
+
+class _Compiling:
+    """Computes what a recipe is not for: compiled by nvFuser when it is first needed.
+
+    Args:
+        nvfuser: compiles.
+        graph: what to compute.
+    """
+
+    def __init__(self, nvfuser: Compiler, graph: Graph):
+        self._nvfuser = nvfuser
+        self._graph = graph
+        self._lock = forks.lock()
+        self._run: Run | None = None
+
+    def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
+        with self._lock:
+            if self._run is None:
+                self._run = self._nvfuser.compiled(self._graph, self._spared(args)).run
+        return self._run(args)
+
+    def _spared(self, args: Sequence[Any]) -> Sequence[Any]:
+        """What to compile with, which runs it once: copies, where it writes into its arguments."""
+        from fusioncache.backends.nvfuser.tensors import copied
+
+        return [copied(arg) for arg in args] if has_effects(self._graph) else args

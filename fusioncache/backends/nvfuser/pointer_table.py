@@ -1,0 +1,163 @@
+"""Adds any number of terms to a head in one launch: a Triton kernel that finds the terms in a table of their addresses.
+
+The order is that of the chain, and the sum is float32, so that every bit is that of the folds. Importing this module
+imports Triton.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from fusioncache.process import forks
+
+BLOCK, AHEAD = 1024, 4
+"""Elements of a block, and how many terms a thread may load before it adds the first of them. The best of those that
+``benchmarks/fold_widths.py`` compares (``results/h200/fold-widths.json``)."""
+
+_ALIGNED = 16
+"""Bytes of the widest load. Addresses out of a table say nothing about themselves, so the kernel takes this for
+granted."""
+
+_get_device, _data_ptr = torch.Tensor.get_device, torch.Tensor.data_ptr
+_compiling = forks.lock()
+_compiled: set[Any] = set()
+
+
+def prepare(head: torch.Tensor, terms: Sequence[torch.Tensor], compiled: Callable[[float], None]) -> None:
+    """Compiles the kernel for tensors like these, if that was not done before.
+
+    Args:
+        head: as for ``add``.
+        terms: as for ``add``.
+        compiled: is told the seconds, if this call had to compile.
+    """
+    # What Triton compiles by: dtypes, and whether 16 divides the elements. Each device loads a kernel of its own.
+    kernel = head.device, head.dtype, terms[0].dtype, head.numel() % 16 == 0
+    with _compiling:
+        start = time.perf_counter()
+        if kernel not in _compiled and add(head, terms) is not None:
+            compiled(time.perf_counter() - start)
+            _compiled.add(kernel)
+
+
+def add(head: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """``head + term + term + ...`` in float32, on the current stream.
+
+    Args:
+        head: on a CUDA device, contiguous, float32, bfloat16 or float16.
+        terms: at least one; contiguous, of the head's shape, all of one dtype.
+
+    Returns:
+        None where it cannot be done this time: if the tensors are on several devices or not aligned; or while a CUDA
+        graph is captured, which would copy the table again from memory that belongs to others by then.
+    """
+    tensors = (head, *terms)
+    addresses = list(map(_data_ptr, tensors))
+    if reduce(or_, addresses) % _ALIGNED or len(set(map(_get_device, tensors))) > 1:
+        return None
+    with torch.cuda.device(head.device):
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        return launch(head, _table(addresses[1:], terms[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where terms lie.
+
+    Attributes:
+        addresses: on the terms' device.
+        count: how many there are.
+        dtype: of them all.
+    """
+
+    addresses: torch.Tensor
+    count: int
+    dtype: torch.dtype
+
+
+def pointer_table(terms: Sequence[torch.Tensor]) -> Table:
+    """The table of these terms.
+
+    Args:
+        terms: at least one; contiguous, aligned, all of one shape, dtype and device, and to be kept while the table is
+            used.
+    """
+    return _table(list(map(_data_ptr, terms)), terms[0])
+
+
+def _table(addresses: list[int], like: torch.Tensor) -> Table:
+    """A table on the device of a tensor. Its copy to there waits for nothing that was launched on another stream.
+
+    Every table has memory of its own, so that calls may overlap. Torch gives pinned memory to nobody else before the
+    copy from it is done, and the table's own only to what comes later on this stream, behind the kernel.
+    """
+    here = torch.tensor(addresses, dtype=torch.int64, pin_memory=like.is_cuda)
+    return Table(here.to(like.device, non_blocking=True), len(addresses), like.dtype)
+
+
+def launch(head: torch.Tensor, table: Table, block: int = BLOCK, ahead: int = AHEAD) -> torch.Tensor:
+    """``head + term + term + ...`` in float32. The head's device must be the current one.
+
+    Args:
+        head: contiguous and of the terms' shape.
+        table: of the terms.
+        block: elements of a block, a power of 2.
+        ahead: how many terms a thread may load before it adds the first of them.
+    """
+    total = torch.empty(head.shape, dtype=torch.float32, device=head.device)
+    _add[(triton.cdiv(total.numel(), block),)](
+        head,
+        table.addresses,
+        total,
+        total.numel(),
+        table.count,
+        TERM=_TYPES[table.dtype],
+        ALIGNED=_ALIGNED,
+        BLOCK=block,
+        AHEAD=ahead,
+    )
+    return total
+
+
+# The number of terms is no constant of the kernel, and neither 1 nor multiples of 16 get kernels of their own.
+@triton.jit(do_not_specialize=["terms"])
+def _add(
+    head: tl.tensor,
+    table: tl.tensor,
+    out: tl.tensor,
+    count: tl.tensor,
+    terms: tl.tensor,
+    TERM: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
+) -> None:
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < count
+    total = tl.load(head + offsets, mask=inside).to(tl.float32)
+    whole = terms // AHEAD * AHEAD
+    for first in range(0, whole, AHEAD):
+        for place in tl.static_range(AHEAD):
+            address = tl.load(table + first + place).to(tl.pointer_type(TERM))
+            term = tl.load(tl.multiple_of(address, ALIGNED) + offsets, mask=inside)
+            total += term.to(tl.float32)
+    # What is left is loaded all at once as well. A term that is not there must not be added as 0: -0.0 + 0.0 is 0.0.
+    for place in tl.static_range(AHEAD - 1):
+        there = whole + place < terms
+        address = tl.load(table + whole + place, mask=there, other=0).to(tl.pointer_type(TERM))
+        term = tl.load(tl.multiple_of(address, ALIGNED) + offsets, mask=inside & there)
+        total = tl.where(there, total + term.to(tl.float32), total)
+    tl.store(out + offsets, total, mask=inside)
+
+
+_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}

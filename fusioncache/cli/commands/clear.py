@@ -1,0 +1,69 @@
+"""The command clear: removes the store's entries and the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fusioncache.cli.data import print_json
+from fusioncache.cli.options import directory_option, dry_run_option, json_option
+from fusioncache.cli.storage import removal_data, removal_text, store_errors
+from fusioncache.record.forget import forget
+from fusioncache.record.reader import record_path
+
+if TYPE_CHECKING:
+    from fusioncache.store import Swept
+
+
+@click.command()
+@click.option("--store", "store_only", is_flag=True, help="Only what was compiled.")
+@click.option("--record", "record_only", is_flag=True, help="Only what runs counted.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@directory_option
+@json_option
+def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directory: Path | None, as_json: bool) -> None:
+    """Remove everything from the store, and the record of all runs.
+
+    It asks first. What a running process uses stays, and so does what another version of fusioncache wrote.
+
+    \b
+    Examples:
+        fusioncache clear --dry-run
+        fusioncache clear --store -y
+    """
+    from fusioncache.store import default_path
+
+    store = None if record_only and not store_only else directory or default_path()
+    record = None if store_only and not record_only else record_path()
+    if not (dry_run or yes):
+        what = " and ".join(str(path) for path in (store, record) if path and path.exists())
+        click.confirm(
+            f"Remove what is in {what}?" if what else "There is nothing to remove. Go on?", abort=True, err=True
+        )
+    swept = _clear_store(store, dry_run) if store and store.exists() else None
+    had_record = record is not None and (record.exists() if dry_run else forget(record))
+    if as_json:
+        print_json({"dry_run": dry_run, "store": removal_data(swept) if swept else None, "record": had_record})
+    else:
+        _print(swept, record if had_record else None, dry_run)
+
+
+def _clear_store(path: Path, dry_run: bool) -> Swept:
+    from fusioncache.store.directory import open_directory
+    from fusioncache.store.disk import Disk
+
+    with store_errors():
+        disk = Disk(open_directory(path), 0, 0.0)
+        return disk.plan() if dry_run else disk.sweep()
+
+
+def _print(swept: Swept | None, record: Path | None, dry_run: bool) -> None:
+    if swept:
+        click.echo(removal_text(swept, dry_run))
+    if record:
+        click.echo(f"{'would remove' if dry_run else 'removed'} the record {record}")
+    if not (swept or record):
+        click.echo("nothing to remove", err=True)

@@ -1,0 +1,121 @@
+"""The command diff: what changed from one run to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from fusioncache.cli.data import print_json, template_data
+from fusioncache.cli.ids import RunId
+from fusioncache.cli.options import json_option
+from fusioncache.cli.pick import pick_run
+from fusioncache.cli.runs import run_label
+from fusioncache.cli.table import Column, print_table
+from fusioncache.humanize import seconds_text
+from fusioncache.record.reader import Record, Run
+from fusioncache.record.stats import TemplateCounts
+
+_COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads")
+_SECONDS = ("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds")
+_COLUMNS = (Column("count"), Column("old", number=True), Column("new", number=True), Column("change", number=True))
+_TEMPLATE_COLUMNS = (Column("id", id=True), Column("name"), Column("what"), Column("compile seconds", number=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """How two runs differ: templates that only one of them had, and those that both compiled."""
+
+    new: tuple[TemplateCounts, ...]
+    gone: tuple[TemplateCounts, ...]
+    again: tuple[TemplateCounts, ...]
+
+
+@click.command()
+@click.argument("old", type=RunId(), required=False)
+@click.argument("new", type=RunId(), required=False)
+@json_option
+def diff(old: str | None, new: str | None, as_json: bool) -> None:
+    """Show what changed from run OLD to run NEW.
+
+    Both are starts of run ids or parts of run names: see 'stats --runs'. Without NEW it is the newest run, without both
+    the newest and the one before it. Templates are the same if their keys are, so a change of a version makes all of
+    them new.
+
+    Loaded compile seconds are what compiling took that which a run loaded, when it was compiled. What was saved is an
+    estimate: 'stats --help' says of what.
+
+    \b
+    Examples:
+        fusioncache diff
+        fusioncache diff 5f3a 91c0
+        fusioncache diff old.py new.py
+        fusioncache diff 5f3a --json
+    """
+    record = Record()
+    runs = _pair(record, old, new)
+    change = _change(*(record.templates(run.id) for run in runs))
+    if as_json:
+        print_json(_data(*runs, change))
+    else:
+        _print(*runs, change)
+
+
+def _pair(record: Record, old: str | None, new: str | None) -> tuple[Run, Run]:
+    if old is not None:
+        return pick_run(record, old), pick_run(record, new)
+    runs = record.runs()
+    if len(runs) < 2:
+        raise click.ClickException(f"{record.path} has {'one run' if runs else 'no runs'}, and it takes two to differ")
+    return runs[1], runs[0]
+
+
+def _change(old: Iterable[TemplateCounts], new: Iterable[TemplateCounts]) -> _Change:
+    before = {template.digest: template for template in old}
+    after = {template.digest: template for template in new}
+    return _Change(
+        tuple(template for digest, template in after.items() if digest not in before),
+        tuple(template for digest, template in before.items() if digest not in after),
+        tuple(template for digest, template in after.items() if digest in before and template.compiles),
+    )
+
+
+def _data(old: Run, new: Run, change: _Change) -> dict[str, Any]:
+    sides = {"old": old, "new": new}
+    counts = {name: {side: getattr(run.stats, name) for side, run in sides.items()} for name in (*_COUNTS, *_SECONDS)}
+    return {
+        **{side: run.id for side, run in sides.items()},
+        "names": {side: run.name for side, run in sides.items()},
+        "counts": counts,
+        "new_templates": [template_data(template) for template in change.new],
+        "gone_templates": [template_data(template) for template in change.gone],
+        "compiled_again": [template_data(template) for template in change.again],
+    }
+
+
+def _print(old: Run, new: Run, change: _Change) -> None:
+    click.echo(f"old  {run_label(old)}\nnew  {run_label(new)}\n")
+    print_table(_COLUMNS, [_row(old, new, name) for name in (*_COUNTS, *_SECONDS)])
+    rows = [
+        *(_template_row(template, "new") for template in change.new),
+        *(_template_row(template, "gone") for template in change.gone),
+        *(_template_row(template, "compiled again") for template in change.again),
+    ]
+    if rows:
+        click.echo()
+        print_table(_TEMPLATE_COLUMNS, rows)
+    else:
+        click.echo("Both have the same templates, and the second compiled none of them.", err=True)
+
+
+def _row(old: Run, new: Run, name: str) -> tuple[str, ...]:
+    before, after = getattr(old.stats, name), getattr(new.stats, name)
+    if name in _SECONDS:
+        return (name.replace("_", " "), seconds_text(before), seconds_text(after), f"{after - before:+.3f}")
+    return (name, str(before), str(after), f"{after - before:+d}")
+
+
+def _template_row(template: TemplateCounts, what: str) -> tuple[str, ...]:
+    return (template.digest, template.name, what, seconds_text(template.compile_seconds))

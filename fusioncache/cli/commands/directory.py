@@ -1,0 +1,38 @@
+"""The command dir: where everything is."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from fusioncache.cli.data import print_json
+from fusioncache.cli.options import json_option
+from fusioncache.record.reader import record_path
+
+
+@click.command("dir")
+@json_option
+def dir_(as_json: bool) -> None:
+    """Print the directory that the record and the store are in.
+
+    It need not be there yet. With --json also where the record and the store are, and the remote that is asked for
+    what the store has not, if FUSIONCACHE_REMOTE names one.
+
+    \b
+    Examples:
+        fusioncache dir
+        du -sh "$(fusioncache dir)"
+        fusioncache dir --json
+    """
+    record = record_path()
+    if as_json:
+        from fusioncache.store import default_path
+        from fusioncache.store.read_through import REMOTE_VARIABLE
+        from fusioncache.store.transport import shown
+
+        remote = os.environ.get(REMOTE_VARIABLE)
+        where = {"directory": record.parent, "record": record, "store": default_path()}
+        print_json({**{name: str(path) for name, path in where.items()}, "remote": shown(remote) if remote else None})
+    else:
+        click.echo(record.parent)

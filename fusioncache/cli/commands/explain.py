@@ -1,0 +1,228 @@
+"""The command explain: why a run compiled, and why two templates are not one."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fusioncache.cli.data import print_json
+from fusioncache.cli.ids import TemplateId
+from fusioncache.cli.misses import print_misses
+from fusioncache.cli.options import directory_option, json_option, run_option
+from fusioncache.cli.pick import ambiguous, pick_run, pick_template, regions_of
+from fusioncache.cli.places import Place, places_of, places_text
+from fusioncache.cli.programs import reasons_not_kept
+from fusioncache.cli.storage import existing, refusals, store_errors
+from fusioncache.humanize import one_line
+from fusioncache.record.reader import Record, RecordError
+from fusioncache.record.stats import TemplateStats
+
+if TYPE_CHECKING:
+    from fusioncache.explain.beside import Row
+
+_PIPED_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A template of the record, or a program of the store.
+
+    Attributes:
+        where: ``record`` or ``store``.
+        digest: of its key.
+        name: of the template.
+        parts: of its key, by name.
+        places: where it comes from, as far as that is known.
+        not_kept: why the store cannot keep what was compiled for it, if it cannot.
+    """
+
+    where: str
+    digest: str
+    name: str
+    parts: Mapping[str, str]
+    places: Sequence[Place] = ()
+    not_kept: Sequence[str] = ()
+
+
+@click.command()
+@click.argument("a", metavar="[A]", required=False, type=TemplateId())
+@click.argument("b", metavar="[B]", required=False, type=TemplateId())
+@click.option("--width", type=click.IntRange(40), help="Columns of the output; by default those of the terminal.")
+@run_option
+@directory_option
+@json_option
+def explain(
+    a: str | None, b: str | None, width: int | None, run_id: str | None, directory: Path | None, as_json: bool
+) -> None:
+    """Say why a run compiled, or why two templates are not one.
+
+    Without A, it lists what the newest run compiled. One sentence for each template says what keeps it from its
+    nearest, of those that were known before; a line at the end counts what was loaded.
+
+    A and B are the starts of digests or names, or the whole, of templates of the record or of programs in the store.
+    Without B, A is compared with the nearest of all others. One sentence says what differs of itself, and not because
+    something else does. Below it the two stand side by side, each op beside the one that takes its place: | marks a
+    line that differs, < and > one that only A or only B has.
+
+    \b
+    Examples:
+        fusioncache explain
+        fusioncache explain --run 5f3a
+        fusioncache explain residual_tanh_3f9a2c71
+        fusioncache explain 3f9a2c 77b1 --width 200
+        fusioncache explain 3f9a2c --json
+    """
+    if a is None:
+        if width is not None:
+            raise click.UsageError("--width is for two templates side by side: give the id of one.")
+        record = Record()
+        print_misses(record, pick_run(record, run_id), directory, as_json=as_json)
+    elif run_id is not None:
+        raise click.UsageError("--run lists what a run compiled, and an id names one template: give only one of them.")
+    else:
+        _compare(a, b, width, directory, as_json)
+
+
+def _compare(a: str, b: str | None, width: int | None, directory: Path | None, as_json: bool) -> None:
+    from fusioncache.explain.beside import rows
+    from fusioncache.explain.difference import compare
+
+    one = _find(a, directory)
+    other = _nearest(one, directory) if b is None else _find(b, directory)
+    difference, lines = compare(one.parts, other.parts), rows(one.parts, other.parts)
+    if as_json:
+        changes = [asdict(change) for change in difference.changes]
+        shown = {"sentence": difference.sentence(), "changes": changes, "rows": [asdict(row) for row in lines]}
+        print_json({"a": _data(one), "b": _data(other), **shown})
+        return
+    click.echo(one_line(difference.sentence()))
+    click.echo(f"\nA  {_title(one)}\nB  {_title(other)}\n")
+    _print_rows(lines, width or _width())
+
+
+def _find(prefix: str, directory: Path | None) -> _Known:
+    """The template or program that is meant.
+
+    Raises:
+        click.ClickException: if there is none, or several.
+    """
+    record = _record()
+    if record and record.find(prefix):
+        return _placed(record, pick_template(record, prefix), directory)
+    found = [program for program in _programs(directory) if program.digest.startswith(prefix)]
+    if len(found) > 1:
+        raise ambiguous(prefix, "programs", [program.digest for program in found])
+    if not found:
+        raise click.ClickException(
+            f"no template in the record and no program in the store starts with {prefix!r}: see 'fusioncache ls' "
+            "and 'fusioncache ls --store'"
+        )
+    return found[0]
+
+
+def _nearest(known: _Known, directory: Path | None) -> _Known:
+    """The one that differs least, of the same place.
+
+    Raises:
+        click.ClickException: if there are no others.
+    """
+    from fusioncache.explain.nearest import nearest
+
+    record = _record() if known.where == "record" else None
+    all_: Iterable[_Known] = (
+        map(_template, record.with_ingredients(record.find(""))) if record else _programs(directory)
+    )
+    others = [other for other in all_ if other.digest != known.digest]
+    place = nearest(known.parts, [other.parts for other in others])
+    if place is not None:
+        other = others[place]
+        return _placed(record, pick_template(record, other.digest), directory) if record else other
+    raise click.ClickException(
+        f"{known.name} is the only one in the {known.where}: there is nothing to compare it with"
+    )
+
+
+def _record() -> Record | None:
+    try:
+        return Record()
+    except RecordError:
+        return None
+
+
+def _template(template: TemplateStats) -> _Known:
+    return _Known("record", template.digest, template.name, dict(template.ingredients))
+
+
+def _placed(record: Record, template: TemplateStats, directory: Path | None) -> _Known:
+    """A template with all that is known of it."""
+    (reasons,) = reasons_not_kept([template], directory)
+    return replace(_template(template), places=places_of(regions_of(record, template)), not_kept=sorted(reasons))
+
+
+def _programs(directory: Path | None) -> Sequence[_Known]:
+    """The programs of the store, if there is one."""
+    from fusioncache.explain.parts import unframed
+    from fusioncache.store import Store, StoreError
+
+    with store_errors():
+        try:
+            path = existing(directory).path
+        except StoreError:
+            if directory is not None:
+                raise
+            return ()
+        store = Store.open(path, remote="")
+        texts, notes = store.texts(), refusals(store)
+        store.close()
+    reasons = {id_.partition(".")[0]: (reason,) for id_, reason in notes.items()}
+    programs = []
+    for digest, text in texts.items():
+        try:
+            programs.append(_Known("store", digest, digest[:12], unframed(text), (), reasons.get(digest, ())))
+        except ValueError:
+            continue  # of another format
+    return programs
+
+
+def _data(known: _Known) -> dict[str, Any]:
+    places = [place.data() for place in known.places]
+    return {"digest": known.digest, "name": known.name, "in": known.where, "places": places, "not_kept": known.not_kept}
+
+
+def _title(known: _Known) -> str:
+    head = f"{known.digest}  {'(in the store)' if known.where == 'store' else known.name}"
+    about = [*places_text(known.places), *(f"not kept: {reason}" for reason in known.not_kept)]
+    return "\n   ".join(map(one_line, [head, *about]))
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_WIDTH
+
+
+def _print_rows(rows: Iterable[Row], width: int) -> None:
+    from fusioncache.explain.beside import Row, side_by_side
+
+    plain = (Row(one_line(row.a), row.mark, one_line(row.b)) for row in rows)
+    lines = list(side_by_side(plain, width))
+    if sys.stdout.isatty():
+        _print_coloured(lines)
+    else:
+        click.echo("\n".join(line for line, _ in lines))
+
+
+def _print_coloured(lines: Iterable[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from fusioncache.explain.beside import ONLY_A, ONLY_B, OTHER
+
+    styles = {OTHER: "yellow", ONLY_A: "red", ONLY_B: "green"}
+    console = Console(highlight=False)
+    for line, mark in lines:
+        console.print(Text(line, styles.get(mark, "")), soft_wrap=True)

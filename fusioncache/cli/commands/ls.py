@@ -1,0 +1,127 @@
+"""The command ls: which templates a run had, or which programs the store has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from fusioncache.cli.data import print_json, summary_data, template_data
+from fusioncache.cli.options import directory_option, json_option, run_option
+from fusioncache.cli.pages import print_programs, print_templates
+from fusioncache.cli.pick import pick_run
+from fusioncache.cli.storage import listed
+from fusioncache.record.listing import Listing, Sort
+from fusioncache.record.reader import Record
+
+if TYPE_CHECKING:
+    from fusioncache.store import Summary
+
+_PROGRAM_ORDERS: Mapping[str, Callable[[Any], Any]] = {
+    "seconds": lambda program: -program.seconds,
+    "name": lambda program: program.name,
+    "size": lambda program: -program.size,
+}
+
+
+@click.command()
+@run_option
+@click.option("--store", "of_store", is_flag=True, help="List the programs of the store instead, newest first.")
+@click.option("--name", metavar="TEXT", help="Only those with this in their name.")
+@click.option("--backend", metavar="NAME", help="Only those of this backend: nvfuser, inductor or eager.")
+@click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
+@click.option(
+    "--sort", type=click.Choice(get_args(Sort)), help="What comes first: the largest number, or the first name."
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="NUMBER", help="At most that many.")
+@click.option("--wide", is_flag=True, help="Leave nothing out, however wide the terminal is.")
+@directory_option
+@json_option
+def ls(run_id: str | None, of_store: bool, sort: Sort | None, limit: int | None, as_json: bool, **only: Any) -> None:
+    """List the templates of the newest run. Those that took longest to compile come first.
+
+    Arities are the numbers of residual terms that regions had: 1-31 is each from 1 to 31, a slash stands between the
+    chains of a template that has several, and - means no chain. The size of a template is its number of ops.
+
+    The store has programs, not templates: a template with residual terms is compiled in parts, which other templates
+    share, and once for each layout of its inputs. --store lists them with their sizes in bytes, and says which of them
+    are only notes that something cannot be kept, and why.
+
+    A terminal gets what fits it: the start of each id, which is all that the commands need, and names without their
+    middle.
+
+    \b
+    Examples:
+        fusioncache ls
+        fusioncache ls --name residual --sort hits --limit 10
+        fusioncache ls --text prims.exp
+        fusioncache ls --run 5f3a --json
+        fusioncache ls --store --sort size
+    """
+    if of_store:
+        _refuse(run_id=run_id, text=only["text"], sort=sort if sort not in _PROGRAM_ORDERS else None)
+        programs = _Programs(only["name"], only["backend"], sort, limit)
+        _list_programs(only["directory"], programs, as_json=as_json, wide=only["wide"])
+    elif only["directory"]:
+        raise click.UsageError("--dir names a store: use it with --store.")
+    else:
+        most = None if limit is None else min(limit, sys.maxsize)  # which is what sqlite can count
+        listing = Listing(only["name"], only["backend"], only["text"], sort or "seconds", most)
+        _list_templates(run_id, listing, as_json=as_json, wide=only["wide"])
+
+
+def _refuse(**given: str | None) -> None:
+    for name, value in given.items():
+        if value is not None:
+            said = f"--sort {value}" if name == "sort" else "--run" if name == "run_id" else f"--{name}"
+            raise click.UsageError(f"{said} is about templates, and --store lists programs: leave one of them out.")
+
+
+def _list_templates(run_id: str | None, listing: Listing, *, as_json: bool, wide: bool) -> None:
+    record = Record()
+    run = pick_run(record, run_id)
+    found = record.templates(run.id, listing)
+    if as_json:
+        print_json({"run": run.id, "templates": [template_data(template) for template in found]})
+    else:
+        print_templates(found, wide=wide)
+    if found:
+        return
+    if all_ := record.templates(run.id):
+        click.echo(f"None of the {len(all_)} templates of run {run.id} is like that.", err=True)
+    else:
+        click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Programs:
+    """Which programs, and in which order."""
+
+    name: str | None
+    backend: str | None
+    sort: str | None
+    limit: int | None
+
+    def of(self, programs: Sequence[Summary]) -> Sequence[Summary]:
+        """Those that are meant."""
+        found = [one for one in programs if (self.name or "") in one.name and self.backend in (None, one.backend)]
+        return (sorted(found, key=_PROGRAM_ORDERS[self.sort]) if self.sort else found)[: self.limit]
+
+
+def _list_programs(directory: Path | None, wanted: _Programs, *, as_json: bool, wide: bool) -> None:
+    path, programs, refused = listed(directory)
+    found = wanted.of(programs)
+    if as_json:
+        print_json({"store": str(path), "programs": [_program_data(program, refused) for program in found]})
+    else:
+        print_programs(found, refused, wide=wide)
+    if not found:
+        click.echo(f"{path} has {len(programs) or 'no'} programs{', none like that' if programs else ''}.", err=True)
+
+
+def _program_data(program: Summary, refused: Mapping[str, str]) -> dict[str, Any]:
+    return {**summary_data(program), "refused": refused.get(f"{program.digest}.{program.backend}")}

@@ -1,0 +1,143 @@
+"""The command report: a run as one HTML file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fusioncache.cli.data import print_json, run_data, template_data
+from fusioncache.cli.options import json_option, run_option
+from fusioncache.cli.parts import region_data
+from fusioncache.cli.pick import pick_run
+from fusioncache.record.reader import Record
+
+if TYPE_CHECKING:
+    from fusioncache.report.contents import Contents
+    from fusioncache.report.misses import Miss
+    from fusioncache.report.scaling import Scaling
+
+_FILE = Path("fusioncache-report.html")
+_LOOKED_AT = 1000
+"""Characters of a file in which a report says that it is one."""
+
+
+@click.command()
+@run_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=_FILE,
+    help=f"The file to write, {_FILE} by default.",
+)
+@click.option(
+    "--scaling",
+    "scaling_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What 'fusioncache bench --json' wrote, to be plotted in it.",
+)
+@click.option("--open", "open_", is_flag=True, help="Open it in the browser.")
+@click.option("-y", "--force", is_flag=True, help="Overwrite a file that is no report.")
+@json_option
+def report(
+    run_id: str | None, output: Path, scaling_file: Path | None, open_: bool, force: bool, as_json: bool
+) -> None:
+    """Write a run as one HTML file that needs no network.
+
+    It shows what was shared on a map of the model, each template with its ops, why each miss was one, what was left
+    out, where the time went, and what was chosen for the residual streams. With --json it prints what the report is
+    made of, and writes no file.
+
+    \b
+    Examples:
+        fusioncache report --open
+        fusioncache report --run 5f3a -o slow.html
+        fusioncache report --scaling bench.json
+    """
+    from fusioncache.report.contents import contents
+
+    record = Record()
+    found = contents(record, pick_run(record, run_id))
+    scaling = _scaling(scaling_file) if scaling_file else None
+    if as_json:
+        print_json(_data(found, scaling))
+        return
+    _may_write(output, force)
+    from fusioncache.report.page import html
+
+    _write(output, html(found, scaling))
+    if open_:
+        click.launch(output.absolute().as_uri())
+
+
+def _scaling(path: Path) -> Scaling:
+    from fusioncache.report.scaling import read_scaling
+
+    try:
+        return read_scaling(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise click.ClickException(f"{path} cannot be plotted: {error}") from error
+
+
+def _may_write(path: Path, force: bool) -> None:
+    """Nobody's file is lost.
+
+    Raises:
+        click.ClickException: if there is a file that is no report, and nobody said to overwrite it.
+    """
+    from fusioncache.report.contents import GENERATOR
+
+    if force or not path.exists():
+        return
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            start = file.read(_LOOKED_AT)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read ({error.strerror})") from error
+    if start and f'content="{GENERATOR}"' not in start:
+        raise click.ClickException(f"{path} is there and is no report: give another -o, or --force to overwrite it")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written ({error.strerror})") from error
+    click.echo(f"wrote {path}", err=True)
+
+
+def _data(contents: Contents, scaling: Scaling | None) -> dict[str, Any]:
+    from fusioncache.report.misses import misses
+
+    templates = [
+        {**template_data(entry.stats), "regions_at": [place.number for place in entry.places]}
+        for entry in contents.entries
+    ]
+    regions = [
+        {"template": place.region.digest, **region_data(place.region), "ops": place.region.ops}
+        for place in contents.places
+    ]
+    return {
+        "run": run_data(contents.run),
+        "models": contents.models,
+        "environment": contents.environment,
+        "templates": templates,
+        "regions": regions,
+        "misses": [_miss_data(miss) for miss in misses(contents.entries)],
+        "choices": [dataclasses.asdict(choice) for choice in contents.choices],
+        "scaling": dataclasses.asdict(scaling) if scaling else None,
+    }
+
+
+def _miss_data(miss: Miss) -> dict[str, Any]:
+    return {
+        "template": miss.entry.stats.digest,
+        "nearest": miss.nearest.stats.digest if miss.nearest else None,
+        "sentence": miss.difference.sentence("here", "there") if miss.difference else None,
+        "changes": [dataclasses.asdict(change) for change in miss.difference.changes] if miss.difference else [],
+    }

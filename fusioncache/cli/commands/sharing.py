@@ -1,0 +1,130 @@
+"""Push and pull: what was compiled, to another machine and from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fusioncache.cli.data import print_json
+from fusioncache.cli.options import directory_option, json_option
+from fusioncache.cli.progress import progress_of
+from fusioncache.cli.storage import opened, store_errors
+from fusioncache.humanize import count_text
+
+if TYPE_CHECKING:
+    from fusioncache.store.copying import Copied
+    from fusioncache.store.remote import Remote
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        json_option,
+        click.option("--dry-run", is_flag=True, help="Copy nothing and say what would be copied."),
+        directory_option,
+        click.argument("url", callback=_url),
+    ):
+        command = option(command)
+    return command
+
+
+def _url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    scheme, mark, rest = value.partition("://")
+    if not value.strip() or (mark and not scheme) or (mark and not rest and scheme != "memory"):
+        raise click.BadParameter(f"{value!r} names no place: give an address such as s3://bucket/folder, or a path")
+    if value == "-":
+        raise click.BadParameter("a store is a folder, so - cannot be one: for a folder of that name say ./-")
+    return value
+
+
+@click.command()
+@_options
+def push(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Copy what was compiled here to URL.
+
+    URL is one of fsspec: s3://bucket/folder, gs://bucket/folder, file:///folder, or a path. What is there is left
+    alone. The last folder need not be there yet, and what it is in has to be.
+
+    What talks to s3 and gs is installed by pip install "fusioncache[s3]" and "fusioncache[gs]".
+
+    \b
+    Examples:
+        fusioncache push s3://bucket/fusioncache
+        fusioncache push --dry-run /mnt/shared/fusioncache
+    """
+    _copy("push", url, directory, dry_run, as_json)
+
+
+@click.command()
+@_options
+def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Copy what was compiled elsewhere from URL.
+
+    What is here is left alone, and every byte that comes is verified. What is at URL will run here: use only one that
+    nobody can write whom you do not trust. Instead of copying it all, FUSIONCACHE_REMOTE=URL brings what is used.
+
+    URL is one that 'fusioncache push' takes, or http://host/folder where the server lists its folders: that is read by
+    what pip install "fusioncache[http]" installs.
+
+    \b
+    Examples:
+        fusioncache pull s3://bucket/fusioncache
+        fusioncache pull https://example.org/fusioncache --json
+    """
+    _copy("pull", url, directory, dry_run, as_json)
+
+
+def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
+    from fusioncache.store import sharing
+    from fusioncache.store.remote import Remote
+
+    remote = Remote(url)
+    with store_errors():
+        if what == "pull":
+            _require_before_making(directory, remote)
+        store = opened(directory, make=what == "pull")
+        with progress_of(what) as progress:
+            copied = (sharing.push if what == "push" else sharing.pull)(store, remote, progress, dry_run=dry_run)
+        store.close()
+    if as_json:
+        print_json({"command": what, "url": str(remote), "dry_run": dry_run, **_data(copied)})
+    else:
+        click.echo(_text(what, str(remote), dry_run, copied))
+    _say_refused(copied)
+
+
+def _require_before_making(directory: Path | None, remote: Remote) -> None:
+    """No store is made for the sake of an address that is none."""
+    from fusioncache.store import default_path
+    from fusioncache.store.sharing import listing
+
+    path = directory or default_path()
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        listing(remote, make=False)
+
+
+def _data(copied: Copied) -> dict[str, Any]:
+    counts = {field.name: getattr(copied, field.name) for field in fields(copied)}
+    return {**counts, "refused": dict(copied.refused)}
+
+
+def _text(what: str, url: str, dry_run: bool, copied: Copied) -> str:
+    if not (copied.entries or copied.skipped or copied.refused):
+        return f"nothing to {what}: " + ("the store has no entries" if what == "push" else f"{url} has no entries")
+    did = f"would {what}" if dry_run else f"{what}ed"
+    side = "to" if what == "push" else "from"
+    counts = f"{count_text(copied.entries, 'entry', 'entries')} and {count_text(copied.objects, 'object', 'objects')}"
+    return f"{did} {counts} ({copied.bytes / 1e6:.1f} MB) {side} {url}; {copied.skipped} were there already"
+
+
+def _say_refused(copied: Copied) -> None:
+    """Exits with 1 if anything was left out that is damaged. What another version wrote is not."""
+    from fusioncache.store.entry import OTHER_FORMAT
+
+    for reason, number in sorted(copied.refused.items()):
+        click.echo(f"left out {number}: {reason}", err=True)
+    if copied.refused.keys() - {OTHER_FORMAT}:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,93 @@
+"""The command show: one template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from fusioncache.cli import parts
+from fusioncache.cli.code import code
+from fusioncache.cli.data import print_json, template_data
+from fusioncache.cli.ids import TemplateId
+from fusioncache.cli.options import directory_option, json_option
+from fusioncache.cli.parts import Part
+from fusioncache.cli.pick import pick_template, regions_of
+from fusioncache.cli.programs import reasons_not_kept
+from fusioncache.cli.source import definition, repro
+from fusioncache.record.reader import Record
+from fusioncache.record.stats import TemplateStats
+
+_PARTS = ("inputs", "ops", "parameters", "regions")
+_SOURCES = ("definition", "code", "repro")
+
+
+@click.command()
+@click.argument("id_", metavar="ID", type=TemplateId())
+@click.option("--inputs", is_flag=True, help="Only the types of its inputs.")
+@click.option("--ops", is_flag=True, help="Only its ops, with their constants and attributes.")
+@click.option("--parameters", is_flag=True, help="Only what may differ between regions that share it.")
+@click.option("--regions", is_flag=True, help="Only the regions that have it: model, trace, and line of the source.")
+@click.option("--definition", is_flag=True, help="Print what nvFuser is given, as Python. Needs nvFuser, and no GPU.")
+@click.option("--code", is_flag=True, help="Print the C++ or CUDA that the compiler generated, from the store.")
+@click.option("--repro", is_flag=True, help="Print a script that runs the template alone and times it.")
+@directory_option
+@json_option
+def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
+    """Show one template. Its counts, what its key is made of, and the regions that have it.
+
+    ID is the start of the template's digest or name, or the whole. The counts are those of the newest run that had it.
+    Where the ops say constant0 or attribute0, the constants and attributes below them say what that is. Programs of it
+    that the store cannot keep are counted with the reason.
+
+    Options that name a part leave out all others; several can be given. Of a template with residual terms, the
+    definition and the script have the most terms that any region had.
+
+    \b
+    Examples:
+        fusioncache show residual_tanh
+        fusioncache show 3f9a2c --ops --regions
+        fusioncache show 3f9a2c --definition
+        fusioncache show 3f9a2c --code
+        fusioncache show 3f9a2c --repro > repro.py && python repro.py
+        fusioncache show 3f9a2c --json
+    """
+    record = Record()
+    template = pick_template(record, id_)
+    makers: Mapping[str, Callable[[], Part]] = {
+        "inputs": lambda: parts.inputs(template),
+        "ops": lambda: parts.ops(template),
+        "parameters": lambda: parts.parameters(template),
+        "regions": lambda: parts.regions(regions_of(record, template)),
+        "definition": lambda: definition(template),
+        "code": lambda: code(template, directory),
+        "repro": lambda: repro(template),
+    }
+    found = {name: makers[name]() for name in (*_PARTS, *_SOURCES) if chosen[name]}
+    if not found:
+        found = {"ingredients": parts.ingredients(template), **{name: makers[name]() for name in _PARTS[2:]}}
+        (reasons,) = reasons_not_kept([template], directory)
+        _print(template, found, as_json, reasons)
+    else:
+        _print(template, found, as_json)
+
+
+def _print(
+    template: TemplateStats, found: Mapping[str, Part], as_json: bool, not_kept: Mapping[str, int] | None = None
+) -> None:
+    """Prints parts of a template; with a heading if it is given why programs of it are not kept."""
+    if as_json:
+        about = {} if not_kept is None else {"not_kept": dict(not_kept)}
+        print_json({**template_data(template), **about, **_data(found)})
+        return
+    texts = [part.text.rstrip("\n") for part in found.values()]
+    heading = [] if not_kept is None else [parts.counts_text(template, not_kept)]
+    click.echo("\n\n".join([*heading, *texts]))
+
+
+def _data(found: Mapping[str, Part]) -> dict[str, Any]:
+    """The parts as fields. ``regions`` is a count already."""
+    data = {"seen_in" if name == "regions" else name: part.data for name, part in found.items()}
+    chosen = [one for name in ("inputs", "ops") for one in data.pop(name, ())]
+    return {**({"ingredients": chosen} if chosen else {}), **data}

@@ -1,0 +1,60 @@
+"""The command stats: what a run counted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from fusioncache.cli.data import print_json, run_data
+from fusioncache.cli.options import json_option, run_option
+from fusioncache.cli.pick import pick_run
+from fusioncache.cli.runs import print_counts, print_runs, print_summary
+from fusioncache.cli.storage import occupied
+from fusioncache.record.reader import Record
+
+
+@click.command()
+@run_option
+@click.option("--runs", "all_runs", is_flag=True, help="List all recorded runs instead, newest first.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every count, one a line.")
+@json_option
+def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> None:
+    """Show what a run shared, compiled, loaded and saved.
+
+    It is the newest run, or the one that --run names: by the start of its id, by any part of its name (script, model
+    or time) that no other run has, or as 'last'. What a run counts is on record as soon as the first call of a template
+    is over, so a run may still go on, or have been killed.
+
+    The saved seconds are an estimate of what Thunder would have spent on compiling beyond what the run did. A region
+    that shares its template saves the seconds that its programs take to compile. A program that is loaded from the
+    store saves the seconds that it took to compile, less those that loading takes. All runs are those on record and
+    those that the record has forgotten since.
+
+    \b
+    Examples:
+        fusioncache stats
+        fusioncache stats --runs
+        fusioncache stats --run train.py -v
+        fusioncache stats --run 5f3a --json
+    """
+    if all_runs and (run_id is not None or verbose):
+        raise click.UsageError("--runs lists all runs, --run and --verbose are about one: give only one of them.")
+    record = Record()
+    runs = record.runs() if all_runs else (pick_run(record, run_id),)
+    if as_json:
+        print_json({**({"runs": [*map(run_data, runs)]} if all_runs else run_data(runs[0])), **_surroundings(record)})
+    elif all_runs:
+        print_runs(runs)
+    elif verbose:
+        print_counts(runs[0], record.lifetime())
+    else:
+        print_summary(runs[0], record.lifetime(), occupied())
+
+
+def _surroundings(record: Record) -> dict[str, Any]:
+    """What is the same whichever run is asked for."""
+    store = occupied()
+    of_store = {"path": str(store.path), "programs": store.programs, "bytes": store.size} if store else None
+    return {"lifetime": asdict(record.lifetime()), "store": of_store}

@@ -1,0 +1,58 @@
+"""The command verify: whether the store is what was saved."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fusioncache.cli.data import print_json
+from fusioncache.cli.options import directory_option, json_option
+from fusioncache.cli.storage import existing, store_errors
+from fusioncache.cli.table import Column, print_table
+from fusioncache.humanize import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from fusioncache.store.audit import Audit
+
+_COLUMNS = (Column("what"), Column("id", cut=True), Column("reason", cut=True))
+
+
+@click.command()
+@click.option("--remove", is_flag=True, help="Remove what is damaged. It is compiled again when it is needed.")
+@directory_option
+@json_option
+def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
+    """Read everything in the store and list what is damaged.
+
+    Exits with 1 if anything damaged stays. Nothing damaged is ever used: a process that meets it compiles instead.
+
+    \b
+    Examples:
+        fusioncache verify
+        fusioncache verify --remove
+    """
+    from fusioncache.store.audit import audit, remove_damaged
+
+    with store_errors():
+        path = existing(directory).path
+        found = audit(path)
+        removed = remove_damaged(path, found.damaged) if remove and found.damaged else 0
+    if as_json:
+        print_json({"store": str(path), **dataclasses.asdict(found), "removed": removed})
+    else:
+        _print(found, removed)
+    if removed < len(found.damaged):
+        raise click.exceptions.Exit(1)
+
+
+def _print(found: Audit, removed: int) -> None:
+    if found.damaged:
+        print_table(_COLUMNS, [(damage.what, damage.id, damage.reason) for damage in found.damaged])
+    counts = f"{count_text(found.entries, 'entry', 'entries')} and {count_text(found.objects, 'object', 'objects')}"
+    parts = [f"{counts} ({bytes_text(found.bytes)})", f"{len(found.damaged)} damaged"]
+    parts += [f"{removed} removed"] if removed else []
+    parts += [f"{count_text(found.other, 'entry', 'entries')} of another version"] if found.other else []
+    click.echo(", ".join(parts))

@@ -1,0 +1,162 @@
+"""Warm: compile before a job needs it, from what a store knows or by a trial run of the job's own script."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fusioncache.cli.data import print_json
+from fusioncache.cli.options import json_option
+from fusioncache.cli.progress import progress_of
+from fusioncache.cli.storage import existing, listed, opened, store_errors
+from fusioncache.humanize import count_text
+
+if TYPE_CHECKING:
+    from fusioncache.precompile.warm import Warmed
+    from fusioncache.store import Store
+
+_MOST_JOBS = 4
+_STDERR = 2
+
+
+class _Warm(click.Command):
+    """Leaves everything that stands behind a script to the script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = not any(map(_is_script, args))
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Warm)
+@click.argument("store", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--jobs", type=click.IntRange(1), help="How many processes compile; by default a few.")
+@click.option("--dry-run", is_flag=True, help="Compile nothing and say what would be compiled.")
+@json_option
+def warm(store: str | None, arguments: tuple[str, ...], jobs: int | None, dry_run: bool, as_json: bool) -> None:
+    """Compile what STORE knows, before a job needs it.
+
+    STORE is a directory; or a URL that 'fusioncache pull' takes, which is pulled first; or nothing, for the store that
+    caches use. What other versions or machines compiled is compiled again for this device and these versions. Where all
+    of it was ready the last time, it answers at once.
+
+    If it is a Python script, that runs with the arguments behind it, and what it compiles is kept.
+
+    Exits with 1 if something is damaged or fails to compile, and if the script fails. What is left out because it is
+    not for this machine, or cannot be kept, is only said.
+
+    \b
+    Examples:
+        fusioncache warm
+        fusioncache warm s3://bucket/fusioncache --jobs 8
+        fusioncache warm train.py --steps 1
+    """
+    if store is not None and store.endswith(".py") and not Path(store).exists():
+        raise click.UsageError(f"there is no script {store}: check its path.")
+    if store is not None and _is_script(store):
+        if jobs or dry_run:
+            raise click.UsageError("--jobs and --dry-run are for a store, and this is a script: leave them out.")
+        _run(store, arguments[1:] if arguments[:1] == ("--",) else arguments, as_json)
+        return
+    if arguments:
+        raise click.UsageError(f"{store} is no script that is there, so nothing may stand behind it: {arguments[0]}")
+    _warm(store, jobs or min(_MOST_JOBS, os.cpu_count() or 1), dry_run, as_json)
+
+
+def _is_script(argument: str) -> bool:
+    return argument.endswith(".py") and Path(argument).is_file()
+
+
+def _warm(place: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
+    with store_errors():
+        store = _opened(place, dry_run)
+        warmed = _warmed(store, jobs, dry_run)
+        store.close()
+    if as_json:
+        data = {
+            **{field.name: getattr(warmed, field.name) for field in fields(warmed)},
+            "refused": dict(warmed.refused),
+        }
+        print_json({"command": "warm", "store": str(store.directory), "dry_run": dry_run, **data})
+    else:
+        click.echo(_text(warmed, dry_run) if warmed.known else f"nothing to compile: {store.directory} has no programs")
+    _say_refused(warmed)
+
+
+def _warmed(store: Store, jobs: int, dry_run: bool) -> Warmed:
+    from fusioncache.precompile.readiness import remember, remembered
+    from fusioncache.precompile.warm import warm
+
+    warmed = remembered(store)
+    if warmed is None:
+        with progress_of("warm") as progress:
+            warmed = warm(store, jobs=jobs, progress=progress, dry_run=dry_run)
+        if not dry_run:
+            remember(store, warmed)
+    return warmed
+
+
+def _opened(place: str | None, dry_run: bool) -> Store:
+    """The store in a directory, or the usual one after everything at a URL was pulled into it.
+
+    Raises:
+        StoreError, RemoteError, OSError: if there is none, or it cannot be used.
+    """
+    from fusioncache.store import Store, sharing
+    from fusioncache.store.remote import Remote
+
+    if place is not None and "://" in place:
+        store = opened(None, make=True)
+        with progress_of("pull") as progress:
+            sharing.pull(store, Remote(place), progress)
+        return store
+    # A dry run brings nothing from a remote; else what is there need not be compiled.
+    return Store.open(existing(Path(place) if place else None).path, remote="" if dry_run else None)
+
+
+def _text(warmed: Warmed, dry_run: bool) -> str:
+    done = f"{warmed.compiled} of {count_text(warmed.templates, 'template', 'templates')}"
+    ready = count_text(warmed.ready, "is" if dry_run else "was", "are" if dry_run else "were")
+    if dry_run:
+        return f"would compile {done}; {ready} ready"
+    return f"compiled {done} in {warmed.seconds:.1f} s; {ready} ready"
+
+
+def _say_refused(warmed: Warmed) -> None:
+    """Exits with 1 if anything was left out for which something is wrong."""
+    for reason, number in sorted(warmed.refused.items()):
+        click.echo(f"left out {number}: {reason}", err=True)
+    if warmed.failed:
+        raise click.exceptions.Exit(1)
+
+
+def _run(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
+    """Runs a script with the store switched on, and says what the store has got by it."""
+    before = _ids()
+    environment = {**os.environ, "FUSIONCACHE_STORE": "1"}
+    status = subprocess.run([sys.executable, script, *arguments], env=environment, stdout=_STDERR).returncode
+    after = _ids()
+    new = len(after - before)
+    if as_json:
+        print_json({"command": "warm", "script": script, "status": status, "compiled": new, "kept": len(after)})
+    else:
+        kept = count_text(len(after), "is", "are")
+        click.echo(f"compiled {count_text(new, 'program', 'programs')}; {kept} kept now")
+    if status:
+        raise click.ClickException(f"{script} ended with status {status}")
+
+
+def _ids() -> frozenset[str]:
+    """The programs of the usual store, without notes that something cannot be kept."""
+    from fusioncache.store import default_path
+
+    if not default_path().exists():
+        return frozenset()
+    _, programs, refused = listed(None)
+    return frozenset(f"{program.digest}.{program.backend}" for program in programs) - refused.keys()

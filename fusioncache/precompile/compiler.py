@@ -1,0 +1,139 @@
+"""Compiles what one entry asks for, for this device and these versions, if that is not there yet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fusioncache.backends.registry import make_backend
+from fusioncache.backends.torch_settings import under
+from fusioncache.cache.persistence import Kept, not_kept
+from fusioncache.cache.ranks import Ranks
+from fusioncache.ir import Bypass, Original
+from fusioncache.ir.request import Request
+from fusioncache.precompile.arguments import arguments, device_types, release, types_of_devices
+from fusioncache.precompile.requests import Known, Refused, known
+from fusioncache.store import Store
+from fusioncache.store.entry import REFUSED
+
+logger = logging.getLogger("fusioncache")
+
+FAILED, NOT_STORED = "failed", "not stored"
+
+Did = Literal["compiled", "ready", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an entry.
+
+    Attributes:
+        did: it was compiled, or it was ready before, or it was refused.
+        reason: why it was refused.
+        passing: whether another time it may not be, with nothing changed.
+    """
+
+    did: Did
+    reason: str = ""
+    passing: bool = False
+
+
+@dataclass(slots=True)
+class _Chosen:
+    """What builds with one backend, and what it said could not be kept."""
+
+    kept: Kept
+    unkept: list[str] = field(default_factory=list)
+
+
+class Warmer:
+    """Compiles what entries of one store ask for.
+
+    Args:
+        store: the store, which the compiled programs go into as well.
+        dry_run: whether to compile nothing, and say what would be compiled.
+    """
+
+    def __init__(self, store: Store, *, dry_run: bool = False):
+        self._store = store
+        self._dry_run = dry_run
+        self._chosen: dict[tuple[str, str, str], _Chosen] = {}
+
+    def warm(self, id_: str) -> Outcome:
+        """Compiles what this entry asks for. What goes wrong is its outcome: nothing is raised."""
+        try:
+            return self._warm(known(self._store, id_))
+        except Refused as refusal:
+            return Outcome("refused", str(refusal), refusal.passing)
+        except Exception as error:  # whatever it is, the other entries can be compiled
+            logger.info("%s is not compiled ahead", id_[:12], exc_info=error)
+            return Outcome("refused", f"{FAILED}: {type(error).__name__}")
+        finally:
+            release()
+
+    def _warm(self, wanted: Known) -> Outcome:
+        asked, original = wanted.request, wanted.original
+        missing = types_of_devices(asked.graph) - device_types()
+        if missing:
+            raise Refused(f"other device type: {', '.join(sorted(missing))}")
+        with under(asked.settings):
+            return self._compile(asked, original)
+
+    def _compile(self, asked: Request, original: Original) -> Outcome:
+        chosen = self._choose(asked)
+        key = chosen.kept.key(asked.graph, asked.place, original)
+        found = self._store.load(key, asked.backend)
+        if found is not None:
+            return _as_found(found)
+        if self._dry_run:
+            return Outcome("compiled")
+        chosen.unkept.clear()
+        built = chosen.kept.build(asked.graph, original, asked.place, arguments(asked.graph, asked.place))
+        stored = self._store.entry(key.digest, asked.backend) is not None
+        if chosen.unkept:
+            raise Refused(chosen.unkept[-1], passing=not stored)  # what is so for good leaves a note
+        if not stored:
+            raise Refused(NOT_STORED)
+        return Outcome("ready" if built.loaded else "compiled")
+
+    def _choose(self, asked: Request) -> _Chosen:
+        """What builds with the backend of a request, made once.
+
+        Raises:
+            Refused: if there is no such backend here, or it keeps nothing.
+        """
+        identity = (asked.backend, repr(sorted(asked.options.items())), repr(sorted(asked.settings.items())))
+        if identity not in self._chosen:
+            try:
+                backend = make_backend(asked.backend, **asked.options)
+            except (ValueError, TypeError) as error:
+                logger.info("no backend %s", asked.backend, exc_info=error)
+                raise Refused(f"no backend {asked.backend} here") from error
+            if backend.keeper is None:
+                raise Refused(f"backend {asked.backend} keeps nothing")
+            unkept: list[str] = []
+            try:
+                environment = backend.environment()
+            except Bypass as bypass:
+                raise Refused(bypass.reason) from bypass
+            kept = Kept(
+                self._store,
+                Ranks(),
+                asked.backend,
+                backend,
+                backend.keeper,
+                environment,
+                unkept.append,
+                asked.options,
+                asked.settings,
+            )
+            self._chosen[identity] = _Chosen(kept, unkept)
+        return self._chosen[identity]
+
+
+def _as_found(artifacts: Mapping[str, bytes]) -> Outcome:
+    """What an entry for this very environment says."""
+    reason = artifacts.get(REFUSED)
+    return Outcome("ready") if reason is None else Outcome("refused", not_kept(reason.decode(errors="replace")))

@@ -1,0 +1,112 @@
+"""What a store has seen asked for: requests, each with the region that it was first seen in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusioncache.cache.persistence import LAYOUT, ORDER, REGION, REQUEST, layout_text, order_text
+from fusioncache.ir import Original, codec, request
+from fusioncache.ir.request import Request
+from fusioncache.store import Entry, Store
+from fusioncache.template.key import framed, make_key
+from fusioncache.template.operand_order import order_shows
+
+DAMAGED = "damaged"
+OLDER = "stored by a version that kept no request"
+
+
+class Refused(Exception):
+    """Something that is not compiled ahead. The message is the reason: a short phrase.
+
+    Attributes:
+        passing: whether it may be compiled another time, with nothing changed.
+    """
+
+    def __init__(self, reason: str, *, passing: bool = False):
+        super().__init__(reason)
+        self.passing = passing
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What can be compiled again.
+
+    Attributes:
+        request: what was asked for.
+        original: the region that it was asked for with, which has the bits.
+    """
+
+    request: Request
+    original: Original
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What there is in a store.
+
+    Attributes:
+        entries: how many there are.
+        ids: of one entry for each distinct request, the newest.
+        refused: how many other entries cannot be compiled again, by reason.
+    """
+
+    entries: int
+    ids: tuple[str, ...]
+    refused: Mapping[str, int]
+
+
+def survey(store: Store) -> Survey:
+    """Looks through a store. Entries of several versions of one template have one request."""
+    summaries = store.entries()
+    ids: dict[tuple[str, str | None], str] = {}
+    refused: Counter[str] = Counter()
+    for summary in summaries:
+        entry = store.entry(summary.digest, summary.backend)
+        objects = {part.name: part.object for part in entry.artifacts} if entry else {}
+        text = entry.text if entry else ""
+        if REQUEST in objects:
+            # Where the order of operands shows, one request has an entry for each region that asked.
+            region = objects.get(REGION) if f"\n{ORDER} " in text else None
+            ids.setdefault((objects[REQUEST], region), f"{summary.digest}.{summary.backend}")
+        else:
+            refused[OLDER if entry else DAMAGED] += 1
+    return Survey(len(summaries), tuple(ids.values()), refused)
+
+
+def known(store: Store, id_: str) -> Known:
+    """What an entry asks for.
+
+    Raises:
+        Refused: if it is gone, or damaged.
+    """
+    digest, _, backend = id_.partition(".")
+    entry = store.entry(digest, backend)
+    if entry is None:
+        raise Refused(DAMAGED)
+    try:
+        asked = request.decoded(_content(store, entry, REQUEST))
+        original = codec.decoded(_content(store, entry, REGION))
+    except Exception as error:  # whatever it is, the store is as it was without this entry
+        raise Refused(DAMAGED) from error
+    if not _belongs(asked, original, entry):
+        raise Refused(DAMAGED)
+    return Known(asked, original)
+
+
+def _content(store: Store, entry: Entry, name: str) -> bytes:
+    (artifact,) = [artifact for artifact in entry.artifacts if artifact.name == name]
+    if store.disk is None:
+        raise ValueError("a store in memory")
+    return store.disk.content(artifact)
+
+
+def _belongs(asked: Request, original: Original, entry: Entry) -> bool:
+    """Whether the entry's key was made for this request, and the region has its arguments and results."""
+    graph = asked.graph
+    named = entry.text.startswith(make_key(graph, {}).text) and framed(LAYOUT, layout_text(asked.place)) in entry.text
+    if order_shows(graph, asked.place):
+        named = named and framed(ORDER, order_text(original)) in entry.text
+    counts = len(original.inputs) == len(graph.inputs) and len(original.outputs) == len(graph.outputs)
+    return named and counts and asked.backend == entry.backend

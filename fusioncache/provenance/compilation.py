@@ -1,0 +1,143 @@
+"""What Thunder knows of the compilation that is going on: the model, its parameters, its source lines, its times."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from fusioncache.record.observations import Line
+
+Module = tuple[str, ...]
+"""The path of a module, such as ``("transformer", "h", "3")``."""
+
+_DYNAMO_PARAMETER = re.compile(r"l_self_modules_(.+)_parameters_.+_")
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """One model that Thunder compiles. What cannot be found out is None or empty.
+
+    Attributes:
+        model: class of the module, or name of the function. With ``thunderfx`` it is one of TorchDynamo's graphs.
+        parameters: by its name in traces, the module that each parameter is of. A parameter of a list counts as one.
+        lines: by its name in traces, the line of source that each value of the forward pass comes from.
+        fuses: whether any of its executors makes regions of whatever operations there are.
+        tracing: seconds from the start of Thunder's tracing to its end.
+        fusing: seconds from there to now.
+    """
+
+    model: str | None = None
+    parameters: Mapping[str, Module] = field(default_factory=dict)
+    lines: Mapping[str, Line] = field(default_factory=dict)
+    fuses: bool | None = None
+    tracing: float | None = None
+    fusing: float | None = None
+
+
+def current_compilation() -> Compilation:
+    """The compilation in which this is called, between fusing the forward trace and making it callable."""
+    # Thunder has a public name for the first of the two only.
+    from thunder.core.compile_data import _compile_data
+
+    data, stats = _compile_data.get()
+    if data is None or stats is None:
+        return Compilation()
+    started, stopped = stats.last_trace_tracing_start, stats.last_trace_tracing_stop
+    timed = 0 < started <= stopped
+    return Compilation(
+        model=_model_name(data.fn),
+        parameters=_parameters((stats.last_prologue_traces or ())[:1]),
+        lines=_lines(stats.last_traces or ()),
+        fuses=any(map(_makes_regions, data.executors_list)),
+        tracing=(stopped - started) / 1e9 if timed else None,
+        fusing=(time.perf_counter_ns() - stopped) / 1e9 if timed else None,
+    )
+
+
+def _makes_regions(executor: Any) -> bool:
+    """Whether it is a fusion executor, and none that is only for a few operations, as Thunder has one for losses."""
+    from thunder.extend import FusionExecutor
+
+    return isinstance(executor, FusionExecutor) and getattr(executor, "required_ops", None) is None
+
+
+def _model_name(function: Any) -> str | None:
+    import torch
+
+    named = type(function) if isinstance(function, torch.nn.Module) else function
+    name = getattr(named, "__name__", None)
+    return name if isinstance(name, str) else None
+
+
+def _parameters(prologues: Sequence[Any]) -> dict[str, Module]:
+    from thunder.core.prims import PrimIDs
+
+    owners: dict[str, Module] = {}
+    for symbol in (symbol for prologue in prologues for symbol in prologue.bound_symbols):
+        if symbol.sym.id is PrimIDs.UNPACK_PARAMETER:
+            owners[symbol.output.name] = _owner(symbol.args[1])
+        elif symbol.sym.id is PrimIDs.UNPACK_GETITEM and (path := module_in_name(symbol.output.name)):
+            owners[symbol.output.name] = path
+    return owners
+
+
+def module_in_name(name: str) -> Module:
+    """The module of a parameter that TorchDynamo made an argument of a graph; empty for any other argument."""
+    found = _DYNAMO_PARAMETER.fullmatch(name)
+    return tuple(found[1].split("_modules_")) if found else ()
+
+
+def _owner(parameter: str) -> Module:
+    path = tuple(parameter.split("."))
+    return path if path[-1].isdigit() else path[:-1]
+
+
+def _lines(traces: Sequence[Any]) -> dict[str, Line]:
+    """From all traces, as a value that a pass renamed has its line in the trace that came of that pass."""
+    lines: dict[str, Line] = {}
+    seen: set[int] = set()
+    for trace in traces:
+        for symbol in trace.bound_symbols:
+            if id(symbol) not in seen:
+                seen.add(id(symbol))
+                for name, line in _lines_in(symbol, None):
+                    lines.setdefault(name, line)  # a call may return what it was given
+    return lines
+
+
+def _lines_in(symbol: Any, outer: Line | None) -> Iterator[tuple[str, Line]]:
+    """The lines of the values that a bound symbol defines, and those inside it, which may have none of their own."""
+    line = _line_of(symbol) or outer
+    for inner in symbol.subsymbols:
+        yield from _lines_in(inner, line)
+    if line is not None:
+        for name in result_names(symbol):
+            yield name, line
+
+
+def _line_of(symbol: Any) -> Line | None:
+    file, number = symbol.source_filename, getattr(symbol.source_positions, "lineno", None)
+    return Line(file, number, _is_library(file)) if isinstance(file, str) and isinstance(number, int) else None
+
+
+def result_names(symbol: Any) -> list[str]:
+    """The names of the values that a bound symbol returns."""
+    output = symbol.output
+    results = output if isinstance(output, (tuple, list)) else (output,)
+    return [result.name for result in results if hasattr(result, "name")]
+
+
+@cache
+def _is_library(file: str) -> bool:
+    installed = "/site-packages/" in file or "/dist-packages/" in file
+    return installed or file.startswith(("<", *_library_folders()))
+
+
+@cache
+def _library_folders() -> tuple[str, ...]:
+    return tuple(path.rstrip("/") + "/" for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")))

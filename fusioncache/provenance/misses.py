@@ -1,0 +1,219 @@
+"""Explains misses as they happen: what is nearest, which ingredient keeps them apart, and the user's line.
+
+``FUSIONCACHE_EXPLAIN=1`` or ``FusionCache(explain=True)`` prints to stderr, for each new template that had to be
+compiled, once it was, and for each program that was compiled although the store has one of the same graph. Of new
+templates that were loaded it prints how many there are, once all were called. Nothing that goes wrong in it reaches the
+model.
+"""
+
+from __future__ import annotations
+
+import atexit
+import linecache
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.cache.cache import Cache
+from fusioncache.cache.program import Builder, Built
+from fusioncache.explain.change import NONE
+from fusioncache.explain.difference import Difference, compare
+from fusioncache.explain.nearest import nearest
+from fusioncache.humanize import count_text, duration_text
+from fusioncache.ir import Arg, Graph, Key, Op, Original, Ref, Region, Template, map_arg, map_type
+from fusioncache.process import forks
+from fusioncache.provenance.compilation import result_names
+from fusioncache.record.observations import Line
+from fusioncache.record.stats import TemplateStats
+from fusioncache.template.name import template_name
+
+logger = logging.getLogger("fusioncache")
+
+VARIABLE = "FUSIONCACHE_EXPLAIN"
+
+Lines = Mapping[str, Line]
+"""The lines of source that the values of a model come from, by their names in traces."""
+
+
+def explain_asked(explain: bool | None) -> bool:
+    """Whether to explain, by the option of ``FusionCache`` or else by the environment.
+
+    Raises:
+        TypeError: if the option is none of True, False and None.
+        ValueError: if the environment says something else than 0 or 1.
+    """
+    if explain is not None:
+        if not isinstance(explain, bool):
+            raise TypeError(f"explain must be True, False or None, got {explain!r}")
+        return explain
+    said = os.environ.get(VARIABLE, "")
+    if said not in ("", "0", "1"):
+        raise ValueError(f"{VARIABLE} must be 0 or 1, got {said!r}")
+    return said == "1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Miss:
+    """A template that was new, the region that it was first seen in, that region's symbol, and its trace's lines."""
+
+    template: Template
+    region: Region
+    fusion: Any
+    lines: Lines
+
+
+class Misses:
+    """Keeps the misses until they are called, and explains those that had to be compiled."""
+
+    def __init__(self, cache: Cache):
+        self._cache = cache
+        self._waiting: dict[str, _Miss] = {}
+        self._loaded: list[float] = []
+        self._lock = forks.lock()
+        atexit.register(_finish, weakref.ref(self))
+
+    def add(self, template: Template, region: Region, fusion: Any, lines: Lines) -> None:
+        """A template was new.
+
+        Args:
+            template: it.
+            region: that it was first seen in.
+            fusion: the region's bound symbol.
+            lines: of the region's trace.
+        """
+        with self._lock:
+            self._waiting[template.key.digest] = _Miss(template, region, fusion, lines)
+
+    def called(self, template: Template) -> None:
+        """A template was called for the first time with some layout. Never raises."""
+        with self._lock:
+            miss = self._waiting.pop(template.key.digest, None)
+        if miss is None:
+            return
+        try:
+            self._explain(miss)
+        except Exception as error:  # whatever it is, an explanation is not worth a model
+            logger.info("a miss is not explained", exc_info=error)
+        if not self._waiting:
+            self.finish()
+
+    def finish(self) -> None:
+        """Prints how many templates were loaded, unless that was said already."""
+        with self._lock:
+            loaded, self._loaded = self._loaded, []
+        if loaded:
+            count = count_text(len(loaded), "template was", "templates were")
+            seconds = duration_text(sum(loaded))
+            _print(f"fusioncache: {count} loaded from the store (what their compiles took: {seconds}).")
+
+    def _explain(self, miss: _Miss) -> None:
+        """Prints a paragraph for a template of which anything had to be compiled."""
+        counts = self._cache.ledger.template(miss.template.key.digest)
+        if counts is not None and counts.compiles:
+            templates = self._cache.templates()
+            place = next(place for place, known in enumerate(templates) if known.digest == counts.digest)
+            _print(_paragraph(miss, templates[:place]))
+        elif counts is not None and counts.loads:
+            with self._lock:
+                self._loaded.append(counts.loaded_compile_seconds)
+
+    def watched(self, builder: Any, backend: str) -> Builder | None:
+        """The builder of a backend's programs, which says so if it compiles what the store nearly has."""
+        store = self._cache.store if builder is not None else None
+        return _Watched(builder, lambda key: store.reason(key, backend)) if store else builder
+
+
+class _Watched:
+    """Builds as ``Kept`` does, and explains on a thread of its own what was compiled."""
+
+    def __init__(self, builder: Any, reason: Callable[[Key], str]):
+        self._builder = builder
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
+
+    def build(self, graph: Graph, original: Original, place: Any, args: Sequence[Any]) -> Built:
+        """See ``Builder``."""
+        built: Built = self._builder.build(graph, original, place, args)
+        if not built.loaded:
+            threading.Thread(target=self._explain, args=(graph, original, place), name="fusioncache explain").start()
+        return built
+
+    def _explain(self, graph: Graph, original: Original, place: Any) -> None:
+        try:
+            key = self._builder.key(graph, place, original)
+            reason = self._reason(key)
+            if ": " in reason:  # neither new nor unknown
+                name = template_name(graph, key)
+                _print(f"fusioncache: {name} was compiled although the store has the same for something else. {reason}")
+        except Exception as error:  # whatever it is, an explanation is not worth a model
+            logger.info("a compilation is not explained", exc_info=error)
+
+
+def _finish(misses: weakref.ref[Misses]) -> None:
+    left = misses()
+    if left is not None:
+        left.finish()
+
+
+def _paragraph(miss: _Miss, before: Sequence[TemplateStats]) -> str:
+    own = {part.name: part.text for part in miss.template.key.ingredients}
+    place = nearest(own, [dict(known.ingredients) for known in before])
+    if place is None:
+        difference, text = Difference(()), "No template was known before."
+    else:
+        difference = compare(own, dict(before[place].ingredients))
+        text = f"The nearest is {before[place].name}. {difference.sentence('here', 'there')}"
+    return f"fusioncache: {miss.template.name} is new. {text}{_source(miss, difference)}"
+
+
+def _source(miss: _Miss, difference: Difference) -> str:
+    """The user's line of the op that differs, or else of any op of the region; empty if none is known."""
+    wanted = _op(miss.template, difference)
+    symbols = list(zip(miss.region.ops, miss.fusion.subsymbols, strict=True))
+    ordered = sorted(symbols, key=lambda pair: wanted is None or not _alike(pair[0], wanted))
+    found = [line for _, symbol in ordered for line in _lines_of(symbol, miss.lines)]
+    line = next((line for line in found if not line.library), found[0] if found else None)
+    if line is None:
+        return ""
+    text = linecache.getline(line.file, line.number).strip()
+    return f"\n  {line}: {text}" if text else f"\n  {line}"
+
+
+def _op(template: Template, difference: Difference) -> Op | None:
+    """The template's op that differs; None if it is something else, or an op of the other template."""
+    change = difference.changes[0] if difference.changes else None
+    if change is None or change.op is None or change.a == NONE:
+        return None
+    return template.graph.ops[change.op - 1]
+
+
+def _alike(one: Op, other: Op) -> bool:
+    """Whether an op of a region is that of its template: the same with the same literals."""
+    return one.name == other.name and _fixed(one) == _fixed(other)
+
+
+def _fixed(op: Op) -> list[str]:
+    """All about an op but which values it uses."""
+
+    def anonymous(arg: Arg) -> str:
+        return repr(map_arg(arg, lambda _: Ref(-1)))
+
+    args = sorted(map(anonymous, op.args)) + [f"{name}={anonymous(arg)}" for name, arg in op.kwargs]
+    return [*args, *(repr(map_type(type_, lambda _: Ref(-1))) for type_ in op.outputs)]
+
+
+def _lines_of(symbol: Any, lines: Lines) -> list[Line]:
+    """The line of an op's result, or else those of its operands, as in a backward pass."""
+    own = [lines[name] for name in result_names(symbol) if name in lines]
+    return own or [lines[proxy.name] for proxy in symbol.flat_proxy_args if proxy.name in lines]
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,257 @@
+"""Counts events as they happen, on any thread."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from types import MappingProxyType
+
+from fusioncache.ir import Template
+from fusioncache.process import forks
+from fusioncache.record.events import Events
+from fusioncache.record.history import Records
+from fusioncache.record.observations import CompileRecord, Phases
+from fusioncache.record.stats import AllTemplates, Stats, TemplateStats
+
+
+class _Counts:
+    __slots__ = ("compile_seconds", "compiles", "hits", "load_seconds", "loaded_compile_seconds", "loads", "regions")
+
+    def __init__(self) -> None:
+        self.regions = self.hits = self.compiles = self.loads = 0
+        self.compile_seconds = self.load_seconds = self.loaded_compile_seconds = 0.0
+
+    def add(self, counts: dict[str, int | float]) -> None:
+        for name, count in counts.items():
+            setattr(self, name, getattr(self, name) + count)
+
+
+class _Account(_Counts):
+    __slots__ = ("arities", "saved_seconds", "template")
+
+    def __init__(self, template: Template):
+        super().__init__()
+        self.template = template
+        self.arities: set[tuple[int, ...]] = set()
+        self.saved_seconds = 0.0
+
+    def cost(self) -> float:
+        """Seconds that compiling the template takes, as far as it was compiled or loaded here."""
+        return self.compile_seconds + self.loaded_compile_seconds
+
+    def save(self, cost: float) -> float:
+        """Counts what was saved if compiling the template takes this long: see ``Stats``. Returns what is new."""
+        before = self.saved_seconds
+        self.saved_seconds = cost * self.hits + self.loaded_compile_seconds - self.load_seconds
+        return self.saved_seconds - before
+
+    def frozen(self) -> TemplateStats:
+        key = self.template.key
+        return TemplateStats(
+            name=self.template.name,
+            digest=key.digest,
+            ops=len(self.template.graph.ops),
+            regions=self.regions,
+            hits=self.hits,
+            arities=tuple(sorted(self.arities)),
+            compiles=self.compiles,
+            compile_seconds=self.compile_seconds,
+            loads=self.loads,
+            load_seconds=self.load_seconds,
+            loaded_compile_seconds=self.loaded_compile_seconds,
+            ingredients=tuple((part.name, part.text) for part in key.ingredients),
+        )
+
+
+class Ledger:
+    """The running counts behind ``Stats``. Each event costs the same, and so do the counts, however many there were.
+
+    Args:
+        parent: every event is also entered there.
+        events: without a parent: who is told of every event.
+
+    Attributes:
+        records: what happened one by one; the parent's, if there is one.
+    """
+
+    def __init__(self, parent: Ledger | None = None, events: Events | None = None):
+        self._parent = parent
+        self._events = events or Events()
+        self.records: Records = parent.records if parent else Records()
+        self._lock = forks.lock()
+        self._accounts: dict[str, _Account] = {}
+        self._changed: dict[str, None] = {}
+        self._total = _Counts()
+        self._templates = 0
+        self._bypasses: Counter[str] = Counter()
+        self._unkept: Counter[str] = Counter()
+        self._untouched = self._verified = self._verify_compiles = 0
+        self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
+
+    def region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
+        """A region was found to have this template."""
+        with self._lock:
+            account = self._add(template, regions=1, hits=int(hit))
+            account.arities.add(arities)
+            self._templates += account.regions == 1
+        if self._parent:
+            self._parent.region(template, arities, hit=hit)
+        else:
+            self._events.tell("hit" if hit else "miss", template, arities=arities)
+
+    def bypass(self, reason: str, template: Template | None = None, *, region: bool = True) -> bool:
+        """A region is left as Thunder made it.
+
+        Args:
+            reason: why.
+            template: the one that it was counted as having before, if it was.
+            region: False if it is no region but a residual stream, whose regions are counted by themselves, or a trace.
+
+        Returns:
+            Whether this is the first time for this reason.
+        """
+        with self._lock:
+            self._bypasses[reason] += 1
+            self._untouched += region and template is None
+            first = self._bypasses[reason] == 1
+        if self._parent:
+            self._parent.bypass(reason, template, region=region)
+        else:
+            self._events.tell("bypass", template, reason=reason)
+        return first
+
+    def compiled(self, template: Template, seconds: float) -> None:
+        """The backend compiled something for this template."""
+        with self._lock:
+            self._add(template, compiles=1, compile_seconds=seconds)
+        if self._parent:
+            self._parent.compiled(template, seconds)
+        else:
+            self._record(template, seconds, seconds, loaded=False)
+
+    def loaded(self, template: Template, seconds: float, compile_seconds: float = 0.0) -> None:
+        """Something was loaded from the store for this template.
+
+        Args:
+            template: it.
+            seconds: that loading took.
+            compile_seconds: that compiling it took, where it was compiled.
+        """
+        with self._lock:
+            self._add(template, loads=1, load_seconds=seconds, loaded_compile_seconds=compile_seconds)
+        if self._parent:
+            self._parent.loaded(template, seconds, compile_seconds)
+        else:
+            self._record(template, seconds, compile_seconds, loaded=True)
+
+    def unkept(self, reason: str) -> None:
+        """What was compiled could not be stored."""
+        with self._lock:
+            self._unkept[reason] += 1
+        if self._parent:
+            self._parent.unkept(reason)
+        else:
+            self._events.tell("unkept", reason=reason)
+
+    def verified(self) -> None:
+        """Verify mode compared a region with its template for a layout, and they were equal."""
+        with self._lock:
+            self._verified += 1
+        if self._parent:
+            self._parent.verified()
+
+    def verify_compiled(self, seconds: float) -> None:
+        """Verify mode compiled a region on its own."""
+        with self._lock:
+            self._verify_compiles += 1
+            self._verify_compile_seconds += seconds
+        if self._parent:
+            self._parent.verify_compiled(seconds)
+
+    def planned(self, seconds: float) -> None:
+        """Of the seconds that ``canonicalized`` is told: these were for a trace's streams."""
+        with self._lock:
+            self._plan_seconds += seconds
+        if self._parent:
+            self._parent.planned(seconds)
+
+    def canonicalized(self, seconds: float) -> None:
+        """A trace's streams were planned and its regions turned into templates."""
+        with self._lock:
+            self._canonicalize_seconds += seconds
+        if self._parent:
+            self._parent.canonicalized(seconds)
+
+    def stats(self) -> Stats:
+        """The counts now."""
+        with self._lock:
+            total = self._total
+            return Stats(
+                regions=total.regions + self._untouched,
+                templates=self._templates,
+                hits=total.hits,
+                misses=total.regions - total.hits,
+                bypasses=MappingProxyType(dict(self._bypasses)),
+                compiles=total.compiles,
+                compile_seconds=total.compile_seconds,
+                loads=total.loads,
+                load_seconds=total.load_seconds,
+                loaded_compile_seconds=total.loaded_compile_seconds,
+                unkept=MappingProxyType(dict(self._unkept)),
+                saved_seconds=self._saved_seconds,
+                canonicalize_seconds=self._canonicalize_seconds,
+                verified=self._verified,
+                verify_compiles=self._verify_compiles,
+                verify_compile_seconds=self._verify_compile_seconds,
+            )
+
+    def templates(self) -> tuple[TemplateStats, ...]:
+        """Each template's counts now, in the order in which they were first seen."""
+        with self._lock:
+            return AllTemplates(account.frozen() for account in self._accounts.values())
+
+    def template(self, digest: str) -> TemplateStats | None:
+        """One template's counts now; None if nothing was counted for it."""
+        with self._lock:
+            account = self._accounts.get(digest)
+            return account.frozen() if account else None
+
+    def take_changed(self) -> tuple[TemplateStats, ...]:
+        """The counts of those templates for which something was counted since this was last asked for."""
+        with self._lock:
+            changed, self._changed = self._changed, {}
+            return tuple(self._accounts[digest].frozen() for digest in changed)
+
+    def phases(self) -> Phases:
+        """Where the seconds went, up to now."""
+        stats = self.stats()
+        with self._lock:
+            planning = self._plan_seconds
+        return Phases(
+            planning=planning,
+            canonicalizing=max(stats.canonicalize_seconds - planning, 0.0),
+            compiling=stats.compile_seconds,
+            loading=stats.load_seconds,
+            **self.records.seconds(),
+        )
+
+    def _record(self, template: Template, seconds: float, compile_seconds: float, *, loaded: bool) -> None:
+        digest = template.key.digest
+        self.records.compiled(CompileRecord(digest, loaded, time.time() - seconds, seconds, compile_seconds))
+        self._events.tell("load" if loaded else "compile", template, seconds=seconds)
+
+    def _add(self, template: Template, **counts: int | float) -> _Account:
+        digest = template.key.digest
+        account = self._accounts.get(digest)
+        if account is None:
+            account = self._accounts[digest] = _Account(template)
+        account.add(counts)
+        self._total.add(counts)
+        self._saved_seconds += account.save(self._cost(account))
+        self._changed[digest] = None
+        return account
+
+    def _cost(self, account: _Account) -> float:
+        """Of a template that another transform compiled, a hit saves what it took there."""
+        everywhere = self._parent._accounts.get(account.template.key.digest) if self._parent else None
+        return max(account.cost(), everywhere.cost() if everywhere else 0.0)

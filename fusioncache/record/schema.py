@@ -1,0 +1,226 @@
+"""The tables of the record, and how values lie in their rows. Lists and mappings are JSON."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
+
+from fusioncache.record.observations import (
+    ChoiceRecord,
+    CompileRecord,
+    Lifetime,
+    Line,
+    Phases,
+    PlanCost,
+    RegionRecord,
+    Source,
+)
+from fusioncache.record.stats import Stats, TemplateCounts, TemplateStats
+
+SCHEMA_VERSION = 4
+"""It is in the name of the file: what another version wrote stays as it is, in a file of its own."""
+
+TABLES = (
+    """CREATE TABLE runs (
+    id TEXT PRIMARY KEY, started REAL NOT NULL, updated REAL NOT NULL, ended INTEGER NOT NULL, pid INTEGER NOT NULL,
+    command TEXT NOT NULL, models TEXT NOT NULL,
+    regions INTEGER NOT NULL, templates INTEGER NOT NULL, hits INTEGER NOT NULL, misses INTEGER NOT NULL,
+    bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
+    load_seconds REAL NOT NULL, loaded_compile_seconds REAL NOT NULL, unkept TEXT NOT NULL,
+    saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,
+    verify_compiles INTEGER NOT NULL, verify_compile_seconds REAL NOT NULL,
+    phases TEXT NOT NULL, unrecorded INTEGER NOT NULL)""",
+    """CREATE TABLE past (
+    id TEXT PRIMARY KEY, started REAL NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL,
+    compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
+    saved_seconds REAL NOT NULL)""",
+    """CREATE TABLE templates (
+    digest TEXT PRIMARY KEY, name TEXT NOT NULL, ops INTEGER NOT NULL, ingredients TEXT NOT NULL)""",
+    """CREATE TABLE uses (
+    run TEXT NOT NULL, digest TEXT NOT NULL, regions INTEGER NOT NULL, hits INTEGER NOT NULL, arities TEXT NOT NULL,
+    compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL, load_seconds REAL NOT NULL,
+    loaded_compile_seconds REAL NOT NULL, PRIMARY KEY (run, digest))""",
+    """CREATE TABLE regions (
+    run TEXT NOT NULL, number INTEGER NOT NULL, model TEXT, trace TEXT NOT NULL, trace_number INTEGER NOT NULL,
+    position INTEGER NOT NULL, name TEXT NOT NULL, digest TEXT, outcome TEXT NOT NULL, reason TEXT,
+    arities TEXT NOT NULL, plan TEXT, module TEXT, layer INTEGER, lines INTEGER NOT NULL, ops INTEGER NOT NULL,
+    inputs INTEGER NOT NULL, outputs INTEGER NOT NULL, PRIMARY KEY (run, number))""",
+    "CREATE TABLE lines (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE choices (
+    run TEXT NOT NULL, number INTEGER NOT NULL, model TEXT, trace TEXT NOT NULL, trace_number INTEGER NOT NULL,
+    stream TEXT NOT NULL, sums INTEGER NOT NULL, plan TEXT NOT NULL, costs TEXT NOT NULL, PRIMARY KEY (run, number))""",
+    """CREATE TABLE compiles (
+    run TEXT NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL, loaded INTEGER NOT NULL, started REAL NOT NULL,
+    seconds REAL NOT NULL, compile_seconds REAL NOT NULL, PRIMARY KEY (run, number))""",
+)
+"""One row for each run, each run that was forgotten, each template, each template of a run, and each region, stream and
+program of a run.
+
+Regions of equal layers come from the same lines, so these are kept once, whichever regions and runs they are of.
+"""
+
+OF_RUNS = ("uses", "regions", "choices", "compiles")
+"""The tables whose rows go with their run."""
+
+IN_PAST = "id, started, regions, hits, compiles, compile_seconds, loads, load_seconds, saved_seconds"
+"""What is left of a run that was forgotten: the columns of ``past``, which ``runs`` has as well."""
+
+TOTALS = f"""
+SELECT min(started), count(*), sum(regions), sum(hits), sum(compiles), sum(compile_seconds), sum(loads),
+    sum(load_seconds), sum(saved_seconds) FROM (SELECT {IN_PAST} FROM runs UNION ALL SELECT {IN_PAST} FROM past)
+"""
+"""The fields of a ``Lifetime``, in SQL."""
+
+Row = Mapping[str, Any]
+
+
+_MAPPINGS = ("bypasses", "unkept")
+
+
+def stats_row(stats: Stats) -> Row:
+    """The counts of a run."""
+    row = {field.name: getattr(stats, field.name) for field in fields(stats)}
+    return {**row, **{name: json.dumps(dict(row[name])) for name in _MAPPINGS}}
+
+
+def stats_of(row: sqlite3.Row) -> Stats:
+    """The counts in a row of ``runs``."""
+    counts = {field.name: row[field.name] for field in fields(Stats)}
+    return Stats(**{**counts, **{name: MappingProxyType(dict(json.loads(counts[name]))) for name in _MAPPINGS}})
+
+
+def phases_of(row: sqlite3.Row) -> Phases:
+    """The phases in a row of ``runs``."""
+    return Phases(**json.loads(row["phases"]))
+
+
+def template_row(template: TemplateStats) -> Row:
+    """A template, whichever run has it."""
+    return {
+        "digest": template.digest,
+        "name": template.name,
+        "ops": template.ops,
+        "ingredients": json.dumps(template.ingredients),
+    }
+
+
+def use_row(template: TemplateStats) -> Row:
+    """A template's share in a run, but for the run."""
+    return {
+        "digest": template.digest,
+        "regions": template.regions,
+        "hits": template.hits,
+        "arities": json.dumps(template.arities),
+        "compiles": template.compiles,
+        "compile_seconds": template.compile_seconds,
+        "loads": template.loads,
+        "load_seconds": template.load_seconds,
+        "loaded_compile_seconds": template.loaded_compile_seconds,
+    }
+
+
+def template_of(row: sqlite3.Row) -> TemplateCounts:
+    """A template, from a row of ``uses`` joined with ``templates``."""
+    return TemplateCounts(
+        name=row["name"],
+        digest=row["digest"],
+        ops=row["ops"],
+        regions=row["regions"],
+        hits=row["hits"],
+        arities=tuple(tuple(arities) for arities in json.loads(row["arities"])),
+        compiles=row["compiles"],
+        compile_seconds=row["compile_seconds"],
+        loads=row["loads"],
+        load_seconds=row["load_seconds"],
+        loaded_compile_seconds=row["loaded_compile_seconds"],
+    )
+
+
+def ingredients_of(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """A template's digest and the parts of its key, from a row of ``templates``."""
+    return row["digest"], tuple((name, text) for name, text in json.loads(row["ingredients"]))
+
+
+def lines_text(source: Source) -> str:
+    """The lines of a source, as ``lines`` has them."""
+    return json.dumps([[line.file, line.number, line.library] for line in source.lines])
+
+
+def region_row(region: RegionRecord) -> Row:
+    """A region, but for its run, number and lines."""
+    return {
+        "model": region.model,
+        "trace": region.trace,
+        "trace_number": region.trace_number,
+        "position": region.position,
+        "name": region.name,
+        "digest": region.digest,
+        "outcome": region.outcome,
+        "reason": region.reason,
+        "arities": json.dumps(region.arities),
+        "plan": region.plan,
+        "module": region.source.module,
+        "layer": region.source.layer,
+        "ops": region.ops,
+        "inputs": region.inputs,
+        "outputs": region.outputs,
+    }
+
+
+def region_of(row: sqlite3.Row) -> RegionRecord:
+    """A region, from a row of ``regions`` joined with ``lines``."""
+    lines = tuple(Line(file, number, library) for file, number, library in json.loads(row["text"]))
+    return RegionRecord(
+        model=row["model"],
+        trace=row["trace"],
+        trace_number=row["trace_number"],
+        position=row["position"],
+        name=row["name"],
+        digest=row["digest"],
+        outcome=row["outcome"],
+        reason=row["reason"],
+        arities=tuple(json.loads(row["arities"])),
+        plan=row["plan"],
+        source=Source(row["module"], row["layer"], lines),
+        ops=row["ops"],
+        inputs=row["inputs"],
+        outputs=row["outputs"],
+    )
+
+
+def choice_row(choice: ChoiceRecord) -> Row:
+    """A stream, but for its run and number."""
+    return {
+        "model": choice.model,
+        "trace": choice.trace,
+        "trace_number": choice.trace_number,
+        "stream": choice.stream,
+        "sums": choice.sums,
+        "plan": choice.plan,
+        "costs": json.dumps([[cost.plan, cost.moved, cost.alive, cost.kernels] for cost in choice.costs]),
+    }
+
+
+def choice_of(row: sqlite3.Row) -> ChoiceRecord:
+    """A stream in a row of ``choices``."""
+    costs = tuple(PlanCost(plan, moved, alive, kernels) for plan, moved, alive, kernels in json.loads(row["costs"]))
+    return ChoiceRecord(row["model"], row["trace"], row["trace_number"], row["stream"], row["sums"], row["plan"], costs)
+
+
+def compile_row(made: CompileRecord) -> Row:
+    """A program, but for its run and number."""
+    return {field.name: getattr(made, field.name) for field in fields(made)}
+
+
+def compile_of(row: sqlite3.Row) -> CompileRecord:
+    """A program in a row of ``compiles``."""
+    return CompileRecord(row["digest"], bool(row["loaded"]), row["started"], row["seconds"], row["compile_seconds"])
+
+
+def lifetime_of(row: sqlite3.Row) -> Lifetime:
+    """What the row of ``TOTALS`` says of all runs."""
+    return Lifetime(*(0 if value is None else value for value in row))

@@ -1,0 +1,132 @@
+"""What a cache or a transform has done so far, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from fusioncache.humanize import arities_text, seconds_text
+from fusioncache.record.notebook import html_table
+
+_TITLES = ("template", "digest", "regions", "hits", "terms", "compiles", "compile seconds")
+_SHOWN_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts since the cache or the transform was made.
+
+    Attributes:
+        regions: fusion regions seen, bypassed ones included.
+        templates: distinct templates among them.
+        hits: regions whose template was known already.
+        misses: regions whose template was new.
+        bypasses: regions left as Thunder made them, by reason.
+        compiles: compilations asked of the backend: cores, inlined variants, stride variants and folds.
+        compile_seconds: seconds spent in these, each with its first execution, which is when nvFuser compiles.
+        loads: programs that were loaded from the store, where an earlier process or another one had compiled them.
+        load_seconds: seconds spent in these.
+        loaded_compile_seconds: seconds that compiling took what was loaded, where it was compiled.
+        unkept: compilations whose result could not be stored, by reason.
+        saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
+            the seconds that its template's programs take to compile, whether they were compiled here or loaded; what
+            was loaded saves them once more, less the seconds that loading took. Less than nothing if loading takes
+            longer than compiling.
+        canonicalize_seconds: seconds spent turning regions into templates, keys and plans.
+        verified: regions that verify mode compared with their templates and found equal, each counted once for each
+            layout of its inputs.
+        verify_compiles: regions that verify mode compiled on their own for that, once for each layout: what Thunder's
+            executor or the backend did. They are none of ``compiles``.
+        verify_compile_seconds: seconds spent in these, each with its first execution; none of ``compile_seconds``.
+    """
+
+    regions: int = 0
+    templates: int = 0
+    hits: int = 0
+    misses: int = 0
+    bypasses: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    compiles: int = 0
+    compile_seconds: float = 0.0
+    loads: int = 0
+    load_seconds: float = 0.0
+    loaded_compile_seconds: float = 0.0
+    unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    saved_seconds: float = 0.0
+    canonicalize_seconds: float = 0.0
+    verified: int = 0
+    verify_compiles: int = 0
+    verify_compile_seconds: float = 0.0
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = [(name, str(getattr(self, name))) for name in ("regions", "templates", "hits", "misses")]
+        rows += [(f"bypassed: {reason}", str(count)) for reason, count in sorted(self.bypasses.items())]
+        rows += [("compiles", str(self.compiles)), ("compile seconds", seconds_text(self.compile_seconds))]
+        rows += [("loads", str(self.loads)), ("load seconds", seconds_text(self.load_seconds))]
+        rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
+        rows += [("saved seconds, an estimate", seconds_text(self.saved_seconds))]
+        rows += [("canonicalize seconds", seconds_text(self.canonicalize_seconds))]
+        rows += [("verified regions and layouts", str(self.verified))] if self.verified else []
+        return html_table((), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateCounts:
+    """One template's share.
+
+    Attributes:
+        name: the name of its calls in a trace.
+        digest: of its key.
+        ops: number of operations.
+        regions: regions that have it.
+        hits: those that came after it was known.
+        arities: the numbers of residual terms it was asked for, each chain's in turn.
+        compiles: compilations it caused. What it shares with another template counts for the one that came first.
+        compile_seconds: seconds spent in these.
+        loads: programs that were loaded for it from the store.
+        load_seconds: seconds spent in these.
+        loaded_compile_seconds: seconds that compiling these took, where they were compiled.
+    """
+
+    name: str
+    digest: str
+    ops: int
+    regions: int
+    hits: int
+    arities: tuple[tuple[int, ...], ...]
+    compiles: int
+    compile_seconds: float
+    loads: int
+    load_seconds: float
+    loaded_compile_seconds: float
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_table(_TITLES, [self.row()])
+
+    def row(self) -> tuple[str, ...]:
+        """What a list shows of it, as text: see ``_TITLES``."""
+        counts = str(self.regions), str(self.hits), arities_text(self.arities), str(self.compiles)
+        return (self.name, self.digest[:_SHOWN_DIGITS], *counts, seconds_text(self.compile_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateStats(TemplateCounts):
+    """One template's share, and what its key is made of.
+
+    Attributes:
+        ingredients: name and text of each part of its key.
+    """
+
+    ingredients: tuple[tuple[str, str], ...]
+
+
+class AllTemplates(tuple[TemplateStats, ...]):
+    """The templates of a cache, as a notebook shows them: in one table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_table(_TITLES, [template.row() for template in self])

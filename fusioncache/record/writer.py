@@ -1,0 +1,241 @@
+"""Writes the record of a run. Nothing that goes wrong here reaches the model."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shlex
+import sqlite3
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusioncache.process import forks
+from fusioncache.process.warning import warn
+from fusioncache.record.history import Recorded
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.observations import RegionRecord
+from fusioncache.record.reader import DIRECTORY_VARIABLE, LOCK_SECONDS, RecordError, other_format, record_path
+from fusioncache.record.schema import (
+    IN_PAST,
+    OF_RUNS,
+    SCHEMA_VERSION,
+    TABLES,
+    Row,
+    choice_row,
+    compile_row,
+    lines_text,
+    region_row,
+    stats_row,
+    template_row,
+    use_row,
+)
+from fusioncache.record.stats import Stats, TemplateStats
+
+RUNS_KEPT = 100
+REGIONS_KEPT = 200_000
+"""The oldest runs go when all runs together have more. The newest one stays whatever it has."""
+PAST_KEPT = 10_000
+"""How many runs are counted of which nothing else is left."""
+
+APPEND_LOCK_SECONDS = 1.0
+"""How long a step waits while another process writes."""
+
+
+class Recorder:
+    """Saves a ledger's counts as one run, also when the process exits. Its first failure is its last: it warns once.
+
+    A forked child saves nothing: what its ledger counted is its parent's.
+    """
+
+    def __init__(self, ledger: Ledger):
+        self._ledger = ledger
+        self._path = record_path().absolute()  # a program may change its directory
+        self._run = uuid.uuid4().hex
+        self._started = time.time()
+        self._pid = os.getpid()
+        self._lock = forks.lock()
+        self._saved: _Saved | None = None
+        self._whole = True
+        self._broken = self._crowded = False
+        # Keeps the ledger alive to the end, because it may have counted something since it was last saved.
+        atexit.register(self._end)
+
+    def save(self) -> None:
+        """Writes what was counted since the last time. Never raises."""
+        self._guarded(lambda: self._save(LOCK_SECONDS))
+
+    def append(self) -> None:
+        """The same in the middle of a step, where nothing may wait for other processes. Never raises.
+
+        If they write all the time, what happens in steps is left to ``save`` from then on.
+        """
+        if not self._crowded:
+            self._guarded(self._append)
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        if self._broken or os.getpid() != self._pid:
+            return
+        with self._lock:
+            try:
+                do()
+            except Exception as error:  # whatever it is, a record is not worth a model
+                self._broken = True
+                _warn(self._path, error)
+
+    def _append(self) -> None:
+        try:
+            self._save(APPEND_LOCK_SECONDS)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            self._crowded = True
+
+    def _end(self) -> None:
+        """The process exits."""
+        self.save()
+        if self._saved is not None and not self._broken and os.getpid() == self._pid:
+            with self._lock, suppress(Exception):  # everything that was counted is there
+                self._say_that_it_ended()
+
+    def _say_that_it_ended(self) -> None:
+        if self._path.exists():
+            phases = json.dumps(self._ledger.phases().known())
+            with _open_for_writing(self._path, LOCK_SECONDS) as database:
+                ended = "UPDATE runs SET updated = ?, ended = 1, phases = ? WHERE id = ?"
+                database.execute(ended, (time.time(), phases, self._run))
+
+    def _save(self, lock_seconds: float) -> None:
+        start = time.perf_counter()
+        records = self._ledger.records
+        now = _Saved(self._ledger.stats(), records.models)
+        # A run is one that traced something, even if there was nothing in it to fuse.
+        if (now.stats == Stats() and not records.traces) or (now == self._saved and not records.changed):
+            return
+        # Until this one is written, because then the next has to write what this one took.
+        whole, self._whole = self._whole, True
+        with _open_for_writing(self._path, lock_seconds) as database:
+            # Other processes may have let this run be forgotten since.
+            new = whole or not database.execute("SELECT 1 FROM runs WHERE id = ?", (self._run,)).fetchone()
+            changed, recorded = self._ledger.take_changed(), records.take()
+            self._write_run(database, now)
+            for template in self._ledger.templates() if new else changed:
+                self._write_template(database, template)
+            self._write_records(database, records.now() if new else recorded)
+            if new or recorded.regions:
+                database.execute("DELETE FROM past WHERE id = ?", (self._run,))
+                _forget_old_runs(database)
+        self._saved, self._whole = now, False
+        records.spent("recording", time.perf_counter() - start)
+
+    def _write_run(self, database: sqlite3.Connection, now: _Saved) -> None:
+        _put(
+            database,
+            "runs",
+            {
+                "id": self._run,
+                "started": self._started,
+                "updated": time.time(),
+                "ended": False,
+                "pid": self._pid,
+                "command": _command_line(),
+                "models": json.dumps(now.models),
+                **stats_row(now.stats),
+                "phases": json.dumps(self._ledger.phases().known()),
+                "unrecorded": self._ledger.records.unrecorded,
+            },
+        )
+
+    def _write_template(self, database: sqlite3.Connection, template: TemplateStats) -> None:
+        _put(database, "templates", template_row(template))
+        _put(database, "uses", {"run": self._run, **use_row(template)})
+
+    def _write_records(self, database: sqlite3.Connection, records: Recorded) -> None:
+        for number, region in records.regions.items():
+            row = {**region_row(region), "lines": _lines_id(database, region)}
+            _put(database, "regions", {"run": self._run, "number": number, **row})
+        for number, choice in records.choices.items():
+            _put(database, "choices", {"run": self._run, "number": number, **choice_row(choice)})
+        for number, made in records.compiles.items():
+            _put(database, "compiles", {"run": self._run, "number": number, **compile_row(made)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a run had counted at one moment, as far as that is a reason to save it: seconds of phases alone are none."""
+
+    stats: Stats
+    models: tuple[str, ...]
+
+
+def _lines_id(database: sqlite3.Connection, region: RegionRecord) -> int:
+    text = lines_text(region.source)
+    database.execute("INSERT OR IGNORE INTO lines (text) VALUES (?)", (text,))
+    id_: int = database.execute("SELECT id FROM lines WHERE text = ?", (text,)).fetchone()[0]
+    return id_
+
+
+def _put(database: sqlite3.Connection, table: str, row: Row) -> None:
+    names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+    database.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", row)
+
+
+def _command_line() -> str:
+    # Arguments that are not valid text come as lone surrogates, which sqlite does not take.
+    return shlex.join(sys.argv).encode(errors="backslashreplace").decode()
+
+
+def _forget_old_runs(database: sqlite3.Connection) -> None:
+    # By the last save, not the start: a run that is still going on is not old.
+    ranked = """SELECT id, row_number() OVER newest AS place, sum(regions) OVER newest AS so_far
+        FROM runs WINDOW newest AS (ORDER BY updated DESC)"""
+    old = f"SELECT id FROM ({ranked}) WHERE place > ? OR (place > 1 AND so_far > ?)"
+    forgotten = [id_ for (id_,) in database.execute(old, (RUNS_KEPT, REGIONS_KEPT))]
+    if not forgotten:
+        return
+    for id_ in forgotten:
+        database.execute(f"INSERT OR REPLACE INTO past SELECT {IN_PAST} FROM runs WHERE id = ?", (id_,))
+        database.execute("DELETE FROM runs WHERE id = ?", (id_,))
+    kept = "SELECT id FROM past ORDER BY started DESC LIMIT ?"
+    database.execute(f"DELETE FROM past WHERE id NOT IN ({kept})", (PAST_KEPT,))
+    for table in OF_RUNS:
+        database.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT id FROM runs)")
+    database.execute("DELETE FROM templates WHERE digest NOT IN (SELECT digest FROM uses)")
+    database.execute("DELETE FROM lines WHERE id NOT IN (SELECT lines FROM regions)")
+
+
+@contextmanager
+def _open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None)
+    with closing(connection) as database, database:
+        # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait
+        # for the disk, which takes fifty times as long, in the middle of a step.
+        database.execute("PRAGMA synchronous = OFF")
+        # A transaction that begins by reading fails at once when another process writes; this one waits its turn.
+        database.execute("BEGIN IMMEDIATE")
+        _make_tables(database, path)
+        yield database
+
+
+def _make_tables(database: sqlite3.Connection, path: Path) -> None:
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    if version == SCHEMA_VERSION:
+        return
+    # Any other program's sqlite file may have version 0, but only a new file has nothing in it.
+    if version or database.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise RecordError(other_format(path, version))
+    for table in TABLES:
+        database.execute(table)
+    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _warn(path: Path, error: Exception) -> None:
+    reason = str(error) if isinstance(error, RecordError) else f"{path} cannot be written ({error})"
+    advice = "" if isinstance(error, RecordError) else f": set {DIRECTORY_VARIABLE} to a directory that can be written"
+    warn(f"no record of this run is kept. {reason}{advice}")

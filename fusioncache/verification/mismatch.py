@@ -1,0 +1,144 @@
+"""What a template computes otherwise than one of its regions, and how that is reported."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fusioncache.backends.registry import Backend
+from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.cache.program import Program
+from fusioncache.ir import Binding, Graph, Original
+from fusioncache.record.reader import record_path
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.exactness import Rules, keeps_every_bit, rules_of
+from fusioncache.template.expand import inline
+from fusioncache.template.original import original_of
+from fusioncache.template.plan import Plan
+from fusioncache.template.text import graph_text
+from fusioncache.trace.maker import Maker
+from fusioncache.trace.region import outputs_of
+from fusioncache.verification.tensors import difference
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A region of a trace and what takes its place.
+
+    Attributes:
+        fusion: the region's fused bound symbol.
+        binding: of the region.
+        call: of its template.
+        maker: of the region.
+        backend: what compiles the template.
+        fallback: the region as its executor made it.
+        original: the region as it was read.
+    """
+
+    fusion: Any
+    binding: Binding
+    call: TemplateCall
+    maker: Maker
+    backend: Backend
+    fallback: Fallback
+    original: Original
+
+
+def _rules(site: Site) -> Rules:
+    """What must be the same. To be asked once the template was called: only then it is known what was compiled."""
+    template, arities = site.call.template.graph, site.binding.arities
+    programs = site.call.programs(arities)
+    inlined = len(programs) == 1 and _inlined(site, programs[0])
+    alike = inlined and programs[0].sources == (site.original.region,)
+    plan = Plan.INLINE if inlined else Plan.FOLD
+    return rules_of(template, exact=keeps_every_bit(template, plan, alike=alike))
+
+
+def _inlined(site: Site, program: Program) -> bool:
+    return program.graph == inline(site.call.template.graph, site.binding.arities)
+
+
+def problems(site: Site, found: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:
+    """What differs. Both are the template's outputs, followed by its inputs as they are now."""
+    rules, defined = _rules(site), outputs_of(site.fusion)
+    outputs = len(rules.outputs)
+    names = [f"output {slot} ({defined[site.binding.outputs.index(slot)].name})" for slot in range(outputs)]
+    names += [f"input {target}, which it writes in place," for target in rules.writes]
+    places = [*range(outputs), *(outputs + target for target in rules.writes)]
+    for name, place, rule in zip(names, places, [*rules.outputs, *rules.writes.values()], strict=True):
+        problem = difference(found[place], expected[place], rule)
+        if problem:
+            yield f"{name} {problem}"
+
+
+def report(site: Site, args: Sequence[Any], found: Sequence[str]) -> str:
+    """Writes both definitions into a file; says what was found, and where the file is."""
+    name, region = site.call.template.name, site.fusion.sym.name
+    head = f"{name} computes something else than {region}, in whose place it is called"
+    parts = [("what differs", lambda: "\n".join(found)), *_definitions(site, args)]
+    text = f"{head}.\n\n" + "\n".join(f"# {title}\n\n{_shielded(part).rstrip()}\n" for title, part in parts)
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{head}: {found[0]}{more}. {_saved(f'{name}-{region}', text)}"
+
+
+def _saved(name: str, text: str) -> str:
+    """Writes a report into the cache directory; says where it is."""
+    path: Path = record_path().parent / "mismatches" / f"{name}-{os.getpid()}-{time.time_ns()}.txt"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        return f"Both definitions could not be written to {path} ({error.strerror})"
+    return f"Both definitions are in {path}"
+
+
+def _shielded(part: Callable[[], str]) -> str:
+    """A part of a report. What goes wrong in it must not hide the mismatch."""
+    try:
+        return part()
+    except Exception as error:
+        return f"not available: {error!r}"
+
+
+def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callable[[], str]]]:
+    """The definitions of the region and of its template, by what they are."""
+    original, template = site.original, site.call.template
+    yield f"the region {site.fusion.sym.name} as Thunder wrote it", lambda: str(site.fusion)
+    yield "the region as it was read", lambda: graph_text(original.region)
+    yield f"the template {template.name}, in canonical form", lambda: graph_text(template.graph)
+    programs = site.call.programs(site.binding.arities)
+    for program in programs:
+        for source in program.sources:
+            yield "what was compiled for the template", partial(graph_text, source)
+    if site.backend.name == "nvfuser":
+        yield "nvFuser's definition of the region", lambda: _own_definition(site, args)
+        for program in programs:
+            inlined = len(programs) == 1 and _inlined(site, program)
+            for source in program.sources:
+                yield "nvFuser's definition for the template", partial(_definition, source, args, inlined=inlined)
+
+
+def _own_definition(site: Site, args: Sequence[Any]) -> str:
+    from fusioncache.backends.nvfuser.backend import define, descriptors
+
+    # What Thunder's wrapper ran, if it was what ran.
+    definition = getattr(site.fallback.call, "last_used", None)
+    if definition is None:
+        layouts = descriptors([args[place] for place in site.original.inputs])
+        definition = define(site.original.region, layouts)
+    return repr(definition)
+
+
+def _definition(source: Graph, args: Sequence[Any], *, inlined: bool) -> str:
+    """A definition for the layout of these arguments; for contiguous ones where other values are among its inputs."""
+    from fusioncache.backends.nvfuser.backend import contiguous, define, descriptors
+
+    if not inlined:
+        return repr(define(source, contiguous(source)))
+    inputs = original_of(source, canonicalize(source).binding).inputs
+    return repr(define(source, descriptors([args[place] for place in inputs])))

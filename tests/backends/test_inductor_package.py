@@ -1,0 +1,144 @@
+"""TorchInductor's code that another process loads: every bit the same, nothing compiled."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from inductor_artifacts import CASES, artifacts_of, digest, made
+
+from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.inductor.persistence import InductorKeeper
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_bit_dtype_stride_and_alias_is_that_of_inductor(name, tmp_path):
+    graph, args = CASES[name]()
+    expected = Inductor().compile(graph, args)(args)
+    keeper = InductorKeeper(Inductor(), scratch=tmp_path)
+    for run in (made(name).run, keeper.load(artifacts_of(made(name)), graph, args)):
+        found = run(tuple(args))
+        assert isinstance(found, list)
+        assert digest(found) == digest(expected)
+        assert memory(found, args) == memory(expected, args)
+    assert not list(tmp_path.iterdir())
+
+
+def memory(outputs: Sequence[torch.Tensor], args: Sequence[torch.Tensor]) -> list[list[int]]:
+    """For each output the arguments that share its memory."""
+    starts = [arg.untyped_storage().data_ptr() for arg in args]
+    return [[at for at, start in enumerate(starts) if start == out.untyped_storage().data_ptr()] for out in outputs]
+
+
+def test_outputs_that_are_inputs_or_views_can_be_written_to():
+    _, (x,) = CASES["views"]()
+    turned, same = made("views").run([x])
+    assert same is x
+    turned[2, 1] = 5.0
+    assert x[1, 2] == 5.0
+
+
+def test_code_made_for_one_tensor_twice_is_right_for_two():
+    graph, (x, y) = CASES["two"]()
+    twice = InductorKeeper(Inductor()).compile(graph, [x, x])  # the library is there already
+    assert twice.artifacts is not None
+    assert digest(twice.run([x, y])) == digest(made("two").run([x, y]))
+    assert artifacts_of(twice) == artifacts_of(made("two"))
+
+
+def test_neither_autograd_nor_autocast_nor_inference_mode_changes_a_call():
+    _, args = CASES["two"]()
+    expected = digest(made("two").run(args))
+    parameters = [torch.nn.Parameter(arg) for arg in args]
+    with torch.autocast("cpu", torch.bfloat16):
+        (result,) = made("two").run(parameters)
+    assert not result.requires_grad
+    assert digest([result]) == expected
+    with torch.inference_mode():
+        assert digest(made("two").run(args)) == expected
+
+
+def test_products_are_taken_outside_autograd_and_autocast_and_leave_both_as_they_were():
+    _, args = CASES["products"]()
+    assert {"mm", "addmm", "bmm"} <= set(
+        re.findall(r"extern_kernels\.(\w+)", artifacts_of(made("products"))["wrapper.py"].decode())
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        results = made("products").run([torch.nn.Parameter(arg) for arg in args])
+        assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
+    assert not any(result.requires_grad for result in results)
+    assert digest(results) == digest(made("products").run(args))
+
+
+LOADER = """
+import pickle, subprocess, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import torch
+from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.inductor.persistence import InductorKeeper
+from inductor_artifacts import CASES, digest
+
+def refuse(*args, **kwargs):
+    raise AssertionError("nothing may be compiled or unpickled")
+
+for name in ("torch._inductor", "torch._dynamo", "torch._functorch", "torch.fx", "thunder"):
+    for module in [module for module in sys.modules if module == name or module.startswith(name + ".")]:
+        del sys.modules[module]
+    sys.modules[name] = None
+subprocess.Popen = subprocess.run = pickle.load = pickle.loads = pickle.Unpickler = refuse
+Inductor.compile = refuse
+folder = Path({folder!r})
+for name in {names!r}:
+    graph, args = CASES[name]()
+    artifacts = {{file.name: file.read_bytes() for file in (folder / name).iterdir()}}
+    print(digest(InductorKeeper(Inductor()).load(artifacts, graph, args)(args)))
+"""
+
+
+def test_a_new_process_loads_without_compilers_and_without_unpickling(tmp_path):
+    names = list(CASES)
+    for name in names:
+        (tmp_path / name).mkdir()
+        for artifact, content in artifacts_of(made(name)).items():
+            (tmp_path / name / artifact).write_bytes(content)
+    program = LOADER.format(tests=str(Path(__file__).parents[1] / "helpers"), folder=str(tmp_path), names=names)
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == [digest(made(name).run(CASES[name]()[1])) for name in names]
+
+
+def test_threads_load_and_call_at_the_same_time():
+    graph, args = CASES["float32"]()
+    keeper, artifacts = InductorKeeper(Inductor()), artifacts_of(made("float32"))
+    shared = keeper.load(artifacts, graph, args)
+    others = [[args[0] + number, *args[1:]] for number in range(4)]
+    expected = [digest(made("float32").run(other)) for other in others]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        own = keeper.load(artifacts, graph, args)
+        for _ in range(100):
+            if digest(shared(others[number])) != expected[number] or digest(own(others[number])) != expected[number]:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,131 @@
+"""What arguments of one layout may differ in from call to call, and that kept code is right for all of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from inductor_artifacts import CASES, artifacts_of, digest, made, sum_of_two, two
+
+from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor.admission import for_plain
+from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.inductor.persistence import InductorKeeper
+from fusioncache.ir import Graph
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
+
+
+class Counting(Inductor):
+    """Counts what it is asked to compile, which is then run op by op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compiles = 0
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
+        self.compiles += 1
+        return Eager().compile(graph, args)
+
+
+def loaded(backend: Inductor, args: Sequence[Any] | None = None) -> Callable[[Sequence[Any]], Any]:
+    return InductorKeeper(backend).load(artifacts_of(made("two")), sum_of_two(), args or two())
+
+
+def unaligned() -> list[torch.Tensor]:
+    """In the middle of something else, so that no wide load is aligned."""
+    return [torch.cat([torch.zeros(1), value.flatten()])[1:].view(4, 6) for value in two()]
+
+
+def overlapping() -> list[torch.Tensor]:
+    memory = torch.randn(30)
+    return [memory[:24].view(4, 6), memory[6:].view(4, 6)]
+
+
+def wanting_gradients() -> list[torch.Tensor]:
+    return [value.requires_grad_() for value in two()]
+
+
+def inference() -> list[torch.Tensor]:
+    with torch.inference_mode():
+        return [value.clone() for value in two()]
+
+
+@pytest.mark.parametrize("make", [unaligned, overlapping, wanting_gradients, inference])
+def test_kept_code_is_right_for_memory_wherever_it_lies(make):
+    backend, args = Counting(), make()
+    expected = torch.tanh(args[0] + args[1])
+    for run in (loaded(backend), made("two").run):
+        (result,) = run(args)
+        assert not result.requires_grad
+        assert torch.allclose(result, expected)
+        assert digest([result]) == digest(run([value.detach().clone() for value in args]))
+    assert backend.compiles == 0
+
+
+def test_unaligned_memory_of_every_kind_is_read_as_it_is():
+    _, args = CASES["bfloat16"]()
+    moved = []
+    for arg in args:
+        flat = arg.as_strided((arg.untyped_storage().size() // arg.element_size(),), (1,), 0)
+        memory = torch.cat([flat[:1], flat])
+        moved.append(memory.as_strided(arg.shape, arg.stride(), arg.storage_offset() + 1))
+    assert all(arg.data_ptr() % 16 for arg in moved)
+    assert digest(made("bfloat16").run(moved)) == digest(made("bfloat16").run(args))
+
+
+def negative() -> list[torch.Tensor]:
+    """In the layout of ``two``, and to be negated when they are read."""
+    return [torch._neg_view(value) for value in two()]
+
+
+class Own(torch.Tensor):
+    """Of a type of its own."""
+
+
+def of_own_type() -> list[torch.Tensor]:
+    return [value.as_subclass(Own) for value in two()]
+
+
+@pytest.mark.parametrize("make", [negative, of_own_type])
+def test_what_kernels_cannot_read_is_compiled_for_once(make):
+    backend, args = Counting(), make()
+    run = loaded(backend)
+    plain = digest(run(two()))
+    assert backend.compiles == 0
+    for _ in range(2):
+        assert torch.equal(run(args)[0], torch.tanh(args[0] + args[1]))
+        assert torch.equal(run([two()[0], args[1]])[0], torch.tanh(two()[0] + args[1]))
+        assert digest(run(two())) == plain
+    assert backend.compiles == 1
+
+
+@pytest.mark.parametrize("make", [negative, of_own_type])
+def test_kept_code_loads_for_what_it_cannot_read(make):
+    """Or else a call with such arguments would cost the store what is good for all others."""
+    run, args = loaded(Counting(), make()), make()
+    assert torch.equal(run(args)[0], torch.tanh(args[0] + args[1]))
+    assert digest(run(two())) == digest(made("two").run(two()))
+
+
+def test_negated_and_conjugated_views_are_what_they_stand_for():
+    """As complex numbers make them, through TorchInductor itself."""
+    z = torch.complex(*two())
+    args = [z.conj().imag, two()[1]]
+    assert args[0].is_neg()
+    graph = sum_of_two()
+    kept = InductorKeeper(Inductor()).compile(graph, [z.imag, two()[1]])
+    assert kept.artifacts is not None
+    (result,) = kept.run(args)
+    assert torch.allclose(result, torch.tanh(two()[1] - two()[1]))
+    (result,) = kept.run([z.imag, two()[1]])
+    assert torch.allclose(result, torch.tanh(two()[1] + two()[1]))
+
+
+def test_conjugated_arguments_are_not_given_to_kernels():
+    z = torch.complex(*two())
+    run = for_plain(lambda args: ["as it lies"], [z], lambda args: lambda args: ["as it stands for"])
+    assert [run([z]), run([z.conj()]), run([z])] == [["as it lies"], ["as it stands for"], ["as it lies"]]

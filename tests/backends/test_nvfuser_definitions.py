@@ -1,0 +1,186 @@
+"""What nvFuser is asked to compile, without a GPU: real traces for cuda:0, real definitions, nothing executed."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+
+import fake_cuda
+import pytest
+import torch
+from models import fused, recompute
+
+import fusioncache
+from fusioncache.backends.nvfuser import backend as nvfuser
+from fusioncache.trace.region import outputs_of
+from fusioncache.trace.transform import FusionCache
+
+
+def residual(x, *weights):
+    import thunder.torch as ltorch
+
+    for weight in weights:
+        x = x + weight @ ltorch.tanh(x)
+    return x
+
+
+def norm_residual(x, *weights):
+    import thunder.torch as ltorch
+
+    for weight in weights:
+        x = x + weight @ ltorch.rms_norm(x, (x.shape[-1],))
+    return x
+
+
+def shared(function, inputs: int, *, grad: bool, dtype: str = "float32", residual: str = "auto"):
+    """The transform and its traces for a function of square matrices."""
+    traces = fake_cuda.traces(function, [(10, 10)] * inputs, grad=grad, dtype=dtype)
+    with fake_cuda.pretended_gpu():
+        transform = FusionCache(cache=fusioncache.Cache(), residual=residual)
+        return transform, [transform.transform_trace_post_optimization(trace) for trace in traces]
+
+
+def definitions(transform: FusionCache) -> set[str]:
+    """The distinct definitions that the calls would ask nvFuser to compile for contiguous tensors."""
+    from fusioncache.backends.nvfuser.backend import contiguous, define
+
+    with fake_cuda.pretended_gpu():
+        return {
+            repr(define(program.sources[0], contiguous(program.sources[0])))
+            for call in transform.calls()
+            for arities in call.arities()
+            for program in call.programs(arities)
+        }
+
+
+def plain_definitions(traces) -> set[str]:
+    with fake_cuda.pretended_gpu():
+        create = nvfuser.nvfuser_executor().create_fd
+        return {
+            repr(create(call.subsymbols, [_contiguous(arg.shape) for arg in call.args], call.args, outputs_of(call)))
+            for trace in traces
+            for call in fused(trace)
+        }
+
+
+def _contiguous(shape) -> tuple:
+    return nvfuser._descriptor(tuple(shape), torch.empty(shape, device="meta").stride())
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvfuser():
+    fake_cuda.nvfuser_executor()
+
+
+# All folds of up to 32 terms are among the nine.
+@pytest.mark.parametrize(("plan", "expected"), [("fold", (5, 9)), ("auto", (5, 5))])
+def test_the_definitions_of_a_recomputed_residual_stream_do_not_grow_with_depth(plan, expected):
+    counts = {}
+    for layers in (16, 40):
+        with recompute():
+            transform, traces = shared(residual, 2 * layers + 1, grad=True, residual=plan)
+        stats = transform.stats()
+        assert stats.regions == sum(len(fused(trace)) for trace in traces) == 4 * layers + 1
+        assert not stats.bypasses
+        counts[layers] = (stats.templates, len(definitions(transform)))
+    assert counts[16] == counts[40] == expected
+
+
+def test_without_sharing_they_grow():
+    with recompute():
+        few, more = (
+            plain_definitions(fake_cuda.traces(residual, [(10, 10)] * inputs, grad=True)) for inputs in (9, 17)
+        )
+    assert len(more) >= len(few) + 8
+
+
+def test_regions_of_the_recomputed_stream_are_those_of_the_issue():
+    with recompute():
+        _, (forward, _) = shared(residual, 9, grad=True)
+    assert [len(call.args) for call in fused(forward)] == list(range(1, 10))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_templates_of_normed_blocks_do_not_grow_with_depth(dtype):
+    counts = set()
+    for weights in (4, 8):
+        transform, _ = shared(norm_residual, weights + 1, grad=True, dtype=dtype)
+        assert not transform.stats().bypasses
+        counts.add((transform.stats().templates, len(definitions(transform))))
+    assert len(counts) == 1
+
+
+def test_bfloat16_sums_stay_in_float32_between_kernels():
+    with recompute():
+        transform, _ = shared(norm_residual, 17, grad=False, dtype="bfloat16")
+    (stream,) = [call for call in transform.calls() if max(call.arities())[:1] > (8,) and "sum" in call.template.name]
+    programs = stream.programs(max(stream.arities()))
+    assert len(programs) > 2
+    for fold, later in itertools.pairwise(programs):
+        assert all(fold.graph.ops[-1].outputs[0].dtype == "float32" for _ in fold.graph.outputs)
+        assert any(type_.dtype == "float32" for type_ in later.graph.inputs)
+
+
+def test_a_definition_says_what_the_region_does():
+    from fusioncache.backends.nvfuser.backend import contiguous, define
+
+    transform, _ = shared(residual, 2, grad=False)
+    (call,) = [call for call in transform.calls() if call.template.name.startswith("residual")]
+    (program,) = call.programs((1,))
+    with fake_cuda.pretended_gpu():
+        text = repr(define(program.sources[0], contiguous(program.sources[0])))
+    assert text.count("define_tensor") == 2
+    assert text.count("ops.add") == 1
+    assert text.count("add_output") == 1
+    assert "tanh" not in text
+
+
+def test_other_options_are_another_template():
+    def key(**options):
+        from fusioncache.backends.nvfuser.backend import NvFuser
+
+        with fake_cuda.pretended_gpu():
+            return NvFuser(**options).environment()
+
+    assert key() == key()
+    assert key() != key(enable=["fuse_matmul"]) != key(disable=["fuse_matmul"])
+
+
+def test_an_nvfuser_that_keeps_inputs_is_left_alone():
+    traces = fake_cuda.traces(residual, [(10, 10)] * 3, grad=False)
+    for call in fused(traces[0]):
+        call._call_ctx[call.sym.name].store_inputs = True
+    with fake_cuda.pretended_gpu():
+        transform = FusionCache(cache=fusioncache.Cache())
+        assert transform.transform_trace_post_optimization(traces[0]) is traces[0]
+    assert set(transform.stats().bypasses) == {"nvFuser is told to keep each region's inputs"}
+
+
+def test_symbolic_sizes_are_dynamic_in_the_definition():
+    from fusioncache.backends.nvfuser import backend as nvfuser
+    from fusioncache.ir import Graph, Op, Ref, TensorType
+
+    type_ = TensorType("float32", (Ref(1), 8), "cuda")
+    graph = Graph((type_,), (Op("prims.tanh", (Ref(0),), (type_,)),), (2,), sizes=1)
+    with fake_cuda.pretended_gpu():
+        text = repr(nvfuser.define(graph, [nvfuser._descriptor((5, 8), (8, 1))]))
+    assert "shape=[-1, 8]" in text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_template_is_compiled_from_the_very_definition_that_thunder_wrote_for_its_first_region(dtype):
+    """nvFuser schedules a kernel by the order of its definition: the same definition is the same bits."""
+    transform, _ = shared(norm_residual, 7, grad=True, dtype=dtype)
+    plain = plain_definitions(fake_cuda.traces(norm_residual, [(10, 10)] * 7, grad=True, dtype=dtype))
+    ours = definitions(transform)
+    assert len(ours) == transform.stats().templates < transform.stats().regions
+    # Thunder hands on an input that nobody uses there, and ours does not.
+    with_unused_inputs = {definition for definition in ours - plain if "permute(tv0" in definition}
+    assert ours - plain == with_unused_inputs
+    assert len(with_unused_inputs) == (dtype == "bfloat16")
+
+
+def test_the_module_that_stands_in_for_nvfuser_can_be_asked_for():
+    """Other packages look whether there is one; a module without a specification would make that raise."""
+    fake_cuda.nvfuser_executor()
+    assert importlib.util.find_spec("nvfuser") is not None

@@ -1,0 +1,231 @@
+"""Residual chains summed in one launch: when, and that it keeps every bit; that folds take over where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import fake_cuda
+import pytest
+import torch
+from drawn_regions import residual
+
+from fusioncache.backends.eager import Eager
+from fusioncache.backends.nvfuser.one_launch import FOLDS, LEAST_TERM_BYTES, MOST_FOLDED_TERMS, OneLaunch, one_launch
+from fusioncache.backends.registry import make_backend
+from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.cache.program import Program
+from fusioncache.ir import Template
+from fusioncache.record.ledger import Ledger
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.key import make_key
+from fusioncache.template.plan import Plan
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Described:
+    """What is asked of a tensor."""
+
+    dtype: torch.dtype = torch.bfloat16
+    shape: tuple[int, ...] = (LEAST_TERM_BYTES // 2 // 1024, 1024)
+    is_cuda: bool = True
+    flat: bool = True
+
+    def is_contiguous(self) -> bool:
+        return self.flat
+
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+
+LONG = MOST_FOLDED_TERMS + 1
+
+
+def takes(fold: str, terms: int = LONG, total: str = "float32", head: Any = None, **term: Any) -> bool:
+    policy = one_launch(fold)
+    return policy is not None and policy.takes(total, head or Described(**term), [Described(**term)] * terms)
+
+
+def test_long_chains_of_large_terms_are_summed_in_one_launch():
+    small = Described().shape[0] - 1, 1024
+    assert takes("auto") and takes("auto", terms=1000) and takes("auto", total="float32_")
+    assert not takes("auto", terms=LONG - 1)
+    assert not takes("auto", shape=small)
+    assert takes("auto", shape=small, dtype=torch.float32)
+    assert takes("triton", terms=1, shape=(3,))
+    assert not takes("nvfuser", terms=1000)
+
+
+@pytest.mark.parametrize("fold", ["auto", "triton"])
+def test_what_the_kernel_cannot_read_is_folded(fold):
+    assert takes(fold, head=Described(torch.float32))
+    assert takes(fold, head=Described(torch.float16))
+    assert not any(takes(fold, total=dtype) for dtype in ("float64", "bfloat16", "complex64", "int64"))
+    unread: list[dict[str, Any]] = [
+        *({"is_cuda": False}, {"flat": False}, {"shape": (0, 1024)}),
+        *({"dtype": dtype} for dtype in (torch.float64, torch.complex64, torch.int32)),
+    ]
+    for how in unread:
+        assert not takes(fold, **how)
+        assert not takes(fold, head=Described(**how))
+    assert not takes(fold, head=Described(shape=(1024, Described().shape[0])))
+    assert not takes(fold, head=2.0)
+    mixed = [Described()] * LONG + [Described(torch.float32)]
+    assert not OneLaunch(always=True).takes("float32", Described(), mixed)
+
+
+def test_an_unknown_fold_is_refused():
+    with pytest.raises(ValueError, match=r"fold must be one of 'auto', 'nvfuser', 'triton', got 'none'"):
+        one_launch("none")
+
+
+def test_nvfuser_is_the_same_backend_whatever_folds():
+    fake_cuda.nvfuser_executor()
+    with fake_cuda.pretended_gpu():
+        backends = [make_backend("nvfuser", fold=fold) for fold in FOLDS]
+        assert len({repr(backend.environment()) for backend in backends}) == 1
+    assert [backend.adder for backend in backends] == [OneLaunch(False), None, OneLaunch(True)]
+
+
+def test_choosing_imports_no_triton():
+    program = "import sys, fusioncache.backends.nvfuser.backend, fusioncache.cache.call; print('triton' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def folded(terms: int, adder: Any, device: str = "cpu") -> tuple[Any, Ledger]:
+    """A sum of this many terms, as the call of its template, and what it counts."""
+    canonical = canonicalize(residual(terms))
+    template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
+    programs: dict = {}
+    ledger = Ledger()
+    call = TemplateCall(
+        template, lambda graph, _: programs.setdefault(graph, Program(graph, Eager())), ledger, adder=adder
+    )
+    call.allow(canonical.binding.arities, Plan.FOLD, Fallback(lambda *_: pytest.fail("fell back"), (), ()))
+    assert canonical.binding.arguments == tuple(range(terms + 1))
+    return call.entry, ledger
+
+
+def inputs(terms: int) -> list[torch.Tensor]:
+    return [torch.randn(2, 3) * 10**6 for _ in range(terms + 1)]
+
+
+def expected(args: list[torch.Tensor]) -> torch.Tensor:
+    total = args[0]
+    for term in args[1:]:
+        total = total + term
+    return torch.tanh(total)
+
+
+def test_the_backends_own_way_is_asked_once_for_a_layout_and_folds_are_compiled_all_the_same():
+    asked, added = [], []
+
+    def adder(dtype: str, head: Any, terms: Any, compiled: Any) -> Any:
+        asked.append((dtype, len(terms)))
+        compiled(0.25)
+        return lambda head, terms: added.append(1) if len(added) % 2 else (added.append(0), sum(terms, head))[1]
+
+    entry, ledger = folded(9, adder)
+    for _ in range(4):
+        args = inputs(9)
+        assert torch.equal(entry(*args)[0], expected(args))
+    assert asked == [("float32", 9)]
+    assert added == [0, 1, 0, 1, 0]  # and once to see that it runs; None hands the terms to the folds
+    assert ledger.stats().compiles == 4  # its own, folds of 8 and of 1 term, and the core
+    assert ledger.stats().compile_seconds >= 0.25 and not ledger.stats().bypasses
+
+
+def test_a_missing_triton_is_counted_and_warned_about_once(monkeypatch):
+    monkeypatch.delattr("fusioncache.backends.nvfuser.pointer_table", raising=False)
+    monkeypatch.setitem(sys.modules, "fusioncache.backends.nvfuser.pointer_table", None)
+    monkeypatch.setattr(OneLaunch, "takes", lambda *_: True)
+    entry, ledger = folded(9, one_launch("auto"))
+    args = inputs(9)
+    with pytest.warns(RuntimeWarning, match="summed by folds, as one launch failed for named") as warned:
+        for _ in range(3):
+            assert torch.equal(entry(*args)[0], expected(args))
+    assert len(warned) == 1
+    assert ledger.stats().bypasses == {"one launch failed: ModuleNotFoundError": 1}
+
+
+def test_what_fails_later_is_not_tried_again():
+    calls = []
+
+    def sum_(head: Any, terms: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 2:
+            raise RuntimeError("no launch")
+        return sum(terms, head)
+
+    entry, ledger = folded(9, lambda *_: sum_)
+    args = inputs(9)
+    assert torch.equal(entry(*args)[0], expected(args))
+    with pytest.warns(RuntimeWarning, match="no launch"):
+        for _ in range(3):
+            assert torch.equal(entry(*args)[0], expected(args))
+    assert len(calls) == 3
+    assert ledger.stats().bypasses == {"one launch failed: RuntimeError": 1}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_out_of_memory_is_not_hidden(late):
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("full")
+
+    entry, ledger = folded(9, (lambda *_: full) if late else full)
+    with pytest.raises(torch.OutOfMemoryError):
+        entry(*inputs(9))
+    assert not ledger.stats().bypasses
+
+
+POINTER_TABLES = """
+import itertools, sys
+import torch
+from benchmarks.fold_widths_kernels import reference, same_bits
+from fusioncache.backends.nvfuser import pointer_table as kernel
+
+device = sys.argv[1]
+if device == "cpu":  # Triton's interpreter hands Python's range arrays of one element, which numpy 2.4 takes no more
+    number = lambda value: int(value.handle.data.item()) if hasattr(value, "handle") else int(value)
+    kernel.range = lambda *bounds: range(*map(number, bounds))
+torch.manual_seed(0)
+float32, bfloat16, float16 = torch.float32, torch.bfloat16, torch.float16
+for elements, count in itertools.product((1, 2048, 5001), (1, 3, 4, 9, 31)):
+    for head, dtype in ((float32, float32), (bfloat16, bfloat16), (float32, bfloat16), (bfloat16, float16)):
+        memory = torch.randn(count + 1, elements, device=device)
+        memory[:, 0] = -0.0
+        args = [row.to(dtype if place else head).clone() for place, row in enumerate(memory)]
+        found = kernel.launch(args[0], kernel.pointer_table(args[1:]))
+        assert same_bits(found, reference(args)), (elements, count, head, dtype)
+assert same_bits(kernel.launch(args[0], kernel.pointer_table(args[1:]), 2048, 8), reference(args))
+assert kernel.add(args[0][1:], [term[1:] for term in args[1:]]) is None
+print("the same")
+"""
+
+
+def pointer_tables(device: str, **environment: str) -> str:
+    pytest.importorskip("triton")
+    command = [sys.executable, "-c", POINTER_TABLES, device]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_pointer_table_adds_any_number_of_terms_of_any_size():
+    assert pointer_tables("cpu", TRITON_INTERPRET="1") == "the same\n"
+
+
+@pytest.mark.gpu
+def test_a_pointer_table_adds_on_a_gpu_too():
+    assert pointer_tables("cuda") == "the same\n"

@@ -1,0 +1,357 @@
+"""Settings of torch, of TorchInductor and of the process: each is in the key, and only code made under it is met."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import fake_cuda
+import pytest
+import thunder
+import torch
+import torch._dynamo.config
+import torch._functorch.config
+import torch._inductor.config
+from persistent_backend import KeepingEager
+from test_persistence import Process, X, Y, region
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import fusioncache
+from fusioncache.backends import torch_settings as settings_module
+from fusioncache.backends.bound_symbols import bind
+from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.torch_function import torch_function
+from fusioncache.backends.torch_settings import torch_settings, under
+from fusioncache.explain.environment import environment_changes
+from fusioncache.ir import Bypass
+from fusioncache.precompile import compiler as warmer
+from fusioncache.precompile.compiler import Outcome, Warmer
+from fusioncache.store import Store
+from fusioncache.trace import executor
+
+
+def settings(backend: Any) -> dict[str, str]:
+    return {line.partition(" ")[0]: line.partition(" ")[2] for line in backend.environment()["settings"].split("\n")}
+
+
+def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+OF_TORCH = {
+    "torch.default_dtype": "torch.float64",
+    "torch.default_device": "meta",
+    "torch.deterministic": "1",
+    "torch.utils.deterministic.fill_uninitialized_memory": False,
+    "torch.float32_matmul_precision": "high",
+    "torch.backends.cuda.matmul.fp32_precision": "tf32",
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": False,
+    "torch.backends.cuda.matmul.allow_fp16_accumulation": True,
+    "torch.backends.cudnn.benchmark": True,
+    "torch.backends.mkldnn.enabled": False,
+    "torch.backends.opt_einsum.enabled": False,
+    "torch.flash_sdp": False,
+}
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_a_setting_of_torch_is_in_every_key_and_can_be_made(name):
+    backends = [Eager(), Inductor()]
+    before = list(map(settings, backends))
+    with under({name: OF_TORCH[name]}):
+        for one, backend in zip(before, backends, strict=True):
+            assert settings(backend)[name] == str(OF_TORCH[name]) != one[name]
+    assert list(map(settings, backends)) == before
+
+
+def test_every_setting_of_torch_can_be_made_as_it_is_elsewhere():
+    here = torch_settings()
+    assert not [value for value in here.values() if str(value).startswith("no answer")]
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch does not say then what its older name for it would be
+    try:
+        there = torch_settings()
+        assert there["torch.float32_matmul_precision"] == "no answer: RuntimeError"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = here["torch.backends.cuda.matmul.fp32_precision"]
+    assert torch_settings() == here
+    with under(there):
+        assert torch_settings() == there
+    assert torch_settings() == here
+    with (
+        pytest.raises(ValueError, match=r"torch\.default_dtype cannot be torch\.float3"),
+        under({"torch.default_dtype": "torch.float3"}),
+    ):
+        pass
+    assert torch_settings() == here
+
+
+def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
+    from fusioncache.backends.nvfuser.backend import NvFuser
+
+    def key() -> dict[str, str]:
+        with fake_cuda.pretended_gpu():
+            return settings(NvFuser())
+
+    before = key()
+    assert torch_settings().keys() <= before.keys()
+    for name in ("NVFUSER_MASTER_PORT", "NVFUSER_DUMP", "TORCHINDUCTOR_MAX_AUTOTUNE"):
+        monkeypatch.setenv(name, "1")
+    assert key() == before
+    for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE", "PYTORCH_NVFUSER_MAX_REG_COUNT"):
+        monkeypatch.setenv(name, "1")
+        assert key()[name] == "'1' (at first None)"
+
+
+INDUCTOR, DYNAMO, FUNCTORCH = torch._inductor.config, torch._dynamo.config, torch._functorch.config
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [
+        (INDUCTOR, "cpp.enable_floating_point_contract_flag", "fast"),
+        (INDUCTOR, "size_asserts", False),
+        (INDUCTOR, "post_grad_fusion_options", {"one": {}}),
+        (INDUCTOR, "_pre_fusion_custom_pass", ["one"]),
+        (FUNCTORCH, "functionalize_rng_ops", True),
+        (DYNAMO, "specialize_float", True),
+    ],
+)
+def test_a_setting_of_torchinductor_is_in_its_key(module, name, value):
+    before = settings(Inductor())
+    setting = f"{module.__name__}.{name}"
+    with module.patch({name: value}):
+        after = settings(Inductor())
+        assert differing(before, after) == {setting}
+        assert settings(Inductor()) == after
+    assert settings(Inductor()) == before  # though torch takes it for a user's value from now on
+    value, default = after[setting].removesuffix(")").split(" (default ")
+    (change,) = environment_changes({"settings": text(before)}, {"settings": text(after)})
+    assert (change.place, change.a, change.b) == (f"the setting {setting}", default, value)
+    (change,) = environment_changes({"settings": text(after)}, {"settings": text(before)})
+    assert (change.a, change.b) == (value, default)
+
+
+def text(lines: dict[str, str]) -> str:
+    return "\n".join(f"{name} {value}" for name, value in lines.items())
+
+
+def test_a_setting_that_is_changed_in_place_is_seen():
+    before = settings(Inductor())
+    options = INDUCTOR.post_grad_fusion_options
+    options["one"] = {}
+    try:
+        assert differing(before, settings(Inductor())) == {"torch._inductor.config.post_grad_fusion_options"}
+    finally:
+        del options["one"]
+    assert settings(Inductor()) == before
+
+
+def test_variables_and_threads_are_in_the_key_of_torchinductor(monkeypatch):
+    before = settings(Inductor())
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "NVFUSER_ENABLE"):
+        monkeypatch.setenv(name, "1")
+    assert settings(Inductor()) == before
+    for name in ("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_GRAPH_FORMAT", "CXX", "TRITON_INTERPRET"):
+        monkeypatch.setenv(name, "odd \udcff")
+        assert settings(Inductor())[name] == "'odd \\udcff' (at first None)"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    assert settings(Inductor())["torch.num_threads"] == "77"
+
+
+def test_a_variable_that_was_changed_is_not_like_one_that_was_so_from_the_beginning(monkeypatch):
+    name = "TORCHINDUCTOR_MAX_AUTOTUNE"
+    found = []
+    for at_first, now in itertools.product(({}, {name: "0"}, {name: "1"}), (None, "0", "1")):
+        monkeypatch.setattr(settings_module, "_AT_FIRST", at_first)
+        monkeypatch.delenv(name, raising=False)
+        if now is not None:
+            monkeypatch.setenv(name, now)
+        found.append(list(settings_module.variables((name,), (), ("_",))))
+    assert found[0] == [] and found[4] == [f"{name} '0'"]
+    assert len(set(map(tuple, found))) == 9
+
+
+class Pass(CustomGraphPass):
+    """Changes nothing, and says that it is what it is told to be."""
+
+    def __init__(self, uuid: Any):
+        self._uuid = uuid
+
+    def __call__(self, graph: Any) -> None:
+        pass
+
+    def uuid(self) -> Any:
+        if isinstance(self._uuid, Exception):
+            raise self._uuid
+        return self._uuid
+
+
+@pytest.mark.parametrize("name", ["post_grad_custom_post_pass", "joint_custom_pre_pass", "_pre_fusion_custom_pass"])
+def test_a_pass_is_in_the_key_by_its_uuid(name):
+    def key(uuid: Any) -> dict[str, str]:
+        with INDUCTOR.patch({name: Pass(uuid)}):
+            return settings(Inductor())
+
+    assert key("one") == key("one")
+    assert differing(key("one"), key(b"one")) == differing(key("one"), key("two")) == {f"{INDUCTOR.__name__}.{name}"}
+    assert differing(key("one"), settings(Inductor())) == {f"{INDUCTOR.__name__}.{name}"}
+
+
+NAMELESS = {
+    "none": Pass(None),
+    "object": Pass(object()),
+    "raises": Pass(ValueError()),
+    "class": Pass,
+    "lambda": lambda graph: None,
+}
+
+
+@pytest.mark.parametrize("own", NAMELESS.values(), ids=NAMELESS)
+@pytest.mark.parametrize("name", ["post_grad_custom_pre_pass", "pre_grad_custom_pass", "_post_fusion_custom_pass"])
+def test_nothing_is_shared_with_a_pass_that_does_not_say_what_it_is(name, own):
+    with INDUCTOR.patch({name: own}), pytest.raises(Bypass, match=f"TorchInductor's setting {name} is a"):
+        Inductor().environment()
+
+
+def test_passes_that_are_registered_for_a_device_are_in_the_key(monkeypatch):
+    from torch._inductor.codegen import common
+
+    before = settings(Inductor())
+    monkeypatch.setitem(common.custom_backend_passes, "mine", Pass("one"))
+    assert differing(before, settings(Inductor())) == {"torch._inductor.pass_of_mine"}
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """TorchInductor's front end alone, which fixes a region's default dtype as all of it does, and in milliseconds.
+
+    Gives the settings under which it compiled. What Thunder makes of a region by itself is run op by op.
+    """
+    found = []
+
+    def compile_(self, graph, args):
+        found.append(settings(self))
+        bound = bind(graph)
+        traced = make_fx(torch_function(bound.bound_symbols, bound.inputs, bound.outputs))(*args)
+        return lambda args: traced(*args)
+
+    monkeypatch.setattr(Inductor, "compile", compile_)
+    monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
+    return found
+
+
+class Model:
+    """A function of a user's, compiled anew by Thunder as if it were another model's."""
+
+    def __init__(self, function: Callable[..., Any], cache: fusioncache.Cache | None = None):
+        used = [fusioncache.FusionCache(cache=cache, backend="inductor")] if cache else []
+        self.transform = used[0] if used else None
+        self._compiled = thunder.jit(lambda *args: function(*args), executors=fusioncache.executors(), transforms=used)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._compiled(*args)
+
+
+def new_cache() -> fusioncache.Cache:
+    return fusioncache.Cache(record=False, store=False)
+
+
+FUNCTIONS = {
+    "two numbers": lambda x, mask: torch.where(mask, 0.0, float("-inf")) * 2,
+    "a number and a tensor": lambda x, mask: torch.where(mask, x, 0.5) + 1,
+    "an integer's root": lambda x, mask: torch.sqrt(mask.long() + 1) / 3,
+    "a quotient of integers": lambda x, mask: (mask.long() + 2) / (mask.long() + 3),
+    "a new tensor": lambda x, mask: torch.full((3, 4), 0.1) * mask,
+    "a mean": lambda x, mask: (mask * 0.1).sum(0) / 7,
+    "halves": lambda x, mask: torch.where(mask, 1.0, 2.0).to(torch.bfloat16) * 0.3,
+}
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_models_under_each_default_dtype_get_what_plain_thunder_gives(name, compiled):
+    x, mask, cache = torch.linspace(-1, 1, 12).reshape(3, 4), torch.ones(3, 4, dtype=torch.bool).tril(), new_cache()
+    for dtype in DTYPES:
+        with under({"torch.default_dtype": str(dtype)}):
+            expected, result = Model(FUNCTIONS[name])(x, mask), Model(FUNCTIONS[name], cache)(x, mask)
+        assert result.dtype == expected.dtype
+        assert torch.equal(result, expected)
+    assert (cache.stats().hits, len(compiled), dict(cache.stats().bypasses)) == (1, 3, {})
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x * 3.0)
+
+
+def test_models_share_under_equal_settings_only(compiled):
+    x, cache = torch.randn(3, 4), new_cache()
+    for value in (True, False, True, False):
+        with INDUCTOR.patch(size_asserts=value):
+            Model(scaled, cache)(x)
+    assert (cache.stats().misses, cache.stats().hits, len(compiled)) == (2, 2, 2)
+
+
+def test_a_new_layout_is_compiled_under_the_settings_of_its_call_and_shared_with_these(compiled):
+    x, cache = torch.randn(3, 4), new_cache()
+    turned = x.mT.contiguous().mT
+    early = Model(scaled, cache)
+    early(x)
+    with INDUCTOR.patch(size_asserts=False):
+        early(turned)
+        assert [line.get("torch._inductor.config.size_asserts") for line in compiled] == [None, "False (default True)"]
+        Model(scaled, cache)(turned)
+        assert len(compiled) == 2
+        Model(scaled, cache)(x)
+        assert len(compiled) == 3
+    Model(scaled, cache)(turned)
+    assert len(compiled) == 4
+
+
+def test_regions_stay_as_thunder_made_them_under_a_pass_that_cannot_be_compared(compiled):
+    x, cache = torch.randn(3, 4), new_cache()
+    reason = "TorchInductor's setting pre_grad_custom_pass is a function without a uuid"
+    early = Model(scaled, cache)
+    early(x)
+    with INDUCTOR.patch(pre_grad_custom_pass=lambda graph: None), warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        late = Model(scaled, cache)
+        assert torch.equal(late(x), scaled(x))
+        assert late.transform.stats().bypasses == {reason: 1}
+        assert torch.equal(early(x.mT.contiguous().mT), scaled(x))
+        assert early.transform.stats().bypasses == {reason: 1}
+    assert len(compiled) == 1
+
+
+def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """What becomes of the one entry in the process's store where there is this backend."""
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
+    (entry,) = process.cache.store.entries()
+    return Warmer(Store.open(process.cache.store.directory)).warm(f"{entry.digest}.{entry.backend}")
+
+
+def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatch):
+    class Unsure(KeepingEager):
+        def environment(self):
+            raise Bypass("a setting that cannot be compared")
+
+    process = Process(tmp_path)
+    process.run(region(), X, Y)
+    assert warmed(process, Unsure(), monkeypatch) == Outcome("refused", "a setting that cannot be compared")
+
+
+def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monkeypatch):
+    here = torch_settings()
+    theirs = {"torch.default_dtype": "torch.bfloat16", "torch.float32_matmul_precision": "high"}
+    before, after, others = (Process(tmp_path, KeepingEager({"machine": name})) for name in ("old", "new", "new"))
+    with under(theirs):
+        before.run(region(), X, Y)
+    assert warmed(before, KeepingEager({"machine": "new"}), monkeypatch) == Outcome("compiled")
+    assert torch_settings() == here
+    others.run(region(), X, Y)
+    with under(theirs):
+        after.run(region(), X, Y)
+    assert (others.told, after.told) == ([False], [True])

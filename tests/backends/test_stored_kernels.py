@@ -1,0 +1,251 @@
+"""What keeps nvFuser's kernels, as far as no GPU is needed: its database, copies of arguments, and refusals."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sample_recipe import NAME, RECIPE, elf
+
+from fusioncache.backends.api import NotKept, NotKeptNow
+from fusioncache.backends.nvfuser import cubin, kernel_db, tensors, unfit
+from fusioncache.backends.nvfuser import persistence as keeper
+from fusioncache.backends.nvfuser.codec import encoded
+from fusioncache.backends.nvfuser.persistence import NvFuserKeeper, _Compiling
+from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
+
+OPTIONS = ((), ())
+
+
+def row(name, code, options=OPTIONS):
+    return kernel_db.Row(name, code, None, options)
+
+
+def test_rows_belong_to_a_run_by_name_and_code():
+    first, second, other = row("a", "code a"), row("b", "code b"), row("a", "another code a")
+    known = {"a": [first, other], "b": [second]}
+    assert kernel_db.matching(known, ["b", "a"], "code a\ncode b", OPTIONS) == (second, first)
+    assert kernel_db.matching(known, ["a"], "code a", OPTIONS) == (first,)
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "options", "reason"),
+    [
+        (["c"], "code a", OPTIONS, "0 rows"),
+        (["a"], "code b", OPTIONS, "0 rows"),
+        (["a"], "code a\ncode b", OPTIONS, "not launched"),
+        (["a", "a"], "code a", OPTIONS, "one name"),
+        (["a"], "code a", ((), ("fma",)), "other options"),
+        (["d"], "code d twice", OPTIONS, "2 rows"),
+        ([], "code a", OPTIONS, "not launched"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(names, code, options, reason):
+    known = {"a": [row("a", "code a")], "b": [row("b", "code b")], "d": [row("d", "code d"), row("d", "twice")]}
+    with pytest.raises(NotKept, match=reason):
+        kernel_db.matching(known, names, code, options)
+
+
+def write_row(name, code, cubin=b"\x7fELF"):
+    """What nvFuser does."""
+    folder = Path(os.environ["TMPDIR"]) / "nvfuser_kernel_db"
+    folder.mkdir(exist_ok=True)
+    table = folder / "db.csv"
+    text = table.read_text() if table.exists() else kernel_db._HEADER + "\n"
+    number = text.count("\n") - 1
+    (folder / f"kernel_{number}.cu").write_text(code)
+    (folder / f"kernel_{number}.cubin").write_bytes(cubin)
+    table.write_text(f"{text}{name},--std=c++17 -x,kernel_{number}.cu,kernel_{number}.cubin\n")
+    return folder
+
+
+def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    database = kernel_db.KernelDatabase()
+    folder = database.compiling(OPTIONS, lambda: write_row("a", "code a"))
+    assert os.environ["TMPDIR"] == str(tmp_path)
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    other = ((), ("fma",))
+    with monkeypatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder.parent))
+        database.compiling(other, lambda: write_row("b", "code b", b"PTX"))
+    database.must_be_open()
+    (found,) = database.rows(["a"], "code a", OPTIONS)
+    assert kernel_db.read_cubin(found) == b"\x7fELF"
+    (found,) = database.rows(["b"], "code b", other)
+    with pytest.raises(NotKept, match="not compiled to the end"):
+        kernel_db.read_cubin(found)
+    kernel_db._remove(folder.parent, os.getpid() + 1)
+    assert folder.exists()
+    kernel_db._remove(folder.parent, os.getpid())
+    assert not folder.exists()
+
+
+def packed(recipe, code):
+    """What is kept of a run for which nvFuser says this code."""
+    said = SimpleNamespace(get_cuda_kernel=lambda args, *, intrinsic_code, device: "preamble" * intrinsic_code + code)
+    compiled = SimpleNamespace(device=0, definition=SimpleNamespace(fec=said))
+    return NvFuserKeeper(SimpleNamespace(options=OPTIONS))._packed(SimpleNamespace(recipe=recipe), compiled, [])
+
+
+def test_the_kernels_cuda_is_kept_beside_their_cubins(monkeypatch):
+    database, code = kernel_db.KernelDatabase(), "__global__ void k() { /* \N{MULTIPLICATION SIGN} */ }\n"
+    monkeypatch.setattr(keeper, "kernel_database", lambda: database)
+    database.compiling(OPTIONS, lambda: write_row(NAME, code))
+    cubins = {"0.cubin": b"\x7fELF"}
+    assert packed(RECIPE, code) == {"recipe": encoded(RECIPE), **cubins, "kernels.cu": code.encode()}
+    assert packed(replace(RECIPE, steps=RECIPE.steps[:1]), "").keys() == {"recipe"}
+
+
+def test_cuda_that_is_no_unicode_is_kept_as_far_as_it_is(monkeypatch):
+    code = "__global__ // \udcff"
+    known = {NAME: [replace(row(NAME, code), cubin=SimpleNamespace(read_bytes=lambda: b"\x7fELF"))]}
+    rows = lambda *asked: kernel_db.matching(known, *asked)  # noqa: E731
+    monkeypatch.setattr(keeper, "kernel_database", lambda: SimpleNamespace(must_be_open=lambda: None, rows=rows))
+    assert packed(RECIPE, code)["kernels.cu"] == b"__global__ // ?"
+
+
+def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
+    monkeypatch.delenv("TMPDIR", raising=False)
+    database = kernel_db.KernelDatabase()
+    places = [database.compiling(OPTIONS, lambda: os.environ.get("TMPDIR")) for _ in range(2)]
+    assert places[0] == places[1] is not None  # nothing was compiled, so it may still open
+    database.must_be_open()
+    assert database.compiling(OPTIONS, lambda: os.environ.get("TMPDIR")) is None
+    with pytest.raises(NotKept, match="by somebody else"):
+        database.rows(["a"], "code a", OPTIONS)
+
+
+def test_a_compile_that_fails_leaves_the_environment_as_it_was(monkeypatch):
+    monkeypatch.delenv("TMPDIR", raising=False)
+    with pytest.raises(ZeroDivisionError):
+        kernel_db.KernelDatabase().compiling(OPTIONS, lambda: 1 / 0)
+    assert "TMPDIR" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(4, 6),
+        torch.randn(4, 6).t(),
+        torch.randn(4, 6)[:, 1:4],
+        torch.randn(7)[3:],
+        torch.randn(3, 1).expand(3, 5),
+        torch.tensor(2.5),
+        torch.zeros(0, 3),
+        torch.randint(0, 9, (5, 5)),
+        torch.rand(5, 5) > 0.5,
+        torch.randn(4, 6, dtype=torch.bfloat16)[1:, ::2],
+    ],
+    ids=lambda tensor: f"{tensor.dtype}-{tuple(tensor.shape)}-{tensor.stride()}",
+)
+def test_copies_lie_as_the_original(tensor):
+    before = tensor.clone()
+    copy, other = tensors.copied(tensor), tensors.rolled(tensor)
+    assert tensors.equal_bits(copy, tensor)
+    for made in (copy, other):
+        assert (made.shape, made.stride(), made.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
+        assert (made.data_ptr() - tensor.data_ptr()) % 512 == 0
+        assert not tensor.numel() or made.data_ptr() != tensor.data_ptr()
+    assert torch.equal(copy, before)
+    if tensor.is_contiguous() and tensor.numel():
+        assert torch.equal(other.flatten(), tensor.flatten().roll(1))
+
+
+def test_bits_tell_zeros_apart_and_nans_together():
+    assert not tensors.equal_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+    assert tensors.equal_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+    assert not tensors.equal_bits(torch.zeros(2, 3), torch.zeros(3, 2).t())
+
+
+def test_cubins_must_be_whole():
+    image = elf()
+    cubin.check_cubin(image)
+    for end in range(len(image)):
+        with pytest.raises(ValueError, match="a cubin that"):
+            cubin.check_cubin(image[:end])
+    for damaged in (elf(machine=62), elf(sections=((1, 64, 10**6),)), elf(programs=((2**63, 8),)), b"PTX"):
+        with pytest.raises(ValueError, match="a cubin that"):
+            cubin.check_cubin(damaged)
+
+
+TYPE = TensorType("float32", (2, 3), "cuda")
+ADD = Op("prims.add", (Ref(0), Const("int", "1")), (TYPE,))
+DRAW = Op("prims.uniform_philox", (Ref(0),), (TYPE,))
+
+
+@pytest.mark.parametrize(
+    ("graph", "args", "reason"),
+    [
+        (Graph((TYPE, NumberType("int")), (ADD,), (2,)), [None], "a number among the inputs"),
+        (Graph((TYPE,), (DRAW,), (1,)), [None], "random numbers"),
+        (Graph((TYPE,), (ADD,), (2,), sizes=1), [None], "symbolic sizes"),
+        (Graph((), (), ()), [], "no inputs"),
+        (Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)], "an input that is no CUDA tensor"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_kept_is_known_before_it_is_compiled(graph, args, reason):
+    with pytest.raises(NotKept) as refusal:
+        unfit.refuse_unfit(graph, args)
+    assert str(refusal.value) == reason
+    assert not isinstance(refusal.value, NotKeptNow)
+
+
+class Own(torch.Tensor):
+    """Of a type of its own."""
+
+
+@pytest.mark.parametrize(
+    ("arg", "reason"),
+    [
+        (torch._neg_view(torch.zeros(2, 3)), "negated"),
+        (torch.zeros(2, 3, dtype=torch.complex64).conj(), "conjugated"),
+        (torch.zeros(2, 3).as_subclass(Own), "no plain tensor"),
+        (torch.zeros(2, 3, device="meta"), "several devices"),
+    ],
+    ids=["negated", "conjugated", "subclass", "device"],
+)
+def test_what_arguments_are_this_time_is_no_lasting_reason(arg, reason, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: tensor.is_meta)
+    with pytest.raises(NotKeptNow, match=reason):
+        unfit._refuse_arguments([torch.zeros(2, 3), arg])
+    unfit._refuse_arguments([torch.nn.Parameter(torch.zeros(2, 3))])
+
+
+def test_gpus_of_several_kinds_are_told_apart(monkeypatch):
+    kinds = [SimpleNamespace(name=name, multi_processor_count=132, major=9, minor=0) for name in ("b", "a", "b")]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", kinds.__getitem__)
+    assert unfit.device_kinds() == ("a, 132 SMs, 9.0", "b, 132 SMs, 9.0")
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    with pytest.raises(NotKept, match="several kinds"):
+        unfit.refuse_unfit(Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)])
+
+
+class Doubling:
+    """In place of nvFuser: runs once when it compiles, as nvFuser does."""
+
+    def __init__(self):
+        self.compiles = 0
+
+    def compiled(self, graph, args):
+        self.compiles += 1
+        run = lambda args: [args[0].mul_(2)]  # noqa: E731
+        run(args)
+        return SimpleNamespace(run=run)
+
+
+def test_compiling_for_other_arguments_writes_into_them_once():
+    write = Op("prims.copy_", (Ref(0), Ref(0)), (TYPE,))
+    nvfuser, arg = Doubling(), torch.ones(2, 3)
+    run = _Compiling(nvfuser, Graph((TYPE,), (write,), (1,)))
+    run([arg])
+    assert arg.unique().tolist() == [2]
+    run([arg])
+    assert arg.unique().tolist() == [4]
+    assert nvfuser.compiles == 1

@@ -1,0 +1,148 @@
+"""Stored nvFuser kernels on a GPU: another process launches them without nvFuser, bit for bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from gpu_artifacts import CASES, copies, keeper, kept, loaded, pick, same
+
+pytestmark = pytest.mark.gpu
+
+
+def test_everything_is_kept_or_says_why_not():
+    assert {item.name.rsplit("-", 1)[0] for item in kept()} == set(CASES)
+    refused = {item.name: item.made.reason for item in kept() if item.made.artifacts is None}
+    assert all(refused.values())
+    assert not {name for name in refused if not CASES[name.rsplit("-", 1)[0]].may_refuse}, refused
+    assert all(item.made.reason is None for item in kept() if item.made.artifacts is not None)
+
+
+OTHER_PROCESS = """
+import sys, torch
+from pathlib import Path
+from fusioncache.backends.nvfuser import backend as nvfuser
+from fusioncache.backends.nvfuser.persistence import NvFuserKeeper
+from fusioncache.ir import Graph
+
+def refuse(*args, **kwargs):
+    raise AssertionError("nvFuser was asked to compile")
+
+nvfuser.define = refuse
+keeper = NvFuserKeeper(nvfuser.NvFuser())
+for folder in map(Path, sys.argv[1:]):
+    args = torch.load(folder / "args.pt")
+    artifacts = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".pt"}
+    run = keeper.load(artifacts, Graph((), (), ()), args)
+    torch.save([list(run(args)), args], folder / "results.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """The results of a process that knows nothing but the artifacts."""
+    place = tmp_path_factory.mktemp("kept")
+    folders = {}
+    for item in kept():
+        if item.made.artifacts is None:
+            continue
+        folders[item.name] = folder = place / item.name
+        folder.mkdir()
+        for name, content in item.made.artifacts.items():
+            (folder / name).write_bytes(content)
+        torch.save(item.args, folder / "args.pt")
+    command = [sys.executable, "-W", "ignore", "-c", OTHER_PROCESS, *map(str, folders.values())]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+    return {name: torch.load(folder / "results.pt") for name, folder in folders.items()}
+
+
+def test_another_process_computes_the_same_bits_without_nvfuser(elsewhere):
+    assert elsewhere
+    for item in kept():
+        if item.name in elsewhere:
+            outputs, written = elsewhere[item.name]
+            assert same(outputs, item.outputs), item.name
+            assert same(written, item.written), item.name
+
+
+@pytest.mark.parametrize("name", ["pointwise-0", "whole-reduction-0", "two-segments-0"])
+def test_a_loaded_run_can_be_captured(name):
+    item = pick(name)
+    run, args = loaded(item), copies(item.args)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = run(args)
+    for arg in args:
+        arg.copy_(arg.flip(0))
+    for _ in range(3):
+        graph.replay()
+    assert same(outputs, list(item.made.run(copies(args))))
+
+
+def test_loading_while_a_graph_is_captured():
+    item = pick("pointwise-0")
+    args = copies(item.args)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = loaded(item)(args)
+    graph.replay()
+    assert same(outputs, item.outputs)
+
+
+@pytest.mark.parametrize("name", ["pointwise-0", "whole-reduction-0"])
+def test_threads_and_streams(name):
+    item = pick(name)
+    run, wrong = loaded(item), []
+
+    def work():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            mine = copies(item.args)
+            results = [run(mine) for _ in range(200)]
+            torch.cuda.current_stream().synchronize()
+            wrong.extend(result for result in results if not same(result, item.outputs))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_artifacts_are_the_same_every_time():
+    item = pick("rms-norm-grad-1")
+    again = keeper().compile(item.graph, copies(item.args))
+    assert again.artifacts == item.made.artifacts
+
+
+def test_damaged_artifacts_do_not_load():
+    item = pick("pointwise-0")
+    artifacts = dict(item.made.artifacts)
+    cubin = next(name for name in artifacts if name != "recipe")
+    for damaged in (
+        {**artifacts, "recipe": artifacts["recipe"][:-1]},
+        {**artifacts, cubin: b""},
+        {**artifacts, cubin: artifacts[cubin][: len(artifacts[cubin]) // 2]},
+        {"recipe": artifacts["recipe"]},
+        {cubin: artifacts[cubin]},
+    ):
+        with pytest.raises(ValueError):
+            keeper().load(damaged, item.graph, item.args)
+    with pytest.raises(ValueError, match="another layout"):
+        keeper().load(artifacts, item.graph, [arg.t().contiguous().t() for arg in item.args])
+
+
+def test_a_program_is_not_kept_while_a_graph_is_captured_or_history_is_recorded():
+    item = pick("pointwise-0")
+    torch.cuda.memory._record_memory_history("all", context=None)
+    try:
+        made = keeper().compile(item.graph, copies(item.args))
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    assert made.artifacts is None
+    assert made.reason == "torch's memory history is in use"
+    assert same(list(made.run(copies(item.args))), item.outputs)

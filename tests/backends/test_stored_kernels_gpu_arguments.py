@@ -1,0 +1,132 @@
+"""Stored nvFuser kernels on a GPU, given arguments that differ in anything but layout from those they were made for."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+import torch
+from gpu_artifacts import copies, keeper, loaded, pick, rand, same
+
+from fusioncache.backends.nvfuser.tensors import copied
+
+pytestmark = pytest.mark.gpu
+
+KINDS = ["pointwise-0", "pointwise-bfloat16-0", "rms-norm-0", "reduction-0", "choose-0", "softmax-0"]
+
+
+def moved(args, elements):
+    """The same values, so many elements behind an aligned address."""
+    return [
+        torch.empty(arg.numel() + elements, dtype=arg.dtype, device="cuda")[elements:].view_as(arg).copy_(arg)
+        for arg in args
+    ]
+
+
+@pytest.mark.parametrize("elements", [1, 2, 4, 6])
+@pytest.mark.parametrize("name", KINDS)
+def test_unaligned_pointers_are_never_given_to_wide_loads(name, elements):
+    """As of ``x[1:]``. A kernel that loads 16 bytes at once from there would end the process."""
+    item = pick(name)
+    run, off = loaded(item), moved(item.args, elements)
+    assert same(run(off), list(item.made.run(off)))
+    one = [off[0], *item.args[1:]]
+    assert same(run(one), list(item.made.run(one)))
+    torch.cuda.synchronize()
+    assert same(run(item.args), item.outputs)
+
+
+def test_inputs_that_are_aligned_otherwise_are_compiled_for():
+    item = pick("pointwise-0")
+    run = loaded(item)
+    off = [torch.empty(arg.numel() + 1, device="cuda")[1:].view_as(arg).copy_(arg) for arg in item.args]
+    nvfuser = keeper()._nvfuser
+    with mock.patch.object(nvfuser, "compiled", wraps=nvfuser.compiled) as compiled:
+        assert same(run(off), list(item.made.run(off)))
+        assert same(run(item.args), item.outputs)
+        run(off)
+    assert compiled.call_count == 1
+
+
+def test_what_is_compiled_for_unaligned_inputs_is_kept_for_these():
+    item = pick("pointwise-0")
+    off = [torch.empty(arg.numel() + 1, device="cuda")[1:].view_as(arg).copy_(arg) for arg in item.args]
+    made = keeper().compile(item.graph, off)
+    assert made.artifacts, made.reason
+    assert same(keeper().load(made.artifacts, item.graph, off)(off), list(made.run(off)))
+
+
+def test_what_is_written_in_place_is_written_once_wherever_it_lies():
+    item = pick("in-place-0")
+    if item.made.artifacts is None:
+        pytest.skip(f"not kept: {item.made.reason}")
+    run = loaded(item)
+    for elements in (0, 1):
+        ours, theirs = moved(item.args, elements), moved(item.args, elements)
+        assert same(run(ours), list(item.made.run(theirs)))
+        assert same(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["pointwise-0", "pointwise-bfloat16-0", "whole-reduction-0", "two-segments-0"])
+def test_programs_are_kept_where_algorithms_are_to_be_deterministic(name):
+    item, fills = pick(name), torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    try:
+        made = keeper().compile(item.graph, copies(item.args))
+        assert made.artifacts, made.reason
+        assert torch.utils.deterministic.fill_uninitialized_memory is fills
+        outputs = keeper().load(made.artifacts, item.graph, item.args)(copies(item.args))
+        assert same(outputs, item.outputs)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_inputs_may_share_their_memory():
+    item = pick("pointwise-0")
+    run, count = loaded(item), item.args[0].numel()
+    memory = rand(count + 16)
+    one, other = memory[:count].view_as(item.args[0]), memory[16:].view_as(item.args[0])
+    for args in ([one, one], [one, other], [other, one]):
+        assert same(run(args), list(item.made.run([copied(arg) for arg in args])))
+
+
+@pytest.mark.parametrize("name", ["pointwise-0", "several-0", "reshaped-0", "in-place-0"])
+def test_autograd_sees_nothing_of_a_run(name):
+    item = pick(name)
+    if item.made.artifacts is None:
+        pytest.skip(f"not kept: {item.made.reason}")
+    args = [arg.requires_grad_() for arg in copies(item.args)]
+    outputs = loaded(item)(args)
+    assert not any(output.requires_grad for output in outputs if not any(output is arg for arg in args))
+    assert same(outputs, item.outputs)
+
+
+def test_views_that_are_to_be_negated_are_read_as_nvfuser_reads_them():
+    """Which is as they lie in memory: nvFuser knows of no such views, with a store or without one."""
+    item = pick("pointwise-0")
+    views = [torch._neg_view(arg) for arg in item.args]
+    assert same(loaded(item)(views), list(item.made.run(views)))
+    made = keeper().compile(item.graph, views)
+    assert (made.artifacts, made.lasting) == (None, False)
+
+
+def test_tensors_with_gaps_are_kept_for_their_strides():
+    item = pick("pointwise-0")
+    gaps = [rand(arg.shape[0], 2 * arg.shape[1])[:, ::2].copy_(arg) for arg in item.args]
+    made = keeper().compile(item.graph, gaps)
+    assert made.artifacts, made.reason
+    run = keeper().load(made.artifacts, item.graph, gaps)
+    assert same(run(gaps), list(made.run(gaps)))
+    with pytest.raises(ValueError, match="another layout"):
+        keeper().load(made.artifacts, item.graph, item.args)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_run_follows_its_arguments_to_another_device():
+    item = pick("pointwise-0")
+    run = loaded(item)
+    there = [arg.to("cuda:1") for arg in item.args]
+    outputs = run(there)
+    assert all(output.get_device() == 1 for output in outputs)
+    assert same([output.to("cuda:0") for output in outputs], item.outputs)
+    assert same(run(item.args), item.outputs)

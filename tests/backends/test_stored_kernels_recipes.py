@@ -1,0 +1,133 @@
+"""Recipes of stored nvFuser kernels: written, read, and refused where they cannot be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_recipe import FLAT, RECIPE, kernel
+
+from fusioncache.backends.nvfuser.codec import decoded, encoded
+from fusioncache.backends.nvfuser.parts import Again, Fill, Fresh, Input, Layout, Memory, Pointer, View
+from fusioncache.backends.nvfuser.recipe import Recipe
+
+
+def test_a_recipe_survives_being_written():
+    assert decoded(encoded(RECIPE)) == RECIPE
+    assert encoded(decoded(encoded(RECIPE))) == encoded(RECIPE)
+    assert RECIPE.cubins == ("0.cubin",)
+
+
+sizes = st.integers(1, 5)
+layouts = st.builds(
+    lambda dtype, shape: Layout(dtype, tuple(shape), tuple(torch.empty(shape, device="meta").stride())),
+    st.sampled_from(["float32", "bfloat16", "int64", "bool"]),
+    st.lists(sizes, max_size=3),
+)
+
+
+@st.composite
+def recipes(draw):
+    inputs = tuple(draw(st.lists(st.builds(Input, layouts, st.sampled_from([1, 2, 4, 8, 16])), min_size=1, max_size=3)))
+    outputs = draw(st.lists(layouts, max_size=3))
+    allocations = tuple(layout.extent for layout in outputs)
+    buffers = st.integers(0, len(inputs) + len(outputs) - 1)
+    pointers = tuple(Pointer(place, 0, draw(buffers), 0) for place in range(draw(st.integers(0, 3))))
+    step = kernel(parameters=tuple(bytes(16) for _ in pointers), pointers=pointers, cooperative=draw(st.booleans()))
+    fresh = tuple(Fresh(layout, number, 0) for number, layout in enumerate(outputs))
+    return Recipe(inputs, allocations, fresh, (step,), draw(st.sampled_from([16, 32])))
+
+
+@given(recipes())
+def test_recipes_survive_being_written(recipe):
+    assert decoded(encoded(recipe)) == recipe
+
+
+WRONG = {
+    "no inputs": {"inputs": ()},
+    "unknown dtype": {"inputs": lambda: (Input(Layout("float8", (1,), (1,)), 16),)},
+    "negative stride": {"inputs": lambda: (Input(Layout("float32", (2,), (-1,)), 16),)},
+    "alignment 3": {"inputs": lambda: (Input(FLAT, 3),)},
+    "output beyond its allocation": {"allocations": (127, 512)},
+    "negative allocation": {"allocations": (-1, 512)},
+    "unknown allocation": {"outputs": (Fresh(FLAT, 2, 0),)},
+    "again of a later one": {"outputs": (Again(0),)},
+    "view beyond its input": {"outputs": (View(FLAT, 0, 1, False),)},
+    "view of another dtype": {"outputs": (View(Layout("int32", (8,), (1,)), 0, 0, False),)},
+    "itself in another layout": {"outputs": (View(Layout("float32", (32,), (1,)), 0, 0, True),)},
+    "output between elements": {"outputs": (Fresh(FLAT, 1, 2),)},
+    "fill beyond its buffer": {"steps": (Fill(2, 64, 65, 0),)},
+    "fill of a large byte": {"steps": (Fill(2, 0, 1, 256),)},
+    "fill of an unknown buffer": {"steps": (Fill(4, 0, 1, 0),)},
+    "pointer beyond its parameter": {"steps": (kernel(pointers=(Pointer(0, 16, 0, 0),)),)},
+    "pointer across a parameter's end": {"steps": (kernel(pointers=(Pointer(0, 12, 0, 0),)),)},
+    "pointer of an unknown parameter": {"steps": (kernel(pointers=(Pointer(3, 0, 0, 0),)),)},
+    "pointer beyond its buffer": {"steps": (kernel(pointers=(Pointer(0, 0, 0, 128),)),)},
+    "pointer before its buffer": {"steps": (kernel(pointers=(Pointer(0, 0, 0, -8),)),)},
+    "two pointers in a place": {"steps": (kernel(pointers=(Pointer(0, 0, 0, 0), Pointer(0, 0, 1, 0))),)},
+    "an address left in": {"steps": (kernel(parameters=(b"\x01" * 16,), pointers=(Pointer(0, 0, 0, 0),)),)},
+    "no grid": {"steps": (kernel(grid=(0, 1, 1)),)},
+    "too many threads": {"steps": (kernel(block=(1024, 2, 1)),)},
+    "too much shared memory": {"steps": (kernel(shared=2**20, most_shared=2**20),)},
+    "less shared memory than asked for": {"steps": (kernel(most_shared=8),)},
+    "a cubin with a path": {"steps": (kernel(cubin="../x"),)},
+    "a name with a zero": {"steps": (kernel(function="a\0b"),)},
+    "too many parameters": {"steps": (kernel(parameters=(bytes(40000),), pointers=()),)},
+    "true for a number": {"steps": (kernel(grid=(True, 1, 1)),)},
+    "widest 64": {"widest": 64},
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
+def test_recipes_that_cannot_be_are_refused(change):
+    with pytest.raises(ValueError, match="a recipe that is wrong about"):
+        replace(RECIPE, **{name: value() if callable(value) else value for name, value in change.items()})
+
+
+def paths(value, path=()):
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield from paths(item, (*path, name))
+
+
+WRITTEN = json.loads(encoded(RECIPE))
+JUNK = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.lists(st.integers()))
+
+
+@given(st.sampled_from(list(paths(WRITTEN))[1:]), JUNK)
+def test_damaged_recipes_are_refused_or_in_range(path, junk):
+    damaged = json.loads(encoded(RECIPE))
+    place = damaged
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = junk
+    try:
+        recipe = decoded(json.dumps(damaged).encode())
+    except ValueError:
+        return
+    memory = Memory(recipe.inputs, recipe.allocations)
+    for step in recipe.steps:
+        for pointer in getattr(step, "pointers", ()):
+            assert 0 <= pointer.delta < memory.extent(pointer.buffer)
+
+
+@given(st.binary(max_size=40) | st.integers(0, len(encoded(RECIPE)) - 1).map(lambda end: encoded(RECIPE)[:end]))
+def test_bytes_that_are_no_recipe_are_refused(data):
+    with pytest.raises(ValueError):
+        decoded(data)
+
+
+@pytest.mark.parametrize("text", ["[" * 100000, "{}", "null", '{"version":1,"version":1}', "\ud800"])
+def test_texts_that_are_no_recipe_are_refused(text):
+    with pytest.raises(ValueError):
+        decoded(text.encode(errors="surrogatepass"))
+
+
+def test_recipes_of_another_version_are_refused():
+    with pytest.raises(ValueError, match="of version 2"):
+        decoded(json.dumps({**WRITTEN, "version": 2}).encode())

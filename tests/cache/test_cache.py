@@ -1,0 +1,354 @@
+"""The cache in memory: bounds, threads, counts, layouts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import cache
+
+import pytest
+import torch
+from drawn_regions import Sketch, residual
+
+import fusioncache
+from fusioncache.backends.eager import Eager
+from fusioncache.cache import default
+from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.cache.lru import LruMap
+from fusioncache.cache.program import Program
+from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
+from fusioncache.record.ledger import Ledger
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.key import make_key
+from fusioncache.template.original import original_of
+from fusioncache.template.plan import Plan
+
+
+class CountingEager(Eager):
+    """Counts compilations; tells layouts apart by strides, as nvFuser does. Slow, so that threads meet."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+
+    def layout(self, args):
+        return tuple(arg.stride() for arg in args if isinstance(arg, torch.Tensor))
+
+    def compile(self, graph, args):
+        self.compiled += 1
+        time.sleep(0.02)
+        return super().compile(graph, args)
+
+
+def tanh_graph():
+    s = Sketch()
+    return canonicalize(s.graph(s.op("tanh", s.input()))).graph
+
+
+def call_of(region, plan=Plan.INLINE, compiler=None):
+    compiler = compiler or CountingEager()
+    canonical = canonicalize(region)
+    template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
+    programs: dict = {}
+    ledger = Ledger()
+    call = TemplateCall(template, lambda graph, _: programs.setdefault(graph, Program(graph, compiler)), ledger)
+    call.allow(canonical.binding.arities, plan, Fallback(lambda *args: pytest.fail("fell back"), (), ()))
+    return call, canonical.binding, ledger, compiler
+
+
+def test_the_least_recently_used_leaves_first():
+    made: list[str] = []
+    lru: LruMap[str, str] = LruMap(2)
+    for key in ("a", "b", "a", "c", "a", "b"):
+        lru.get_or_make(key, lambda key=key: made.append(key) or key)
+    assert made == ["a", "b", "c", "b"]
+    assert len(lru) == 2
+
+
+def test_capacity_must_be_positive():
+    with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
+        fusioncache.Cache(capacity=0)
+
+
+def test_a_failed_value_is_tried_again():
+    lru: LruMap[str, int] = LruMap(2)
+    with pytest.raises(ZeroDivisionError):
+        lru.get_or_make("a", lambda: 1 // 0)
+    assert lru.get_or_make("a", lambda: 3) == (3, False)
+    assert lru.get_or_make("a", lambda: 4) == (3, True)
+
+
+def in_threads(count, work):
+    barrier = threading.Barrier(count)
+    errors = []
+
+    def run():
+        barrier.wait()
+        try:
+            work()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_threads_make_one_value():
+    made = []
+    lru: LruMap[str, int] = LruMap(8)
+
+    def slow():
+        time.sleep(0.02)
+        made.append(1)
+        return len(made)
+
+    in_threads(8, lambda: lru.get_or_make("a", slow))
+    assert made == [1]
+
+
+def test_threads_compile_once():
+    call, _, ledger, compiler = call_of(residual(2))
+    args = [torch.randn(2, 3) for _ in range(3)]
+    in_threads(8, lambda: call.entry(*args))
+    assert compiler.compiled == ledger.stats().compiles == 1
+
+
+def test_a_bounded_cache_forgets_and_compiled_models_live_on():
+    cache = fusioncache.Cache(capacity=1)
+    one, hit = cache.template(tanh_graph(), {})
+    assert not hit and cache.template(tanh_graph(), {}) == (one, True)
+    cache.template(canonicalize(residual(1)).graph, {})
+    assert cache.template(tanh_graph(), {}) == (one, False)
+    cache.clear()
+    assert cache.template(tanh_graph(), {}) == (one, False)
+
+
+def test_layouts_select_among_a_templates_variants():
+    s = Sketch()
+    square = TensorType("float32", (4, 4), "cpu")
+    x, y = s.input(square), s.input(square)
+    call, binding, ledger, compiler = call_of(s.graph(s.op("sub", x, s.op("tanh", y))))
+    a, b = torch.randn(4, 4), torch.randn(4, 4)
+    for _ in range(2):
+        for left, right in ((a, b), (a.t(), b), (a, b.t()), (a.t().contiguous(), b), (a[:, [1, 0, 2, 3]], b)):
+            args = [(left, right)[position] for position in binding.arguments]
+            assert torch.equal(call.entry(*args)[0], left - torch.tanh(right))
+    assert compiler.compiled == ledger.stats().compiles == 3
+
+
+def test_sizes_of_one_have_any_stride():
+    s = Sketch()
+    row = TensorType("float32", (1, 4), "cpu")
+    call, _, _, _ = call_of(s.graph(s.op("tanh", s.input(row))))
+    x = torch.randn(4)
+    for view in (x.view(1, 4), x.as_strided((1, 4), (1, 1)), x.view(4, 1).t()):
+        assert torch.equal(call.entry(view)[0], torch.tanh(view))
+
+
+def test_numbers_come_first_and_have_no_layout():
+    s = Sketch()
+    x, power = s.input(), s.input(NumberType("float"))
+    call, binding, _, compiler = call_of(s.graph(s.op("pow", x, power)))
+    assert binding.arguments == (1, 0)
+    value = torch.rand(2, 3)
+    for exponent in (2.0, 3.0):
+        assert torch.equal(call.entry(exponent, value)[0], value**exponent)
+    assert compiler.compiled == 1
+
+
+@pytest.mark.parametrize("plan", list(Plan))
+def test_every_arity_gives_the_sum_in_order(plan):
+    call, _, _, _ = call_of(residual(1), plan)
+    for adds in range(1, 20):
+        canonical = canonicalize(residual(adds))
+        call.allow(canonical.binding.arities, plan, Fallback(pytest.fail, (), ()))
+        inputs = [torch.randn(2, 3) * 10**6 for _ in range(adds + 1)]
+        total = inputs[0]
+        for term in inputs[1:]:
+            total = total + term
+        (result,) = call.entry(*[inputs[position] for position in canonical.binding.arguments])
+        assert torch.equal(result, torch.tanh(total))
+
+
+def test_folds_and_one_core_serve_every_arity():
+    call, _, ledger, compiler = call_of(residual(1), Plan.FOLD)
+    for adds in (1, 2, 4, 8, 7, 15, 31, 64):
+        binding = canonicalize(residual(adds)).binding
+        call.allow(binding.arities, Plan.FOLD, Fallback(pytest.fail, (), ()))
+        call.entry(*[torch.randn(2, 3) for _ in range(adds + 1)])
+    assert compiler.compiled == ledger.stats().compiles == 7  # folds of 1, 2, 4, 8, 16 and 32 terms, and the core
+
+
+def two_streams(left, right):
+    s = Sketch()
+    inputs = [s.input() for _ in range(left + right + 2)]
+    totals = []
+    for terms in (inputs[: left + 1], inputs[left + 1 :]):
+        total = terms[0]
+        for term in terms[1:]:
+            total = s.op("add", total, term)
+        totals.append(total)
+    return s.graph(s.op("sub", s.op("sin", totals[0]), s.op("tanh", totals[1])))
+
+
+@pytest.mark.parametrize("plan", list(Plan))
+def test_two_streams_in_one_region_take_their_arities_along(plan):
+    call, *_ = call_of(two_streams(1, 1), plan)
+    assert call.takes_arities
+    for left, right in ((2, 3), (3, 2), (1, 4)):
+        canonical = canonicalize(two_streams(left, right))
+        assert canonical.graph == call.template.graph
+        call.allow(canonical.binding.arities, plan, Fallback(pytest.fail, (), ()))
+        inputs = [torch.randn(2, 3) for _ in range(left + right + 2)]
+        expected = torch.sin(sum(inputs[1 : left + 1], inputs[0])) - torch.tanh(
+            sum(inputs[left + 2 :], inputs[left + 1])
+        )
+        args = [inputs[position] for position in canonical.binding.arguments]
+        assert torch.equal(call.entry(canonical.binding.arities, *args)[0], expected)
+
+
+def test_a_sum_that_is_an_output_itself_is_not_computed_again():
+    def region(adds):
+        s = Sketch()
+        inputs = [s.input() for _ in range(adds + 1)]
+        total = inputs[0]
+        for term in inputs[1:]:
+            total = s.op("add", total, term)
+        return s.graph(total, s.op("tanh", total))
+
+    call, binding, _, _ = call_of(region(3), Plan.FOLD)
+    (core,) = call.programs(binding.arities)[-1:]
+    assert [op.name for op in core.graph.ops] == ["prims.tanh"]
+    inputs = [torch.randn(2, 3) for _ in range(4)]
+    results = call.entry(*[inputs[position] for position in binding.arguments])
+    total = inputs[0] + inputs[1] + inputs[2] + inputs[3]
+    assert torch.equal(results[binding.outputs[0]], total)
+    assert torch.equal(results[binding.outputs[1]], torch.tanh(total))
+
+
+def test_out_of_memory_is_not_hidden():
+    class Full(CountingEager):
+        def compile(self, graph, args):
+            raise torch.OutOfMemoryError("full")
+
+    call, *_ = call_of(residual(1), compiler=Full())
+    with pytest.raises(torch.OutOfMemoryError):
+        call.entry(torch.randn(2, 3), torch.randn(2, 3))
+
+
+def test_a_fallback_runs_in_the_templates_terms():
+    class Broken(CountingEager):
+        def compile(self, graph, args):
+            raise RuntimeError("broken")
+
+    s = Sketch()
+    x, _unused, y = s.input(), s.input(), s.input()
+    region = s.graph(s.op("tanh", y), s.op("sub", x, y))
+    call, binding, ledger, _ = call_of(region, compiler=Broken())
+    place = {position: index for index, position in enumerate(binding.arguments)}
+    inputs = tuple(place.get(position) for position in range(3))
+    outputs = tuple(binding.outputs.index(slot) for slot in range(2))
+    call._fallbacks[()] = Fallback(lambda x, unused, y: (torch.tanh(y), x - y), inputs, outputs)
+    a, b = torch.randn(2, 3), torch.randn(2, 3)
+    with pytest.warns(RuntimeWarning, match="named could not be compiled and runs as Thunder made it: broken"):
+        results = call.entry(*[(a, None, b)[position] for position in binding.arguments])
+    assert torch.equal(results[binding.outputs[0]], torch.tanh(b))
+    assert torch.equal(results[binding.outputs[1]], a - b)
+    assert ledger.stats().bypasses == {"compile failed: RuntimeError": 1}
+
+
+def test_stats_are_frozen_and_add_up():
+    parent, graph = Ledger(), tanh_graph()
+    ledger = Ledger(parent)
+    template = Template(graph, make_key(graph, {}), "tanh")
+    ledger.region(template, (), hit=False)
+    ledger.region(template, (), hit=True)
+    ledger.compiled(template, 0.5)
+    assert ledger.bypass("why") and not ledger.bypass("why")
+    stats = ledger.stats()
+    assert stats == parent.stats()
+    assert (stats.regions, stats.templates, stats.hits, stats.misses, stats.compiles) == (4, 1, 1, 1, 1)
+    assert (stats.bypasses, stats.compile_seconds, stats.saved_seconds) == ({"why": 2}, 0.5, 0.5)
+    ledger.loaded(template, 0.25, 2.0)
+    ledger.verify_compiled(3.0)
+    ledger.verified()
+    loaded = parent.stats()
+    assert (loaded.loads, loaded.load_seconds, loaded.loaded_compile_seconds) == (1, 0.25, 2.0)
+    # What the one hit shares now takes 2.5 s to compile, and loading saved 2.0 of these less what it took.
+    assert loaded.saved_seconds == 2.5 + 2.0 - 0.25
+    assert (loaded.verified, loaded.verify_compiles, loaded.verify_compile_seconds) == (1, 1, 3.0)
+    assert loaded.compiles == 1 and loaded == ledger.stats()
+    another = Ledger(parent)
+    another.region(template, (), hit=True)  # a second model: it saves what compiling took the first one
+    assert (another.stats().saved_seconds, parent.stats().saved_seconds) == (2.5, loaded.saved_seconds + 2.5)
+    with pytest.raises(AttributeError):
+        stats.hits = 3
+    with pytest.raises(TypeError):
+        stats.bypasses["why"] = 3
+
+
+def test_the_backend_is_given_the_region_as_it_was_first_written():
+    """In an order of inputs, ops and outputs that is not the canonical one, with a copy and a dead end in it."""
+    s = Sketch()
+    x, y = s.input(), s.input()
+    sine, difference = s.op("sin", x), s.op("sub", y, x)
+    region = s.graph(difference, s.op("mul", sine, s.op("shallow_copy", sine)))
+    canonical = canonicalize(region)
+    original = original_of(region, canonical.binding)
+    given = []
+
+    class Recording(CountingEager):
+        def compile(self, graph, args):
+            given.append(graph)
+            return super().compile(graph, args)
+
+    program = Program(canonical.graph, Recording(), original)
+    inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)]
+    args = [inputs[position] for position in canonical.binding.arguments]
+    results = program.run_for(args, lambda seconds, **_: None)(args)
+    expected = [inputs[1] - inputs[0], torch.sin(inputs[0]) ** 2]
+    assert given == [region]
+    for slot, value in zip(canonical.binding.outputs, expected, strict=True):
+        assert torch.equal(results[slot], value)
+
+
+def test_an_unused_input_and_what_is_computed_from_it_are_left_out_of_the_region():
+    s = Sketch()
+    (x, _, z) = (s.input() for _ in range(3))
+    vain = s.op("sin", Ref(1))
+    s.op("add", vain, z)
+    region = s.graph(s.op("sub", z, s.op("tanh", x)), s.op("neg", z))
+    original = original_of(region, canonicalize(region).binding)
+    assert [op.name for op in original.region.ops] == ["prims.tanh", "prims.sub", "prims.neg"]
+    assert original.region.ops[1].args == (Ref(1), Ref(2))
+    assert (len(original.region.inputs), original.region.outputs) == (2, (3, 4))
+
+
+def test_an_unused_input_takes_its_symbolic_size_along():
+    types = tuple(TensorType("float32", (Ref(2 + place), 3), "cpu") for place in range(2))
+    region = Graph(types, (Op("prims.tanh", (Ref(1),), (types[1],)),), (4,), sizes=2)
+    original = original_of(region, canonicalize(region).binding)
+    expected = TensorType("float32", (Ref(1), 3), "cpu")
+    assert original.region == Graph((expected,), (Op("prims.tanh", (Ref(0),), (expected,)),), (2,), sizes=1)
+
+
+def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):
+    meeting, made = threading.Barrier(4), []
+
+    def make():
+        time.sleep(0.02)
+        return object()
+
+    monkeypatch.setattr(default, "Cache", make)
+    monkeypatch.setattr(default, "_made", cache(default._made.__wrapped__))
+    threads = [
+        threading.Thread(target=lambda: (meeting.wait(), made.append(default.default_cache()))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4 and len(set(map(id, made))) == 1

@@ -1,0 +1,321 @@
+"""Programs that are stored: loaded where they can be, compiled once otherwise, and never in a model's way."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from drawn_regions import Sketch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from persistent_backend import KeepingEager
+from test_properties import graphs
+
+from fusioncache.backends.torch_settings import torch_settings
+from fusioncache.cache.cache import Cache
+from fusioncache.cache.persistence import REGION, REQUEST, Kept
+from fusioncache.cache.program import Program
+from fusioncache.cache.ranks import Ranks
+from fusioncache.ir import Graph, NumberType, Original, Ref, TensorType
+from fusioncache.ir.codec import decoded, encoded
+from fusioncache.store import Store
+from fusioncache.store.entry import REFUSED
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.original import original_of
+
+X, Y = torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)
+
+
+def region(*, swapped: bool = False) -> Graph:
+    """``sin(x), y - x``, or the same with inputs, ops and outputs the other way round."""
+    s = Sketch()
+    if swapped:
+        y, x = s.input(), s.input()
+        difference, sine = s.op("sub", y, x), s.op("sin", x)
+        return s.graph(difference, sine)
+    x, y = s.input(), s.input()
+    sine, difference = s.op("sin", x), s.op("sub", y, x)
+    return s.graph(sine, difference)
+
+
+class Process:
+    """What one process has: a cache of its own, over a directory that others have too."""
+
+    def __init__(self, directory: Path, backend: Any = None, ranks: Ranks | None = None):
+        self.backend = backend or KeepingEager()
+        self.cache = Cache(record=False, store=directory)
+        if ranks:
+            self.cache._ranks = ranks
+        self.ledger = self.cache.ledger
+        self.told: list[bool] = []
+        self.took: list[float] = []
+
+    def program(self, source: Graph) -> tuple[Program, list[int]]:
+        canonical = canonicalize(source)
+        environment = self.backend.environment()
+        more = {"settings": torch_settings()}
+        name, keeper = self.backend.name, self.backend.keeper
+        builder = self.cache.builder(name, self.backend, keeper, environment, self.ledger, **more)
+        original = original_of(source, canonical.binding)
+        program = self.cache.program(canonical.graph, original, environment, self.backend, builder)
+        return program, list(canonical.binding.arguments)
+
+    def run(self, source: Graph, *inputs: Any) -> list[Any]:
+        """The region's outputs."""
+        program, arguments = self.program(source)
+        args = [inputs[place] for place in arguments]
+        results = program.run_for(args, self._tell)(args)
+        return [results[place] for place in canonicalize(source).binding.outputs]
+
+    def _tell(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
+        self.told.append(loaded)
+        self.took.append(compile_seconds)
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    first, second = Process(tmp_path), Process(tmp_path)
+    for process in (first, second):
+        sine, difference = process.run(region(), X, Y)
+        assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
+    assert (first.told, second.told) == ([False], [True])
+    assert (len(first.backend.compiled), len(second.backend.compiled), len(second.backend.loaded)) == (1, 0, 1)
+    assert second.cache.store.stats().hits == 1
+    (entry,) = second.cache.store.entries()
+    assert entry.seconds > 0 and (first.took, second.took) == ([0.0], [entry.seconds])
+
+
+def test_a_region_in_another_order_is_loaded_in_the_order_that_it_was_compiled_in(tmp_path):
+    first, second = Process(tmp_path), Process(tmp_path)
+    first.run(region(), X, Y)
+    difference, sine = second.run(region(swapped=True), Y, X)
+    assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
+    program, _ = second.program(region(swapped=True))
+    assert second.told == [True] and program.sources == (region(),)
+
+
+def test_other_strides_are_another_program(tmp_path):
+    first, second = Process(tmp_path), Process(tmp_path)
+    first.run(region(), X, Y)
+    turned = X.mT.contiguous().mT
+    assert torch.equal(second.run(region(), turned, Y)[0], torch.sin(X))
+    assert second.told == [False]
+    second.run(region(), X, Y)
+    assert second.told == [False, True] or second.told == [False]  # eager takes any layout once it has compiled
+
+
+def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):
+    first, second = Process(tmp_path), Process(tmp_path)
+    first.run(region(), X, Y)
+    second.run(region(), X, Y)
+    second.run(region(), X.mT.contiguous().mT, Y)
+    assert second.told == [True, False]
+
+
+@pytest.mark.parametrize("changed", ["backend", "versions", "machine"])
+def test_each_ingredient_of_the_environment_makes_a_miss(tmp_path, changed):
+    class Other(KeepingEager):
+        def environment(self):
+            return {**super().environment(), **({changed: "other"} if changed != "machine" else {})}
+
+    Process(tmp_path).run(region(), X, Y)
+    other = Process(tmp_path, Other({"machine": "other"} if changed == "machine" else None))
+    other.run(region(), X, Y)
+    same = Process(tmp_path)
+    same.run(region(), X, Y)
+    assert (other.told, same.told) == ([False], [True])
+
+
+def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path):
+    class Changing(KeepingEager):
+        def environment(self):
+            return {**super().environment(), "settings": f"compiled {len(self.compiled)}"}
+
+    first, second = Process(tmp_path, Changing()), Process(tmp_path, Changing())
+    for process in (first, second):
+        assert torch.equal(process.run(region(), X, Y)[1], Y - X)
+        assert process.told == [False]
+        assert process.ledger.stats().unkept == {"not kept: settings changed while it was compiled": 1}
+    assert not second.cache.store.entries()
+
+
+def test_the_key_names_what_differs(tmp_path):
+    place = ((X.shape, X.stride()), (Y.shape, Y.stride()))
+    canonical = canonicalize(region())
+    graph, original = canonical.graph, original_of(region(), canonical.binding)
+
+    def key(environment: dict[str, str], place: Any = place) -> dict[str, str]:
+        backend = KeepingEager(environment)
+        kept = Kept(Store.open(tmp_path), Ranks(), "eager", backend, backend.keeper, {}, print)
+        return {part.name: part.digest for part in kept.key(graph, place, original).ingredients}
+
+    one, other = key({}), key({"machine": "there"})
+    assert {name for name in one if one[name] != other[name]} == {"machine"}
+    turned = key({}, ((X.shape, (1, 2)), (Y.shape, Y.stride())))
+    assert {name for name in one if one[name] != turned[name]} == {"layout"}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda artifacts: {**artifacts, "code": b"something else"},
+        lambda artifacts: {name: content for name, content in artifacts.items() if name != "code"},
+        lambda artifacts: {name: content for name, content in artifacts.items() if name != REGION},
+        lambda artifacts: {**artifacts, REGION: b"{}"},
+        lambda artifacts: {**artifacts, REGION: artifacts[REGION][:-1]},
+    ],
+)
+def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, spoil):
+    first = Process(tmp_path)
+    program, arguments = first.program(region())
+    args = [(X, Y)[place] for place in arguments]
+    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original)
+    good = first.backend.keeper.compile(region(), [X, Y]).artifacts | {
+        REGION: encoded(original_of(region(), canonicalize(region()).binding))
+    }
+    first.cache.store.save(key, "eager", spoil(good))
+    second, third = Process(tmp_path), Process(tmp_path)
+    with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
+        assert torch.equal(second.run(region(), X, Y)[1], Y - X)
+    third.run(region(), X, Y)
+    assert (second.told, third.told) == ([False], [True])
+
+
+def test_a_stored_region_of_another_template_is_not_run(tmp_path):
+    first = Process(tmp_path)
+    program, arguments = first.program(region())
+    args = [(X, Y)[place] for place in arguments]
+    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original)
+    s = Sketch()
+    other = s.graph(s.op("sin", s.input()))
+    artifacts = {"code": b"run it op by op", REGION: encoded(Original(other, (0,), (0,)))}
+    first.cache.store.save(key, "eager", artifacts)
+    with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
+        first.run(region(), X, Y)
+    assert first.told == [False]
+
+
+@pytest.mark.filterwarnings("ignore:fusioncache. what is compiled is not kept")
+def test_a_store_that_cannot_be_used_is_counted_as_the_reason(tmp_path):
+    (tmp_path / "file").touch()
+    process = Process(tmp_path / "file")
+    process.run(region(), X, Y)
+    assert process.ledger.stats().unkept == {"not kept: the store's directory cannot be used": 1}
+
+
+def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
+    first = Process(tmp_path, KeepingEager(refuse="a number among its inputs"))
+    second = Process(tmp_path)
+    for process in (first, second):
+        process.run(region(), X, Y)
+        assert process.told == [False]
+        assert process.ledger.stats().unkept == {"not kept: a number among its inputs": 1}
+    assert list(second.cache.store.contents(REFUSED).values()) == [b"a number among its inputs"]
+    assert {entry.artifacts for entry in second.cache.store.entries()} == {3}
+    key = second.program(region())[0]._builder.key(*_asked_for(second))
+    assert set(second.cache.store.load(key, "eager")) == {REFUSED, REGION, REQUEST}
+
+
+def _asked_for(process: Process) -> tuple[Graph, Any, Original]:
+    program, arguments = process.program(region())
+    args = [(X, Y)[place] for place in arguments]
+    return program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original
+
+
+def test_what_the_compiler_raises_is_raised_and_nothing_is_kept(tmp_path):
+    first = Process(tmp_path)
+    first.backend.error = RuntimeError("no such kernel")
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        first.run(region(), X, Y)
+    assert not first.cache.store.entries()
+    first.backend.error = None
+    assert torch.equal(first.run(region(), X, Y)[1], Y - X)
+
+
+def test_threads_of_several_processes_compile_once(tmp_path):
+    backend = KeepingEager()
+    processes = [Process(tmp_path, backend) for _ in range(4)]
+    threads = [threading.Thread(target=process.run, args=(region(), X, Y)) for process in processes for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(backend.compiled) == 1
+    assert sorted(told for process in processes for told in process.told) == [False, True, True, True]
+
+
+@pytest.mark.parametrize("store", [False, True, "directory"])
+def test_the_store_is_where_the_user_says(tmp_path, store, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "default"))
+    cache = Cache(record=False, store=tmp_path / store if isinstance(store, str) else store)
+    if store is False:
+        assert cache.store is None
+    else:
+        assert cache.store.directory.is_relative_to(tmp_path / ("default" if store is True else store))
+
+
+@pytest.mark.parametrize(("said", "kept"), [("0", False), ("1", True), ("", True)])
+def test_the_environment_switches_the_store(said, kept, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_STORE", said)
+    assert (Cache(record=False).store is not None) == kept
+    assert Cache(record=False, store=True).store is not None
+
+
+def test_options_that_are_none_are_refused(monkeypatch):
+    with pytest.raises(TypeError, match="store must be True, False, a directory or None, got 3"):
+        Cache(store=3)
+    monkeypatch.setenv("FUSIONCACHE_STORE", "yes")
+    with pytest.raises(ValueError, match="FUSIONCACHE_STORE must be 0 or 1, got 'yes'"):
+        Cache()
+
+
+def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):
+    (tmp_path / "file").write_text("")
+    process = Process(tmp_path / "file")
+    with pytest.warns(RuntimeWarning, match="not kept for later processes"):
+        assert torch.equal(process.run(region(), X, Y)[1], Y - X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        process.run(region(swapped=True), Y, X)
+
+
+@given(graph=graphs())
+@settings(max_examples=60, deadline=None)
+def test_a_region_comes_back_as_it_was(graph):
+    original = Original(graph, tuple(reversed(range(len(graph.inputs)))), tuple(range(len(graph.outputs))))
+    assert decoded(encoded(original)) == original
+
+
+def test_every_kind_of_type_and_argument_comes_back():
+    s = Sketch()
+    x = s.input(TensorType("bfloat16", (2, Ref(2)), "cuda"))
+    s.input(NumberType("float"))
+    graph = s.graph(s.op("add", x, x))
+    graph = replace(graph, sizes=1, ops=tuple(replace(op, args=(Ref(0), Ref(1), (Ref(2),))) for op in graph.ops))
+    graph = replace(graph, outputs=(3,))
+    original = Original(graph, (1, 0), (0,))
+    assert decoded(encoded(original)) == original
+
+
+@given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+@settings(max_examples=100, deadline=None)
+def test_no_other_bytes_pass_for_a_region(content):
+    with pytest.raises(ValueError):
+        decoded(content)
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_region_with_a_byte_changed_is_a_sound_one_or_refused(data):
+    content = bytearray(encoded(Original(region(), (0, 1), (0, 1))))
+    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
+    try:
+        original = decoded(bytes(content))
+    except ValueError:
+        return
+    known = original.region.first_result + sum(len(op.outputs) for op in original.region.ops)
+    assert all(value < known for value in original.region.outputs)

@@ -1,0 +1,142 @@
+"""One compile for all ranks of a job, and no rank that waits for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as distributed
+from hypothesis import given
+from hypothesis import strategies as st
+from test_persistence import Process, X, Y, region
+
+from fusioncache.cache import ranks as ranks_module
+from fusioncache.cache.ranks import Ranks, packed, unpacked
+from fusioncache.store import Stored
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The store that the ranks of a job share."""
+    store = distributed.HashStore()
+    monkeypatch.setattr(ranks_module, "_job_store", lambda: store)
+    return store
+
+
+def rank(path: Path, wait_seconds: float = 60.0) -> Process:
+    """A rank with a directory of its own: on another machine."""
+    return Process(path / os.urandom(4).hex(), ranks=Ranks(wait_seconds))
+
+
+def test_the_first_rank_compiles_and_the_others_load(tmp_path, job):
+    ranks = [rank(tmp_path) for _ in range(4)]
+    threads = [threading.Thread(target=one.run, args=(region(), X, Y)) for one in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told for one in ranks for told in one.told) == [False, True, True, True]
+    assert all(torch.equal(one.run(region(), X, Y)[1], Y - X) for one in ranks)
+
+
+def test_a_rank_that_hits_leaves_the_others_alone(tmp_path, job):
+    hitting = rank(tmp_path)
+    hitting.run(region(), X, Y)
+    again = Process(hitting.cache.store.directory, ranks=Ranks(60.0))
+    again.run(region(), X, Y)
+    assert again.told == [True]
+    # The job's store was there when the first one compiled, so that a rank without the directory takes it from there.
+    missing = rank(tmp_path)
+    missing.run(region(), X, Y)
+    assert missing.told == [True]
+
+
+def test_a_dead_rank_costs_one_wait(tmp_path, job):
+    key_only = rank(tmp_path)
+    program, arguments = key_only.program(region())
+    args = [(X, Y)[place] for place in arguments]
+    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original)
+    assert job.add(f"{key.digest}.eager/claims", 1) == 1  # and then it died
+    waiting = rank(tmp_path, wait_seconds=0.2)
+    with pytest.warns(RuntimeWarning, match="another rank did not share"):
+        assert torch.equal(waiting.run(region(), X, Y)[1], Y - X)
+    assert waiting.told == [False]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        waiting.run(region(), X.mT.contiguous().mT, Y)
+        assert job.num_keys() == 1
+
+
+def test_a_rank_whose_compile_fails_lets_the_others_go_on(tmp_path, job):
+    failing, other = rank(tmp_path), rank(tmp_path)
+    failing.backend.error = RuntimeError("out of registers")
+    with pytest.raises(RuntimeError, match="out of registers"):
+        failing.run(region(), X, Y)
+    other.run(region(), X, Y)
+    assert other.told == [False]
+
+
+def test_what_cannot_be_kept_is_compiled_by_every_rank(tmp_path, job):
+    first, other = rank(tmp_path), rank(tmp_path)
+    first.backend.refuse = "a number among its inputs"
+    for one in (first, other):
+        one.run(region(), X, Y)
+        assert one.told == [False]
+
+
+def test_a_store_that_fails_costs_a_warning(tmp_path, monkeypatch):
+    broken = SimpleNamespace(add=lambda *_: 1 / 0)
+    monkeypatch.setattr(ranks_module, "_job_store", lambda: broken)
+    one = rank(tmp_path)
+    with pytest.warns(RuntimeWarning, match="another rank did not share"):
+        assert torch.equal(one.run(region(), X, Y)[1], Y - X)
+
+
+def test_without_a_job_nobody_waits():
+    assert ranks_module._job_store() is None
+
+
+@given(artifacts=st.dictionaries(st.text(max_size=8), st.binary(max_size=40), max_size=4), place=st.integers(0, 200))
+def test_a_message_comes_back_whole_or_not_at_all(artifacts, place):
+    message = bytearray(packed(Stored(artifacts, 1.5)))
+    found = unpacked(bytes(message))
+    assert (found, found.seconds) == (artifacts, 1.5)
+    message[place % len(message)] ^= 1
+    with pytest.raises(ValueError, match="wrong checksum"):
+        unpacked(bytes(message))
+
+
+_RANK = """
+import json, sys, torch, torch.distributed as distributed
+from pathlib import Path
+from test_persistence import Process, X, Y, region
+distributed.init_process_group("gloo")
+one = Process(Path(sys.argv[1]) / str(distributed.get_rank()))
+sine, difference = one.run(region(), X, Y)
+assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
+distributed.barrier()
+told = [None, None]
+distributed.all_gather_object(told, one.told)
+if distributed.get_rank() == 0:
+    print(json.dumps(sorted(told)))
+"""
+
+
+def test_two_ranks_of_a_real_job_compile_once(tmp_path):
+    (tmp_path / "rank.py").write_text(_RANK)
+    here = Path(__file__).parent
+    environment = os.environ | {"PYTHONPATH": f"{here}:{here.parent / 'helpers'}", "OMP_NUM_THREADS": "1"}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, str(tmp_path / "rank.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[False], [True]]

@@ -1,0 +1,97 @@
+"""The command diff, to the letter."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, error, lines, out, save_other, save_run, save_two_runs
+from recorded_templates import cast_template, used
+
+from fusioncache.record.ledger import Ledger
+
+_PAD = " " * 62
+_NEW = cast_template("cast_new", "nvfuser=0.2.37")
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.fixture
+def _runs(monkeypatch):
+    save_run(monkeypatch)
+    save_other(monkeypatch, used(CAST, _NEW))
+
+
+@pytest.mark.usefixtures("_runs")
+def test_diff():
+    text = lines(f"""
+old  train.py · 2023-11-14 22:13  (run aaaaaaaa)
+new  other.py · 2023-11-14 22:14  (run ab000000)
+
+count                     old    new  change
+regions                     7      2      -5
+templates                   2      2      +0
+hits                        3      0      -3
+misses                      2      2      +0
+compiles                    3      2      -1
+loads                       1      0      -1
+compile seconds         2.125  2.000  -0.125
+load seconds            0.004  0.000  -0.004
+loaded compile seconds  0.125  0.000  -0.125
+saved seconds           6.121  0.000  -6.121
+canonicalize seconds    0.031  0.000  -0.031
+
+id{_PAD}  name                           what            compile seconds
+{_NEW.key.digest}  cast_new                       new                       1.000
+{CHAIN.key.digest}  {CHAIN.name}         gone                      2.000
+{CAST.key.digest}  {CAST.name}  compiled again            1.000
+""")
+    assert out("diff") == out("diff", "aa") == out("diff", "aa", "ab") == out("diff", "train", "last") == text
+
+
+@pytest.mark.usefixtures("_runs")
+def test_diff_as_json():
+    data = json.loads(out("diff", "aa", "--json"))
+    assert (data["schema"], data["old"], data["new"]) == (1, FIRST_RUN, OTHER_RUN)
+    assert data["names"] == {"old": "train.py · 2023-11-14 22:13", "new": "other.py · 2023-11-14 22:14"}
+    assert data["counts"]["regions"] == {"old": 7, "new": 2}
+    assert data["counts"]["compile_seconds"] == {"old": 2.125, "new": 2.0}
+    changed = {what: data[what] for what in ("new_templates", "gone_templates", "compiled_again")}
+    assert {what: [template["name"] for template in found] for what, found in changed.items()} == {
+        "new_templates": ["cast_new"],
+        "gone_templates": [CHAIN.name],
+        "compiled_again": [CAST.name],
+    }
+
+
+@pytest.mark.usefixtures("_runs")
+def test_the_other_way_round():
+    data = json.loads(out("diff", "ab", "aa", "--json"))
+    assert [template["name"] for template in data["new_templates"]] == [CHAIN.name]
+    assert [template["name"] for template in data["gone_templates"]] == ["cast_new"]
+
+
+def test_nothing_changed(monkeypatch):
+    save_two_runs(monkeypatch)
+    ledger = Ledger()
+    ledger.region(CAST, (), hit=False)
+    ledger.loaded(CAST, 0.5, 28.5)
+    save_other(monkeypatch, ledger)
+    result = call("diff", "ab", "ab")
+    assert "saved seconds           28.000  28.000  +0.000\n" in result.stdout
+    assert result.stderr == "Both have the same templates, and the second compiled none of them.\n"
+    assert CAST.name not in result.stdout
+
+
+def test_it_takes_two_runs(monkeypatch):
+    save_run(monkeypatch)
+    assert "has one run, and it takes two to differ" in error("diff")
+    assert "'f00', or a name with that in it: see 'fusioncache stats --runs'" in error("diff", "f00")

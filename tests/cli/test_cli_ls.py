@@ -1,0 +1,302 @@
+"""The command ls, to the letter."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from commands import CAST, CHAIN, FIRST_RUN, call, error, lines, out, save_run, save_two_runs
+from recorded_templates import cast_template, chain_template, save, used
+from store_contents import key
+from store_contents import save as fill
+
+from fusioncache.cli import pages
+from fusioncache.cli.table import shortened
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.listing import Sort
+from fusioncache.record.reader import record_path
+from fusioncache.store import Store, default_path, store
+from fusioncache.store.index import Index
+from fusioncache.template.key import make_key
+
+_PAD = " " * 62
+
+
+def _names(*args: str) -> list[str]:
+    return [template["name"] for template in json.loads(out("ls", *args, "--json"))["templates"]]
+
+
+def test_ls(monkeypatch):
+    save_run(monkeypatch)
+    assert out("ls") == lines(f"""
+id{_PAD}  name                           ops  regions  hits  arities  compiles  seconds
+{CHAIN.key.digest}  {CHAIN.name}           3        4     3  1-3, 7          2    2.000
+{CAST.key.digest}  {CAST.name}    1        1     0  -               1    0.125
+""")
+
+
+def test_ls_as_json(monkeypatch):
+    save_run(monkeypatch)
+    counts = {"hits": 3, "arities": [[1], [2], [3], [7]], "compiles": 2, "compile_seconds": 2.0}
+    chain = {"ops": 3, "regions": 4, **counts, "loads": 0, "load_seconds": 0.0, "loaded_compile_seconds": 0.0}
+    counts = {"hits": 0, "arities": [[]], "compiles": 1, "compile_seconds": 0.125}
+    cast = {"ops": 1, "regions": 1, **counts, "loads": 1, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125}
+    assert json.loads(out("ls", "--json")) == {
+        "schema": 1,
+        "run": FIRST_RUN,
+        "templates": [
+            {"digest": CHAIN.key.digest, "name": CHAIN.name, **chain},
+            {"digest": CAST.key.digest, "name": CAST.name, **cast},
+        ],
+    }
+
+
+def test_ls_of_another_run(monkeypatch):
+    save_two_runs(monkeypatch)
+    assert _names() == [CAST.name]
+    assert _names("--run", "aa") == [CHAIN.name, CAST.name]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--name", "tanh"], [CHAIN.name]),
+        (["--text", "prims.convert"], [CAST.name]),
+        (["--text", "nvfuser=0.2.36"], [CHAIN.name, CAST.name]),
+        (["--text", "%"], [CHAIN.name, CAST.name]),
+        (["--text", "PRIMS.CONVERT"], []),
+        (["--name", "_"], [CHAIN.name, CAST.name]),
+        (["--name", "\udcff"], []),
+        (["--text", "prims", "--limit", "1"], [CHAIN.name]),
+        (["--name", "convert", "--text", "tanh"], []),
+        (["--sort", "name"], [CAST.name, CHAIN.name]),
+        (["--sort", "size"], [CHAIN.name, CAST.name]),
+        (["--sort", "hits"], [CHAIN.name, CAST.name]),
+        (["--sort", "name", "--limit", "1"], [CAST.name]),
+        (["--limit", "1"], [CHAIN.name]),
+        (["--limit", "9" * 30], [CHAIN.name, CAST.name]),
+    ],
+)
+def test_filters_and_orders(monkeypatch, options, expected):
+    save_run(monkeypatch)
+    found = call("ls", *options, "--json")
+    assert [template["name"] for template in json.loads(found.stdout)["templates"]] == expected
+    assert found.stderr == ("" if expected else f"None of the 2 templates of run {FIRST_RUN} is like that.\n")
+
+
+def test_the_backend_is_an_ingredient(monkeypatch):
+    with_backend = replace(CAST, key=make_key(CAST.graph, {"backend": "eager"}), name="eager_cast")
+    save(monkeypatch, used(CHAIN, with_backend))
+    assert _names("--backend", "eager") == ["eager_cast"]
+
+
+@pytest.mark.parametrize("text", ['a "quoted" \\', "\u00e9\u4e16", "two\nlines", "%_", "100"])
+def test_a_text_is_found_however_it_is_written_down(monkeypatch, text):
+    other, odd = cast_template("other", options="1.0"), cast_template("odd", options=f"before {text} after")
+    save(monkeypatch, used(other, odd))
+    assert _names("--text", text) == ["odd"]
+
+
+def test_a_backend_is_the_whole_of_its_ingredient_and_of_no_other(monkeypatch):
+    keys = {"one": {"backend": "eager"}, "two": {"backend": "eagerly"}, "three": {"options": "eager"}}
+    save(monkeypatch, used(*(replace(CAST, key=make_key(CAST.graph, key), name=name) for name, key in keys.items())))
+    assert _names("--backend", "eager") == ["one"]
+
+
+@pytest.mark.parametrize("sort", get_args(Sort))
+def test_among_equals_the_most_expensive_come_first(monkeypatch, sort):
+    ledger = used(*(cast_template(name, options=name) for name in "cab"))
+    ledger.compiled(cast_template("b", options="b"), 2.0)
+    save(monkeypatch, ledger)
+    assert _names("--sort", sort) == (["a", "b", "c"] if sort == "name" else ["b", "a", "c"])
+
+
+def test_a_list_reads_no_ingredients(monkeypatch):
+    save_run(monkeypatch)
+    expected = out("ls")
+    with closing(sqlite3.connect(record_path())) as database, database:
+        database.execute("UPDATE templates SET ingredients = 'nonsense'")
+    assert out("ls") == expected
+    assert "malformed JSON" in error("ls", "--text", "tanh")
+
+
+def test_ls_of_a_run_without_templates(monkeypatch):
+    ledger = Ledger()
+    ledger.bypass("unknown op")
+    save(monkeypatch, ledger)
+    result = call("ls")
+    assert (result.exit_code, result.stdout.split()[:2]) == (0, ["id", "name"])
+    assert result.stderr == f"Run {FIRST_RUN} has no templates: 'fusioncache stats' says what was bypassed and why.\n"
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """Two programs in the store: the second newer by a minute, and three days old."""
+    opened = Store.open()
+    for number, created in ((1, 1000.0), (12, 1060.0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(store.time, "time", lambda created=created: created)
+            fill(opened, number, size=2940 * number)
+    opened.close()
+    monkeypatch.setattr(pages.time, "time", lambda: 1060.0 + 3 * 86400)
+
+
+@pytest.mark.usefixtures("programs")
+def test_the_programs_of_the_store():
+    one, twelve = key(1).digest, key(12).digest
+    assert out("ls", "--store") == lines(f"""
+id{_PAD}  name         backend     size  age  seconds
+{twelve}  template_12  eager    35.3 kB  3 d   12.000
+{one}  template_1   eager     3.0 kB  3 d    1.000
+""")
+
+
+@pytest.mark.usefixtures("programs")
+def test_the_programs_of_the_store_as_json():
+    data = json.loads(out("ls", "--store", "--limit", "1", "--json"))
+    (program,) = data.pop("programs")
+    assert data == {"schema": 1, "store": str(default_path())}
+    assert program.pop("pid") > 0
+    assert isinstance(program.pop("host"), str)
+    expected = {
+        "name": "template_12",
+        "created": 1060.0,
+        "seconds": 12.0,
+        "artifacts": 3,
+        "size": 35340,
+        "refused": None,
+    }
+    assert program == {"digest": key(12).digest, "backend": "eager", **expected}
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--sort", "size"], [12, 1]),
+        (["--sort", "seconds"], [12, 1]),
+        (["--sort", "name"], [1, 12]),
+        (["--sort", "name", "--limit", "1"], [1]),
+        (["--name", "12"], [12]),
+        (["--backend", "eager"], [12, 1]),
+        (["--backend", "nvfuser"], []),
+    ],
+)
+def test_filters_and_orders_of_programs(options, expected):
+    found = call("ls", "--store", *options, "--json")
+    names = [program["name"] for program in json.loads(found.stdout)["programs"]]
+    assert names == [f"template_{number}" for number in expected]
+    assert found.stderr == ("" if expected else f"{default_path()} has 2 programs, none like that.\n")
+
+
+_REASON = "a wrapper that calls mm, which has no source that could be built again"
+
+
+@pytest.fixture
+def refused():
+    """A note that the third program cannot be kept."""
+    opened = Store.open()
+    assert opened.save(key(3), "inductor", {"refused": _REASON.encode()}, name="template_3")
+    opened.close()
+
+
+@pytest.mark.filterwarnings("ignore:fusioncache. what happens to the store is not recorded")
+@pytest.mark.usefixtures("programs", "refused")
+@pytest.mark.parametrize("index", [True, False])
+def test_of_what_is_not_kept_the_store_says_why(index, monkeypatch):
+    if not index:
+        monkeypatch.setattr(Index, "artifacts", lambda *args: 1 / 0)
+    head, *rows, empty, why = out("ls", "--store").splitlines()
+    assert head.endswith("  seconds  kept")
+    assert [row.endswith("  no") for row in rows] == ["template_3" in row for row in rows]
+    assert (empty, why) == ("", f"1 of 3 cannot be kept, so that each process compiles them: {_REASON}")
+    data = json.loads(out("ls", "--store", "--json"))["programs"]
+    assert {program["name"]: program["refused"] for program in data} == {
+        "template_1": None,
+        "template_12": None,
+        "template_3": _REASON,
+    }
+
+
+# What fits
+
+
+@pytest.fixture
+def long_names(monkeypatch):
+    """Templates and programs whose names are as long as they get, with long counts."""
+    names = [f"residual_scaled_dot_product_attention_{word}_{word}_0123456{word[0]}" for word in ("softmax", "tanh")]
+    ledger = Ledger()
+    for name in names:
+        template = chain_template(name, options=name)
+        for arity in range(1, 40, 2):
+            ledger.region(template, (arity,), hit=arity > 1)
+        ledger.compiled(template, 12345.678)
+    save(monkeypatch, ledger)
+    opened = Store.open()
+    for number, name in enumerate(names):
+        assert opened.save(key(number), "inductor", {"code": b"x" * 99_999}, name=name, seconds=1234.5)
+    assert opened.save(key(9), "inductor", {"refused": _REASON.encode()}, name=names[0])
+    opened.close()
+
+
+@pytest.mark.usefixtures("long_names")
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 400])
+@pytest.mark.parametrize("command", [("ls",), ("ls", "--store")], ids=" ".join)
+def test_no_line_is_wider_than_the_terminal_and_a_wider_one_shows_more(monkeypatch, columns, command):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    found = _json(*command)
+    shown = out(*command).splitlines()
+    assert max(map(len, shown)) <= max(columns, 24)
+    head, *rows = shown[: len(found) + 1]
+    assert all(one["digest"].startswith(row[:12]) for one, row in zip(found, rows, strict=True))
+    if columns >= 60:
+        assert {"id", "name", "seconds"} <= set(head.split())
+    if columns >= 80:
+        assert all(one["name"][-9:] in row for one, row in zip(found, rows, strict=True))
+    assert ("…" in "".join(rows)) == (columns < 400)
+    monkeypatch.delenv("COLUMNS")
+    whole = out(*command)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert out(*command, "--wide") == whole
+    assert all(one["digest"] in whole and one["name"] in whole for one in _json(*command))
+
+
+def _json(*command: str) -> list[dict[str, str]]:
+    data = json.loads(out(*command, "--json"))
+    found: list[dict[str, str]] = data.get("templates") or data["programs"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("width", "text"), [(9, "abcdefghi"), (8, "abcd…ghi"), (5, "ab…hi"), (2, "a…"), (1, "…"), (0, "")]
+)
+def test_a_name_is_cut_in_its_middle(width, text):
+    assert shortened("abcdefghi", width) == text
+
+
+def test_another_store(tmp_path):
+    opened = Store.open(tmp_path / "there")
+    fill(opened, 3)
+    opened.close()
+    assert "template_3" in out("ls", "--store", "--dir", str(tmp_path / "there"))
+
+
+def test_no_store():
+    assert (
+        error("ls", "--store")
+        == f"Error: there is no store in {default_path()}: run a model with fusioncache first (eager keeps nothing)\n"
+    )
+    assert not default_path().exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--store", "--run", "a"), ("--store", "--text", "x"), ("--store", "--sort", "hits"), ("--dir", "x")],
+    ids=" ".join,
+)
+def test_what_is_about_templates_is_not_about_programs(options):
+    assert "--store" in error("ls", *options, code=2)

@@ -1,0 +1,71 @@
+"""A real model's record: every template can be drawn, read back, and run alone by its script."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import torch
+from commands import out
+from models import Blocks, same, step
+
+import fusioncache
+from fusioncache.backends.eager import Eager
+from fusioncache.cli.source import graph_of
+from fusioncache.record.reader import Record
+from fusioncache.template.expand import inline
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Where a training step left its record."""
+    import thunder
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("model")))
+        model, cache = Blocks(2, 8), fusioncache.Cache(store=False)
+        transform = fusioncache.FusionCache(cache=cache, backend="eager", recompute="residual")
+        compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+        step(compiled, model, torch.randn(4, 8))
+        cache.save()
+        yield Record().path.parent
+
+
+@pytest.fixture(autouse=True)
+def _record(directory, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(directory))
+
+
+def _templates() -> list[str]:
+    return [template["digest"] for template in json.loads(out("ls", "--json"))["templates"]]
+
+
+def test_every_script_computes_what_its_template_computes():
+    import thunder
+
+    templates = _templates()
+    assert len(templates) > 3
+    for digest in templates:
+        names: dict = {"__name__": "repro"}
+        exec(out("show", digest, "--repro"), names)
+        values = names["arguments"]()
+        found = thunder.jit(names["template"], executors=names["executors"]("eager"))(*values)
+        (template,) = Record().with_ingredients(Record().find(digest))
+        graph = inline(graph_of(template), max(template.arities, key=sum))
+        assert same(list(found), list(Eager().compile(graph, values)(values)))
+
+
+def test_every_template_is_drawn():
+    for digest in _templates():
+        picture = json.loads(out("graph", digest, "--json"))
+        assert sum(node["kind"] == "op" for node in picture["nodes"]) == picture["ops"]
+        ElementTree.fromstring(out("graph", digest, "--svg"))
+
+
+def test_every_region_says_where_it_comes_from():
+    seen = [region for digest in _templates() for region in json.loads(out("show", digest, "--json"))["seen_in"]]
+    assert len(seen) == sum(template["regions"] for template in json.loads(out("ls", "--json"))["templates"])
+    assert {region["model"] for region in seen} == {"Blocks"}
+    assert {region["trace"] for region in seen} == {"forward", "backward"}
+    assert any(line["file"] == Blocks.forward.__code__.co_filename for region in seen for line in region["lines"])

@@ -1,0 +1,65 @@
+"""The pages of the reference are what the commands say of themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusioncache.cli.main import COMMANDS
+from fusioncache.cli.reference import pages, write
+
+_FOLDER = Path(__file__).parents[2] / "docs" / "commands"
+_PAGE = """\
+# fusioncache dir
+
+```
+fusioncache dir [OPTIONS]
+```
+
+Print the directory that the record and the store are in.
+
+It need not be there yet. With --json also where the record and the store are, and the remote that is asked for what \
+the store has not, if FUSIONCACHE_REMOTE names one.
+
+## Examples
+
+```
+fusioncache dir
+du -sh "$(fusioncache dir)"
+fusioncache dir --json
+```
+
+## Options
+
+| option | meaning |
+| --- | --- |
+| `--json` | Print JSON: exact numbers, seconds and bytes. |
+| `--help` | Show this message and exit. |
+"""
+
+
+@pytest.mark.parametrize("name", ["README.md", *(f"{name}.md" for name in COMMANDS)])
+def test_the_committed_page_is_up_to_date(name):
+    path = _FOLDER / name
+    assert path.is_file(), "run python -m fusioncache.cli.reference"
+    assert path.read_text() == pages()[name], "run python -m fusioncache.cli.reference"
+
+
+def test_there_is_no_page_of_a_command_that_is_gone():
+    assert {path.name for path in _FOLDER.iterdir()} == set(pages())
+
+
+def test_a_page_to_the_letter():
+    assert pages()["dir.md"] == _PAGE
+
+
+def test_the_index_links_every_command():
+    assert all(f"[{name}]({name}.md)" in pages()["README.md"] for name in COMMANDS)
+
+
+def test_pages_are_written_and_old_ones_go(tmp_path):
+    (tmp_path / "gone.md").write_text("gone")
+    (tmp_path / "other.txt").write_text("stays")
+    write(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*pages(), "other.txt"}

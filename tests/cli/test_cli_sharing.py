@@ -1,0 +1,289 @@
+"""The commands push and pull: what they print, what they copy, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from contextlib import closing
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from commands import call, error, out
+from store_contents import BACKEND, artifacts, key, load, object_path, present, save
+
+from fusioncache.store import Store, entry, transport
+
+_ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def url():
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def store():
+    opened = Store.open()
+    yield opened
+    opened.close()
+
+
+class Server(SimpleHTTPRequestHandler):
+    """Serves files, says nothing on stderr, and fails for one path."""
+
+    broken: str | None = None
+
+    def log_message(self, *args):
+        pass
+
+    def send_head(self):
+        if self.path.rstrip("/") == Server.broken:
+            self.send_error(500)
+            return None
+        return super().send_head()
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The URL of a folder."""
+    pytest.importorskip("aiohttp")
+    (tmp_path / "served").mkdir()
+    Server.broken = None
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, directory=str(tmp_path / "served")))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_what_was_pushed_is_pulled(url, store, tmp_path):
+    save(store, 1, 2)
+    assert out("push", url) == f"pushed 2 entries and 4 objects (0.0 MB) to {url}; 0 were there already\n"
+    assert out("push", url) == f"pushed 0 entries and 0 objects (0.0 MB) to {url}; 2 were there already\n"
+    there = tmp_path / "there" / "store"
+    assert out("pull", url, "--dir", str(there)).startswith("pulled 2 entries and 4 objects")
+    save(store, 3)
+    assert out("push", url).startswith("pushed 1 entry and 1 object (")
+    assert all(load(Store.open(there), number) for number in (1, 2))
+
+
+def test_json_has_exact_numbers(url, store, tmp_path):
+    save(store, 1, 2)
+    pushed = json.loads(out("push", url, "--json"))
+    assert pushed["bytes"] > 6060
+    assert pushed == {
+        "schema": 1,
+        "command": "push",
+        "url": url,
+        "dry_run": False,
+        "entries": 2,
+        "objects": 4,
+        "bytes": pushed["bytes"],
+        "skipped": 0,
+        "refused": {},
+    }
+    pulled = json.loads(out("pull", url, "--json", "--dir", str(tmp_path / "there")))
+    assert (pulled["command"], pulled["entries"], pulled["skipped"]) == ("pull", 2, 0)
+
+
+def test_a_dry_run_copies_nothing(url, store, tmp_path):
+    save(store, 1)
+    assert out("push", url, "--dry-run").startswith("would push 1 entry and 3 objects")
+    assert json.loads(out("push", url, "--dry-run", "--json"))["dry_run"] is True
+    out("push", url)
+    there = str(tmp_path / "there")
+    assert out("pull", url, "--dry-run", "--dir", there).startswith("would pull 1 entry and 3 objects")
+    assert present(Store.open(there), 1) == []
+
+
+def test_what_is_damaged_is_left_out_and_said(url, store):
+    save(store, 1, 2)
+    object_path(store, artifacts(1)["code"]).write_bytes(b"x" * 3000)
+    result = call("push", url)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("pushed 1 entry and 3 objects")
+    assert result.stderr == "left out 1: a wrong checksum\n"
+
+
+def test_what_another_version_wrote_is_no_failure(url, store, monkeypatch, tmp_path):
+    with monkeypatch.context() as later:
+        later.setattr(entry, "FORMAT", 2)
+        save(store, 1)
+        out("push", url)
+    result = call("pull", url, "--dir", str(tmp_path / "there"))
+    assert (result.exit_code, result.stderr) == (0, "left out 1: an entry of another format\n")
+
+
+def test_a_place_that_is_there_and_empty_is_said_to_be(url, store, tmp_path):
+    assert out("pull", url) == f"nothing to pull: {url} has no entries\n"
+    assert out("pull", str(tmp_path)) == f"nothing to pull: {tmp_path} has no entries\n"
+    assert out("push", url) == "nothing to push: the store has no entries\n"
+    assert json.loads(out("pull", url, "--json"))["entries"] == 0
+
+
+_CHECK = "check the address"
+_NO_FOLDER = f"there is no such folder: {_CHECK}"
+_PATH = "as it is written it is a path, and there is none: an address is written as in s3://bucket/folder"
+_S4 = f"Protocol not known: s4: {_CHECK}, s3:// may be meant"
+
+
+@pytest.mark.parametrize(
+    ("command", "address", "said"),
+    [
+        ("pull", "/nowhere/x", _NO_FOLDER),
+        ("push", "/nowhere/x", f"there is no folder /nowhere: make it, or {_CHECK}"),
+        ("pull", "train.py", _NO_FOLDER),
+        ("pull", "file:///nowhere", _NO_FOLDER),
+        ("warm", "file:///nowhere", _NO_FOLDER),
+        ("push", "file:///nowhere/x", f"there is no folder /nowhere: make it, or {_CHECK}"),
+        *((command, __file__, f"it is no folder: {_CHECK}") for command in ("pull", "push")),
+        *((command, "s3:/bucket/x", _PATH) for command in ("pull", "push")),
+        *((command, "s4://bucket/x", _S4) for command in ("pull", "push", "warm")),
+    ],
+)
+def test_a_place_that_is_not_there_is_an_error(command, address, said, store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = error(command, address)
+    assert message.startswith(f"Error: {address} cannot be used, ")
+    assert message.endswith(f"{said}\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_server_that_gives_no_answer_is_an_error(served, monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", (0.0,))
+    Store.open().close()
+    with closing(socket.socket()) as closed:
+        closed.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{closed.getsockname()[1]}/x"
+        said = error("pull", dead)
+    assert said.startswith(f"Error: {dead} cannot be used, could not list: ")
+    assert said.endswith(f": {_CHECK}, and that something answers there\n")
+    assert error("pull", f"{served}/x") == (
+        f"Error: {served}/x cannot be used, its server knows no such folder: {_CHECK}\n"
+    )
+    assert out("pull", served) == f"nothing to pull: {served} has no entries\n"
+
+
+def test_what_a_server_keeps_to_itself_is_not_taken_for_nothing(served, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", (0.0,))
+    save(store, 1)
+    out("push", str(tmp_path / "served"))
+    (shard,) = (tmp_path / "served" / "entries").iterdir()
+    Server.broken = f"/entries/{shard.name}"
+    assert "could not list: ClientResponseError: 500" in error("pull", served, "--dir", str(tmp_path / "there"))
+
+
+def test_a_missing_package_is_named_with_what_installs_it(store, monkeypatch):
+    for module in ("s3fs", "gcsfs", "aiohttp"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    monkeypatch.setattr(import_module("fsspec.registry"), "_registry", {})  # what was loaded before
+    for address, package, extra in (
+        ("s3://bucket/x", "s3fs", "s3"),
+        ("gs://bucket/x", "gcsfs", "gs"),
+        ("https://host/x", "aiohttp", "http"),
+    ):
+        said = error("pull", address)
+        assert said.endswith(f': it needs the package {package}, pip install "fusioncache[{extra}]"\n')
+
+
+def test_what_cannot_be_used_fails_and_says_why(url, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", (0.0,))
+    save(store, 1)
+    missing = tmp_path / "missing"
+    assert error("push", url, "--dir", str(missing)) == (
+        f"Error: there is no store in {missing}: run a model with fusioncache first (eager keeps nothing)\n"
+    )
+    assert not missing.exists()
+    (tmp_path / "thesis.tex").touch()
+    assert "is no store and not empty (thesis.tex)" in error("pull", url, "--dir", str(tmp_path))
+    assert "Protocol not known: nothing: check the address" in error("push", "nothing://x")
+    assert "can only be read" in error("push", "https://example.org/x")
+    assert "/proc/none cannot be written" in error("push", "/proc/none")
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_full_disk_is_said(url, store, tmp_path, monkeypatch):
+    save(store, 1)
+    out("push", url)
+    there = str(tmp_path / "there")
+    Store.open(there).close()
+
+    def full(descriptor, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    assert "the store cannot be used: [Errno 28] No space left on device" in error("pull", url, "--dir", there)
+
+
+def test_credentials_are_not_shown(store):
+    save(store, 1)
+    result = call("push", "nothing://user:s3cret@host/x")
+    assert result.exit_code == 1
+    assert "nothing://host/x cannot be used" in result.stderr
+    assert "s3cret" not in result.output
+
+
+_WRONG = [["push"], ["pull"], ["pull", "memory://x", "--what"]]
+_WRONG += [[command, address] for command in ("push", "pull") for address in ("", "-", "://x", "file://", "s3://")]
+
+
+@pytest.mark.parametrize("args", _WRONG, ids=" ".join)
+def test_a_wrong_use_exits_with_2(args):
+    assert error(*args, code=2).startswith("Usage: ")
+
+
+def test_no_store_is_made_for_an_address_that_is_none(tmp_path):
+    error("pull", "/nowhere", "--dir", str(tmp_path / "there"))
+    error("pull", "/nowhere", "--dir", str(tmp_path))
+    error("push", str(tmp_path / "shared"), "--dir", str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path):
+    save(store, *range(5))
+    shared = str(tmp_path / "shared")
+    program = "import sys; from fusioncache.cli.main import main; main(sys.argv[1:], prog_name='fusioncache')"
+    command = [sys.executable, "-c", program, "push", shared]
+    ours, theirs = pty.openpty()
+    done = subprocess.run([*command, "--dry-run"], stdout=subprocess.PIPE, stderr=theirs, cwd=_ROOT, check=True)
+    os.close(theirs)
+    shown = b""
+    while part := _part(ours):
+        shown += part
+    assert b"push" in shown
+    assert b"/12" in shown
+    assert done.stdout.startswith(b"would push 5 entries and 7 objects")
+    done = subprocess.run(command, capture_output=True, cwd=_ROOT, check=True)
+    assert done.stderr == b""
+    assert done.stdout.startswith(b"pushed 5 entries and 7 objects")
+
+
+def _part(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 1000)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def test_torch_is_not_loaded(store, tmp_path):
+    save(store, 1)
+    program = (
+        "import sys; from fusioncache.cli.main import main; assert 'fsspec' not in sys.modules\n"
+        f"for command in (['push', {str(tmp_path / 'shared')!r}], ['warm']): main(command, standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=_ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "left out 1: stored by a version that kept no request\n")
+    assert Store.open(remote="").entry(key(1).digest, BACKEND)

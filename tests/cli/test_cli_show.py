@@ -1,0 +1,169 @@
+"""The command show, to the letter."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commands import CHAIN, call, error, lines, out, save_other, save_run, save_two_runs
+from recorded_templates import cast_template, save, used
+
+from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
+from fusioncache.record.reader import Record
+from fusioncache.template.key import make_key
+
+_COUNTS = f"""\
+name             {CHAIN.name}
+digest           {CHAIN.key.digest}
+regions          4
+hits             3
+arities          1-3, 7
+compiles         2
+compile seconds  2.000
+loads            0
+load seconds     0.000
+"""
+_INPUTS = """
+inputs  e56cfd05ada4
+  input %0: bfloat16[10, 10] cuda
+"""
+_OPS = """
+ops  84f484d6ef4d
+  %1: float32[10, 10] cuda = residual(%0, attribute0)
+  %2: float32[10, 10] cuda = prims.tanh(%1)
+  %3: float32[10, 10] cuda = prims.mul(%2, constant0)
+
+constants  aeb7533e4594
+  constant0: float 0x1.0000000000000p-1
+
+attributes  9cfed7a0cf7f
+  attribute0: dtype 'bfloat16'
+
+outputs  c6d6abb63e1c
+  output %3
+"""
+_PARAMETERS = """
+parameters
+  residual terms of %1: 1-3, 7
+"""
+_REGIONS = """
+regions
+  model   trace    number  region     outcome                           terms  plan  module    line
+  Blocks  forward       0  nvFusion1  miss                              1      fold  blocks.1  /home/me/model.py:31
+  Blocks  forward       0  nvFusion2  hit                               2      fold  blocks.2  /home/me/model.py:31
+  Blocks  forward       0  nvFusion3  hit                               3      fold  blocks.3  /home/me/model.py:31
+  Blocks  forward       0  nvFusion7  hit (compile failed: ValueError)  7      fold  blocks.7  /home/me/model.py:31
+"""
+_FORMAT = """
+format  6b86b273ff34
+  1
+"""
+_OPTIONS = """
+options  2661e4bef61e
+  nvfuser=0.2.36
+"""
+
+
+@pytest.fixture(autouse=True)
+def _run(monkeypatch):
+    save_run(monkeypatch)
+
+
+def test_show():
+    everything = [_COUNTS, _FORMAT, _INPUTS, _OPS, _OPTIONS, _PARAMETERS, _REGIONS]
+    assert out("show", "residual_tanh") == "".join(everything)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--inputs"], _INPUTS),
+        (["--ops"], _OPS),
+        (["--parameters"], _PARAMETERS),
+        (["--regions"], _REGIONS),
+        (["--regions", "--ops"], _OPS + _REGIONS),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_parts(options, expected):
+    assert out("show", "residual_tanh", *options) == lines(expected)
+
+
+def test_show_says_that_a_part_is_empty():
+    assert "constants  e3b0c44298fc\n  (none)\n" in out("show", "convert")
+    assert out("show", "convert", "--parameters") == "parameters\n  (none)\n"
+
+
+def test_show_as_json():
+    data = json.loads(out("show", CHAIN.key.digest[:12], "--json"))
+    (listed,) = (one for one in json.loads(out("ls", "--json"))["templates"] if one["name"] == CHAIN.name)
+    own = {name: data.pop(name) for name in ("ingredients", "parameters", "seen_in")}
+    assert data == {"schema": 1, **listed, "not_kept": {}}
+    parts = [{"name": part.name, "digest": part.digest, "text": part.text} for part in CHAIN.key.ingredients]
+    assert own["ingredients"] == parts
+    assert own["parameters"] == {
+        "residual_terms": [{"value": "%1", "seen": [1, 2, 3, 7]}],
+        "sizes": [],
+        "numbers": [],
+    }
+    assert [region["name"] for region in own["seen_in"]] == ["nvFusion1", "nvFusion2", "nvFusion3", "nvFusion7"]
+
+
+def test_a_region_as_json():
+    (region,) = json.loads(out("show", "convert", "--regions", "--json"))["seen_in"]
+    assert region == {
+        "model": "Blocks",
+        "trace": "forward",
+        "trace_number": 0,
+        "position": 0,
+        "name": "nvFusion0",
+        "outcome": "miss",
+        "reason": None,
+        "arities": [],
+        "plan": "inline",
+        "module": "blocks.0",
+        "layer": 0,
+        "lines": [
+            {"file": "/home/me/model.py", "line": 31, "library": False},
+            {"file": "/lib/torch/nn.py", "line": 7, "library": True},
+        ],
+    }
+
+
+def test_parts_as_json():
+    data = json.loads(out("show", "residual", "--inputs", "--ops", "--json"))
+    assert [part["name"] for part in data["ingredients"]] == ["inputs", "ops", "constants", "attributes", "outputs"]
+    assert "parameters" not in data
+
+
+def test_the_regions_are_those_of_the_newest_run_that_has_some(monkeypatch):
+    save_two_runs(monkeypatch)
+    assert "nvFusion0" in out("show", "convert", "--regions")
+
+
+def test_a_template_without_recorded_regions(monkeypatch):
+    save_other(monkeypatch, used(cast_template("alone", "other")))
+    assert out("show", "alone", "--regions") == "regions\n  (none)\n"
+
+
+@pytest.mark.parametrize("id_", [CHAIN.name, CHAIN.name[:10], CHAIN.key.digest, CHAIN.key.digest[:12]])
+def test_an_id_is_the_start_of_a_name_or_digest(id_):
+    assert out("show", id_).startswith(f"name             {CHAIN.name}\n")
+    assert len(Record().find(id_)) == 1
+
+
+def test_an_unknown_template():
+    assert "'nosuch': see 'fusioncache ls'" in error("show", "nosuch")
+
+
+def test_sizes_and_numbers_are_parameters(monkeypatch):
+    vector = TensorType("float32", (Ref(2),), "cpu")
+    graph = Graph((NumberType("float"), vector), (Op("prims.mul", (Ref(0), Ref(1)), (vector,)),), (3,), 1)
+    save(monkeypatch, used(Template(graph, make_key(graph, {}), "scaled")))
+    assert out("show", "scaled", "--parameters") == "parameters\n  size %2\n  number %0\n"
+
+
+def test_wrong_usage():
+    result = call("show")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Missing argument 'ID'" in result.stderr

@@ -1,0 +1,190 @@
+"""How the command line starts: what it imports, its help, completion, and the benchmark behind it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, error, out, save_run, save_two_runs
+from store_contents import save
+
+import fusioncache
+from fusioncache.cli.commands import bench
+from fusioncache.cli.main import COMMANDS, main
+from fusioncache.humanize import age_text, arities_text, bytes_text, one_line
+from fusioncache.store import Store
+
+_ROOT = Path(__file__).parents[2]
+_LIGHT = [
+    *([name] for name in ("stats", "ls", "dir", "prune", "verify", "diff")),
+    ["ls", "--store"],
+    ["show", CHAIN.name],
+    ["completion", "zsh"],
+    ["clear", "--dry-run"],
+]
+"""What needs nothing but click and the standard library."""
+_TORCHLESS = [["show", CHAIN.name, "--repro"], ["graph", CHAIN.name, "--svg"], ["--help"]]
+
+
+def _python(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *args], check=False, cwd=_ROOT, capture_output=True, text=True)
+
+
+def test_no_command_imports_what_it_does_not_need(monkeypatch):
+    save_two_runs(monkeypatch)
+    store = Store.open()
+    save(store, 1)
+    store.close()
+    script = f"""
+import sys
+from fusioncache.cli.main import main
+def found():
+    return {{"torch", "thunder", "numpy", "rich", "networkx", "pygments", "jinja2"}} & set(sys.modules)
+for command in {_LIGHT!r} + {_TORCHLESS!r}:
+    main(command, prog_name="fusioncache", standalone_mode=False)
+    allowed = {{"networkx"}} if command in {_TORCHLESS!r} else set()
+    assert found() <= allowed, (command, found())
+"""
+    result = _python("-c", script)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+
+
+def test_a_command_imports_no_other_command():
+    script = """
+import sys
+from fusioncache.cli.main import COMMANDS, main
+assert not {place.partition(":")[0] for place in COMMANDS.values()} & set(sys.modules)
+main(["dir"], standalone_mode=False)
+print(sorted({place.partition(":")[0] for place in COMMANDS.values()} & set(sys.modules)))
+"""
+    assert _python("-c", script).stdout.splitlines()[-1] == "['fusioncache.cli.commands.directory']"
+
+
+def test_module_fails_under_its_own_name():
+    result = _python("-m", "fusioncache", "ls", "--nosuch")
+    assert result.returncode == 2
+    assert result.stderr.startswith("Usage: fusioncache ls")
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids=" ".join)
+def test_help_gives_an_example(command):
+    assert re.search(rf"Examples?:\n +fusioncache {' '.join(command)}", out(*command, "--help"))
+
+
+def test_help_lists_all_commands_by_their_names():
+    text = out("--help")
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} +[A-Z]", text, re.MULTILINE)
+        assert main.get_command(None, name).name == name  # type: ignore[arg-type]
+
+
+def test_help_says_that_saved_seconds_are_an_estimate():
+    assert "an estimate" in out("stats", "--help")
+
+
+def test_version():
+    assert out("--version") == f"fusioncache, version {fusioncache.__version__}\n"
+
+
+# Completion
+
+
+def _completed(*words: str) -> list[str]:
+    *before, start = words
+    completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
+    return [item.value for item in completer.get_completions(list(before), start)]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_calls_the_command(shell):
+    assert f"_FUSIONCACHE_COMPLETE={shell}_complete" in out("completion", shell)
+
+
+def test_commands_and_options_complete():
+    assert _completed("s") == ["show", "stats"]
+    assert _completed("show", "x", "--re") == ["--regions", "--repro"]
+    assert _completed("ls", "--sort", "s") == ["seconds", "size"]
+
+
+def test_ids_complete(monkeypatch):
+    save_two_runs(monkeypatch)
+    assert _completed("show", "") == [CHAIN.name, CAST.name]
+    assert _completed("show", "resi") == [CHAIN.name]
+    assert _completed("graph", CHAIN.key.digest[:4]) == [CHAIN.key.digest]
+    assert _completed("stats", "--run", "") == [OTHER_RUN, FIRST_RUN]
+    assert _completed("diff", "ab") == [OTHER_RUN]
+
+
+def test_nothing_completes_without_a_record():
+    assert _completed("show", "") == []
+    assert _completed("stats", "--run", "") == []
+
+
+def test_the_shell_is_answered(monkeypatch):
+    save_run(monkeypatch)
+    monkeypatch.setenv("_FUSIONCACHE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "fusioncache show resi")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    result = _python("-m", "fusioncache")
+    assert result.stdout == f"plain,{CHAIN.name}\n"
+
+
+# The benchmark
+
+
+def test_bench_hands_everything_over(monkeypatch, tmp_path, capfd):
+    script = tmp_path / "scaling.py"
+    script.write_text("import sys; print(sys.argv[1:]); sys.exit(3)")
+    monkeypatch.setattr(bench, "SCRIPT", script)
+    assert call("bench", "--layers", "1,2", "--json", "x.json").exit_code == 3
+    assert capfd.readouterr().out == "['--layers', '1,2', '--json', 'x.json']\n"
+
+
+def test_bench_says_where_the_benchmarks_are(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "SCRIPT", tmp_path / "none.py")
+    assert "clone fusioncache's repository" in error("bench")
+
+
+def test_bench_finds_the_script_of_a_checkout():
+    assert bench.SCRIPT.is_file()
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("arities", "text"),
+    [
+        ([()], "-"),
+        ([], "-"),
+        ([(1,)], "1"),
+        ([(1,), (2,)], "1, 2"),
+        ([(3,), (1,), (2,)], "1-3"),
+        ([(1,), (2,), (3,), (5,), (7,), (8,), (9,), (10,)], "1-3, 5, 7-10"),
+        ([(1, 4), (2, 4), (3, 6)], "1-3 / 4, 6"),
+    ],
+)
+def test_arities(arities, text):
+    assert arities_text(arities) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1.25e6, "1.2 MB"), (2e15, "2000.0 TB")]
+)
+def test_bytes(size, text):
+    assert bytes_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7200, "2 h"), (86400 * 3.2, "3 d")]
+)
+def test_age(seconds, text):
+    assert age_text(seconds) == text
+
+
+def test_one_line_leaves_what_can_be_printed():
+    assert one_line("caf\u00e9 'x' \\n\t\u202e") == "caf\u00e9 'x' \\n\\t\\u202e"

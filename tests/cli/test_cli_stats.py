@@ -1,0 +1,295 @@
+"""The command stats, to the letter: in short, count by count, as a table of runs, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+from commands import CAST, FIRST_RUN, OTHER_RUN, call, error, lines, out, save_run, save_two_runs
+from recorded_templates import STARTED, full_ledger, save, used
+from report_records import HOSTILE
+
+from fusioncache.record import writer as recorder
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.naming import run_name, script_name
+from fusioncache.record.reader import record_path
+from fusioncache.store import Store
+from fusioncache.template.key import make_key
+
+_SUMMARY = """
+train.py · GPT · 2023-11-14 22:13  (run aaaaaaaa)
+It goes on or was killed; 0 ms are on record.
+
+regions     7, of 2 templates; 3 (43%) shared
+compiled    3 programs in 2.12 s
+loaded      1 program in 3.91 ms; compiling took 125 ms back then
+saved       about 6.12 s of compiling
+time        compiling 2.12 s, tracing 500 ms, fusing 250 ms, canonicalizing
+            31.2 ms, the rest 3.91 ms
+left alone  3 as Thunder made it: unknown op (2), compile failed: ValueError (1)
+not kept    1 that each process compiles: a number among its inputs (1)
+verified    2 regions and layouts are equal to what they would be on their own;
+            1 compile only for that in 250 ms
+
+all runs    1 run since 2023-11-14, 43% of 7 regions shared, 25% of 4 programs
+            loaded, about 6.12 s saved
+store       none yet
+
+next        fusioncache explain          why templates were new
+            fusioncache report --open    the run as a map of the model
+            fusioncache stats --verbose  every count
+"""
+
+_COUNTS = f"""
+run                           {FIRST_RUN}
+name                          train.py · GPT · 2023-11-14 22:13
+command                       train.py --depth 4
+started                       2023-11-14 22:13:20+00:00
+last saved                    2023-11-14 22:13:20+00:00
+pid                           4321
+regions                       7
+templates                     2
+hits                          3
+misses                        2
+bypasses                      3
+  compile failed: ValueError  1
+  unknown op                  2
+compiles                      3
+compile seconds               2.125
+loads                         1
+load seconds                  0.004
+compile seconds of loads      0.125
+not kept                      1
+  a number among its inputs   1
+saved seconds                 6.121 (an estimate)
+verified                      2
+verify compiles               1
+verify compile seconds        0.250
+canonicalize seconds          0.031
+seconds in all phases         2.910
+  tracing                     0.500
+  fusing                      0.250
+  planning                    0.000
+  canonicalizing              0.031
+  compiling                   2.125
+  loading                     0.004
+saved seconds of all runs     6.121 (an estimate)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_what_it_says(monkeypatch):
+    ledger = full_ledger()
+    ledger.records.next_trace("GPT")
+    ledger.records.spent("tracing", 0.5)
+    ledger.records.spent("fusing", 0.25)
+    ledger.verify_compiled(0.25)
+    for _ in range(2):
+        ledger.verified()
+    save(monkeypatch, ledger)
+    assert out("stats") == lines(_SUMMARY)
+    assert out("stats", "--verbose") == out("stats", "-v") == lines(_COUNTS)
+
+
+def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
+    ledger = full_ledger()
+    for model in ("Generator", "Discriminator", HOSTILE, "Fourth"):
+        ledger.records.next_trace(model)
+    for number in range(40):
+        ledger.bypass(f"reason {number}, which is a long one because it says very much of what there is to say")
+        ledger.unkept(f"not kept: reason {number}")
+    ledger.verified()
+    save(monkeypatch, ledger, argv=["/home/me/" + "long_" * 30 + "name.py", HOSTILE])
+    shown = out("stats").splitlines()
+    assert len(shown) <= 30 and max(map(len, shown)) <= 80
+    assert shown[0].endswith("… · 2023-11-14 22:13  (run aaaaaaaa)")
+    assert not any("\x1b" in line for line in shown)
+
+
+def test_loading_that_takes_longer_than_compiling_saves_nothing(monkeypatch):
+    ledger = Ledger()
+    ledger.region(CAST, (), hit=False)
+    ledger.loaded(CAST, 0.5, 0.25)
+    save(monkeypatch, ledger)
+    assert "saved       nothing: loading took 250 ms longer than compiling had\n" in out("stats")
+    assert json.loads(out("stats", "--json"))["saved_seconds"] == -0.25
+
+
+def test_a_run_without_regions_says_why(monkeypatch):
+    ledger = Ledger()
+    ledger.records.next_trace("GPT")
+    save(monkeypatch, ledger)
+    assert "\nregions     0. Thunder found nothing to fuse in what it traced\n" in out("stats")
+    ledger.bypass("Thunder fuses nothing: there is no GPU. To change that, pass other executors", region=False)
+    save(monkeypatch, ledger)
+    text = " ".join(out("stats").split())
+    assert "regions 0. Thunder fuses nothing: there is no GPU. To change that, pass other executors compiled 0" in text
+
+
+def test_the_store_is_counted(monkeypatch):
+    save_run(monkeypatch)
+    store = Store.open()
+    store.save(make_key(CAST.graph, {}), "eager", {"code": b"x" * 5000}, seconds=1.0)
+    data = json.loads(out("stats", "--json"))["store"]
+    assert (data["path"], data["programs"]) == (str(store.directory), 1) and 5000 < data["bytes"] < 8000
+    (line,) = [line for line in out("stats").splitlines() if line.startswith("store ")]
+    assert line.startswith("store       1 program, 6.")
+
+
+def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
+    monkeypatch.setattr(recorder, "RUNS_KEPT", 1)
+    save_two_runs(monkeypatch)
+    assert [run["id"] for run in json.loads(out("stats", "--runs", "--json"))["runs"]] == [OTHER_RUN]
+    assert json.loads(out("stats", "--json"))["lifetime"] == {
+        "since": STARTED,
+        "runs": 2,
+        "regions": 8,
+        "hits": 3,
+        "compiles": 4,
+        "compile_seconds": 3.125,
+        "loads": 1,
+        "load_seconds": 0.00390625,
+        "saved_seconds": 6.12109375,
+    }
+
+
+def test_a_run_that_was_forgotten_and_goes_on_is_counted_once(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "RUNS_KEPT", 1)
+        save_two_runs(monkeypatch)
+    save_run(monkeypatch)
+    assert len(json.loads(out("stats", "--runs", "--json"))["runs"]) == 2
+    assert json.loads(out("stats", "--json"))["lifetime"]["regions"] == 8
+
+
+def test_stats_as_json(monkeypatch):
+    save_run(monkeypatch)
+    data = json.loads(out("stats", "--json"))
+    assert data.pop("lifetime")["runs"] == 1
+    assert data == {
+        "schema": 1,
+        "id": FIRST_RUN,
+        "name": "train.py · 2023-11-14 22:13",
+        "started": STARTED,
+        "updated": STARTED,
+        "ended": False,
+        "pid": 4321,
+        "command": "train.py --depth 4",
+        "models": [],
+        "regions": 7,
+        "templates": 2,
+        "hits": 3,
+        "misses": 2,
+        "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
+        "compiles": 3,
+        "compile_seconds": 2.125,
+        "loads": 1,
+        "load_seconds": 0.00390625,
+        "loaded_compile_seconds": 0.125,
+        "unkept": {"a number among its inputs": 1},
+        "saved_seconds": 6.12109375,
+        "canonicalize_seconds": 0.03125,
+        "verified": 0,
+        "verify_compiles": 0,
+        "verify_compile_seconds": 0.0,
+        "phases": {"planning": 0.0, "canonicalizing": 0.03125, "compiling": 2.125, "loading": 0.00390625},
+        "unrecorded": 0,
+        "store": None,
+    }
+
+
+def test_runs(monkeypatch):
+    save_two_runs(monkeypatch)
+    assert out("stats", "--runs") == lines("""
+id        run                          regions  compiles  loads   saved
+ab000000  other.py · 2023-11-14 22:14        1         1      0    0 ms
+aaaaaaaa  train.py · 2023-11-14 22:13        7         3      1  6.12 s
+""")
+
+
+def test_a_table_of_runs_fits_80_columns(monkeypatch):
+    save(monkeypatch, used(CAST, seconds=123456.0), argv=["pretrain_a_large_model_on_many_nodes.py"])
+    assert [len(line) <= 80 for line in out("stats", "--runs").splitlines()] == [True, True]
+
+
+def test_runs_as_json(monkeypatch):
+    save_two_runs(monkeypatch)
+    data = json.loads(out("stats", "--runs", "--json"))
+    assert [run["id"] for run in data["runs"]] == [OTHER_RUN, FIRST_RUN]
+    shared = {name: data[name] for name in ("schema", "lifetime", "store")}
+    assert {**data["runs"][1], **shared} == json.loads(out("stats", "--json", "--run", "aa"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [("aa", FIRST_RUN), ("train.py", FIRST_RUN), ("22:14", OTHER_RUN), ("last", OTHER_RUN), ("er.py · 20", OTHER_RUN)],
+)
+def test_a_run_by_its_id_or_a_part_of_its_name(monkeypatch, wanted, found):
+    save_two_runs(monkeypatch)
+    assert json.loads(out("stats", "--run", wanted, "--json"))["id"] == found
+
+
+def test_a_part_of_several_names(monkeypatch):
+    save_two_runs(monkeypatch)
+    assert error("stats", "--run", ".py · ") == lines("""
+Error: '.py · ' stands for 2 runs, give more of one:
+  ab0000000000  other.py · 2023-11-14 22:14
+  aaaaaaaaaaaa  train.py · 2023-11-14 22:13
+""")
+
+
+def test_a_command_line_cannot_break_a_table_or_the_terminal(monkeypatch):
+    save(monkeypatch, used(CAST), argv=["a\nb\x1b[31m"])
+    assert out("stats", "--runs").splitlines()[1].startswith("aaaaaaaa  a\\nb\\x1b[31m · 2023-11-14 22:13")
+    assert "'a\\nb\\x1b[31m'\n" in out("stats", "-v")
+    assert out("stats").startswith("a\\nb\\x1b[31m · ")
+
+
+@pytest.mark.parametrize("options", [("--run", "a"), ("-v",)])
+def test_one_run_or_all_of_them(monkeypatch, options):
+    save_run(monkeypatch)
+    result = call("stats", "--runs", *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "give only one of them" in result.stderr
+
+
+def test_a_run_that_ended_says_so(monkeypatch):
+    save_run(monkeypatch)
+    with closing(sqlite3.connect(record_path())) as database, database:
+        database.execute("UPDATE runs SET ended = 1, updated = started + 90")
+    assert "\nIt ended after 90 s.\n" in out("stats")
+
+
+def test_names_of_runs():
+    noon = 1_700_000_000.0
+    assert run_name("train.py --depth 4", ["GPT"], noon, today=noon + 60) == "train.py · GPT · 22:13"
+    assert run_name("train.py", ["A", "B", "C", "D"], noon) == "train.py · A, B and 2 more · 2023-11-14 22:13"
+    assert run_name("train.py", [], noon, today=noon + 86400) == "train.py · 2023-11-14 22:13"
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/home/me/train.py -x", "train.py"),
+        ("'/my home/train it.py'", "train it.py"),
+        ("/lib/package/__main__.py run", "package"),
+        ("-c", "python -c"),
+        ("''", "python"),
+        ("", "python"),
+        ("/lib/ipykernel_launcher.py -f x", "notebook"),
+        ("'not closed", "'not closed"),
+    ],
+)
+def test_names_of_scripts(command, name):
+    assert script_name(command) == name

@@ -1,0 +1,71 @@
+"""What a terminal is sent: fitted tables, colours, and none of them where nobody wants them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import CAST, CHAIN, save_run
+from recorded_templates import save, used
+
+from fusioncache.record.reader import Record
+
+_ROOT = Path(__file__).parents[2]
+_COLOR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
+
+
+def _on_terminal(*command: str, **variables: str) -> str:
+    """What a terminal of 100 columns is sent."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        environment.pop(name, None)
+    arguments, environment = [sys.executable, "-m", "fusioncache", *command], {**environment, **variables}
+    with subprocess.Popen(arguments, cwd=_ROOT, env=environment, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        chunks = []
+        while chunk := _read(ours):
+            chunks.append(chunk)
+        os.close(ours)
+    assert process.returncode == 0
+    return b"".join(chunks).decode().replace("\r\n", "\n")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux says so when the other end is closed
+        return b""
+
+
+@pytest.fixture
+def _run(monkeypatch):
+    save_run(monkeypatch)
+
+
+@pytest.mark.usefixtures("_run")
+def test_a_terminal_gets_the_start_of_each_id():
+    text = re.sub(r"\x1b\[[0-9;]*m", "", _on_terminal("ls"))
+    head, first, second = (line.split() for line in text.splitlines())
+    assert head[:2] == ["id", "name"]
+    assert first[:2] == [CHAIN.key.digest[:12], CHAIN.name]
+    assert second[:2] == [CAST.key.digest[:12], CAST.name]
+    assert max(map(len, text.splitlines())) <= 100
+    assert len(Record().find(first[0])) == 1
+
+
+@pytest.mark.usefixtures("_run")
+@pytest.mark.parametrize("command", [("ls",), ("show", CAST.name, "--repro")], ids=" ".join)
+def test_no_color_is_honoured(command):
+    assert _COLOR.search(_on_terminal(*command))
+    assert not _COLOR.search(_on_terminal(*command, NO_COLOR="1"))
+
+
+def test_a_terminal_shows_brackets_as_they_are(monkeypatch):
+    save(monkeypatch, used(CAST), argv=["[red]x"])
+    assert "[red]x" in _on_terminal("stats", "--runs", NO_COLOR="1")

@@ -1,0 +1,185 @@
+"""The command warm: what it prints, what it compiles, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from commands import call, error, out
+from persistent_backend import KeepingEager
+from test_persistence import Process, X, Y, region
+from test_warm import filled
+
+from fusioncache.precompile import compiler as warmer
+from fusioncache.store import Store, default_path
+
+warm = import_module("fusioncache.precompile.warm")
+_SCRIPT = """
+import os, sys
+from store_contents import save
+from fusioncache.store import Store
+assert os.environ["FUSIONCACHE_STORE"] == "1"
+print("a line of the script's")
+save(Store.open(), *map(int, sys.argv[1:-1]))
+sys.exit(int(sys.argv[-1]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> KeepingEager:
+    backend = KeepingEager({"machine": "there"})
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
+    return backend
+
+
+def test_what_is_compiled_and_what_is_ready(tmp_path):
+    filled(tmp_path)
+    assert out("warm", str(tmp_path), "--dry-run") == "would compile 2 of 2 templates; 0 are ready\n"
+    assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    Process(tmp_path).run(region(), X.mT.contiguous().mT, Y)
+    assert out("warm", str(tmp_path), "--dry-run") == "would compile 1 of 3 templates; 2 are ready\n"
+    assert out("warm", "--jobs", "1", str(tmp_path)).endswith(" s; 2 were ready\n")
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """From its call on nothing is compiled and nobody asks for it."""
+    return lambda: monkeypatch.setattr(warm, "_outcomes", lambda *args: 1 / 0)
+
+
+def test_where_all_is_ready_it_answers_without_looking_again(tmp_path, here, no_compiler):
+    filled(tmp_path)
+    assert json.loads(out("warm", str(tmp_path), "--json", "--jobs", "1"))["compiled"] == 2
+    no_compiler()
+    assert out("warm", str(tmp_path)) == "compiled 0 of 2 templates in 0.0 s; 2 were ready\n"
+    assert out("warm", str(tmp_path), "--dry-run") == "would compile 0 of 2 templates; 2 are ready\n"
+    data = json.loads(out("warm", str(tmp_path), "--json"))
+    assert (data["known"], data["ready"], data["compiled"], data["refused"]) == (4, 2, 0, {})
+
+
+def test_what_was_refused_for_good_is_said_again_without_looking(tmp_path, here, no_compiler):
+    filled(tmp_path)
+    here.refuse = "no such kernel"
+    first = call("warm", str(tmp_path), "--jobs", "1")
+    no_compiler()
+    again = call("warm", str(tmp_path), "--jobs", "1")
+    assert (again.exit_code, again.stderr) == (0, first.stderr) == (0, "left out 2: not kept: no such kernel\n")
+
+
+def _variable(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+
+
+def _package(monkeypatch, tmp_path):
+    (tmp_path / "torch-9.9.9.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def _entry(monkeypatch, tmp_path):
+    filled(tmp_path / "store", {"machine": "another"})
+
+
+def _object(monkeypatch, tmp_path):
+    next(path for path in (tmp_path / "store" / "objects").glob("*/*")).unlink()
+
+
+def _note(monkeypatch, tmp_path):
+    (tmp_path / "store" / "warmed").write_text('{"state": 3}')
+
+
+@pytest.mark.parametrize("change", [_variable, _package, _entry, _object, _note])
+def test_what_changed_is_looked_at_again(change, tmp_path, monkeypatch):
+    filled(tmp_path / "store")
+    out("warm", str(tmp_path / "store"), "--jobs", "1")
+    change(monkeypatch, tmp_path)
+    asked = []
+    monkeypatch.setattr(warm, "_outcomes", lambda *args: asked.append(args) or ())
+    call("warm", str(tmp_path / "store"))
+    assert len(asked) == 1
+
+
+def test_what_failed_is_tried_again(tmp_path, here):
+    filled(tmp_path)
+    here.error = RuntimeError()
+    assert call("warm", str(tmp_path), "--jobs", "1").exit_code == 1
+    here.error = None
+    assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+
+
+def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
+    filled(tmp_path)
+    here.refuse, here.lasting = "busy", False
+    assert call("warm", str(tmp_path), "--jobs", "1").stderr == "left out 2: not kept: busy\n"
+    here.refuse = None
+    assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+
+
+def test_an_empty_store_has_nothing_to_compile():
+    Store.open().close()
+    assert out("warm") == f"nothing to compile: {default_path()} has no programs\n"
+
+
+def test_the_usual_store_as_json():
+    filled(default_path())
+    data = json.loads(out("warm", "--json", "--jobs", "1"))
+    assert data.pop("seconds") > 0
+    wanted = {"command": "warm", "store": str(default_path()), "dry_run": False}
+    assert data == {"schema": 1, **wanted, "known": 2, "ready": 0, "compiled": 2, "refused": {}, "passing": 0}
+
+
+def test_a_url_is_pulled_first(tmp_path):
+    filled(tmp_path)
+    url = f"memory://{uuid.uuid4().hex}"
+    assert call("push", url, "--dir", str(tmp_path)).exit_code == 0
+    assert out("warm", url, "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    assert len(Store.open().entries()) == 4
+
+
+def test_what_is_left_out_is_said_and_what_fails_is_an_error(tmp_path, here):
+    filled(tmp_path)
+    here.refuse = "no such kernel"
+    result = call("warm", str(tmp_path), "--jobs", "1")
+    assert (result.exit_code, result.stderr) == (0, "left out 2: not kept: no such kernel\n")
+    here.refuse, here.error = None, RuntimeError()
+    filled(tmp_path / "other")
+    result = call("warm", str(tmp_path / "other"), "--jobs", "1")
+    assert (result.exit_code, result.stderr) == (1, "left out 2: failed: RuntimeError\n")
+    assert result.stdout.startswith("compiled 0 of 2 templates in ")
+
+
+def test_a_store_that_is_not_there_is_named(tmp_path):
+    assert f"there is no store in {tmp_path / 'nowhere'}" in error("warm", str(tmp_path / "nowhere"))
+    assert "there is no store in" in error("warm")
+
+
+def test_wrong_usage_says_what_to_do(tmp_path):
+    for arguments in (("train.py",), ("train.py", "more"), ("s3://bucket/train.py",)):
+        assert f"there is no script {arguments[0]}: check its path." in error("warm", *arguments, code=2)
+    assert "no script that is there" in error("warm", str(tmp_path), "more", code=2)
+    script = tmp_path / "train.py"
+    script.write_text("")
+    assert "leave them out" in error("warm", "--dry-run", str(script), code=2)
+    assert "--jobs" in error("warm", "--jobs", "0", code=2)
+
+
+def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(Path(__file__).parents[1] / "helpers"), *sys.path]))
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT)
+    assert out("warm", str(script), "1", "2", "0") == "compiled 2 programs; 2 are kept now\n"
+    assert capfd.readouterr().err == "a line of the script's\n"
+    result = call("warm", "--json", str(script), "3", "7")
+    assert (result.exit_code, result.stderr) == (1, f"Error: {script} ended with status 7\n")
+    data = json.loads(result.stdout)
+    assert (data["status"], data["compiled"], data["kept"]) == (7, 1, 3)
+
+
+def test_options_behind_a_script_are_the_scripts(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nsys.exit(sys.argv[1:] != ['--jobs', '2', '--json'])\n")
+    assert out("warm", str(script), "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"
+    assert out("warm", str(script), "--", "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"

@@ -1,0 +1,78 @@
+"""A slow start looked into: a Llama of four layers, before and after one of them was changed by one constant."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from changed_layer import CHANGED_LAYER, train_llama
+from commands import out
+from documents import assert_shown
+from documents import session as documented
+from report_records import Page, newest
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """The record of two runs, as it was and as it was changed, and what the second one explained as it went."""
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        directory = tmp_path_factory.mktemp("session")
+        patch.setenv("FUSIONCACHE_DIR", str(directory))
+        patch.setattr("fusioncache.provenance.misses._print", said.append)
+        train_llama(None)
+        train_llama(CHANGED_LAYER, explain=True)
+    return directory, said
+
+
+@pytest.fixture(autouse=True)
+def _record(session, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(session[0]))
+
+
+def _odd() -> str:
+    """The one template that the changed model has and the other has not."""
+    (new,) = json.loads(out("diff", "--json"))["new_templates"]
+    return new["digest"]
+
+
+def _documented(command: str) -> str:
+    (shown,) = (output for line, output in documented().items() if line.startswith(command))
+    return shown
+
+
+def test_readme_shows_what_is_said(session):
+    assert_shown(_documented("fusioncache diff"), out("diff"))
+    assert_shown(_documented("fusioncache explain "), out("explain", _odd()))
+    assert_shown(_documented("FUSIONCACHE_EXPLAIN=1 "), "\n".join(session[1]))
+
+
+def test_stats_shows_one_more_miss():
+    newest_run, before = json.loads(out("stats", "--runs", "--json"))["runs"]
+    assert newest_run["regions"] == before["regions"]
+    assert (newest_run["misses"], newest_run["hits"]) == (before["misses"] + 1, before["hits"] - 1)
+
+
+def test_explain_names_the_constant_and_where_it_is():
+    text = out("explain", _odd())
+    sentence, _, _, place, *_ = text.splitlines()
+    assert sentence.endswith(": 0.0003 in A, 1e-05 in B.") and sentence.startswith("They differ in a constant, ")
+    assert place.strip().startswith(f"transformer.h.{CHANGED_LAYER}.norm_1, forward: ") and "litgpt/model.py:" in place
+
+
+def test_the_run_itself_says_so(session):
+    (paragraph,) = [paragraph for paragraph in session[1] if "0.0003 here, 1e-05 there" in paragraph]
+    assert "litgpt/model.py:" in paragraph and paragraph.rstrip().endswith("torch.rsqrt(norm_x + self.eps)")
+
+
+def test_show_lists_the_region_of_that_layer():
+    (region,) = json.loads(out("show", _odd(), "--regions", "--json"))["seen_in"]
+    assert (region["module"], region["layer"]) == (f"transformer.h.{CHANGED_LAYER}.norm_1", CHANGED_LAYER)
+
+
+def test_the_map_shows_the_odd_layer():
+    cells = [line for line in Page(newest()).html.split("<a ") if "cell" in line.partition(">")[0]]
+    odd = [cell for cell in cells if f'aria-label="layer {CHANGED_LAYER}, ' in cell and "cell once" in cell]
+    assert len(odd) == 1 and "norm_1, forward" in odd[0]
+    # Its neighbour is one of many.
+    assert not [cell for cell in cells if 'aria-label="layer 1, ' in cell and "cell once" in cell]

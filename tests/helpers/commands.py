@@ -1,0 +1,76 @@
+"""Calls of the command line in this process, and a small record that is always the same."""
+
+from __future__ import annotations
+
+from click.testing import CliRunner, Result
+from pytest import MonkeyPatch
+from recorded_templates import STARTED, cast_template, chain_template, full_ledger, save, used
+
+from fusioncache.cli.main import main
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.observations import Line, RegionRecord, Source
+
+CHAIN = chain_template()
+CAST = cast_template()
+FIRST_RUN = "a" * 32
+OTHER_RUN = "ab" + "0" * 30
+
+
+def call(*args: str, **options: str) -> Result:
+    """What a command does."""
+    return CliRunner().invoke(main, args, **options)  # type: ignore[arg-type]
+
+
+def out(*args: str) -> str:
+    """What a command prints that succeeds and has nothing to remark."""
+    result = call(*args)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return result.stdout
+
+
+def error(*args: str, code: int = 1) -> str:
+    """What a command says that fails and prints nothing."""
+    result = call(*args)
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    return result.stderr
+
+
+def lines(text: str) -> str:
+    """The text without its first line break, so that it can start at the margin."""
+    return text.removeprefix("\n")
+
+
+def save_run(monkeypatch: MonkeyPatch) -> None:
+    """Records a run with two templates and six regions."""
+    ledger = full_ledger()
+    ledger.records.regions(_regions())
+    save(monkeypatch, ledger)
+
+
+def save_two_runs(monkeypatch: MonkeyPatch) -> None:
+    """Records that run, and a minute later one that had only the second template."""
+    save_run(monkeypatch)
+    save_other(monkeypatch, used(CAST))
+
+
+def save_other(monkeypatch: MonkeyPatch, ledger: Ledger) -> None:
+    """Records a run that came a minute later."""
+    save(monkeypatch, ledger, run=OTHER_RUN, started=STARTED + 60, argv=["other.py"])
+
+
+def _regions() -> list[RegionRecord]:
+    def region(number: int, digest: str | None, outcome: str, *arities: int, reason: str | None = None) -> RegionRecord:
+        where = Source(f"blocks.{number}", number, (Line("/home/me/model.py", 31), Line("/lib/torch/nn.py", 7, True)))
+        plan = None if digest is None else "fold" if arities else "inline"
+        name, model = f"nvFusion{number}", "Blocks" if digest else None
+        return RegionRecord(
+            model, "forward", 0, 4 * number, name, digest, outcome, reason, arities, plan, where, 3, 2, 1
+        )
+
+    chain, cast = CHAIN.key.digest, CAST.key.digest
+    return [
+        region(0, cast, "miss"),
+        *(region(arity, chain, "hit" if arity > 1 else "miss", arity) for arity in (1, 2, 3)),
+        region(4, None, "bypass", reason="unknown op"),
+        region(7, chain, "hit", 7, reason="compile failed: ValueError"),
+    ]

@@ -1,0 +1,113 @@
+"""Processes that start in a tenth of a second: forks of one that has imported torch and Thunder, and done nothing else.
+
+For tests that need what a process has of its own: caches, patches, counts. What depends on the interpreter's start, the
+order of imports, a seed of hashes or a variable that is read at import needs a process of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from subprocess import CompletedProcess
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the benchmarks' processes start so in this test."""
+    from benchmarks import processes
+
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
+
+
+def run(command: Sequence[str], **options: Any) -> CompletedProcess[Any]:
+    """What ``subprocess.run`` does, for ``[sys.executable, "-m", module, *arguments]``.
+
+    Args:
+        command: as above.
+        options: ``cwd``, ``env``, and ``stdout`` with ``stderr`` as one file, as for ``subprocess.run``; no others.
+    """
+    python, flag, module, *arguments = command
+    assert (python, flag) == (sys.executable, "-m")
+    output = options["stdout"]
+    assert options["stderr"] is output and set(options) <= {"cwd", "env", "stdin", "stdout", "stderr"}
+    request = {"module": module, "arguments": arguments, "output": output.name}
+    request |= {"directory": str(options["cwd"]), "environment": dict(options["env"])}
+    server = _server()
+    assert server.stdin and server.stdout
+    server.stdin.write(json.dumps(request) + "\n")
+    server.stdin.flush()
+    return CompletedProcess(command, int(server.stdout.readline()))
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """One for all tests of this process. It ends when its standard input does."""
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    command = [sys.executable, __file__]
+    pipe = subprocess.PIPE
+    server = subprocess.Popen(command, env=environment, cwd=_ROOT, stdin=pipe, stdout=pipe, text=True)
+    assert server.stdin
+    atexit.register(server.wait)
+    atexit.register(server.stdin.close)
+    return server
+
+
+def _serve() -> None:
+    """Forks for each line, and answers each with the exit code."""
+    import litgpt  # noqa: F401
+    import thunder  # noqa: F401
+
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            answers.close()
+            _become(json.loads(line))
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(code, file=answers, flush=True)
+
+
+def _become(request: Mapping[str, Any]) -> None:
+    """Runs a module as ``python -m`` does, and ends."""
+    import runpy
+    import tempfile
+    import traceback
+
+    output = os.open(request["output"], os.O_WRONLY | os.O_APPEND)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    tempfile.tempdir = None  # it depends on a variable
+    sys.path[0] = request["directory"]
+    sys.argv = [request["module"], *request["arguments"]]
+    code = 1
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()

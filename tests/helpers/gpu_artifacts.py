@@ -1,0 +1,172 @@
+"""Regions of every kind that nvFuser compiles, and what is kept of them: compiled once for all tests. Needs a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import thunder
+import torch
+from models import all_fused
+
+from fusioncache.backends.api import Made
+from fusioncache.ir import Graph
+from fusioncache.trace.region import region_of
+
+
+def pointwise(a, b):
+    return torch.tanh(a + b) * 2 + 1
+
+
+def broadcast(a, b):
+    return a * b[None, :] + b[None, :].sigmoid()
+
+
+def reduction(a):
+    return a.sum(-1)
+
+
+def outer_reduction(a):
+    return torch.exp(a).sum(0)
+
+
+def whole_reduction(a):
+    return (a * a).sum()
+
+
+def rms_norm(a, w):
+    return torch.nn.functional.rms_norm(a, (a.shape[-1],), w)
+
+
+def softmax(a):
+    return torch.softmax(a, -1)
+
+
+def two_segments(a, b):
+    return (a - a.mean(0)) * torch.exp(b).sum(1)[:, None], (a * b).amax(0)
+
+
+def several(a, b):
+    c = a + b
+    return c, torch.tanh(c), (c > 0).to(torch.int32), c.amax(-1)
+
+
+def choose(a, b):
+    return torch.where(a > b, a, b * 2)
+
+
+def in_place(a, b):
+    a.mul_(b)
+    return torch.tanh(b)
+
+
+def reshaped(a):
+    return (a * 2).reshape(-1, 4), a.sum(0)
+
+
+def rand(*shape, dtype=torch.float32):
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    function: object
+    shapes: tuple
+    dtype: torch.dtype = torch.float32
+    grad: bool = False
+    transposed: bool = False
+    may_refuse: bool = False
+
+
+CASES = {
+    "pointwise": Case(pointwise, ((64, 512), (64, 512))),
+    "pointwise-odd": Case(pointwise, ((7, 13), (7, 13))),
+    "pointwise-bfloat16": Case(pointwise, ((64, 512), (64, 512)), torch.bfloat16),
+    "pointwise-transposed": Case(pointwise, ((64, 48), (64, 48)), transposed=True),
+    "broadcast": Case(broadcast, ((64, 512), (512,))),
+    "reduction": Case(reduction, ((128, 1024),)),
+    "outer-reduction": Case(outer_reduction, ((8192, 96),)),
+    "whole-reduction": Case(whole_reduction, ((4096, 4096),)),
+    "rms-norm": Case(rms_norm, ((128, 1024), (1024,)), torch.bfloat16),
+    "rms-norm-grad": Case(rms_norm, ((128, 1024), (1024,)), torch.bfloat16, grad=True),
+    "softmax": Case(softmax, ((64, 1000),)),
+    "two-segments": Case(two_segments, ((512, 256), (512, 256))),
+    "several": Case(several, ((32, 64), (32, 64))),
+    "choose": Case(choose, ((32, 64), (32, 64)), torch.float16),
+    "in-place": Case(in_place, ((32, 64), (32, 64)), may_refuse=True),
+    "reshaped": Case(reshaped, ((32, 64),), may_refuse=True),
+}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A region, arguments for it, what was made of it, and what it computes for copies of the arguments."""
+
+    name: str
+    case: Case
+    graph: Graph
+    args: list
+    made: Made
+    outputs: list
+    written: list
+
+
+def regions(case):
+    torch.manual_seed(0)
+    inputs = [rand(*shape, dtype=case.dtype).requires_grad_(case.grad) for shape in case.shapes]
+    compiled = thunder.jit(case.function)
+    result = compiled(*inputs)
+    if case.grad:
+        result.sum().backward()
+    return [region_of(fusion) for fusion in all_fused(compiled)]
+
+
+def arguments(graph, transposed=False):
+    args = []
+    for type_ in graph.inputs:
+        dtype = getattr(torch, type_.dtype.rstrip("_"))
+        value = torch.randn(type_.shape, device="cuda").mul(3).to(dtype)
+        args.append(value.t().contiguous().t() if transposed and value.dim() == 2 else value)
+    return args
+
+
+def copies(args):
+    from fusioncache.backends.nvfuser.tensors import copied
+
+    return [copied(arg) for arg in args]
+
+
+@cache
+def keeper():
+    from fusioncache.backends.nvfuser.backend import NvFuser
+    from fusioncache.backends.nvfuser.persistence import NvFuserKeeper
+
+    return NvFuserKeeper(NvFuser())
+
+
+@cache
+def kept():
+    found = []
+    for name, case in CASES.items():
+        for number, graph in enumerate(regions(case)):
+            torch.manual_seed(number)
+            args = arguments(graph, case.transposed)
+            made = keeper().compile(graph, copies(args))
+            written = copies(args)
+            outputs = list(made.run(written))
+            found.append(Kept(f"{name}-{number}", case, graph, args, made, outputs, written))
+    return found
+
+
+def pick(name):
+    return next(item for item in kept() if item.name == name)
+
+
+def loaded(item):
+    return keeper().load(item.made.artifacts, item.graph, item.args)
+
+
+def same(one, other):
+    from fusioncache.backends.nvfuser.tensors import equal_bits
+
+    return len(one) == len(other) and all(map(equal_bits, one, other))

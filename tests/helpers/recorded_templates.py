@@ -1,0 +1,86 @@
+"""Templates with known counts, and records of them written through the real recorder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from fusioncache.ir import Const, Graph, Op, Ref, Template, TensorType
+from fusioncache.record import writer as recorder
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.reader import record_path
+from fusioncache.record.writer import Recorder
+from fusioncache.template.key import make_key
+from fusioncache.template.name import template_name
+
+FLOAT32 = TensorType("float32", (10, 10), "cuda")
+BFLOAT16 = TensorType("bfloat16", (10, 10), "cuda")
+STARTED = 1_700_000_000.0
+
+
+def chain_template(name: str | None = None, options: str = "nvfuser=0.2.36") -> Template:
+    """``tanh(head + term + ...) * 0.5`` with bfloat16 terms."""
+    ops = (
+        Op("residual", (Ref(0), Const("dtype", "bfloat16")), (FLOAT32,)),
+        Op("prims.tanh", (Ref(1),), (FLOAT32,)),
+        Op("prims.mul", (Ref(2), Const("float", (0.5).hex())), (FLOAT32,)),
+    )
+    return _template(Graph((BFLOAT16,), ops, (3,)), name, options)
+
+
+def cast_template(name: str | None = None, options: str = "nvfuser=0.2.36") -> Template:
+    """A conversion; no chain."""
+    ops = (Op("prims.convert_element_type", (Ref(0), Const("dtype", "float32")), (FLOAT32,)),)
+    return _template(Graph((BFLOAT16,), ops, (1,)), name, options)
+
+
+def _template(graph: Graph, name: str | None, options: str) -> Template:
+    key = make_key(graph, {"options": options})
+    return Template(graph, key, name or template_name(graph, key))
+
+
+def used(*templates: Template, seconds: float = 1.0) -> Ledger:
+    """A ledger that saw one region of each, and compiled it."""
+    ledger = Ledger()
+    for template in templates:
+        ledger.region(template, (), hit=False)
+        ledger.compiled(template, seconds)
+    return ledger
+
+
+def full_ledger() -> Ledger:
+    """Both templates, in several arities, with a bypass of each sort."""
+    ledger, chain, cast = Ledger(), chain_template(), cast_template()
+    ledger.region(cast, (), hit=False)
+    ledger.compiled(cast, 0.125)
+    for arity in (1, 2, 3, 7):
+        ledger.region(chain, (arity,), hit=arity > 1)
+    ledger.compiled(chain, 1.25)
+    ledger.compiled(chain, 0.75)
+    ledger.loaded(cast, 0.00390625, 0.125)
+    ledger.unkept("a number among its inputs")
+    ledger.bypass("unknown op")
+    ledger.bypass("unknown op")
+    ledger.bypass("compile failed: ValueError", chain)
+    ledger.canonicalized(0.03125)
+    return ledger
+
+
+def save(
+    monkeypatch: pytest.MonkeyPatch,
+    ledger: Ledger,
+    run: str = "a" * 32,
+    started: float = STARTED,
+    argv: Sequence[str] = ("train.py", "--depth", "4"),
+) -> None:
+    """Records a run whose id, start, process (4321) and command line are known."""
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder.uuid, "uuid4", lambda: SimpleNamespace(hex=run))
+        patch.setattr(recorder.time, "time", lambda: started)
+        patch.setattr(recorder.os, "getpid", lambda: 4321)
+        patch.setattr(sys, "argv", list(argv))
+        Recorder(ledger).save()
+    assert record_path().exists()

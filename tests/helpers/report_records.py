@@ -1,0 +1,130 @@
+"""Regions of models that need not be trained, and records that are out to do harm."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+from pytest import MonkeyPatch
+from recorded_templates import cast_template, chain_template, save
+
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
+from fusioncache.record.reader import Record
+from fusioncache.report.contents import Contents, Place, contents
+from fusioncache.report.page import html
+from fusioncache.report.scaling import Scaling
+
+HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\n{{ 7 * 7 }}</style></title>"
+SHOWN = "<script>alert(1)</script>\"'&\\x1b[31m\\x00\\n{{ 7 * 7 }}</style></title>"
+"""The same as a page shows it."""
+
+
+def region(
+    number: int,
+    module: str | None = "",
+    layer: int | None = None,
+    trace: str = "forward",
+    digest: str | None = None,
+    **fields: object,
+) -> RegionRecord:
+    """A region of a model."""
+    outcome = "bypass" if digest is None else "hit"
+    given = {"model": "Model", "outcome": outcome, "reason": None, "trace_number": 0, **fields}
+    return RegionRecord(
+        trace=trace,
+        position=number,
+        name=f"Fusion{number}",
+        digest=digest,
+        arities=(),
+        plan=None if digest is None else "inline",
+        source=Source(module, layer, (Line("/home/me/model.py", 7 + number),)),
+        ops=1,
+        inputs=1,
+        outputs=1,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def places(*regions: RegionRecord) -> list[Place]:
+    """As they would stand in a report."""
+    return [Place(number, region, None) for number, region in enumerate(regions)]
+
+
+def deep(layers: int, across: int) -> list[RegionRecord]:
+    """A model with as many regions in each layer, on each side."""
+    inside = [f"part_{place}" for place in range(across)]
+    sides = [("forward", range(layers), inside), ("backward", range(layers)[::-1], inside[::-1])]
+    order = [(trace, layer, part) for trace, order, parts in sides for layer in order for part in parts]
+    return [
+        region(number, f"model.layers.{layer}.{part}", layer, trace)
+        for number, (trace, layer, part) in enumerate(order)
+    ]
+
+
+def hostile(monkeypatch: MonkeyPatch) -> Contents:
+    """A run in which every text that somebody else wrote is out to do harm."""
+    ledger, chain, cast = Ledger(), chain_template(name=HOSTILE, options=HOSTILE), cast_template(options=HOSTILE)
+    for template in (chain, cast):
+        ledger.region(template, (), hit=False)
+        ledger.compiled(template, 0.5)
+    ledger.bypass(HOSTILE)
+    ledger.unkept(HOSTILE)
+    source = Source(HOSTILE, 3, (Line(HOSTILE, 1), Line(HOSTILE, 2), Line(HOSTILE, 3), Line(HOSTILE, 4)))
+    bad = {"model": HOSTILE, "reason": HOSTILE, "name": HOSTILE, "source": source}
+    for number, digest in enumerate((chain.key.digest, cast.key.digest, None)):
+        good = region(number, digest=digest)
+        ledger.records.regions([RegionRecord(**{**{name: getattr(good, name) for name in good.__slots__}, **bad})])
+    costs = (PlanCost(HOSTILE, 10, 0, 1), PlanCost("inline", 1_000_000, 2_000, 3))
+    ledger.records.choice(ChoiceRecord(HOSTILE, "forward", 0, HOSTILE, 4, HOSTILE, costs))
+    save(monkeypatch, ledger, argv=[HOSTILE])
+    return newest()
+
+
+def newest() -> Contents:
+    """What a report of the newest run is about."""
+    record = Record()
+    return contents(record, record.runs()[0])
+
+
+class Page(HTMLParser):
+    """A report taken apart.
+
+    Attributes:
+        ids: of all elements.
+        links: all addresses that are linked to.
+        tags: of all elements, in their order.
+        text: all that is shown, with runs of blanks as one.
+    """
+
+    def __init__(self, found: Contents, scaling: Scaling | None = None):
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.html = html(found, scaling)
+        self._text: list[str] = []
+        self.feed(self.html)
+        self.close()
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self._text).split())
+
+    def section(self, name: str) -> str:
+        """The HTML of a section."""
+        found = re.search(rf'<section id="{name}".*?</section>', self.html, re.DOTALL)
+        assert found, name
+        return found[0]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            elif name in ("href", "src", "action", "data", "srcset", "xlink:href"):
+                self.links.append(value or "")
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1:] not in (["script"], ["style"]):
+            self._text.append(data)

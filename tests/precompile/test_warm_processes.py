@@ -1,0 +1,64 @@
+"""Compiling ahead for real: in processes of their own, and with a compiler."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from persistent_backend import KeepingEager
+from test_persistence import Process, X, Y, region
+from test_warm import other
+
+import fusioncache
+from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.precompile import workers
+
+# A worker whose backend is the double, on another machine than the test's; one operation is its death.
+_WORKER = """
+import os, signal, sys
+from persistent_backend import KeepingEager
+from fusioncache.precompile import compiler as warmer
+from fusioncache.precompile import worker
+
+class Mortal(KeepingEager):
+    def compile(self, graph, args):
+        if any(op.name == "prims.exp" for op in graph.ops):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().compile(graph, args)
+
+warmer.make_backend = lambda name, **options: Mortal({"machine": "there"})
+worker.main(sys.argv[1])
+"""
+
+
+def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "command", lambda directory: [sys.executable, "-c", _WORKER, str(directory)])
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), *filter(None, sys.path)])
+    )
+    before, after = Process(tmp_path), Process(tmp_path, KeepingEager({"machine": "there"}))
+    before.run(region(), X, Y)
+    before.run(other("exp"), X)
+    warmed = fusioncache.warm(tmp_path, jobs=2)
+    assert (warmed.known, warmed.compiled, warmed.refused, warmed.failed) == (2, 1, {"worker died": 1}, 1)
+    after.run(region(), X, Y)
+    assert after.told == [True]
+
+
+def test_what_an_older_torchinductor_compiled(tmp_path):
+    """Compiled as if by an older version, then ahead for this one, then found."""
+
+    class Older(Inductor):
+        def environment(self) -> Any:
+            return {**super().environment(), "versions": "torch 2.9.0"}
+
+    before, after = Process(tmp_path, Older()), Process(tmp_path, Inductor())
+    before.run(region(), X, Y)
+    warmed = fusioncache.warm(tmp_path)
+    assert (warmed.ready, warmed.compiled, warmed.refused) == (0, 1, {})
+    assert torch.allclose(after.run(region(), X, Y)[0], X.sin())
+    assert (before.told, after.told) == ([False], [True])
+    assert fusioncache.warm(tmp_path).ready == 1

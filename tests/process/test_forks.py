@@ -1,0 +1,264 @@
+"""A forked child can use what its parent had in memory, whatever the parent's other threads were at."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import tempfile
+import threading
+from contextlib import ExitStack
+
+import pytest
+import thunder
+import torch
+from store_contents import fork, status_of
+from test_persistence import Process, X, Y, region
+from test_structure import PACKAGE
+
+import fusioncache
+from fusioncache.backends.eager import Eager
+from fusioncache.backends.nvfuser.kernel_db import KernelDatabase
+from fusioncache.cache import ranks as ranks_module
+from fusioncache.cache.lru import LruMap
+from fusioncache.cache.ranks import Ranks
+from fusioncache.process import forks
+from fusioncache.store.memory import Memory
+
+LONGEST = 60
+"""Seconds after which a child that hangs is ended."""
+
+
+def forked(work) -> int:
+    """A child that does this, and is ended if it hangs."""
+
+    def child():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(LONGEST)
+        work()
+
+    return fork(child)
+
+
+def ends_well(work) -> bool:
+    """Whether a forked child does this and ends."""
+    return status_of(forked(work)) == 0
+
+
+class Holder(threading.Thread):
+    """Does something on a thread of its own that stops halfway until the test is over."""
+
+    def __init__(self, work):
+        super().__init__()
+        self.halfway, self.go_on = threading.Event(), threading.Event()
+        self._work = work
+        self._stopped = False
+
+    def run(self):
+        try:
+            self._work()
+        finally:
+            self.halfway.set()
+
+    def stop(self):
+        self._stopped = True
+        self.halfway.set()
+        self.go_on.wait()
+
+    def __enter__(self):
+        self.start()
+        self.halfway.wait()
+        assert self._stopped, "it ended before it was halfway"
+        return self
+
+    def __exit__(self, *_):
+        self.go_on.set()
+        self.join()
+
+
+def model(x):
+    return torch.tanh(x) * 2
+
+
+def jitted(cache):
+    transform = fusioncache.FusionCache(backend="eager", cache=cache)
+    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+
+
+def test_a_thread_compiles_while_another_one_forks(monkeypatch):
+    """The same template, in the same cache, and in the very same model."""
+    own = Eager.compile
+    cache = fusioncache.Cache(record=False, store=False)
+    shared = jitted(cache)
+    x = torch.ones(3)
+    holder = Holder(lambda: shared(x))
+
+    def halfway(*args):
+        if threading.current_thread() is holder:
+            holder.stop()
+        return own(*args)
+
+    monkeypatch.setattr(Eager, "compile", halfway)
+
+    def child():
+        for compiled in (shared, jitted(cache)):
+            assert torch.equal(compiled(x), model(x))
+        assert cache.stats().compiles == 1
+
+    with holder:
+        assert ends_well(child)
+    assert cache.stats().compiles == 1
+
+
+def test_a_thread_keeps_a_program_while_another_one_forks(tmp_path, monkeypatch):
+    """Of the store the child waits for what others hold; the parent goes on, so that its wait is short."""
+    process = Process(tmp_path)
+    own = process.backend.compile
+    holder = Holder(lambda: process.run(region(), X, Y))
+
+    def halfway(*args):
+        if threading.current_thread() is holder:
+            holder.stop()
+        return own(*args)
+
+    monkeypatch.setattr(process.backend, "compile", halfway)
+    begun, begin = os.pipe()
+
+    def child():
+        os.write(begin, b".")
+        assert torch.equal(process.run(region(), X, Y)[1], Y - X)
+        assert process.told == [True]
+
+    with holder:
+        number = forked(child)
+        os.read(begun, 1)
+    assert status_of(number) == 0
+    assert process.told == [False]
+
+
+def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
+    cache = fusioncache.Cache(record=True, store=tmp_path)
+    compiled, process = jitted(cache), Process(tmp_path)
+    x = torch.ones(3)
+    compiled(x)
+    assert process.cache.store is not None
+
+    def hold_all():
+        with ExitStack() as held:
+            for each in list(forks._locks):
+                held.enter_context(each)
+            holder.stop()
+
+    def child():
+        assert torch.equal(compiled(torch.ones(4)), model(torch.ones(4)))
+        assert torch.equal(process.run(region(), X, Y)[1], Y - X)
+        process.cache.store.sweep()
+        process.cache.store.close()
+        assert cache.stats().regions and cache.templates() and process.told == [False]
+        cache.save()
+        cache.clear()
+
+    with (holder := Holder(hold_all)):
+        assert ends_well(child)
+
+
+def test_what_the_thread_that_forks_holds_it_still_holds():
+    mine, other = forks.lock(), forks.lock()
+
+    def taken(lock) -> bool:
+        found = []
+        thread = threading.Thread(target=lambda: found.append(not lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        return found[0]
+
+    def child():
+        assert taken(mine) and not taken(other)
+        mine.release()
+        assert not taken(mine)
+
+    def hold():
+        with other:
+            holder.stop()
+
+    with (holder := Holder(hold)), mine:
+        assert taken(mine) and taken(other)
+        assert ends_well(child)
+
+
+def test_a_value_that_was_being_made_is_made_by_the_child():
+    values = LruMap(2)
+
+    def make():
+        holder.stop()
+        return "the parent's"
+
+    def child():
+        assert values.get_or_make("a", lambda: "mine") == ("mine", False)
+        assert values.get_or_make("a", lambda: "again") == ("mine", True)
+
+    with (holder := Holder(lambda: values.get_or_make("a", make))):
+        assert ends_well(child)
+    assert values.get_or_make("a", lambda: "mine") == ("the parent's", True)
+
+
+def test_what_is_kept_in_memory_is_counted_anew():
+    memory = Memory(100)
+    memory._size = 1000  # a thread had dropped entries, and was about to say so
+    memory.after_fork()
+    assert memory._size == 0
+
+
+def test_a_child_leaves_its_parents_job_alone(monkeypatch):
+    parents, own = object(), object()
+    monkeypatch.setattr(ranks_module, "_default_store", lambda: parents)
+    monkeypatch.setattr(ranks_module, "_job_store", lambda: pytest.fail("the parent's connection was used"))
+    ranks = Ranks()
+    ranks.after_fork()
+    assert ranks._turn("key").artifacts is None
+    used = []
+    monkeypatch.setattr(ranks_module, "_default_store", lambda: own)
+    monkeypatch.setattr(ranks_module, "_job_store", lambda: used.append(own))
+    ranks._turn("key")
+    assert used == [own]
+
+
+@pytest.mark.parametrize("before", ["/somewhere", None])
+def test_temporary_files_of_a_child_do_not_go_where_nvfuser_opens_its_database(tmp_path, monkeypatch, before):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if before is None:
+        monkeypatch.delenv("TMPDIR", raising=False)
+    else:
+        monkeypatch.setenv("TMPDIR", before)
+    database = KernelDatabase()
+
+    def child():
+        assert os.environ.get("TMPDIR") == before
+
+    with (holder := Holder(lambda: database.compiling(((), ()), holder.stop))):
+        assert os.environ["TMPDIR"].startswith(str(tmp_path))
+        assert ends_well(child)
+    assert os.environ.get("TMPDIR") == before
+
+
+def test_what_is_gone_is_told_nothing():
+    class Thing:
+        def after_fork(self):
+            told.append(self)
+
+    told: list[Thing] = []
+    thing = Thing()
+    forks.register(thing)
+    forks.register(Thing())
+    forks._after_fork()
+    assert told == [thing]
+
+
+def test_all_locks_are_made_in_one_place():
+    made = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "register_at_fork"}
+
+    def makes(path) -> set[str]:
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        return {getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls} & made
+
+    assert [str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if makes(path)] == ["process/forks.py"]

@@ -1,0 +1,53 @@
+"""No warning of ours ends the call that says it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import pytest
+import thunder
+import torch
+
+import fusioncache
+from fusioncache.process.warning import warn
+
+
+def test_a_warning_names_the_package_and_the_line_of_the_user():
+    with pytest.warns(RuntimeWarning, match="^fusioncache: something is wrong$") as caught:
+        warn("something is wrong")
+    assert caught[0].filename == __file__
+
+
+def test_where_warnings_are_errors_the_message_is_logged(caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn("50% is wrong")
+    assert caplog.record_tuples == [("fusioncache", logging.WARNING, "fusioncache: 50% is wrong")]
+
+
+def test_what_shows_warnings_may_fail(caplog, monkeypatch):
+    def broken(*_args, **_options):
+        raise OSError("no screen")
+
+    monkeypatch.setattr(warnings, "showwarning", broken)
+    warn("something is wrong")
+    assert caplog.messages == ["fusioncache: something is wrong"]
+
+
+def test_a_model_runs_where_warnings_are_errors_and_everything_goes_wrong(tmp_path, monkeypatch, caplog):
+    no_directory = tmp_path / "file"
+    no_directory.touch()
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(no_directory))
+    monkeypatch.setenv("FUSIONCACHE_LOG", str(no_directory / "log"))
+    monkeypatch.setattr("fusioncache.backends.eager.Eager.compile", None)
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+    cache = fusioncache.Cache(store=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        transform = fusioncache.FusionCache(cache=cache, backend="eager")
+        compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=fusioncache.executors(), transforms=[transform])
+        assert torch.equal(compiled(torch.ones(2)), torch.tanh(torch.ones(2)) * 2)
+    said = "\n".join(record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    for part in ("no record of this run", "events are not logged", "runs as Thunder made it"):
+        assert said.count(part) == 1

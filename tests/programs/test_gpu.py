@@ -1,0 +1,293 @@
+"""What only a GPU can show: real nvFuser kernels, cached and uncached, bit for bit."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import thunder
+import torch
+from models import Blocks, Residual, all_fused, fused, recompute, same, step
+
+import fusioncache
+from fusioncache.template.plan import Plan
+from fusioncache.trace import transform as transform_module
+
+pytestmark = pytest.mark.gpu
+
+
+def cached(model, **options):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    return thunder.jit(model, transforms=[transform], **options), transform
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_training_a_residual_stream(layers, recomputed):
+    import contextlib
+
+    model = Residual(layers).cuda()
+    x = torch.randn(10, 10, device="cuda", requires_grad=True)
+    with recompute() if recomputed else contextlib.nullcontext():
+        compiled, transform = cached(model)
+        result = step(compiled, model, x)
+        assert same(result, step(thunder.jit(model), model, x))
+    assert not transform.stats().bypasses
+    assert transform.stats().regions == 4 * layers + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_normed_blocks(dtype):
+    model = Blocks(4, 64).to("cuda", dtype)
+    x = torch.randn(32, 64, device="cuda", dtype=dtype)
+    compiled, transform = cached(model)
+    assert same(step(compiled, model, x), step(thunder.jit(model), model, x))
+    assert not transform.stats().bypasses
+
+
+@pytest.mark.parametrize("plan", ["fold", "auto"])
+def test_compiles_do_not_grow_with_depth(plan):
+    def counts(layers):
+        model = Residual(layers).cuda()
+        with recompute():
+            transform = fusioncache.FusionCache(cache=fusioncache.Cache(), residual=plan)
+            compiled = thunder.jit(model, transforms=[transform])
+            step(compiled, model, torch.randn(10, 10, device="cuda", requires_grad=True))
+        return transform.stats().templates, transform.stats().compiles
+
+    assert counts(16) == counts(18) == counts(21)  # from 32 terms on there is a fold of every width
+
+
+def stream(x, *terms):
+    for term in terms:
+        x = x + term
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("plan", list(Plan))
+@pytest.mark.parametrize("adds", [1, 2, 3, 9, 20])
+def test_plans_are_bitwise_the_region(dtype, plan, adds, monkeypatch):
+    def function(*inputs):
+        x = stream(*inputs)
+        return torch.tanh(x) * 2 + 1, x, torch.amax(x, -1)
+
+    monkeypatch.setattr(transform_module, "choose_plan", lambda *_: plan)
+    inputs = [torch.randn(64, 513, device="cuda", dtype=dtype) for _ in range(adds + 1)]
+    compiled, transform = cached(function)
+    assert same(list(compiled(*inputs)), list(thunder.jit(function)(*inputs)))
+    assert not transform.stats().bypasses
+
+
+def normed(*inputs):
+    x = stream(*inputs)
+    return x, torch.nn.functional.rms_norm(x, (x.shape[-1],)), torch.softmax(x, -1), x.float().sum()
+
+
+def normed_three_times(*inputs):
+    """Three arities of one template in one trace: more than are inlined where folding is allowed."""
+    return [value for count in (3, 5, 9) for value in normed(*inputs[:count])]
+
+
+@pytest.mark.parametrize("function", [normed, normed_three_times])
+def test_reductions_behind_a_float32_stream_keep_every_bit(function):
+    inputs = [torch.randn(64, 513, device="cuda") for _ in range(9)]
+    compiled, _ = cached(function)
+    assert same(list(compiled(*inputs)), list(thunder.jit(function)(*inputs)))
+
+
+def test_reductions_behind_a_folded_bfloat16_stream_may_add_in_another_order(monkeypatch):
+    """The sum keeps every bit. What is reduced from it is within one rounding to bfloat16, or a few of float32."""
+    monkeypatch.setattr(transform_module, "choose_plan", lambda *_: Plan.FOLD)
+    inputs = [torch.randn(64, 513, device="cuda", dtype=torch.bfloat16) for _ in range(9)]
+    compiled, _ = cached(normed)
+    (x, *ours), (plain_x, *theirs) = compiled(*inputs), thunder.jit(normed)(*inputs)
+    assert torch.equal(x, plain_x)
+    for one, other in zip(ours, theirs, strict=True):
+        step_ = 2.0**-7 if one.dtype is torch.bfloat16 else 513 * 64 * 2.0**-24
+        assert ((one - other).abs() <= step_ * other.abs()).all()
+
+
+def test_other_strides_are_other_variants():
+    def function(a, b):
+        return torch.tanh(a) * b + 1
+
+    compiled, transform = cached(function)
+    a, b = (torch.randn(64, 64, device="cuda") for _ in range(2))
+    layouts = [(a, b), (a.t(), b), (a, b.t()), (a[::1, :].t().contiguous(), b), (a[:, torch.randperm(64)], b)]
+    for left, right in layouts * 2:
+        assert torch.equal(compiled(left, right), thunder.jit(function)(left, right))
+    assert transform.stats().compiles == 3
+    assert transform.stats().regions == 1
+
+
+def test_two_sequence_lengths_in_turn():
+    model = Blocks(2, 64).cuda()
+    compiled, _ = cached(model)
+    plain = thunder.jit(model)
+    for length in (16, 24, 16):
+        x = torch.randn(length, 64, device="cuda")
+        assert same(step(compiled, model, x), step(plain, model, x))
+
+
+def test_symbolic_sizes_compile_once():
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    function = lambda a, b: torch.tanh(a + b) * 2  # noqa: E731
+    compiled = thunder.jit(function, transforms=[transform], cache="symbolic values")
+    for size in (8, 16, 40):
+        a, b = torch.randn(size, 64, device="cuda"), torch.randn(size, 64, device="cuda")
+        assert torch.equal(compiled(a, b), torch.tanh(a + b) * 2)
+    assert transform.stats().compiles <= 2
+
+
+def test_dropout_draws_the_same_numbers():
+    model = torch.nn.Sequential(
+        *(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.3)) for _ in range(3))
+    )
+    model = model.cuda().train()
+    x = torch.randn(32, 64, device="cuda")
+    compiled, transform = cached(model)
+    results = []
+    for jitted in (compiled, thunder.jit(model)):
+        torch.manual_seed(7)
+        results.append(step(jitted, model, x))
+    assert same(*results)
+    assert not transform.stats().bypasses
+    assert transform.stats().hits > 0
+
+
+def test_thunder_compile_with_the_default_recipe():
+    model = Blocks(2, 64).cuda()
+    plugin = fusioncache.Plugin(cache=fusioncache.Cache())
+    compiled = thunder.compile(model, plugins=[plugin])
+    x = torch.randn(32, 64, device="cuda")
+    assert same(step(compiled, model, x), step(thunder.compile(model), model, x))
+    assert plugin.transform.stats().hits > 0
+
+
+def test_thunderfx():
+    from thunder.dynamo import thunderfx
+
+    model = Blocks(2, 64).cuda()
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    x = torch.randn(32, 64, device="cuda")
+    compiled = thunderfx(model, transforms=[transform])
+    assert same(step(compiled, model, x), step(thunderfx(model), model, x))
+    assert transform.stats().hits > 0
+
+
+def test_cuda_graphs():
+    from thunder.transforms.cudagraph import CUDAGraphTransform
+
+    model = Blocks(3, 64).cuda().requires_grad_(False)
+    x = torch.randn(32, 64, device="cuda")
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    compiled = thunder.jit(model, transforms=[transform, CUDAGraphTransform()])
+    expected = thunder.jit(model)(x)
+    for _ in range(4):
+        assert torch.equal(compiled(x), expected)
+    assert transform.stats().hits > 0
+
+
+def test_threads_train_at_once():
+    models = [Blocks(2, 64).cuda() for _ in range(3)]
+    x = torch.randn(32, 64, device="cuda")
+    cache = fusioncache.Cache()
+    compiled = [thunder.jit(m, transforms=[fusioncache.FusionCache(cache=cache)]) for m in models]
+    expected = [step(thunder.jit(m), m, x) for m in models]
+    for jitted in compiled:  # Thunder traces one model at a time
+        with torch.no_grad():
+            jitted(x)
+    results: dict[int, list] = {}
+
+    def train(i):
+        results[i] = step(compiled[i], models[i], x)
+
+    for i in range(3):
+        train(i)
+    threads = [threading.Thread(target=train, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(same(results[i], expected[i]) for i in range(3))
+
+
+def test_litgpt_llama():
+    litgpt = pytest.importorskip("litgpt")
+    config = litgpt.Config.from_name(
+        "Llama-2-7b-hf", n_layer=3, n_embd=128, n_head=4, intermediate_size=256, padded_vocab_size=512, block_size=64
+    )
+    with torch.device("cuda"):
+        model = litgpt.GPT(config).to(torch.bfloat16)
+    tokens = torch.randint(0, 512, (2, 64), device="cuda")
+    compiled, transform = cached(model)
+    assert same(step(compiled, model, tokens), step(thunder.jit(model), model, tokens))
+    stats = transform.stats()
+    assert stats.regions == len(all_fused(compiled))
+    assert stats.templates < stats.regions
+    assert not stats.bypasses
+
+
+def test_nvfuser_that_cannot_compile_falls_back(monkeypatch):
+    from fusioncache.backends.nvfuser.backend import NvFuser
+
+    def fails(self, graph, args):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(NvFuser, "compile", fails)
+    model = Residual(2).cuda()
+    x = torch.randn(10, 10, device="cuda")
+    compiled, transform = cached(model)
+    with pytest.warns(RuntimeWarning, match="no luck"):
+        result = step(compiled, model, x)
+    assert same(result, step(thunder.jit(model), model, x))
+    assert set(transform.stats().bypasses) == {"compile failed: RuntimeError"}
+
+
+def test_the_fusioncache_executor_with_nvfuser_as_its_compiler():
+    function = lambda x: torch.tanh(x).sum() * 2  # noqa: E731
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    compiled = thunder.jit(function, executors=["fusioncache"], transforms=[transform])
+    x = torch.randn(64, 64, device="cuda")
+    torch.testing.assert_close(compiled(x), function(x))
+    assert len(fused(thunder.last_traces(compiled)[-1])) == transform.stats().regions == 1
+    assert not transform.stats().bypasses
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_one_cache_serves_two_gpus():
+    cache = fusioncache.Cache()
+    results, transforms = [], []
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        torch.manual_seed(0)
+        model = Blocks(2, 64).to(device)
+        x = torch.linspace(-1, 1, 32 * 64).reshape(32, 64).to(device)
+        transforms.append(fusioncache.FusionCache(cache=cache))
+        result = step(thunder.jit(model, transforms=transforms[-1:]), model, x)
+        assert same(result, step(thunder.jit(model), model, x))
+        assert {tensor.device for tensor in result} == {torch.device(device)}
+        results.append([tensor.cpu() for tensor in result])
+    assert same(results[0], results[1])
+    assert transforms[1].stats().misses == transforms[1].stats().compiles == 0
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("backend", ["nvfuser", "inductor", "eager"])
+def test_what_a_region_makes_itself_is_made_on_each_gpu(backend):
+    cache = fusioncache.Cache()
+    for number, device in enumerate(("cuda:1", "cuda:0", "cuda:1")):
+        x = torch.linspace(-1, 1, 12, device=device).reshape(3, 4)
+        transform = fusioncache.FusionCache(cache=cache, backend=backend)
+        options = {"executors": fusioncache.executors(), "transforms": [transform]}
+        compiled = thunder.jit(lambda x: torch.tanh(x) + torch.full((3, 4), 2.0, device=x.device) * x, **options)
+        result = compiled(x)
+        assert result.device == x.device
+        torch.testing.assert_close(result, torch.tanh(x) + 2 * x)
+        assert not transform.stats().bypasses
+        assert transform.stats().misses == (number == 0)

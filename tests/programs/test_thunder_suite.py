@@ -1,0 +1,173 @@
+"""Thunder's own tests end with fusioncache as they do without, and a difference would be seen."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from thunder_suite.compare import Difference, again, differences
+from thunder_suite.explained import EXPLAINED
+from thunder_suite.outcomes import Counts, Result, Run, load
+from thunder_suite.recording import picked
+from thunder_suite.report import Comparison, as_json, print_comparison
+from thunder_suite.running import folder_of_tests
+from thunder_suite.settings import Selection, Settings
+from thunder_suite.suites import SUITES
+
+_SCRIPT = Path(__file__).parents[1] / "helpers" / "thunder_suite" / "run.py"
+_NEEDED = ("pytest_benchmark", "looseversion", "litgpt", "xdist")  # by Thunder's tests, and not by Thunder
+
+
+@pytest.mark.skipif(bool([name for name in _NEEDED if find_spec(name) is None]), reason="needs " + ", ".join(_NEEDED))
+@pytest.mark.timeout(580)
+def test_thunders_own_tests_end_alike(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    # Each job imports and collects all anew, and the other core has the other tests of this run to do.
+    command = [sys.executable, str(_SCRIPT), "--suite", "ci", "--jobs", "0", "--time-limit", "540", "--reruns", "1"]
+    command += ["--backend", "eager", "--json", str(result), "--directory", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(result.read_text())
+    assert found["finished"] == {"without": True, "with": True}
+    assert found["total"]["tests"] > 100
+    assert found["counts"]["regions"] > 100
+    assert found["counts"]["hits"] > 20
+
+
+def _run(finished: bool = True, **outcomes: str) -> Run:
+    return Run({f"test_a.py::{name}": Result(outcome) for name, outcome in outcomes.items()}, finished)
+
+
+def test_a_different_outcome_is_reported() -> None:
+    found = differences(_run(one="passed", two="passed"), _run(one="passed", two="failed"), {})
+    assert [(each.id, each.without.outcome, each.with_.outcome) for each in found] == [
+        ("test_a.py::two", "passed", "failed")
+    ]
+    assert found[0].counts_against
+
+
+def test_a_test_that_only_passes_with_fusioncache_is_a_difference_too() -> None:
+    assert differences(_run(one="failed"), _run(one="passed"), {})[0].counts_against
+
+
+def test_a_test_that_one_run_lost_is_a_difference() -> None:
+    assert differences(_run(one="passed"), _run(), {})[0].with_.outcome == "missing"
+
+
+def test_a_test_that_a_stopped_run_did_not_get_to_is_none() -> None:
+    assert not differences(_run(one="passed"), _run(finished=False), {})
+
+
+def test_an_explained_difference_does_not_count() -> None:
+    found = differences(_run(one="passed"), _run(one="failed"), {r"::one$": "it looks at the trace"})
+    assert found[0].explained == "it looks at the trace"
+    assert not found[0].counts_against
+    assert again(found, lambda ids: pytest.fail("nothing to run again"), 3) == found
+
+
+@pytest.mark.parametrize(
+    ("with_", "flaky"), [(["passed", "passed", "failed"], True), (["failed", "passed", "failed"], False)]
+)
+def test_what_mostly_ends_alike_when_run_again_is_flaky(with_: list[str], flaky: bool) -> None:
+    found = differences(_run(one="passed"), _run(one="failed"), {})
+    outcomes = iter(with_)
+    (difference,) = again(found, lambda ids: (_run(one="passed"), _run(one=next(outcomes))), 3)
+    assert difference.reruns == tuple(("passed", outcome) for outcome in with_)
+    assert difference.flaky is flaky
+    assert difference.counts_against is not flaky
+
+
+def test_without_time_to_run_again_a_difference_counts() -> None:
+    found = differences(_run(one="passed"), _run(one="failed"), {})
+    assert again(found, lambda ids: None, 3)[0].counts_against
+
+
+def _load(tmp_path: Path, *events: dict[str, Any]) -> Run:
+    file = tmp_path / "run.jsonl"
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    return load(file)
+
+
+def _events(outcome: str, **call: Any) -> list[dict[str, Any]]:
+    return [
+        {"id": "a", "when": "setup", "outcome": "passed"},
+        {"id": "a", "when": "call", "outcome": outcome, "seconds": 1.0, **call},
+        {"id": "a", "when": "teardown", "outcome": "passed"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("events", "outcome"),
+    [
+        (_events("passed"), "passed"),
+        (_events("failed", message="assert 1 == 2"), "failed"),
+        (_events("failed", message="Failed: Timeout (>300.0s) from pytest-timeout."), "timeout"),
+        (_events("skipped"), "skipped"),
+        (_events("skipped", xfail=True), "xfailed"),
+        (_events("passed", xfail=True), "xpassed"),
+        ([{"id": "a", "when": "setup", "outcome": "failed", "message": "no fixture"}], "error"),
+        (
+            [{"id": "a", "when": "???", "outcome": "failed", "message": "worker 'gw1' crashed while running 'a'"}],
+            "crashed",
+        ),
+        ([{"collected": ["a"]}], "missing"),
+        ([{"id": "a", "when": "setup", "outcome": "passed"}], "missing"),
+    ],
+)
+def test_outcomes(tmp_path: Path, events: list[dict[str, Any]], outcome: str) -> None:
+    assert _load(tmp_path, *events, {"finished": 0}).result("a").outcome == outcome
+
+
+def test_a_run_that_was_stopped_left_tests_unreached(tmp_path: Path) -> None:
+    run = _load(tmp_path, {"collected": ["a", "b"]}, *_events("passed"))
+    assert not run.finished
+    assert run.result("a").outcome == "passed"
+    assert run.result("b").outcome == "unreached"
+
+
+def test_counts_are_added_up(tmp_path: Path) -> None:
+    counts = {"calls": 1, "regions": 3, "hits": 1, "misses": 1, "compiles": 1, "bypasses": {"random": 1}}
+    one = _load(tmp_path, *_events("passed", fusioncache=counts)).result("a").counts
+    assert Counts.total([one, one]) == Counts(2, 6, 2, 2, 2, {"random": 2})
+
+
+def test_the_report_says_when_nothing_was_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    print_comparison(Comparison(_run(one="passed"), _run(one="passed"), []))
+    assert "saw no region" in capsys.readouterr().out
+
+
+def test_the_report_names_a_difference_with_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+    difference = Difference("test_a.py::one", Result("passed"), Result("failed", "values differ"))
+    comparison = Comparison(_run(one="passed"), _run(one="failed"), [difference])
+    print_comparison(comparison)
+    out = capsys.readouterr().out
+    assert "test_a.py::one: passed without, failed with fusioncache" in out
+    assert "values differ" in out
+    assert as_json(comparison)["files"]["test_a.py"]["differ"] == 1
+
+
+def test_a_sample_does_not_depend_on_the_order_of_collection() -> None:
+    ids = [f"tests/test_a.py::test_{i:02}" for i in range(10)] + ["tests/test_b.py::test_slow"]
+    settings = Settings(
+        "", files={"test_a.py": Selection(pattern="test_0", sample=4), "test_b.py": Selection(leave="slow")}
+    )
+    expected = {f"tests/test_a.py::test_0{i}" for i in (0, 4, 8)}
+    assert picked(ids, settings) == picked(ids[::-1], settings) == expected
+    assert picked(ids, Settings("", only=ids[-1:])) == {ids[-1]}
+
+
+def test_the_suites_name_files_that_exist() -> None:
+    assert not {file for files in SUITES.values() for file in files if not (folder_of_tests() / file).is_file()}
+
+
+def test_explanations_name_tests_that_exist() -> None:
+    for pattern in EXPLAINED:
+        file, name = pattern.split("::")
+        text = (folder_of_tests() / file.replace("\\", "")).read_text()
+        assert re.search(rf"^def {name.rstrip('$')}\(", text, re.MULTILINE), pattern

@@ -1,0 +1,135 @@
+"""What becomes of each region of a model, taken down one by one: that it agrees with what was counted."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+
+import pytest
+import thunder
+import torch
+from models import Blocks, Residual, recompute, step
+
+import fusioncache
+from fusioncache.ir import Bypass
+from fusioncache.record.reader import Record
+from fusioncache.trace import transform as transform_module
+
+
+@pytest.fixture(autouse=True)
+def _thunders_own_regions_without_a_compiler(monkeypatch):
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+
+
+def trained(model: torch.nn.Module, cache: fusioncache.Cache, **options) -> fusioncache.FusionCache:
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    x = torch.randn(10, 10) if isinstance(model, Residual) else torch.randn(2, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        step(compiled, model, x)
+    return transform
+
+
+def test_regions_on_disk_agree_with_the_counts():
+    cache = fusioncache.Cache()
+    trained(Blocks(2), cache)
+    trained(Blocks(2), cache)
+    cache.save()
+    (run,) = Record().runs()
+    regions = Record().regions(run.id)
+    assert Counter(region.outcome for region in regions) == {"hit": run.stats.hits, "miss": run.stats.misses}
+    assert Counter(region.digest for region in regions) == {t.digest: t.regions for t in Record().templates(run.id)}
+    assert {(region.model, region.trace, region.trace_number) for region in regions} == {
+        ("Blocks", trace, number) for trace in ("forward", "backward") for number in (0, 1)
+    }
+    places = [(region.trace_number, region.trace == "backward", region.position) for region in regions]
+    assert places == sorted(places)
+    assert all((region.plan, region.reason) == ("inline", None) and region.ops for region in regions)
+
+
+def test_programs_and_phases_on_disk_agree_with_the_counts():
+    cache = fusioncache.Cache()
+    trained(Blocks(1), cache)
+    cache.save()
+    (run,) = Record().runs()
+    made = Record().compiles(run.id)
+    assert len(made) == run.stats.compiles
+    assert sum(program.seconds for program in made) == pytest.approx(run.phases.compiling)
+    assert [program.started for program in made] == sorted(program.started for program in made)
+    assert {program.digest for program in made} == {template.digest for template in Record().templates(run.id)}
+    named = run.phases.known()
+    assert named.pop("loading") == 0
+    assert len(named) == 7 and all(seconds > 0 for seconds in named.values())
+    assert run.phases.planning + run.phases.canonicalizing == pytest.approx(run.stats.canonicalize_seconds)
+
+
+def test_a_bypassed_region_carries_its_reason(monkeypatch):
+    def odd(fusion):
+        if len(fusion.subsymbols) == 1:
+            raise Bypass("a lonely operation")
+        return region_of(fusion)
+
+    region_of = transform_module.region_of
+    monkeypatch.setattr(transform_module, "region_of", odd)
+    cache = fusioncache.Cache(record=False)
+    trained(Blocks(2), cache)
+    left = [region for region in cache.ledger.records.now().regions.values() if region.outcome == "bypass"]
+    assert {(region.digest, region.plan, region.reason) for region in left} == {(None, None, "a lonely operation")}
+    assert {region.ops for region in left} == {1}
+    assert cache.stats().bypasses == {"a lonely operation": len(left)}
+    assert {region.source.layer for region in left} == {0, 1}
+
+
+def test_a_region_that_cannot_be_read_carries_the_failure(monkeypatch):
+    monkeypatch.setattr(transform_module, "region_of", lambda fusion: [][0])
+    cache = fusioncache.Cache(record=False)
+    trained(Blocks(1), cache)
+    regions = tuple(cache.ledger.records.now().regions.values())
+    assert len(regions) == cache.stats().regions
+    assert {(region.outcome, region.reason) for region in regions} == {("bypass", "failed: IndexError")}
+
+
+def test_a_trace_that_stays_as_it_was_says_so_of_its_regions(monkeypatch):
+    monkeypatch.setattr(transform_module, "rewritten", lambda *_: [][0])
+    cache = fusioncache.Cache(record=False)
+    trained(Blocks(1), cache)
+    regions = tuple(cache.ledger.records.now().regions.values())
+    assert Counter(region.outcome for region in regions) == {"miss": cache.stats().misses}
+    assert {region.reason for region in regions} == {"its trace stayed as it was"}
+
+
+def test_regions_whose_template_cannot_be_compiled_say_so(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("fusioncache.backends.eager.Eager.compile", fails)
+    cache = fusioncache.Cache(record=False)
+    trained(Residual(2), cache)
+    regions = tuple(cache.ledger.records.now().regions.values())
+    assert {region.reason for region in regions} == {"compile failed: RuntimeError"}
+    assert Counter(region.outcome for region in regions) == {"hit": cache.stats().hits, "miss": cache.stats().misses}
+
+
+def test_streams_are_taken_down_as_they_were_chosen():
+    cache = fusioncache.Cache()
+    with recompute():
+        transform = trained(Residual(4), cache)
+    cache.save()
+    (run,) = Record().runs()
+    choices = Record().choices(run.id)
+    assert [(choice.stream, choice.sums, choice.plan) for choice in choices] == [
+        (choice.stream, choice.sums, choice.plan.value) for choice in transform.choices()
+    ]
+    for taken, chosen in zip(choices, transform.choices(), strict=True):
+        costs = {plan.value: (cost.moved, cost.alive, cost.kernels) for plan, cost in chosen.costs.items()}
+        assert {cost.plan: (cost.moved, cost.alive, cost.kernels) for cost in taken.costs} == costs
+        assert taken.plan in costs and len(costs) > 1
+    assert {choice.trace for choice in choices} <= {"forward", "backward"}
+
+
+def test_folded_regions_have_that_plan():
+    cache = fusioncache.Cache(record=False)
+    with recompute():
+        trained(Residual(4), cache, residual="fold")
+    assert {region.plan for region in cache.ledger.records.now().regions.values() if region.arities > (4,)} == {"fold"}

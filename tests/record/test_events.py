@@ -1,0 +1,279 @@
+"""What happens, as it happens: that log records and the lines of a file are what was counted, whoever writes them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import multiprocessing
+import os
+import time
+import warnings
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import thunder
+import torch
+from models import Blocks, step
+from recorded_templates import cast_template, chain_template, full_ledger
+
+import fusioncache
+from fusioncache.ir import Bypass
+from fusioncache.record import ledger as ledger_module
+from fusioncache.record.events import Event, Events
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.logs import SCHEMA, VARIABLE, JsonLines, Lines, asked_log
+from fusioncache.record.reader import record_path
+from fusioncache.record.stats import Stats
+from fusioncache.store import default_path
+from fusioncache.template.key import make_key
+from fusioncache.trace import transform as transform_module
+
+CHAIN = chain_template()
+CAST = cast_template()
+EAGER = replace(CAST, key=make_key(CAST.graph, {"backend": "eager"}))
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "events.jsonl"))
+    return tmp_path / "events.jsonl"
+
+
+def events(file: Path) -> list[Event]:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {line.pop("schema") for line in lines} <= {SCHEMA}
+    return [Event(**line) for line in lines]
+
+
+def check(told: list[Event], stats: Stats) -> None:
+    """There is an event for each thing that was counted, and none besides."""
+    counts = Counter(event.what for event in told)
+    untouched = sum(event.what == "bypass" and event.template is None for event in told)
+    assert counts["hit"] + counts["miss"] + untouched == stats.regions
+    assert len({event.digest for event in told if event.what in ("hit", "miss")}) == stats.templates
+    made = (stats.hits, stats.misses, stats.compiles, stats.loads)
+    assert tuple(counts[what] for what in ("hit", "miss", "compile", "load")) == made
+    for what, reasons in (("bypass", stats.bypasses), ("unkept", stats.unkept)):
+        assert Counter(event.reason for event in told if event.what == what) == reasons
+    for what, seconds in (("compile", stats.compile_seconds), ("load", stats.load_seconds)):
+        assert sum(event.seconds for event in told if event.what == what) == pytest.approx(seconds)
+
+
+def test_a_models_events_are_what_was_counted(file, monkeypatch):
+    def odd(fusion):
+        if len(fusion.subsymbols) == 1:
+            raise Bypass("a lonely operation")
+        return region_of(fusion)
+
+    region_of = transform_module.region_of
+    monkeypatch.setattr(transform_module, "region_of", odd)
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+    cache, model = fusioncache.Cache(record=False), Blocks(3)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    step(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), model, torch.randn(2, 16))
+    stats = cache.stats()
+    assert stats.hits and stats.compiles and stats.bypasses["a lonely operation"]
+    check(events(file), stats)
+
+
+def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
+    monkeypatch.setattr(ledger_module, "Events", lambda: Events(JsonLines(file)))  # of every ledger that was given none
+    parent = Ledger()
+    child = Ledger(parent)
+    for ledger in (child, Ledger(child)):
+        ledger.region(CHAIN, (1,), hit=False)
+        ledger.compiled(CHAIN, 0.5)
+        ledger.loaded(CHAIN, 0.25)
+        ledger.unkept("a number among its inputs")
+        ledger.bypass("unknown op")
+        ledger.bypass("compile failed: ValueError", CHAIN)
+    told = events(file)
+    assert len(told) == 12
+    check(told, parent.stats())
+
+
+def test_each_field(file):
+    ledger = Ledger(events=Events(JsonLines(file)))
+    before = time.time()
+    ledger.region(CHAIN, (3,), hit=True)
+    ledger.region(EAGER, (), hit=False)
+    ledger.compiled(EAGER, 0.125)
+    ledger.loaded(EAGER, 0.25)
+    ledger.bypass("unknown op")
+    ledger.bypass("compile failed: ValueError", CHAIN)
+    ledger.unkept("a number among its inputs")
+    told = events(file)
+    assert all(before <= event.time <= time.time() and event.pid == os.getpid() for event in told)
+    chain, cast = ((template.name, template.key.digest) for template in (CHAIN, EAGER))
+    fields = [list(asdict(event).values())[2:] for event in told]
+    assert fields == [
+        ["hit", *chain, [3], None, None, None],
+        ["miss", *cast, [], None, None, "eager"],
+        ["compile", *cast, None, None, 0.125, "eager"],
+        ["load", *cast, None, None, 0.25, "eager"],
+        ["bypass", None, None, None, "unknown op", None, None],
+        ["bypass", *chain, None, "compile failed: ValueError", None, None],
+        ["unkept", None, None, None, "a number among its inputs", None, None],
+    ]
+
+
+@pytest.mark.parametrize(("level", "hits"), [(logging.DEBUG, 3), (logging.INFO, 0)])
+def test_log_records_have_a_line_for_people_and_the_fields(caplog, level, hits):
+    caplog.set_level(level, logger="fusioncache.events")
+    stats = full_ledger().stats()
+    assert sum(record.levelno == logging.DEBUG for record in caplog.records) == hits
+    assert all(record.levelno == (logging.DEBUG if record.what == "hit" else logging.INFO) for record in caplog.records)
+    fields = ("time", "pid", "what", "template", "digest", "arities", "reason", "seconds", "backend")
+    told = [Event(**{name: getattr(record, name) for name in fields}) for record in caplog.records]
+    assert [record.getMessage() for record in caplog.records] == [str(event) for event in told]
+    if hits:
+        check(told, stats)
+
+
+def test_what_is_said_to_people():
+    chain = (CHAIN.name, CHAIN.key.digest)
+    assert str(Event(0.0, 1, "hit", *chain, (3, 12))) == f"hit {CHAIN.name} (arities 3 / 12)"
+    assert str(Event(0.0, 1, "miss", *chain, ())) == f"miss {CHAIN.name}"
+    assert str(Event(0.0, 1, "compile", *chain, seconds=0.0625)) == f"compile {CHAIN.name} in 0.062 s"
+    assert str(Event(0.0, 1, "bypass", *chain, reason="too late")) == f"bypass {CHAIN.name}: too late"
+    assert str(Event(0.0, 1, "unkept", reason="no room")) == "unkept: no room"
+
+
+def test_where_nobody_listens_nothing_is_made(monkeypatch):
+    monkeypatch.setattr("fusioncache.record.events.Event", None)
+    assert full_ledger().stats().hits == 3
+    with pytest.raises(TypeError):
+        Events(JsonLines(Path("x"))).tell("hit", CHAIN)
+
+
+def _work(number: int) -> None:
+    told = Events(asked_log())
+    for _ in range(500):
+        told.tell("bypass", reason=f"{number}" * 300)
+
+
+def test_processes_share_a_file(file):
+    file.write_text('{"schema": 1, "time": 0.0, "pid": 0, "what": "unkept"}\n')
+    workers = [multiprocessing.get_context("fork").Process(target=_work, args=(number,)) for number in (1, 2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    told = events(file)
+    pids = {number: worker.pid for number, worker in enumerate(workers, 1)}
+    assert told[0].what == "unkept"  # what was there stays
+    assert Counter((event.pid, event.reason) for event in told[1:]) == {
+        (pid, f"{number}" * 300): 500 for number, pid in pids.items()
+    }
+
+
+def test_a_log_that_is_moved_away_starts_anew(file):
+    told = Events(asked_log())
+    told.tell("unkept", reason="one")
+    file.rename(file.with_suffix(".old"))
+    told.tell("unkept", reason="two")
+    assert [event.reason for event in events(file)] == ["two"]
+
+
+@pytest.mark.parametrize("place", ["", "missing/events.jsonl"])
+def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(monkeypatch, tmp_path, place):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / place))
+    ledger = fusioncache.Cache(record=False).ledger
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path / place} cannot be written .* set {VARIABLE} to a file"):
+        ledger.region(CHAIN, (1,), hit=False)
+    (tmp_path / "missing").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ledger.region(CHAIN, (1,), hit=True)
+    assert ledger.stats().regions == 2
+    assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+def test_a_full_disk_costs_one_warning():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    told = Events(JsonLines(Path("/dev/full")))
+    with pytest.warns(RuntimeWarning, match="/dev/full cannot be written") as caught:
+        told.tell("unkept", reason="one")
+        told.tell("unkept", reason="two")
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(("value", "meant"), [("0", "./0"), ("1", "stderr, or ./1"), ("-", "stderr or stdout")])
+def test_a_value_that_is_no_file_is_refused(monkeypatch, value, meant):
+    monkeypatch.setenv(VARIABLE, value)
+    with pytest.raises(ValueError) as raised:
+        fusioncache.Cache()
+    assert str(raised.value) == f"{VARIABLE} must be stderr, stdout or a file, got {value!r}: say {meant}"
+
+
+@pytest.mark.parametrize("variable", [VARIABLE, "FUSIONCACHE_DIR"])
+def test_the_home_directory_is_meant_by_a_tilde(monkeypatch, tmp_path, variable):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(variable, "~/here")
+    monkeypatch.chdir(tmp_path)
+    Events(asked_log()).tell("unkept", reason="one")
+    assert str(record_path()).startswith(str(tmp_path / "here")) == (variable != VARIABLE)
+    assert str(default_path()).startswith(str(tmp_path / "here")) == (variable != VARIABLE)
+    assert [path.name for path in tmp_path.iterdir()] == (["here"] if variable == VARIABLE else [])
+
+
+# Lines for people
+
+
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not(monkeypatch, capsys, stream):
+    monkeypatch.setenv(VARIABLE, stream)
+    ledger = fusioncache.Cache(record=False).ledger
+    for hit in (False, True, True):
+        ledger.region(EAGER, (), hit=hit)
+    ledger.compiled(EAGER, 1.25)
+    ledger.loaded(CAST, 0.003)
+    for _ in range(3):
+        ledger.bypass("unknown op")
+        ledger.bypass("compile failed: ValueError", EAGER)
+        ledger.unkept("not kept: a number among its inputs")
+    ledger.compiled(EAGER, 1.25)
+    told = capsys.readouterr()
+    assert (told.out if stream == "stderr" else told.err) == ""
+    assert getattr(told, stream[3:]).splitlines() == [
+        f"fusioncache: compiled {CAST.name} in 1.25 s (eager)",
+        f"fusioncache: loaded {CAST.name} in 3 ms",
+        "fusioncache: a region is left as Thunder made it: unknown op",
+        f"fusioncache: {CAST.name} runs as Thunder made it: compile failed: ValueError",
+        "fusioncache: not kept for later processes: a number among its inputs",
+        f"fusioncache: compiled {CAST.name} in 1.25 s (eager)",
+    ]
+
+
+def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "3")
+    Events(Lines("stderr")).tell("unkept", reason="two\nlines\x1b[31m")
+    said = "fusioncache [rank 3]: not kept for later processes: two\\nlines\\x1b[31m\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("stream", [None, "closed"])
+def test_a_stream_that_is_gone_costs_nothing(monkeypatch, caplog, stream):
+    caplog.set_level(logging.INFO, "fusioncache.events")
+    gone = stream and io.StringIO()
+    if gone:
+        gone.close()
+    monkeypatch.setattr("sys.stderr", gone)
+    Events(Lines("stderr")).tell("unkept", reason="one")
+    assert [record.what for record in caplog.records] == ["unkept"]  # the logger gets it all the same
+
+
+def test_the_file_is_where_it_was_asked_for_wherever_the_program_goes(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, "events.jsonl")
+    told = Events(asked_log())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    told.tell("unkept", reason="one")
+    assert len(events(tmp_path / "events.jsonl")) == 1
+    monkeypatch.setenv(VARIABLE, "")
+    assert asked_log() is None

@@ -1,0 +1,37 @@
+"""What a notebook shows of stats and templates."""
+
+from __future__ import annotations
+
+import sys
+
+from recorded_templates import cast_template, full_ledger, used
+from report_records import HOSTILE
+
+
+def test_stats_are_a_table():
+    text = full_ledger().stats()._repr_html_()
+    assert "<tr><th>hits</th><td>3</td></tr>" in text
+    assert "<tr><th>saved seconds, an estimate</th><td>6.121</td></tr>" in text
+    assert "<tr><th>bypassed: unknown op</th><td>2</td></tr>" in text
+    assert "<tr><th>not kept: a number among its inputs</th><td>1</td></tr>" in text
+
+
+def test_templates_are_one_table_and_each_is_one():
+    templates = full_ledger().templates()
+    assert templates._repr_html_().count("<tr>") == 3
+    assert f"<td>{templates[1].digest[:12]}</td>" in templates[1]._repr_html_()
+    assert templates[1]._repr_html_().count("<tr>") == 2
+
+
+def test_every_text_is_escaped():
+    ledger = used(cast_template(name=HOSTILE))
+    ledger.bypass(HOSTILE)
+    for shown in (ledger.stats(), ledger.templates()):
+        assert "<script>" not in shown._repr_html_()
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;\\x1b" in shown._repr_html_()
+
+
+def test_templates_are_a_tuple_like_any_other():
+    templates = full_ledger().templates()
+    assert templates == tuple(templates) and isinstance(templates, tuple)
+    assert sys.getsizeof(templates) < 500

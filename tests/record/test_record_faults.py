@@ -1,0 +1,206 @@
+"""Records that cannot be read, and files that must not be written: no file and no model is ever harmed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import sys
+import warnings
+from contextlib import closing
+
+import pytest
+from recorded_templates import chain_template, full_ledger, save, used
+
+from fusioncache.record import reader as record
+from fusioncache.record import writer as recorder
+from fusioncache.record.reader import DIRECTORY_VARIABLE, Record, RecordError, record_path
+from fusioncache.record.schema import SCHEMA_VERSION
+from fusioncache.record.writer import Recorder
+
+
+def _warnings_of(action) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    assert all(warning.category is RuntimeWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+def _database() -> sqlite3.Connection:
+    return sqlite3.connect(record_path())
+
+
+# What cannot be read
+
+
+def test_no_record():
+    with pytest.raises(RecordError, match=f"no record at {record_path()}: run a model .* set {DIRECTORY_VARIABLE}"):
+        Record()
+
+
+def test_an_empty_file_is_no_record_yet_and_becomes_one():
+    record_path().touch()
+    with pytest.raises(RecordError, match="no record"):
+        Record()
+    Recorder(used(chain_template())).save()
+    assert len(Record().runs()) == 1
+
+
+def test_a_directory_that_is_a_file_holds_no_record(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "file"))
+    with pytest.raises(RecordError, match="no record"):
+        Record()
+
+
+def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
+    save(monkeypatch, full_ledger())
+    with closing(_database()) as database, database:
+        database.execute("UPDATE templates SET ingredients = '[1, 2]'")
+    reader = Record()
+    (found,) = reader.find("residual")
+    with closing(_database()) as database, database:
+        database.execute("UPDATE uses SET arities = '[1, 2]'")
+        database.execute("UPDATE runs SET bypasses = 'nonsense'")
+    reads = (reader.runs, lambda: reader.templates("a" * 32), lambda: reader.find("residual"))
+    for read in (*reads, lambda: reader.with_ingredients((found,))):
+        with pytest.raises(RecordError, match="cannot be read"):
+            read()
+
+
+def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
+    save(monkeypatch, full_ledger())
+    monkeypatch.setattr(record, "LOCK_SECONDS", 0.01)
+    with closing(_database()) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(RecordError, match="another process: try again"):
+            Record()
+
+
+def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path):
+    save(monkeypatch, full_ledger())
+    with closing(_database()) as database:
+        # So small a cache that pages reach the file before the transaction ends, as in a big one.
+        database.execute("PRAGMA cache_size = 1")
+        database.execute("UPDATE runs SET command = 'half'")
+        for number in range(500):
+            database.execute("INSERT INTO templates VALUES (?, ?, 1, '[]')", (f"{number}", "x" * 1000))
+        shutil.copytree(record_path().parent, tmp_path / "killed")
+        database.rollback()
+    assert (tmp_path / "killed" / "record-4.sqlite-journal").exists()
+    (run,) = Record(tmp_path / "killed" / "record-4.sqlite").runs()
+    assert run.command == "train.py --depth 4"
+
+
+# What must not be written
+
+
+def _foreign_database() -> None:
+    with closing(_database()) as database, database:
+        database.execute("CREATE TABLE precious (thing)")
+
+
+def _later_format() -> None:
+    Recorder(used(chain_template())).save()
+    with closing(_database()) as database:
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+
+
+def _cut_off() -> None:
+    Recorder(used(chain_template())).save()
+    content = record_path().read_bytes()
+    record_path().write_bytes(content[: len(content) // 3])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda: record_path().write_bytes(b"short"),
+        lambda: record_path().write_bytes(b"This is no database. " * 1000),
+        _cut_off,
+        _foreign_database,
+        _later_format,
+    ],
+    ids=["short", "long", "cut off", "foreign", "later format"],
+)
+def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(spoil):
+    spoil()
+    before = record_path().read_bytes()
+    ledger = used(chain_template())
+    recorder_ = Recorder(ledger)
+    (message,) = _warnings_of(recorder_.save)
+    assert str(record_path()) in message
+    assert DIRECTORY_VARIABLE in message
+    ledger.region(chain_template(), (5,), hit=True)
+    assert _warnings_of(recorder_.save) == []
+    assert record_path().read_bytes() == before
+    assert os.listdir(record_path().parent) == ["record-4.sqlite"]
+    with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
+        Record().runs()
+
+
+def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "file"))
+    recorder_ = Recorder(used(chain_template()))
+    (message,) = _warnings_of(recorder_.save)
+    assert f"{tmp_path / 'file' / 'record-4.sqlite'} cannot be written" in message
+    assert f"set {DIRECTORY_VARIABLE}" in message
+    assert _warnings_of(recorder_.save) == []
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_directory_that_cannot_be_written_costs_one_warning(monkeypatch, tmp_path):
+    tmp_path.chmod(0o500)
+    if os.access(tmp_path, os.W_OK):
+        pytest.skip("this user may write everywhere")
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    assert len(_warnings_of(Recorder(used(chain_template())).save)) == 1
+
+
+def test_after_a_failure_nothing_is_tried_again(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "file"))
+    recorder_ = Recorder(used(chain_template()))
+    assert len(_warnings_of(recorder_.save)) == 1
+    (tmp_path / "file").unlink()
+    recorder_.save()
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_failure_nobody_thought_of_does_not_reach_the_model(monkeypatch):
+    monkeypatch.delattr(sys, "argv")
+    (message,) = _warnings_of(Recorder(used(chain_template())).save)
+    assert "argv" in message
+
+
+def test_a_failed_save_leaves_nothing_half_written(monkeypatch):
+    ledger = full_ledger()
+    save(monkeypatch, ledger)
+    before = Record().runs()
+    monkeypatch.setattr(recorder, "_forget_old_runs", lambda database: 1 / 0)
+    assert len(_warnings_of(Recorder(used(chain_template())).save)) == 1
+    assert Record().runs() == before
+
+
+def test_the_record_of_an_older_version_stays_beside_the_new_one():
+    older = record_path().with_name("record-3.sqlite")
+    with closing(sqlite3.connect(older)) as database, database:
+        database.execute("CREATE TABLE runs (id TEXT PRIMARY KEY)")
+        database.execute("PRAGMA user_version = 3")
+    before = older.read_bytes()
+    with pytest.raises(RecordError, match=r"no record at .* \(record-3.sqlite is there, of another version of fusion"):
+        Record()
+    assert _warnings_of(Recorder(used(chain_template())).save) == []
+    assert len(Record().runs()) == 1 and older.read_bytes() == before
+
+
+def test_a_record_that_is_gone_at_the_end_is_not_made_again():
+    recorder_ = Recorder(used(chain_template()))
+    recorder_.save()
+    record_path().write_text("somebody else's")
+    assert _warnings_of(recorder_._end) == []
+    record_path().unlink()
+    assert _warnings_of(recorder_._end) == []
+    assert not record_path().exists()

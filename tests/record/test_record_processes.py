@@ -1,0 +1,103 @@
+"""The record and the life of processes: several that write at once, forks, exits, caches that are gone."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from recorded_templates import chain_template
+
+from fusioncache.record.reader import Record
+
+
+def _start(script: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    root = Path(__file__).parents[2]
+    return subprocess.Popen(command, env=environment, cwd=root, text=True, **pipes)
+
+
+def _python(script: str) -> None:
+    process = _start(script)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_counts_after_the_last_save_are_written_at_exit_even_if_the_cache_is_gone(tmp_path):
+    script = """
+import gc
+from fusioncache.cache.cache import Cache
+from recorded_templates import chain_template
+def main():
+    cache = Cache()
+    cache.ledger.region(chain_template(), (3,), hit=False)
+    cache.save()
+    cache.ledger.compiled(chain_template(), 2.5)
+main()
+gc.collect()
+"""
+    _python(script)
+    (run,) = Record().runs()
+    assert (run.stats.compiles, run.stats.compile_seconds, run.ended) == (1, 2.5, True)
+
+
+def test_a_forked_child_leaves_its_parents_run_alone():
+    script = """
+import os
+from fusioncache.record.writer import Recorder
+from recorded_templates import chain_template, used
+ledger = used(chain_template())
+recorder = Recorder(ledger)
+recorder.save()
+child = os.fork()
+if child == 0:
+    ledger.region(chain_template(), (5,), hit=True)
+    recorder.save()
+else:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    _python(script)
+    (run,) = Record().runs()
+    assert run.stats.regions == 1
+
+
+def test_processes_that_write_at_the_same_time_all_succeed():
+    script = """
+from fusioncache.record.writer import Recorder
+from recorded_templates import cast_template, chain_template, used
+recorders = [Recorder(used(chain_template(), cast_template())) for _ in range(8)]
+print("ready", flush=True)
+input()
+for recorder in recorders:
+    recorder.save()
+"""
+    processes = [_start(script) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [(process.communicate()[1], process.returncode) for process in processes] == [("", 0)] * 4
+    runs = Record().runs()
+    assert sorted(run.pid for run in runs) == sorted([process.pid for process in processes] * 8)
+    assert all(len(Record().templates(run.id)) == 2 for run in runs)
+
+
+def test_a_cache_in_use_is_not_kept_alive_by_its_record():
+    import weakref
+
+    from fusioncache.cache.cache import Cache
+
+    cache = Cache()
+    cache.ledger.region(chain_template(), (), hit=False)
+    cache.save()
+    gone = weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,151 @@
+"""The record of a job that runs or was killed: what a first step did is there at once; later steps leave it alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import thunder
+import torch
+from commands import call, out
+from models import Residual, step
+from recorded_templates import cast_template, chain_template, used
+
+import fusioncache
+from fusioncache.record import writer as recorder
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.reader import Record, record_path
+from fusioncache.record.writer import Recorder
+
+
+def trained(steps: int = 1) -> fusioncache.FusionCache:
+    """A model after some steps, in a run of its own."""
+    torch.manual_seed(0)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
+    model = Residual(2)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    for _ in range(steps):
+        step(compiled, model, torch.randn(10, 10))
+    return transform
+
+
+_JOB = """
+import test_record_steps
+stats = test_record_steps.trained().stats()
+print(stats.compiles, flush=True)
+input()
+"""
+
+
+def test_a_job_that_goes_on_and_one_that_was_killed():
+    before = trained().stats()
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here}:{here.parent / 'helpers'}"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-W", "ignore", "-c", _JOB], env=environment, text=True, **pipes) as job:
+        assert job.stdout is not None and int(job.stdout.readline()) == before.compiles > 0
+        while_it_runs = out("stats", "-v")
+        job.send_signal(signal.SIGKILL)
+    assert job.returncode == -signal.SIGKILL
+    assert out("stats", "-v") == while_it_runs
+    assert ["compiles", str(before.compiles)] in [line.split() for line in while_it_runs.splitlines()]
+    assert "\nIt goes on or was killed; " in out("stats")
+    run, first = Record().runs()
+    assert (run.pid, first.pid, run.models) == (job.pid, os.getpid(), ("Residual",))
+    assert len(Record().compiles(run.id)) == before.compiles
+    # Neither has a store, so each compiles what the other does, whichever comes first.
+    for runs in ((first.id, run.id), (run.id, first.id)):
+        data = json.loads(out("diff", *runs, "--json"))
+        assert len(data["compiled_again"]) == before.templates and not data["new_templates"]
+        assert data["counts"]["compiles"] == {"old": before.compiles, "new": before.compiles}
+
+
+def test_later_steps_do_not_touch_the_record(monkeypatch):
+    opened = []
+    real = recorder._open_for_writing
+    monkeypatch.setattr(recorder, "_open_for_writing", lambda *args: opened.append(args) or real(*args))
+    stats = trained(1).stats()
+    after_one = len(opened)
+    # Two traces, and at most once for each first call of a template.
+    assert 2 < after_one <= 2 + stats.templates
+    (run,) = Record().runs()
+    assert run.stats == stats and len(Record().compiles(run.id)) == stats.compiles
+    trained(4)
+    assert len(opened) == 2 * after_one
+
+
+def test_an_append_writes_only_what_is_new(monkeypatch):
+    ledger = Ledger()
+    for number in range(50):
+        ledger.region(cast_template(f"cast_{number}", str(number)), (), hit=False)
+    recorder_ = Recorder(ledger)
+    recorder_.save()
+    rows = []
+    real = recorder._put
+    monkeypatch.setattr(recorder, "_put", lambda database, table, row: rows.append(table) or real(database, table, row))
+    ledger.compiled(cast_template("cast_7", "7"), 1.0)
+    recorder_.append()
+    assert sorted(rows) == ["compiles", "runs", "templates", "uses"]
+    recorder_.append()
+    assert len(rows) == 4
+    assert Record().runs()[0].stats == ledger.stats()
+
+
+def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch, recwarn):
+    monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
+    ledger = used(chain_template())
+    recorder_ = Recorder(ledger)
+    recorder_.save()
+    ledger.compiled(chain_template(), 1.0)
+    with closing(sqlite3.connect(record_path())) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        recorder_.append()
+        with monkeypatch.context() as patch:
+            patch.setattr(recorder, "_open_for_writing", None)
+            recorder_.append()  # it does not even try
+    recorder_.save()
+    (run,) = Record().runs()
+    assert run.stats == ledger.stats() and len(Record().compiles(run.id)) == 2
+    assert not recwarn.list
+
+
+def test_an_append_that_a_reader_held_up_is_made_up_for(monkeypatch):
+    """It fails when it ends, after the counts were taken from the ledger."""
+    monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
+    ledger = used(chain_template())
+    recorder_ = Recorder(ledger)
+    recorder_.save()
+    ledger.compiled(chain_template(), 1.0)
+    with closing(sqlite3.connect(record_path(), isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM runs").fetchall()
+        recorder_.append()
+    recorder_.save()
+    (run,) = Record().runs()
+    assert run.stats == ledger.stats() and len(Record().compiles(run.id)) == 2
+
+
+def test_a_run_without_regions_is_a_run():
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    compiled = thunder.jit(torch.nn.Linear(3, 3), transforms=[transform], executors=["torch"])
+    compiled(torch.randn(2, 3))
+    assert "pass executors=fusioncache.executors()" in " ".join(call("stats").stdout.split())
+    (run,) = Record().runs()
+    assert (run.stats.regions, run.models) == (0, ("Linear",))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_whether_a_run_ended_is_known(ended):
+    recorder_ = Recorder(used(chain_template()))
+    recorder_.save()
+    if ended:
+        recorder_._end()
+    (run,) = Record().runs()
+    assert run.ended == ended

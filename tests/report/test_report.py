@@ -1,0 +1,195 @@
+"""The report: what it says, that every text in it is escaped, and that it needs nothing else."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from commands import CAST, CHAIN, save_run
+from recorded_templates import cast_template, save, used
+from report_records import HOSTILE, SHOWN, Page, deep, hostile, newest, places
+
+from fusioncache import report
+from fusioncache.humanize import duration_text
+from fusioncache.record.observations import Phases
+from fusioncache.record.reader import Run
+from fusioncache.record.stats import Stats, TemplateStats
+from fusioncache.report.contents import Contents, Entry
+from fusioncache.report.misses import misses
+from fusioncache.report.phases import slices
+
+
+def run(**fields: object) -> Run:
+    return Run(id="a" * 32, started=0.0, pid=1, command="train.py", stats=Stats(), **fields)  # type: ignore[arg-type]
+
+
+def test_it_is_one_file_in_which_every_link_leads_somewhere(monkeypatch):
+    save_run(monkeypatch)
+    page = Page(newest())
+    assert len(page.ids) == len(set(page.ids))
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    assert not {"link", "img", "iframe", "object", "base", "form"} & set(page.tags)
+    assert page.tags.count("script") == page.tags.count("style") == 1
+    assert "default-src 'none'" in page.html
+    assert not re.search(r"https?:|@import|url\(", page.html.replace("http://www.w3.org/2000/svg", ""))
+
+
+def test_the_same_run_gives_the_same_file(monkeypatch):
+    save_run(monkeypatch)
+    assert Page(newest()).html == Page(newest()).html
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ("summary", "7 regions of the model came down to 2 templates"),
+        (
+            "summary",
+            "Compiling took <b>2.12 s</b>, loading <b>3.91 ms</b>; sharing and loading saved about <b>6.12 s</b>",
+        ),
+        (
+            "summary",
+            '1 program is <a href="#unkept">not kept</a>, so that each process compiles it: a number among its inputs',
+        ),
+        ("summary", "What was saved is an estimate"),
+        ("summary", "1 template</a> is used by one region only"),
+        ("summary", "<dt>device</dt><dd><span>cuda</span></dd>"),
+        ("map", '<a class="cell once first" id="c0" href="#t2" data-r="0" data-t="2" aria-label="layer 0, forward: '),
+        ("map", f'aria-label="layer 2, forward: template 1, {CHAIN.name}, hit"><span>1</span></a>'),
+        ("map", 'href="#r4" data-r="4" aria-label="layer 4, forward: bypass"><span>\N{EN DASH}</span></a>'),
+        ("map", '<a class="cell k0 lap0 fallback" id="c5"'),
+        ("templates", f"<code>{CAST.key.digest}</code>"),
+        ("templates", '<a href="#c1" title="Show it in the map">nvFusion1</a>'),
+        ("templates", '<span title="/home/me/model.py:31">me/model.py:31</span>'),
+        ("templates", '<g class="op"><title>%2: float32[10, 10] cuda = prims.tanh(%1)</title>'),
+        ("templates", "<span>%3: float32[10, 10] cuda = prims.mul(%2, constant0)</span></pre>"),
+        ("misses", "It was the first of the run: there was nothing to share."),
+        ("misses", "They differ in op 3: mul here, convert_element_type there, and in 1 other thing."),
+        ("bypasses", '<tr><th scope="row">unknown op</th><td class="n">2</td></tr>'),
+        ("bypasses", "nvFusion7</a> blocks.7: compile failed: ValueError"),
+        ("bypasses", '<tr><th scope="row">a number among its inputs</th><td class="n">1</td></tr>'),
+        ("time", '<td class="n">94%</td>'),
+        ("plans", "No residual stream had sums to plan for."),
+    ],
+)
+def test_what_it_says(monkeypatch, section, text):
+    save_run(monkeypatch)
+    assert text in Page(newest()).section(section)
+
+
+def test_a_run_of_which_little_is_known_says_so(monkeypatch):
+    save(monkeypatch, used(cast_template()))
+    text = Page(newest()).text
+    for said in (
+        "has no regions of this run",
+        "has none of its regions",
+        "No region was bypassed",
+        "Nothing was refused",
+    ):
+        assert said in text
+    nothing = Page(Contents(run(), (), (), ())).text
+    for said in (
+        "There was no region to share. Thunder found nothing to fuse",
+        "has no templates",
+        "no misses",
+        "were not measured",
+        "No template was compiled",
+        "A run",
+    ):
+        assert said in nothing
+
+
+def test_what_the_record_had_no_room_for_is_told():
+    assert "had no room for 7 regions" in Page(Contents(run(unrecorded=7), (), (), ())).text
+
+
+def test_its_pages_are_installed():
+    root = Path(report.__file__).parents[2]
+    given = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    installed = {
+        path for name, globs in given.items() for glob in globs for path in (root / name.replace(".", "/")).glob(glob)
+    }
+    assert {path for path in (root / "fusioncache").rglob("*.*") if path.suffix not in (".py", ".pyc")} <= installed
+
+
+# Texts that somebody else wrote
+
+
+def test_no_text_becomes_markup(monkeypatch):
+    page = Page(hostile(monkeypatch))
+    assert page.tags.count("script") == page.tags.count("style") == 1
+    assert "<script>alert" not in page.html
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", page.html)
+    assert "49" not in page.section("bypasses")
+    for name in ("summary", "map", "templates", "misses", "bypasses", "plans"):
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;\\x1b[31m\\x00" in page.section(name), name
+
+
+def test_every_text_is_shown_as_it_is(monkeypatch):
+    page = Page(hostile(monkeypatch))
+    assert page.text.count(SHOWN) > 10
+    assert HOSTILE not in page.text
+
+
+def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
+    stats = TemplateStats("odd", "0" * 64, 1, 1, 0, ((),), 0, 0.0, 0, 0.0, 0.0, (("ops", "<no op>"),))
+    page = Page(Contents(run(), (Entry(1, stats, (), None),), (), ()))
+    assert "cannot be read as a graph" in page.text
+    assert "&lt;no op&gt;" in page.section("templates")
+
+
+# Misses, phases, plans
+
+
+def test_a_miss_is_compared_with_what_was_known_by_then(monkeypatch):
+    save_run(monkeypatch)
+    one, other = misses(newest().entries)
+    assert (one.entry.stats.digest, one.nearest and one.nearest.stats.digest) == (CHAIN.key.digest, CAST.key.digest)
+    assert (other.entry.stats.digest, other.nearest) == (CAST.key.digest, None)
+
+
+def test_phases_add_up_to_the_whole_bar():
+    found = slices(Phases(tracing=1.0, compiling=2.5, loading=0.0, first_execution=0.5))
+    assert [(item.name, item.start, item.share) for item in found] == [
+        ("tracing", 0.0, 0.25),
+        ("compiling", 0.25, 0.625),
+        ("loading", 0.875, 0.0),
+        ("first execution", 0.875, 0.125),
+    ]
+    assert len({item.colour for item in found}) == 4
+
+
+def test_phases_without_a_second_in_them():
+    assert [item.share for item in slices(Phases(tracing=0.0))] == [0.0]
+    assert slices(Phases()) == ()
+
+
+def test_the_plan_that_was_chosen_is_marked(monkeypatch):
+    plans = Page(hostile(monkeypatch)).section("plans")
+    assert plans.count("✓ chosen") == 1
+    assert re.search(r'class="chosen"><th scope="row">&lt;script', plans)
+    assert '<td class="n">1.0 MB</td><td class="n">2.0 kB</td><td class="n">3</td>' in plans
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 ms"), (0.0123456, "12.3 ms"), (0.99949, "999 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (1234.5, "1,234 s")],
+)
+def test_seconds(seconds, text):
+    assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "0%"), (0.0001, "&lt; 0.1%"), (0.0042, "0.4%"), (0.0998, "10%"), (0.5, "50%")]
+)
+def test_shares(share, text):
+    found = Phases(tracing=share, fusing=1 - share)
+    assert f'<td class="n">{text}</td>' in Page(Contents(run(phases=found), (), (), ())).section("time")
+
+
+def test_a_deep_model_is_whole():
+    found = Contents(run(), (), tuple(places(*deep(128, 5))), ())
+    page = Page(found)
+    assert sum(link.startswith("#r") for link in page.links) == 1280

@@ -1,0 +1,145 @@
+"""The shape of the house: imports run one way, template/ is pure, importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "fusioncache"
+MAY_IMPORT = {
+    "ir": set(),
+    "template": {"ir"},
+    "drawing": {"ir", "template"},
+    "explain": {"ir", "template"},
+    "residual": {"ir", "template"},
+    "store": {"ir", "explain"},
+    "record": {"ir", "humanize"},
+    "backends": {"ir"},
+    "cache": {"ir", "template", "store", "record", "backends"},
+    "precompile": {"ir", "template", "store", "backends", "cache"},
+    "tracing": set(),
+    "provenance": {"ir", "template", "explain", "residual", "record", "backends", "cache", "humanize"},
+    "verification": {"ir", "template", "record", "backends", "cache"},
+    "trace": {
+        "ir",
+        "template",
+        "explain",
+        "residual",
+        "record",
+        "backends",
+        "cache",
+        "tracing",
+        "provenance",
+        "verification",
+    },
+    "report": {"ir", "template", "drawing", "explain", "record", "humanize"},
+    "cli": {
+        "ir",
+        "template",
+        "drawing",
+        "explain",
+        "store",
+        "record",
+        "backends",
+        "cache",
+        "precompile",
+        "report",
+        "humanize",
+    },
+}
+EVERYBODY_MAY = {"process"}
+KNOW_TORCH = {"cache/call.py", "cache/dispatch.py", "cache/ranks.py"}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+FILES = sorted(path for folder in MAY_IMPORT for path in (PACKAGE / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_one_way(path):
+    folder = path.relative_to(PACKAGE).parts[0]
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("fusioncache.")}
+    assert used <= MAY_IMPORT[folder] | {folder} | EVERYBODY_MAY
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_trace_and_backends_know_thunder_and_torch(path):
+    roots = {name.split(".")[0] for name in imports(path)}
+    if path.relative_to(PACKAGE).parts[0] in (
+        "trace",
+        "tracing",
+        "backends",
+        "provenance",
+        "verification",
+        "precompile",
+    ):
+        return
+    assert not roots & {"thunder", "nvfuser_direct", "numpy"}
+    if str(path.relative_to(PACKAGE)) not in KNOW_TORCH:
+        assert "torch" not in roots
+
+
+def test_all_warnings_go_one_way():
+    """``fusioncache.process.warning.warn`` cannot raise; ``warnings.warn`` raises where warnings are errors."""
+    assert [str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "warnings" in imports(path)] == [
+        "process/warning.py"
+    ]
+
+
+def in_new_process(program: str) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent).stdout
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    program = (
+        "import sys, fusioncache; print(sorted({'torch', 'thunder', 'rich', 'click', 'sqlite3'} & set(sys.modules)))"
+    )
+    assert in_new_process(program) == "[]\n"
+
+
+def test_unknown_names_are_refused():
+    import fusioncache
+
+    with pytest.raises(AttributeError, match="module 'fusioncache' has no attribute 'Cash'"):
+        _ = fusioncache.Cash
+    assert set(fusioncache.__all__) <= set(dir(fusioncache))
+    for name in fusioncache.__all__:
+        assert getattr(fusioncache, name) is not None
+
+
+def test_thunder_and_fusioncache_are_imported_in_any_order():
+    uses = [
+        f"import fusioncache; fusioncache.{use}" for use in ("executors()", "FusionCache(backend='eager')", "Plugin()")
+    ]
+    uses += [
+        f"import {order}; thunder.get_executor('fusioncache')"
+        for order in ("fusioncache, thunder", "thunder, fusioncache")
+    ]
+    # Forks of a process that has torch and neither of the two, because torch takes most of the time.
+    program = f"""
+import os, sys
+import torch
+assert not {{"thunder", "fusioncache"}} & set(sys.modules)
+for use in {uses}:
+    child = os.fork()
+    if not child:
+        exec(use)
+        print("thunder" in sys.modules, flush=True)
+        os._exit(0)
+    assert not os.waitpid(child, 0)[1], use
+"""
+    assert in_new_process(program).splitlines() == ["True"] * len(uses)

@@ -1,0 +1,505 @@
+"""A store: what is saved is loaded, for the very same key; what goes first when it is full; what it says of itself."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import sqlite3
+import stat
+import time
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from store_contents import (
+    BACKEND,
+    ENTRY_BYTES,
+    artifacts,
+    entry_path,
+    key,
+    litter,
+    load,
+    object_path,
+    present,
+    root,
+    save,
+    unused_for,
+    warned,
+)
+
+from fusioncache.store import Store, default_path, index, locks
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def store():
+    opened = Store.open()
+    yield opened
+    opened.close()
+
+
+# Saving and loading
+
+
+def test_what_was_saved_is_loaded_also_by_a_later_store(store):
+    save(store, 1, 2)
+    for reader in (store, Store.open()):
+        assert dict(reader.load(key(1), BACKEND)) == artifacts(1)
+        assert dict(reader.load(key(2), BACKEND)) == artifacts(2)
+        assert (reader.load(key(1), BACKEND).seconds, reader.load(key(2), BACKEND).seconds) == (1.0, 2.0)
+        assert reader.load(key(3), BACKEND) is None
+    assert not store.stats().bypasses
+
+
+def test_no_artifacts_are_artifacts(store):
+    assert store.save(key(1), BACKEND, {})
+    assert store.load(key(1), BACKEND) == {}
+
+
+def test_backends_have_entries_of_their_own(store):
+    assert store.save(key(1), "inductor", {"a": b"1"})
+    assert store.load(key(1), "nvfuser") is None
+    assert store.save(key(1), "nvfuser", {"a": b"2"})
+    assert store.load(key(1), "inductor") == {"a": b"1"}
+    assert store.load(key(1), "nvfuser") == {"a": b"2"}
+
+
+def test_who_saves_first_wins(store):
+    assert store.save(key(1), BACKEND, {"a": b"1"})
+    assert not store.save(key(1), BACKEND, {"a": b"2"})
+    assert store.load(key(1), BACKEND) == {"a": b"1"}
+
+
+def test_equal_contents_are_stored_once(store):
+    save(store, *range(5))
+    files = [file for file in (root(store) / "objects").rglob("*") if file.is_file()]
+    assert len(files) == 5 + 2
+
+
+def test_a_discarded_entry_is_a_miss_and_can_be_saved_again(store):
+    save(store, 1)
+    with warned() as messages:
+        store.discard(key(1), BACKEND, "will not run")
+    assert "will not run" in messages[0]
+    assert not load(store, 1)
+    save(store, 1)
+    assert load(store, 1)
+    assert store.stats().bypasses == {"will not run": 1}
+
+
+def test_what_is_counted(store):
+    save(store, 1)
+    for number in (1, 2, 1):
+        load(store, number)
+    stats = store.stats()
+    assert (stats.hits, stats.misses, stats.saves) == (2, 1, 1)
+
+
+def test_bounds_must_be_positive():
+    for bounds in ({"max_bytes": 0}, {"max_age": -1.0}):
+        with pytest.raises(ValueError, match="must be positive"):
+            Store.open(**bounds)
+
+
+# Keys: the text decides
+
+TEXTS = st.text(st.characters(exclude_categories=()), max_size=200)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=TEXTS, other=TEXTS, name=TEXTS)
+@example(text="", other="\x00", name="")
+@example(text="a\nb\r\n\x00", other="a\nb\n\x00", name="\n\x00\x7f")
+@example(text="\ud83d\ude00", other="\U0001f600", name="\udce9")
+@example(text="\u00e9", other="e\u0301", name="\u2028")
+@example(text="x" * 2**20, other="x" * 2**20 + " ", name="y" * 1000)
+def test_any_text_is_a_key_or_refused(tmp_path, monkeypatch, text, other, name):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    store = Store.open(tmp_path / "store")
+    with warned():
+        saved = store.save(key(text), BACKEND, {name: text.encode(errors="surrogatepass")}, name=name)
+        found = store.load(key(text), BACKEND)
+        store.discard(key(text), BACKEND, "done")
+    valid = all(not 0xD800 <= ord(character) < 0xE000 for character in text + name)
+    assert saved == valid
+    assert found == ({name: text.encode()} if valid else None)
+    assert valid or any("no valid Unicode" in reason for reason in store.stats().bypasses)
+    # Whoever has the same digest has another key if the text is another.
+    if valid and other != text:
+        assert store.save(key(text), BACKEND, {"a": b"1"})
+        with warned():
+            assert store.load(replace(key(other), digest=key(text).digest), BACKEND) is None
+            store.discard(key(text), BACKEND, "done")
+
+
+def test_another_key_with_the_same_digest_is_refused_and_leaves_the_entry_alone(store):
+    save(store, 1)
+    impostor = replace(key(2), digest=key(1).digest)
+    with warned() as messages:
+        assert store.load(impostor, BACKEND) is None
+        assert not store.save(impostor, BACKEND, artifacts(2))
+    assert len(messages) == 1
+    assert store.stats().bypasses == {"an entry for another key with the same digest": 2}
+    assert load(store, 1)
+
+
+@pytest.mark.parametrize("digest", ["", "../../x", "A" * 64, "a" * 63, "a" * 64 + "\n", "a/" * 32])
+def test_a_digest_that_is_none_names_no_file(store, digest):
+    with warned():
+        assert not store.save(replace(key(1), digest=digest), BACKEND, artifacts(1))
+        assert store.load(replace(key(1), digest=digest), BACKEND) is None
+        with store.compiling(replace(key(1), digest=digest), BACKEND) as turn:
+            assert turn.alone == "a key whose digest is no SHA-256"
+    assert not list((root(store) / "entries").iterdir())
+
+
+@pytest.mark.parametrize("backend", ["", "..", "a/b", "A", "é", "a" * 33, "\udce9"])
+def test_a_backend_that_is_no_word_names_no_file(store, backend):
+    with warned():
+        assert not store.save(key(1), backend, artifacts(1))
+        assert store.load(key(1), backend) is None
+    assert not list((root(store) / "entries").iterdir())
+    assert {event.reason for event in store.events() if event.what == "bypass"} == {
+        "a backend whose name is no plain word"
+    }
+
+
+# What goes first
+
+
+def _room(entries: float, size: int = 3000) -> int:
+    return int(entries * (size + ENTRY_BYTES))
+
+
+def test_the_least_recently_used_go_first(tmp_path):
+    store = Store.open(tmp_path / "store")
+    save(store, *range(6))
+    for number, ago in enumerate((50, 10, 40, 20, 30, 60)):
+        unused_for(store, number, ago)
+    # Loading says when, and then its process has ended.
+    reader = Store.open(tmp_path / "store")
+    assert load(reader, 5)
+    reader.close()
+    small = Store.open(tmp_path / "store", max_bytes=_room(2.5))
+    swept = small.sweep()
+    assert (swept.entries, swept.objects, swept.litter) == (4, 4, 0)
+    assert present(store, *range(6)) == [1, 5]
+    assert swept.bytes_left <= _room(2.5)
+    assert load(small, 1)
+    assert load(small, 5)
+
+
+def test_saving_makes_room(tmp_path):
+    store = Store.open(tmp_path / "store", max_bytes=_room(4))
+    for number in range(20):
+        save(store, number)
+        unused_for(store, number, 1000 - number)
+        size = sum(file.stat().st_size for folder in ("entries", "objects") for file in _files(root(store) / folder))
+        assert size <= _room(4)
+    left = present(store, *range(20))
+    assert left == list(range(20 - len(left), 20))
+    assert len(left) >= 2
+
+
+def test_what_is_too_old_goes(tmp_path):
+    store = Store.open(tmp_path / "store", max_age=DAY)
+    save(store, 1, 2)
+    unused_for(store, 1, 1.5 * DAY)
+    unused_for(store, 2, 0.5 * DAY)
+    assert store.sweep().entries == 1
+    assert present(store, 1, 2) == [2]
+
+
+def test_a_process_that_saves_removes_what_is_too_old(tmp_path):
+    save(Store.open(tmp_path / "store"), 1)
+    store = Store.open(tmp_path / "store", max_age=DAY)
+    unused_for(store, 1, 1.5 * DAY)
+    save(store, 2)
+    assert present(store, 1, 2) == [2]
+
+
+def test_what_a_running_process_uses_stays(tmp_path):
+    store = Store.open(tmp_path / "store")
+    save(store, *range(4))
+    user = Store.open(tmp_path / "store")
+    assert load(user, 0)
+    for number in range(4):
+        unused_for(store, number, 100 * DAY)
+    for cleaner in (Store.open(tmp_path / "store", max_bytes=1), user):
+        cleaner.sweep()
+        assert present(store, *range(4)) == [0]
+        assert load(user, 0)
+    user.close()
+    unused_for(store, 0, 100 * DAY)
+    store.sweep()
+    assert present(store, 0) == []
+
+
+def test_a_store_full_of_what_is_in_use_takes_nothing(tmp_path):
+    store = Store.open(tmp_path / "store", max_bytes=_room(2))
+    save(store, 1, 2)
+    assert load(store, 1)
+    assert load(store, 2)
+    with warned() as messages:
+        for number in range(3, 6):
+            assert not store.save(key(number), BACKEND, artifacts(number))
+    assert len(messages) == 1
+    assert store.stats().bypasses == {"the store is full of what is in use": 3}
+    assert present(store, 1, 2) == [1, 2]
+
+
+def test_what_is_larger_than_the_store_takes_nobodys_place(tmp_path):
+    store = Store.open(tmp_path / "store", max_bytes=_room(3))
+    save(store, 1)
+    with warned():
+        assert not store.save(key(2), BACKEND, artifacts(2, size=_room(4)))
+    assert present(store, 1, 2) == [1]
+
+
+def test_a_shared_object_goes_with_the_last_entry_that_needs_it(store):
+    save(store, 1, 2)
+    shared = object_path(store, artifacts(1)["shared"])
+    for number in (1, 2):
+        assert shared.exists()
+        unused_for(store, number, 100 * DAY)
+        store.sweep()
+        assert present(store, number) == []
+    assert not shared.exists()
+    assert _files(root(store) / "objects") == []
+
+
+def test_after_the_clock_was_set_back_nothing_is_too_old_and_the_latest_stay(tmp_path):
+    store = Store.open(tmp_path / "store", max_age=DAY)
+    save(store, *range(4))
+    for number in (0, 1):
+        unused_for(store, number, -365 * DAY)
+    assert store.sweep().entries == 0
+    Store.open(tmp_path / "store", max_bytes=_room(2.9)).sweep()
+    assert present(store, *range(4)) == [2, 3]
+
+
+def test_files_that_are_not_ours_are_left_alone(store):
+    save(store, 1)
+    unused_for(store, 1, 100 * DAY)
+    mine = [root(store) / "objects" / "notes.txt", object_path(store, b"").parent / "mine", root(store) / "mine"]
+    for path in mine:
+        path.write_text("mine")
+    assert store.sweep().entries == 1
+    assert all(path.read_text() == "mine" for path in mine)
+
+
+def test_litter_of_killed_processes_goes(store):
+    save(store, 1)
+    for path in (object_path(store, b""), entry_path(store, 1)):
+        path.with_name("tmp-1234").write_bytes(b"half")
+    fresh, old = root(store) / "tmp-fresh", root(store) / "tmp-old"
+    for path in (fresh, old):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    (root(store) / "locks" / f"{key(5).digest}.{BACKEND}").touch()
+    (root(store) / "uses" / f"{os.uname().nodename}~1~abc").write_text("killed\n")
+    assert store.sweep().litter == 4
+    assert litter(root(store)) == ["tmp-fresh"]
+    assert os.listdir(root(store) / "uses") == []
+    assert sorted(os.listdir(root(store) / "locks")) == ["index", "store"][1 - (root(store) / "locks/index").exists() :]
+    assert load(store, 1)
+
+
+def test_the_list_of_another_machine_counts_for_a_day(store):
+    save(store, 1)
+    unused_for(store, 1, 100 * DAY)
+    theirs = root(store) / "uses" / "elsewhere~1~abc"
+    theirs.write_text(f"{key(1).digest}.{BACKEND}\n")
+    store.sweep()
+    assert present(store, 1) == [1]
+    os.utime(theirs, (time.time() - 2 * DAY,) * 2)
+    store.sweep()
+    assert present(store, 1) == []
+
+
+def _files(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+# Single flight in one process
+
+
+def test_a_turn_comes_with_what_was_saved_meanwhile(store):
+    with store.compiling(key(1), BACKEND) as turn:
+        assert (turn.artifacts, turn.alone) == (None, None)
+        save(store, 1)
+    with store.compiling(key(1), BACKEND) as turn:
+        assert turn.artifacts == artifacts(1)
+    assert not [name for name in os.listdir(root(store) / "locks") if "." in name]
+
+
+def test_whoever_waited_too_long_goes_alone(store):
+    with store.compiling(key(1), BACKEND):
+        for waiting in (store, Store.open()):
+            with warned() as messages, waiting.compiling(key(1), BACKEND, timeout=0.01) as turn:
+                assert turn.alone == "waited too long for another compile"
+            assert len(messages) == 1
+        with Store.open().compiling(key(2), BACKEND, timeout=0.0) as turn:
+            assert turn.alone is None
+
+
+def test_a_compile_that_fails_lets_the_next_one_in(store):
+    with pytest.raises(ZeroDivisionError), store.compiling(key(1), BACKEND):
+        _ = 1 / 0
+    with store.compiling(key(1), BACKEND, timeout=0.0) as turn:
+        assert turn.alone is None
+
+
+@pytest.mark.parametrize("missing", ["refused", "no fcntl"])
+def test_without_file_locks_everybody_compiles_alone(store, monkeypatch, missing):
+    def flock(descriptor, mode):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    if missing == "refused":
+        monkeypatch.setattr(locks.fcntl, "flock", flock)
+    else:
+        monkeypatch.setattr(locks, "fcntl", None)
+    with warned() as messages:
+        for number in (1, 2):
+            with store.compiling(key(number), BACKEND) as turn:
+                assert turn.alone.startswith("no lock")
+                save(store, number)
+            assert load(store, number)
+        assert store.sweep() is None
+        store.close()
+    assert len(messages) == 3
+    assert present(store, 1, 2) == [1, 2]
+
+
+# What a store says of itself
+
+
+def test_entries_are_listed_newest_first_with_all_that_is_known(store):
+    save(store, 1, 2)
+    second, first = store.entries()
+    assert (first.digest, first.backend, first.name, first.seconds) == (key(1).digest, BACKEND, "template_1", 1.0)
+    assert (first.artifacts, first.size) == (3, 3060)
+    assert (first.pid, first.host) == (os.getpid(), os.uname().nodename)
+    assert second.name == "template_2"
+    entry = store.entry(key(1).digest, BACKEND)
+    assert (entry.text, entry.ingredients) == ("1", (("all", key(1).digest),))
+    assert store.entry(key(3).digest, BACKEND) is None
+
+
+def test_the_list_is_what_is_there_whoever_changed_it(store):
+    save(store, 1, 2)
+    assert len(store.entries()) == 2
+    entry_path(store, 1).unlink()
+    other = Store.open()
+    save(other, 3)
+    entry_path(store, 2).write_bytes(b"")
+    assert [summary.name for summary in store.entries()] == ["template_3"]
+
+
+def test_events_of_all_processes_are_kept(store):
+    load(store, 1)
+    save(store, 1)
+    other = Store.open()
+    load(other, 1)
+    with warned():
+        other.discard(key(1), BACKEND, "will not run")
+    other.close()
+    events = Store.open().events()
+    assert [(event.what, event.reason) for event in events] == [("bypass", "will not run"), ("hit", "")]
+    store.close()
+    events = Store.open().events()
+    assert [event.what for event in events] == ["save", "miss", "bypass", "hit"]
+    assert {event.pid for event in events} == {os.getpid()}
+    assert {event.id for event in events} == {f"{key(1).digest}.{BACKEND}"}
+    assert [event.what for event in Store.open().events(limit=1)] == ["save"]
+
+
+def test_only_the_newest_events_are_kept(store, monkeypatch):
+    monkeypatch.setattr(index, "EVENTS_KEPT", 10)
+    for number in range(30):
+        load(store, number)
+        store.events()
+    assert len(store.events()) == 10
+    assert store.events()[0].id.startswith(key(29).digest)
+
+
+def test_the_index_has_the_canonical_text_and_the_ingredients(store):
+    save(store, 1)
+    store.close()
+    with closing(sqlite3.connect(root(store) / "index.sqlite")) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        (row,) = database.execute("SELECT digest, text, ingredients FROM templates")
+        assert row == (key(1).digest, "1", json.dumps([["all", key(1).digest]]))
+        names = database.execute("SELECT name, object, size FROM artifacts ORDER BY name").fetchall()
+    expected = [
+        (name, hashlib.sha256(content).hexdigest(), len(content)) for name, content in sorted(artifacts(1).items())
+    ]
+    assert names == expected
+
+
+# Where it is
+
+
+def test_the_directory_says_what_it_is(store):
+    assert store.directory == default_path()
+    assert (root(store) / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+    assert (root(store) / "format").read_text() == "fusioncache store, format 1\n"
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_everything_is_made_for_its_owner_only(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        store = Store.open(tmp_path / "not" / "yet" / "store")
+        save(store, 1)
+        assert load(store, 1)
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "not", tmp_path / "not" / "yet", root(store), *root(store).rglob("*")):
+        if folder.is_dir():
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for path in (entry_path(store, 1), object_path(store, b"")):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_without_the_variable_the_platform_says_where(monkeypatch, tmp_path):
+    monkeypatch.delenv("FUSIONCACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert tmp_path in default_path().parents
+    assert default_path().name == "store-1"
+
+
+def test_a_link_to_a_directory_of_ones_own_is_followed(tmp_path):
+    (tmp_path / "real").mkdir(0o700)
+    (tmp_path / "link").symlink_to("real")
+    store = Store.open(tmp_path / "link")
+    save(store, 1)
+    assert store.directory == tmp_path / "real"
+
+
+# Many
+
+
+def test_thousands_of_entries(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    store = Store.open(tmp_path / "store")
+    for number in range(2000):
+        assert store.save(key(number), BACKEND, {"code": b"%d" % number}, name=f"template_{number}")
+    other = Store.open(tmp_path / "store")
+    assert len(other.entries()) == 2000
+    for number in range(0, 2000, 17):
+        assert other.load(key(number), BACKEND) == {"code": b"%d" % number}
+    other.close()
+    (tmp_path / "store" / "index.sqlite").unlink()
+    assert len({summary.digest for summary in store.entries()}) == 2000
+    half = store.sweep().bytes_left // 2
+    swept = Store.open(tmp_path / "store", max_bytes=half).sweep()
+    assert 1000 <= swept.entries == swept.objects < 1200
+    assert swept.bytes_left <= half
+    assert len(store.entries()) == 2000 - swept.entries

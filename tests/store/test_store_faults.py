@@ -1,0 +1,1018 @@
+"""Whatever happens to a store, a load gives what was saved for this key or nothing, and nothing is raised."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import itertools
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import tempfile
+import threading
+import time
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from store_contents import (
+    BACKEND,
+    NOBODY,
+    artifacts,
+    drop_root,
+    entry_path,
+    fork,
+    key,
+    litter,
+    load,
+    object_path,
+    present,
+    root,
+    save,
+    status_of,
+    unused_for,
+    warned,
+)
+
+from fusioncache.store import Store, StoreError, check, default_path, directory, entry, evict, files, index, locks
+from fusioncache.store import exclusion as gate
+from fusioncache.store.locks import FileLock
+
+ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def store():
+    opened = Store.open()
+    yield opened
+    opened.close()
+
+
+def _assert_memory_only(message: str, path: Path | None = None) -> None:
+    """Opening costs one warning, touches nothing, and gives a store that works."""
+    with warned() as messages:
+        store = Store.open(path)
+    assert len(messages) == 1
+    assert message in messages[0]
+    assert store.directory is None
+    with warned() as messages:
+        save(store, 1)
+        assert load(store, 1)
+        assert not load(store, 2)
+        with store.compiling(key(2), BACKEND) as turn:
+            assert (turn.artifacts, turn.alone) == (None, None)
+        assert (store.entries(), store.events(), store.sweep()) == ((), (), None)
+        store.discard(key(1), BACKEND, "no good")
+        assert not load(store, 1)
+    assert len(messages) == 1
+    assert store.stats().bypasses == {"no directory": 1, "no good": 1}
+    store.close()
+
+
+# Processes that are killed
+
+
+def _kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills this process at its ``step``-th call from now that changes a file; a write is half done by then."""
+    calls = iter(range(1, step))
+
+    def deadly(name):
+        function = getattr(os, name)
+
+        def call(*args, **kwargs):
+            if next(calls, None) is None:
+                if name == "write":
+                    function(args[0], bytes(args[1])[: len(args[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("open", "write", "fsync", "close", "replace", "mkdir", "unlink", "utime"):
+        deadly(name)
+
+
+@pytest.mark.parametrize("before", ["nothing", "another entry", "a damaged entry", "damaged artifacts"])
+def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # still a step
+    steps, complete = 0, False
+    while not complete:
+        steps += 1
+        path = tmp_path / str(steps)
+        if before != "nothing":
+            store = Store.open(path)
+            save(store, 7, 1) if before != "another entry" else save(store, 7)
+            if before == "a damaged entry":
+                entry_path(store, 1).write_bytes(b"half")
+            elif before == "damaged artifacts":
+                object_path(store, artifacts(1)["code"]).write_bytes(b"half")
+
+        def work(path=path, step=steps):
+            _kill_at(step, monkeypatch)
+            store = Store.open(path)
+            with store.compiling(key(1), BACKEND):
+                save(store, 1)
+            load(store, 1)
+            store.close()
+
+        complete = status_of(fork(work)) != -signal.SIGKILL
+        store = Store.open(path)
+        assert root(store) == path
+        with warned():
+            load(store, 1)
+            assert load(store, 7) == (before != "nothing")
+            with store.compiling(key(1), BACKEND, timeout=0.0) as turn:
+                assert turn.alone is None
+                assert turn.artifacts or store.save(key(1), BACKEND, artifacts(1))
+        assert load(store, 1)
+        for file in path.glob("tmp-*"):
+            os.utime(file, (0, 0))
+        store.sweep()
+        assert litter(path) == []
+        assert len(os.listdir(path / "uses")) == 1  # this process's
+        assert sorted(os.listdir(path / "locks")) in (["index", "store"], ["store"])
+        assert load(store, 1)
+        store.close()
+        shutil.rmtree(path)
+    assert steps > 20
+
+
+def test_killed_at_200_random_moments(tmp_path, monkeypatch):
+    chance = random.Random(0)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # or most of the time would pass in there
+    ready, tell = os.pipe()
+
+    def publish(first):
+        store = Store.open(tmp_path / "store", max_bytes=200_000)
+        os.write(tell, b"x")
+        for number in itertools.count(first):
+            store.save(key(number % 40), BACKEND, artifacts(number % 40))
+            entry_path(store, (number + 20) % 40).unlink(missing_ok=True)
+            store.load(key((number + 7) % 40), BACKEND)
+            if number % 11 == 0:
+                store.sweep()
+                store.events()
+
+    store = Store.open(tmp_path / "store")
+    for _ in range(50):
+        victims = [fork(partial(publish, chance.randrange(40))) for _ in range(4)]
+        for _ in victims:
+            os.read(ready, 1)
+        for victim in victims:
+            time.sleep(chance.uniform(0, 0.01))
+            os.kill(victim, signal.SIGKILL)
+            with warned():
+                load(store, chance.randrange(40))
+        assert [status_of(victim) for victim in victims] == [-signal.SIGKILL] * 4
+    store.close()
+    store = Store.open(tmp_path / "store")
+    with warned():
+        found = [number for number in range(40) if load(store, number)]
+    # A killed process leaves no damage: an entry is there with all that it needs, or it is not there.
+    assert not store.stats().bypasses
+    assert found == present(store, *range(40))
+    assert found
+    assert {summary.digest for summary in store.entries()} == {key(number).digest for number in found}
+    for file in root(store).glob("tmp-*"):
+        os.utime(file, (0, 0))
+    store.sweep()
+    assert litter(root(store)) == []
+    save(store, *(number for number in range(40) if number not in found))
+    assert all(load(store, number) for number in range(40))
+
+
+def test_a_killed_compile_lets_the_next_one_in(store):
+    ready, tell = os.pipe()
+
+    def work():
+        with Store.open().compiling(key(1), BACKEND):
+            os.write(tell, b"x")
+            time.sleep(60)
+
+    child = fork(work)
+    os.read(ready, 1)
+    with warned(), store.compiling(key(1), BACKEND, timeout=0.05) as turn:
+        assert turn.alone == "waited too long for another compile"
+    os.kill(child, signal.SIGKILL)
+    status_of(child)
+    with store.compiling(key(1), BACKEND, timeout=5.0) as turn:
+        assert turn.alone is None
+
+
+def test_what_a_process_held_is_free_when_it_is_killed_also_if_it_had_forked(store):
+    save(store, 1)
+    ready, tell = os.pipe()
+    wait, end = os.pipe()
+
+    def child():
+        os.close(end)
+        os.write(tell, b"%d" % os.getpid())
+        os.read(wait, 1)
+
+    def work():
+        held = Store.open()
+        assert load(held, 1)
+        with held.compiling(key(2), BACKEND):
+            status_of(fork(child))
+
+    parent = fork(work)
+    grandchild = int(os.read(ready, 20))
+    os.utime(entry_path(store, 1), (0, 0))
+    store.sweep()
+    assert present(store, 1) == [1]
+    os.kill(parent, signal.SIGKILL)
+    status_of(parent)
+    os.kill(grandchild, 0)  # still there
+    with store.compiling(key(2), BACKEND, timeout=0.0) as turn:
+        assert turn.alone is None
+    store.sweep()
+    assert present(store, 1) == []
+    os.close(end)
+
+
+# Many at once
+
+
+def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path, monkeypatch):
+    first, second, third = (FileLock(tmp_path / "lock", passing=True) for _ in range(3))
+    assert first.acquire(0.0)
+    real = locks.fcntl.flock
+
+    def late(descriptor, mode):
+        monkeypatch.setattr(locks.fcntl, "flock", real)
+        first.release()
+        assert second.acquire(0.0)
+        real(descriptor, mode)
+
+    monkeypatch.setattr(locks.fcntl, "flock", late)
+    assert not third.acquire(0.0)
+    second.release()
+    assert third.acquire(0.0)
+    third.release()
+
+
+def test_an_entry_that_is_first_used_while_somebody_cleans_up_is_not_removed_under_its_user(store, monkeypatch):
+    save(store, 1)
+    os.utime(entry_path(store, 1), (0, 0))
+    user, hits = Store.open(), []
+    thread = threading.Thread(target=lambda: hits.append(load(user, 1)))
+    real = evict.in_use
+
+    def late(folder):
+        used = real(folder)
+        thread.start()
+        thread.join(0.2)
+        return used
+
+    monkeypatch.setattr(evict, "in_use", late)
+    store.sweep()
+    thread.join()
+    assert hits == [bool(present(store, 1))]
+
+
+def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(store, monkeypatch):
+    save(store, 1)
+    other, real = Store.open(), gate.Gate.alone
+
+    def late(self):
+        with warned():
+            other.discard(key(1), BACKEND, "no good")
+        assert other.save(key(1), BACKEND, {"code": b"another"})
+        return real(self)
+
+    monkeypatch.setattr(gate.Gate, "alone", late)
+    assert store.sweep().objects == 3
+    assert store.load(key(1), BACKEND) == {"code": b"another"}
+
+
+def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
+    path, counter = tmp_path / "store", tmp_path / "compiled"
+    keys, wrong = range(6), []
+
+    def compile_(number):
+        with open(counter, "ab", buffering=0) as file:
+            file.write(b"%d\n" % number)
+        time.sleep(0.002)
+        return artifacts(number)
+
+    def use(store, seed):
+        for number in random.Random(seed).sample(keys, len(keys)):
+            found = store.load(key(number), BACKEND)
+            if found is None:
+                with store.compiling(key(number), BACKEND) as turn:
+                    found = turn.artifacts
+                    if found is None:
+                        found = compile_(number)
+                        store.save(key(number), BACKEND, found)
+            if dict(found) != artifacts(number):
+                wrong.append(number)
+
+    def work(seed):
+        store = Store.open(path)
+        threads = [threading.Thread(target=use, args=(store, 8 * seed + thread)) for thread in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        store.close()
+        assert not wrong
+        assert not store.stats().bypasses
+
+    children = [fork(partial(work, seed)) for seed in range(8)]
+    assert [status_of(child) for child in children] == [0] * 8
+    assert sorted(counter.read_text().split()) == [str(number) for number in keys]
+    assert [event.what for event in Store.open(path).events(10_000)].count("save") == len(keys)
+
+
+def test_processes_that_save_load_and_clean_up_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    path, bound = tmp_path / "store", 80_000
+
+    def work(seed):
+        chance, mine = random.Random(seed), range(3 * seed, 3 * seed + 3)
+        store, used = Store.open(path, max_bytes=bound), set()
+        for _ in range(150):
+            number = chance.choice([*mine, *range(12, 60)])
+            store.save(key(number), BACKEND, artifacts(number))
+            if number in mine:
+                found = load(store, number)
+                # Nobody else removes what this process once loaded.
+                assert found or number not in used
+                used |= {number} if found else set()
+            if chance.random() < 0.05:
+                store.sweep()
+        assert used
+        assert all(load(store, number) for number in used)
+        assert set(store.stats().bypasses) <= {
+            "waited too long for one that cleans up",
+            "cannot clean up while others save",
+        }
+
+    assert [status_of(child) for child in [fork(partial(work, seed)) for seed in range(4)]] == [0] * 4
+    store = Store.open(path)
+    found = [number for number in range(60) if load(store, number)]
+    assert not store.stats().bypasses
+    assert found == present(store, *range(60))
+    store.close()
+    assert Store.open(path, max_bytes=bound).sweep().bytes_left <= bound
+
+
+def test_a_forked_child_uses_the_store_as_a_process_of_its_own(store):
+    save(store, 1, 2)
+    assert load(store, 1)
+    with store.compiling(key(3), BACKEND):
+
+        def work():
+            assert load(store, 2)
+            with warned(), store.compiling(key(3), BACKEND, timeout=0.05) as turn:
+                assert turn.alone
+            save(store, 4)
+            assert store.stats().hits == 1
+            store.close()
+
+        assert status_of(fork(work)) == 0
+        with warned(), Store.open().compiling(key(3), BACKEND, timeout=0.0) as turn:
+            assert turn.alone
+    assert load(store, 4)
+    assert len(os.listdir(root(store) / "uses")) == 1
+    assert sorted(event.what for event in store.events()) == ["bypass", "bypass"] + ["hit"] * 3 + ["save"] * 3
+
+
+# Files that are not what they should be
+
+
+def _spoil(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "longer":
+        path.write_bytes(content + b"x")
+    elif how == "bit flipped":
+        path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    elif how == "foreign":
+        path.write_bytes(b"This is something else. " * 100)
+    elif how == "same length":
+        path.write_bytes(b"x" * len(content))
+    elif how == "link":
+        path.rename(path.with_name("elsewhere"))
+        path.symlink_to("elsewhere")
+    elif how == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif how == "for all to write":
+        path.chmod(0o666)
+
+
+SPOILT = ["truncated", "empty", "longer", "bit flipped", "foreign", "same length", "link", "pipe", "for all to write"]
+
+
+@pytest.mark.parametrize("what", ["entry", "object"])
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_spoilt_file_is_a_miss_and_is_replaced(store, what, how):
+    save(store, 1, 2)
+    path = entry_path(store, 1) if what == "entry" else object_path(store, artifacts(1)["code"])
+    _spoil(path, how)
+    with warned() as messages:
+        assert not load(store, 1)
+        assert not load(store, 1)
+    assert len(messages) == 1
+    assert list(store.stats().bypasses.values()) == [2]
+    assert load(store, 2)
+    with store.compiling(key(1), BACKEND) as turn:
+        assert turn.artifacts is None
+        save(store, 1)
+    assert load(store, 1)
+    store.sweep()
+    assert load(store, 1)
+    assert load(store, 2)
+
+
+def test_every_flipped_bit_of_an_entry_is_noticed(store):
+    save(store, 1)
+    path = entry_path(store, 1)
+    content = path.read_bytes()
+    with warned():
+        for place in range(0, len(content), 3):
+            flipped = bytes([content[place] ^ (1 << place % 8)])
+            path.write_bytes(content[:place] + flipped + content[place + 1 :])
+            assert not load(store, 1)
+            with suppress(files.Refusal):
+                # A digest in capitals, say, would still be the right one.
+                assert entry.decoded(path.read_bytes()) is None
+
+
+def test_swapped_entries_and_objects_are_misses(store):
+    save(store, 1, 2, 3, 4)
+    _swap(entry_path(store, 1), entry_path(store, 2))
+    _swap(object_path(store, artifacts(3)["code"]), object_path(store, artifacts(4)["code"]))
+    with warned():
+        for number in (1, 2, 3, 4):
+            assert not load(store, number)
+    assert store.stats().bypasses == {"an entry in the place of another": 2, "a wrong checksum": 2}
+    save(store, 1, 2, 3, 4)
+    assert all(load(store, number) for number in (1, 2, 3, 4))
+
+
+def _swap(one: Path, other: Path) -> None:
+    one.rename(one.with_name("x"))
+    other.rename(one)
+    one.with_name("x").rename(other)
+
+
+def test_a_planted_object_is_not_kept_by_a_save(store):
+    path = object_path(store, artifacts(1)["code"])
+    path.parent.mkdir()
+    path.write_bytes(b"x" * 3000)
+    save(store, 1)
+    assert path.read_bytes() == artifacts(1)["code"]
+    assert load(store, 1)
+
+
+def test_a_folder_in_place_of_a_file_is_a_miss(store):
+    for path in (entry_path(store, 1), object_path(store, artifacts(2)["code"])):
+        path.mkdir(parents=True)
+    with warned():
+        for number in (1, 2):
+            assert not load(store, number)
+            assert not store.save(key(number), BACKEND, artifacts(number))
+            assert not load(store, number)
+    save(store, 3)
+    store.sweep()
+    assert load(store, 3)
+
+
+def test_a_missing_object_is_a_miss_and_its_entry_goes(store):
+    save(store, 1, 2)
+    object_path(store, artifacts(1)["code"]).unlink()
+    Store.open().sweep()
+    assert present(store, 1, 2) == [2]
+    object_path(store, artifacts(2)["code"]).unlink()
+    with warned():
+        assert not load(store, 2)
+    save(store, 2)
+    assert load(store, 2)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can give files away")
+def test_a_file_of_another_user_is_not_read(store):
+    save(store, 1)
+    os.chown(object_path(store, artifacts(1)["code"]), 12345, 12345)
+    with warned():
+        assert not load(store, 1)
+    save(store, 1)
+    assert load(store, 1)
+
+
+# The index
+
+
+def _spoil_index(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "cut off":
+        path.write_bytes(content[: len(content) // 3])
+    elif how == "flipped":
+        path.write_bytes(content[:4096] + bytes(byte ^ 255 for byte in content[4096:]))
+    elif how == "no database":
+        path.write_bytes(b"This is no database. " * 1000)
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "gone":
+        path.unlink()
+    else:
+        with closing(sqlite3.connect(path)) as database, database:
+            for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                database.execute(f"DROP TABLE {table}")
+            database.execute("CREATE TABLE precious (thing)")
+            if how == "another program's":
+                database.execute("PRAGMA user_version = 0")
+
+
+@pytest.mark.parametrize(
+    "how", ["cut off", "flipped", "no database", "empty", "gone", "tables lost", "another program's"]
+)
+@pytest.mark.parametrize("first", ["list", "load"])
+def test_nothing_is_lost_with_the_index(store, how, first):
+    save(store, 1, 2)
+    assert len(store.entries()) == 2
+    _spoil_index(root(store) / "index.sqlite", how)
+    with warned() as messages:
+        if first == "list":
+            assert {summary.name for summary in store.entries()} == {"template_1", "template_2"}
+        assert load(store, 1)
+        save(store, 3)
+        assert {summary.name for summary in store.entries()} == {"template_1", "template_2", "template_3"}
+        assert "hit" in [event.what for event in store.events()]
+    assert messages == []
+    aside = [name for name in os.listdir(root(store)) if "damaged" in name]
+    assert len(aside) == (how not in ("gone", "empty"))
+    store.sweep()
+    assert aside == [name for name in os.listdir(root(store)) if "damaged" in name]
+
+
+def test_an_index_of_a_later_version_is_left_alone_and_done_without(store):
+    save(store, 1)
+    store.close()
+    path = root(store) / "index.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DROP TABLE templates")
+        database.execute(f"PRAGMA user_version = {index.SCHEMA_VERSION + 1}")
+    before = path.read_bytes()
+    with warned() as messages:
+        save(store, 2)
+        assert load(store, 1)
+        assert [summary.name for summary in store.entries()] == ["template_2", "template_1"]
+        assert store.events() == ()
+        store.close()
+    assert len(messages) == 1
+    assert "later version" in messages[0]
+    assert path.read_bytes() == before
+    assert not [name for name in os.listdir(root(store)) if "damaged" in name]
+
+
+def test_an_index_that_others_hold_is_waited_for_and_then_left(store, monkeypatch):
+    monkeypatch.setattr(index, "LOCK_SECONDS", 0.01)
+    save(store, 1)
+    lock = FileLock(root(store) / "locks" / "index")
+    assert lock.acquire(0.0)
+    with warned():
+        assert [summary.name for summary in store.entries()] == ["template_1"]
+    lock.release()
+
+
+def test_what_a_process_left_half_written_in_the_index_is_undone(store, tmp_path):
+    save(store, 1)
+    store.close()
+    path = root(store) / "index.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("PRAGMA cache_size = 1")
+        database.execute("BEGIN IMMEDIATE")
+        for number in range(500):
+            database.execute("INSERT INTO templates VALUES (?, '', ?, '[]')", (f"{number}", "x" * 1000))
+        shutil.copytree(root(store), tmp_path / "killed")
+        database.rollback()
+    assert (tmp_path / "killed" / "index.sqlite-journal").exists()
+    killed = Store.open(tmp_path / "killed")
+    assert [summary.name for summary in killed.entries()] == ["template_1"]
+    assert [event.what for event in killed.events()] == ["save"]
+
+
+# Disk full
+
+
+@pytest.mark.parametrize("name", ["open", "write", "fsync", "close", "replace", "mkdir"])
+def test_a_full_disk_at_any_call_costs_one_warning(store, monkeypatch, name):
+    save(store, 0)
+    real, step, failed = getattr(os, name), 0, [True]
+    while failed:
+        step, failed = step + 1, []
+        calls = iter(range(1, step))
+
+        def full(*args, calls=calls, failed=failed, **kwargs):
+            if next(calls, None) is None:
+                failed.append(args)
+                if name == "close":
+                    real(*args)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*args, **kwargs)
+
+        with warned() as messages, monkeypatch.context() as patch:
+            patch.setattr(os, name, full)
+            saved = store.save(key(step), BACKEND, artifacts(step))
+        assert saved == (not failed) or name in ("open", "mkdir")  # neither locks nor folders that are there are vital
+        assert len(messages) <= 1
+        assert litter(root(store)) == []
+        with warned():
+            assert load(store, step) >= saved
+            assert load(store, 0)
+    assert saved
+    assert set(store.stats().bypasses) <= {"save failed: ENOSPC", "load failed: ENOSPC"}
+
+
+def test_a_limit_on_the_size_of_files_costs_one_warning(tmp_path):
+    def work():
+        store = Store.open(tmp_path / "store")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        with warned() as messages:
+            for number in (1, 2):
+                assert not store.save(key(number), BACKEND, artifacts(number))
+                assert not load(store, number)
+        assert len(messages) == 1
+        assert store.stats().bypasses == {"save failed: EFBIG": 2}
+        save(store, 3, size=1000)
+        assert store.load(key(3), BACKEND) == artifacts(3, 1000)
+
+    assert status_of(fork(work)) == 0
+    assert litter(tmp_path) == []
+
+
+_SKIPPED = 77
+
+
+def _mount_small(path: Path, size: str) -> None:
+    """Mounts a file system of this size that only this process sees. Ends the process where that is not allowed."""
+    try:
+        if not ROOT:
+            os.unshare(os.CLONE_NEWUSER)
+        os.unshare(os.CLONE_NEWNS)
+    except OSError:
+        os._exit(_SKIPPED)
+    mount = ctypes.CDLL(None).mount
+    private, recursive = 1 << 18, 1 << 14
+    failed = mount(b"none", b"/", None, private | recursive, None)
+    if failed or mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size},mode=700".encode()):
+        os._exit(_SKIPPED)
+
+
+def test_a_disk_that_is_really_full_costs_one_warning_and_is_used_again_when_it_is_not(tmp_path):
+    def work():
+        _mount_small(tmp_path, "256k")
+        store = Store.open(tmp_path / "store")
+        with warned() as messages:
+            saved = [number for number in range(40) if store.save(key(number), BACKEND, artifacts(number))]
+            assert [number for number in range(40) if load(store, number)] == saved
+        assert 0 < len(saved) < 40
+        assert saved == list(range(len(saved)))
+        assert len([message for message in messages if "cannot save" in message]) == 1
+        assert store.stats().bypasses["save failed: ENOSPC"] == 40 - len(saved)
+        assert litter(tmp_path) == []
+        for number in saved[: len(saved) // 2]:
+            entry_path(store, number).unlink()
+        later = Store.open(tmp_path / "store")
+        with warned():
+            later.sweep()
+        save(later, 39)
+        assert load(later, 39)
+        assert all(load(later, number) for number in saved[len(saved) // 2 :])
+
+    status = status_of(fork(work))
+    if status == _SKIPPED:
+        pytest.skip("no mounting here")
+    assert status == 0
+
+
+# A network file system
+
+
+def test_a_rename_that_worked_may_be_said_to_have_failed(store, monkeypatch):
+    real = os.replace
+
+    def twice(source, target):
+        real(source, target)
+        real(source, target)  # as if the first answer had been lost on its way
+
+    with monkeypatch.context() as patch, warned() as messages:
+        patch.setattr(os, "replace", twice)
+        for _ in range(4):  # one file more each time
+            store.save(key(1), BACKEND, artifacts(1))
+    assert len(messages) == 1
+    assert load(store, 1)
+    assert litter(root(store)) == []
+
+
+@pytest.mark.parametrize("name", ["open", "read"])
+def test_files_that_go_stale_are_misses(store, monkeypatch, name):
+    save(store, 1)
+    real = getattr(os, name)
+
+    def stale(what, *args, **kwargs):
+        if name == "read" or "entries" in str(what):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(what, *args, **kwargs)
+
+    with monkeypatch.context() as patch, warned():
+        patch.setattr(os, name, stale)
+        assert not load(store, 1)
+    assert store.stats().bypasses == {"load failed: ESTALE": 1}
+    assert load(store, 1)
+
+
+# The directory
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Nobody can write, also not root."""
+    real = os.open
+
+    def open_(path, flags, *args, **kwargs):
+        if flags & (os.O_CREAT | os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(path, flags, *args, **kwargs)
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    def turn_on():
+        monkeypatch.setattr(os, "open", open_)
+        for name in ("replace", "unlink", "utime", "rename"):
+            monkeypatch.setattr(os, name, refuse)
+        mkdir = os.mkdir
+        monkeypatch.setattr(os, "mkdir", lambda path, *args: mkdir(path) if os.path.exists(path) else refuse())
+        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+
+    return turn_on
+
+
+@pytest.mark.parametrize("when", ["from the start", "later"])
+def test_a_directory_that_cannot_be_written_is_read(store, read_only, when):
+    save(store, 1)
+    store.close()
+    if when == "from the start":
+        read_only()
+        reader = Store.open()
+    else:
+        reader = Store.open()
+        read_only()
+    with warned() as messages:
+        for _ in range(2):
+            assert load(reader, 1)
+            assert not load(reader, 2)
+            with reader.compiling(key(2), BACKEND) as turn:
+                assert turn.artifacts is None
+            assert not reader.save(key(2), BACKEND, artifacts(2))
+        assert [summary.name for summary in reader.entries()] == ["template_1"]
+        reader.close()
+    about = [message for message in messages if "cannot save" in message]
+    assert len(about) == (1 if when == "from the start" else 2)
+    assert reader.directory == default_path()
+
+
+def test_an_empty_directory_that_cannot_be_written_is_no_store(tmp_path, read_only):
+    read_only()
+    _assert_memory_only("Read-only file system): set FUSIONCACHE_DIR", tmp_path)
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that a user without rights can reach, and has."""
+    path = Path(tempfile.mkdtemp()).resolve()
+    if ROOT:
+        os.chown(path, NOBODY, NOBODY)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("when", ["before it is opened", "while it is open"])
+def test_permissions_alone_make_it_read_only(open_folder, when):
+    path = open_folder / "store"
+
+    def protect(mode):
+        for folder, _, _ in os.walk(path):
+            os.chmod(folder, mode)
+
+    def work():
+        drop_root()
+        store = Store.open(path)
+        save(store, 1)
+        store.close()
+        if when == "while it is open":
+            store = Store.open(path)
+            protect(0o500)
+        else:
+            protect(0o500)
+            store = Store.open(path)
+        with warned() as messages:
+            for _ in range(2):
+                assert load(store, 1)
+                assert not store.save(key(2), BACKEND, artifacts(2))
+                assert not load(store, 2)
+        assert [message for message in messages if "read-only" in message or "Permission denied" in message]
+        protect(0o700)
+        save(Store.open(path), 2)
+
+    assert status_of(fork(work)) == 0
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720, 0o1777])
+def test_a_directory_that_others_can_write_is_refused(tmp_path, mode):
+    path = tmp_path / "store"
+    path.mkdir()
+    path.chmod(mode)
+    _assert_memory_only(f"chmod go-w {path}", path)
+    assert os.listdir(path) == []
+    with pytest.raises(StoreError, match="others can write"):
+        check(path)
+    path.chmod(0o755)
+    save(Store.open(path), 1)
+    (path / "objects").chmod(mode)
+    _assert_memory_only(f"chmod go-w {path / 'objects'}", path)
+
+
+def test_a_directory_that_others_can_replace_is_refused(tmp_path):
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all").chmod(0o777)
+    _assert_memory_only(f"chmod o-w {tmp_path / 'all'}", tmp_path / "all" / "store")
+    (tmp_path / "all").chmod(0o1777)
+    assert Store.open(tmp_path / "all" / "store").directory
+
+
+def test_a_link_to_where_others_can_write_is_refused(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs").chmod(0o777)
+    (tmp_path / "link").symlink_to("theirs")
+    _assert_memory_only(f"chmod go-w {tmp_path / 'theirs'}", tmp_path / "link")
+    save(Store.open(tmp_path / "store"), 1)
+    shutil.rmtree(tmp_path / "store" / "objects")
+    (tmp_path / "store" / "objects").symlink_to(tmp_path / "theirs")
+    _assert_memory_only("is no directory", tmp_path / "store")
+
+
+def test_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    path.mkdir(0o700)
+    if ROOT:
+        os.chown(path, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    _assert_memory_only("belongs to another user", path)
+    assert os.listdir(path) == []
+
+
+def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    _assert_memory_only("is no store and not empty (thesis.tex)", tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("below", ["", "store"])
+def test_a_file_in_place_of_the_directory_is_left_alone(tmp_path, below):
+    (tmp_path / "file").write_text("mine")
+    _assert_memory_only(str(tmp_path / "file"), tmp_path / "file" / below)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "/proc/nowhere"])
+def test_a_path_that_cannot_be_is_refused(path):
+    _assert_memory_only("not kept for later processes", Path(path))
+
+
+def test_a_home_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.delenv("FUSIONCACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    _assert_memory_only("set FUSIONCACHE_DIR")
+
+
+def test_two_formats_at_once(tmp_path, monkeypatch):
+    ours = Store.open(tmp_path / "store")
+    save(ours, 1)
+    here = default_path()
+    with monkeypatch.context() as later:
+        later.setattr(directory, "FORMAT", 2)
+        _assert_memory_only("has format '1', not 2", tmp_path / "store")
+        theirs = Store.open()
+        save(theirs, 1)
+        assert theirs.directory != here
+    _assert_memory_only("has format '2', not 1", theirs.directory)
+    assert load(ours, 1)
+
+
+def test_an_entry_of_another_format_is_left_alone(store, monkeypatch):
+    with monkeypatch.context() as later:
+        later.setattr(entry, "FORMAT", 2)
+        save(store, 1)
+    save(store, 2)
+    os.utime(entry_path(store, 1), (0, 0))
+    content = entry_path(store, 1).read_bytes()
+    with warned() as messages:
+        assert not load(store, 1)
+        assert not store.save(key(1), BACKEND, artifacts(1))
+    assert len(messages) == 1
+    Store.open(max_bytes=1).sweep()
+    assert entry_path(store, 1).read_bytes() == content
+    # What it needs is not known here, so nothing goes that it could need.
+    assert object_path(store, artifacts(1)["code"]).exists()
+    monkeypatch.setattr(entry, "FORMAT", 2)
+    assert load(Store.open(), 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"fusioncache store, form"])
+def test_a_damaged_format_file_is_refused(store, content):
+    (root(store) / "format").write_bytes(content)
+    _assert_memory_only("move it away", root(store))
+    (root(store) / "format").unlink()
+    save(store, 1)
+    assert load(Store.open(), 1)
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced by a link", "replaced by a directory"])
+def test_a_directory_that_changes_while_it_is_open_is_not_used_any_more(store, tmp_path, how):
+    save(store, 1)
+    if how == "removed":
+        shutil.rmtree(root(store))
+    else:
+        root(store).rename(tmp_path / "old")
+        (tmp_path / "theirs").mkdir()
+        if how == "replaced by a link":
+            root(store).symlink_to(tmp_path / "theirs")
+        else:
+            root(store).mkdir()
+    place = root(store)
+    with warned() as messages:
+        assert not load(store, 1)
+        save(store, 1, 2)
+        assert load(store, 1)
+        assert not load(store, 3)
+        with store.compiling(key(3), BACKEND) as turn:
+            assert turn.alone is None
+        store.close()
+    assert len(messages) == 1
+    assert store.directory is None
+    assert how == "removed" or os.listdir(place) == []
+    assert how != "removed" or not place.exists()
+
+
+def test_folders_that_are_removed_while_it_is_open_do_no_harm(store):
+    save(store, 1)
+    for folder in directory.FOLDERS:
+        shutil.rmtree(root(store) / folder)
+    with warned():
+        assert not load(store, 1)
+        with store.compiling(key(1), BACKEND) as turn:
+            assert turn.artifacts is None
+        store.save(key(1), BACKEND, artifacts(1))
+        load(store, 1)
+        store.entries()
+        store.sweep()
+        store.close()
+    assert load(Store.open(), 1) in (True, False)
+    save(Store.open(), 2)
+
+
+def test_the_clock_is_set_back_while_a_store_is_in_use(store, monkeypatch):
+    now, year = time.time, 365 * 86400.0
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: now() + year)
+        save(store, 1, 2)
+        for number in (1, 2):
+            unused_for(store, number, 0.0)
+        with store.compiling(key(3), BACKEND) as turn:
+            assert turn.alone is None
+    later = Store.open()
+    save(later, 3)
+    assert all(load(later, number) for number in (1, 2, 3))
+    assert [summary.name for summary in later.entries()] == ["template_2", "template_1", "template_3"]
+    swept = later.sweep()
+    assert (swept.entries, swept.objects) == (0, 0)
+    assert {event.what for event in later.events()} == {"save", "hit"}
+    with monkeypatch.context() as behind:
+        behind.setattr(time, "time", lambda: now() - year)
+        assert later.sweep().entries == 0
+        save(later, 4)
+    assert all(load(Store.open(), number) for number in (1, 2, 3, 4))
+    assert not later.stats().bypasses
+
+
+def test_an_error_nobody_thought_of_does_not_reach_the_model(store, monkeypatch):
+    monkeypatch.setattr(entry.json, "dumps", lambda fields: 1 / 0)
+    with warned() as messages:
+        for _ in range(2):
+            assert not store.save(key(1), BACKEND, artifacts(1))
+    assert len(messages) == 1
+    assert store.stats().bypasses == {"save failed: ZeroDivisionError": 2}

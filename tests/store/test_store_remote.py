@@ -1,0 +1,662 @@
+"""Stores on other machines: what is brought is what was there, and nothing that goes wrong there costs a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import uuid
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import fsspec
+import pytest
+from faulty_filesystem import faulty
+from store_contents import (
+    BACKEND,
+    artifacts,
+    entry_path,
+    fork,
+    key,
+    load,
+    object_path,
+    present,
+    root,
+    save,
+    status_of,
+    warned,
+)
+
+from fusioncache.store import Store, StoreError, entry, transport
+from fusioncache.store.errors import Refusal, RemoteError
+from fusioncache.store.remote import Remote
+from fusioncache.store.sharing import pull, push
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
+
+
+@pytest.fixture
+def files():
+    with faulty() as files:
+        yield files
+
+
+@pytest.fixture
+def url(files):
+    """Of a remote that nobody else uses."""
+    return f"faulty://{uuid.uuid4().hex}/shared"
+
+
+@pytest.fixture
+def hang(files, monkeypatch):
+    """From its call on the remote gives no answer, and nobody waits for it for long."""
+    release = threading.Event()
+
+    def hang() -> None:
+        monkeypatch.setattr(transport, "SECONDS", 0.02)
+        monkeypatch.setattr(transport, "OPEN_SECONDS", 0.0)
+        files.fault = lambda what, path: release.wait(60)
+        files.calls.clear()
+
+    yield hang
+    release.set()
+
+
+@pytest.fixture
+def here(tmp_path):
+    return Store.open(tmp_path / "here", remote="")
+
+
+@pytest.fixture
+def there(tmp_path):
+    return Store.open(tmp_path / "there", remote="")
+
+
+def _filled(url: str, store: Store, *numbers: int) -> Remote:
+    save(store, *numbers)
+    remote = Remote(url)
+    assert push(store, remote).entries == len(numbers)
+    return remote
+
+
+def _path_of(url: str, path: Path) -> str:
+    """What a file on disk is called at the remote."""
+    return f"{url.removeprefix('faulty://')}/{'/'.join(path.parts[-3:])}"
+
+
+# Push and pull
+
+
+@pytest.mark.parametrize("where", ["file", "path", "memory", "faulty"])
+def test_what_was_pushed_is_pulled(tmp_path, files, here, there, where):
+    url = {"path": f"{tmp_path}/shared", "file": f"file://{tmp_path}/shared"}.get(
+        where, f"{where}://{uuid.uuid4().hex}/x"
+    )
+    save(here, 1, 2, 3)
+    steps = []
+    copied = push(here, Remote(url), lambda *step: steps.append(step))
+    assert (copied.entries, copied.objects, copied.skipped, copied.refused) == (3, 5, 0, {})
+    sizes = [file.stat().st_size for folder in ("entries", "objects") for file in _below(root(here) / folder)]
+    assert copied.bytes == sum(sizes)
+    assert steps == [(done, 8) for done in range(9)]
+    again = push(here, Remote(url))
+    assert (again.entries, again.objects, again.bytes, again.skipped) == (0, 0, 0, 3)
+
+    copied = pull(there, Remote(url), lambda *step: steps.append(step))
+    assert (copied.entries, copied.objects, copied.bytes, copied.skipped) == (3, 5, sum(sizes), 0)
+    assert steps[9:] == [(done, 3) for done in range(4)]
+    assert all(load(there, number) for number in (1, 2, 3))
+    assert there.entry(key(1).digest, BACKEND) == here.entry(key(1).digest, BACKEND)
+    again = pull(there, Remote(url))
+    assert (again.entries, again.objects, again.bytes, again.skipped) == (0, 0, 0, 3)
+    assert [summary.name for summary in there.entries()] == [summary.name for summary in here.entries()]
+
+
+def _below(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file()]
+
+
+def test_files_have_the_names_that_they_have_on_disk_and_a_store_is_a_remote(tmp_path, here, there):
+    save(here, 1, 2)
+    push(here, Remote(f"file://{tmp_path}/shared"))
+    names = [
+        {str(file.relative_to(top / part)) for part in ("entries", "objects") for file in _below(top / part)}
+        for top in (root(here), tmp_path / "shared")
+    ]
+    assert names[0] == names[1]
+    assert {path.name for path in (tmp_path / "shared").iterdir()} == {"entries", "objects"}
+    assert pull(there, Remote(str(root(here)))).entries == 2
+    assert load(there, 1)
+
+
+def test_only_what_is_missing_is_brought(url, here, there):
+    remote = _filled(url, here, 1, 2)
+    save(there, 2, 3)
+    copied = push(there, remote)
+    assert (copied.entries, copied.objects, copied.skipped) == (1, 1, 1)
+    copied = pull(here, remote)
+    assert (copied.entries, copied.objects, copied.skipped) == (1, 1, 2)
+    assert load(here, 3)
+
+
+def test_a_dry_run_counts_and_copies_nothing(url, files, here, there):
+    save(here, 1, 2)
+    counted = push(here, Remote(url), dry_run=True)
+    assert files.files == {}
+    assert counted == push(here, Remote(url))
+    counted = pull(there, Remote(url), dry_run=True)
+    assert present(there, 1, 2) == []
+    assert (counted.entries, counted.objects) == (2, 4)
+    assert pull(there, Remote(url)).entries == 2
+
+
+@pytest.mark.parametrize("broken", range(1, 30))
+def test_a_push_that_breaks_off_leaves_nothing_half(url, files, here, there, broken):
+    save(here, 1, 2)
+    changes = iter(range(1, broken))
+
+    def fault(what, path):
+        if what in ("write", "mv") and next(changes, None) is None:
+            raise PermissionError("no more")
+
+    files.fault = fault
+    total = 2 * (2 + 4)  # each file is written, then renamed
+    if broken <= total:
+        with pytest.raises(RemoteError, match="no more"):
+            push(here, Remote(url))
+    else:
+        push(here, Remote(url))
+    files.fault = lambda what, path: None
+    copied = pull(there, Remote(url))
+    assert copied.refused == {}
+    assert copied.entries == len(present(there, 1, 2))
+    assert copied.entries < 2 or broken > total - 2
+    push(here, Remote(url))
+    pull(there, Remote(url))
+    assert load(there, 1)
+    assert load(there, 2)
+
+
+def test_what_is_broken_there_is_pushed_again(url, files, here, there):
+    remote = _filled(url, here, 1, 2, 3)
+    files.files[_path_of(url, entry_path(here, 1))] = b"half"
+    files.files[_path_of(url, object_path(here, artifacts(2)["code"]))] = b"half"
+    del files.files[_path_of(url, object_path(here, artifacts(3)["code"]))]
+    copied = push(here, remote)
+    assert (copied.entries, copied.objects, copied.skipped) == (3, 2, 0)
+    assert pull(there, remote).refused == {}
+    assert all(load(there, number) for number in (1, 2, 3))
+
+
+def test_what_is_broken_here_is_not_pushed(url, files, here):
+    save(here, 1, 2, 3)
+    entry_path(here, 1).write_bytes(b"half")
+    object_path(here, artifacts(2)["code"]).write_bytes(b"x" * 3000)
+    copied = push(here, Remote(url))
+    assert copied.entries == 1
+    assert copied.refused == {"a damaged entry": 1, "a wrong checksum": 1}
+    assert [name for name in files.files if "entries" in name] == [_path_of(url, entry_path(here, 3))]
+
+
+def test_an_entry_of_a_later_version_is_left_alone(url, here, there, monkeypatch):
+    with monkeypatch.context() as later:
+        later.setattr(entry, "FORMAT", 2)
+        _filled(url, here, 1)
+    save(there, 1, 2)
+    assert push(there, Remote(url)).entries == 1
+    fresh = Store.open(root(there).parent / "fresh", remote="")
+    assert pull(fresh, Remote(url)).refused == {"an entry of another format": 1}
+    assert present(fresh, 1, 2) == [2]
+
+
+def test_what_has_no_room_is_not_begun(url, here, tmp_path):
+    _filled(url, here, 1, 2, 3)
+    small = Store.open(tmp_path / "small", max_bytes=9000, remote="")
+    with pytest.raises(StoreError, match="the store may have 9000"):
+        pull(small, Remote(url))
+    assert present(small, 1, 2, 3) == []
+
+
+def test_a_full_disk_ends_a_pull(url, here, there, monkeypatch):
+    _filled(url, here, 1, 2)
+
+    def full(descriptor, content):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            pull(there, Remote(url))
+    assert pull(there, Remote(url)).entries == 2
+
+
+def test_a_store_in_memory_is_not_shared(tmp_path):
+    (tmp_path / "file").touch()
+    with warned():
+        store = Store.open(tmp_path / "file", remote="")
+    for copy in (push, pull):
+        with pytest.raises(StoreError, match="no directory"):
+            copy(store, Remote("memory://x"))
+
+
+# A load that misses
+
+
+def test_a_load_that_misses_brings_it_and_the_next_one_finds_it(url, files, here, there):
+    _filled(url, here, 1, 2)
+    reader = Store.open(root(there), remote=url)
+    assert load(reader, 1)
+    calls = len(files.calls)
+    assert load(reader, 1)
+    assert len(files.calls) == calls
+    assert load(there, 1)
+    assert not load(there, 2)
+    assert not load(reader, 3)
+    stats = reader.stats()
+    assert (stats.hits, stats.misses, stats.pulls, stats.saves, stats.bypasses) == (2, 1, 1, 0, {})
+    assert [event.what for event in reader.events()] == ["miss", "hit", "hit", "pull"]
+    assert there.entry(key(1).digest, BACKEND) == here.entry(key(1).digest, BACKEND)
+
+
+def test_what_is_here_already_is_not_brought(url, files, here, there):
+    _filled(url, here, 1)
+    save(there, 2)
+    assert load(Store.open(root(there), remote=url), 1)
+    names = [path for what, path in files.calls if what == "open"]
+    assert names == [_path_of(url, path) for path in (entry_path(here, 1), object_path(here, artifacts(1)["code"]))]
+
+
+def test_the_variable_names_the_remote(url, here, there, monkeypatch):
+    _filled(url, here, 1)
+    monkeypatch.setenv("FUSIONCACHE_REMOTE", url)
+    assert not load(Store.open(root(there), remote=""), 1)
+    assert load(Store.open(root(there)), 1)
+
+
+def test_a_store_in_memory_asks_too(url, here, tmp_path):
+    _filled(url, here, 1)
+    (tmp_path / "file").touch()
+    with warned():
+        store = Store.open(tmp_path / "file", remote=url)
+    assert load(store, 1)
+    assert load(store, 1)
+    assert store.stats().hits == 2
+
+
+def test_a_broken_entry_is_brought_again(url, here, there):
+    _filled(url, here, 1)
+    save(there, 1)
+    object_path(there, artifacts(1)["code"]).write_bytes(b"half")
+    with warned():
+        assert load(Store.open(root(there), remote=url), 1)
+    assert load(there, 1)
+
+
+def test_threads_and_forked_children_ask(url, here, there):
+    _filled(url, here, *range(6))
+    reader = Store.open(root(there), remote=url)
+    found = []
+    threads = [threading.Thread(target=lambda: found.extend(load(reader, n) for n in range(4))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 32
+    assert not reader.stats().bypasses
+
+    def child():
+        assert load(reader, 4)
+        assert not load(reader, 7)
+
+    assert status_of(fork(child)) == 0
+    assert load(there, 4)
+
+
+# What a remote sends is not trusted
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "truncated": lambda content: content[:-1],
+    "longer": lambda content: content + b"x",
+    "flipped": lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:],
+    "foreign": lambda content: b"<html>Sign in</html>",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("what", ["entry", "object"])
+def test_what_is_not_what_was_pushed_is_refused(url, files, here, there, damage, what):
+    remote = _filled(url, here, 1, 2)
+    path = entry_path(here, 1) if what == "entry" else object_path(here, artifacts(1)["code"])
+    name = _path_of(url, path)
+    files.files[name] = DAMAGE[damage](files.files[name])
+    reason = "a damaged entry" if what == "entry" else "a wrong checksum"
+    copied = pull(there, remote)
+    assert (copied.entries, copied.refused) == (1, {reason: 1})
+    assert present(there, 1, 2) == [2]
+
+    reader = Store.open(root(there), remote=url)
+    with warned() as messages:
+        assert not load(reader, 1)
+        assert not load(reader, 1)
+    assert len(messages) == 1
+    assert reason in messages[0]
+    assert reader.stats().bypasses == {f"remote: {reason}": 2}
+    save(reader, 1)
+    assert load(reader, 1)
+
+
+def test_a_missing_object_is_a_miss(url, files, here, there):
+    _filled(url, here, 1)
+    del files.files[_path_of(url, object_path(here, artifacts(1)["code"]))]
+    reader = Store.open(root(there), remote=url)
+    with warned():
+        assert not load(reader, 1)
+    assert reader.stats().bypasses == {"remote: an entry without its artifacts": 1}
+    assert present(there, 1) == []
+
+
+def _planted(url: str, files, planted: entry.Entry, id_: str) -> None:
+    files.files[f"{url.removeprefix('faulty://')}/entries/{id_[:2]}/{id_}"] = entry.encoded(planted)
+
+
+def test_another_entry_in_its_place_is_refused(url, files, here, there):
+    remote = _filled(url, here, 1, 2)
+    one, two = (here.entry(key(number).digest, BACKEND) for number in (1, 2))
+    _planted(url, files, two, one.id)
+    assert pull(there, remote).refused == {"an entry in the place of another": 1}
+    assert present(there, 1, 2) == [2]
+    # With the digest of one key and the text of another it would keep the right one out for ever.
+    _planted(url, files, replace(two, digest=one.digest), one.id)
+    assert pull(there, remote).refused == {"an entry whose key has another digest": 1}
+    with warned():
+        assert not load(Store.open(root(there), remote=url), 1)
+    save(there, 1)
+    assert load(there, 1)
+
+
+def test_the_text_of_the_key_decides(url, here, there):
+    _filled(url, here, 1)
+    reader = Store.open(root(there), remote=url)
+    with warned():
+        assert reader.load(replace(key(2), digest=key(1).digest), BACKEND) is None
+    assert reader.stats().bypasses == {"remote: an entry for another key with the same digest": 1}
+
+
+def test_what_is_too_large_is_not_read(url, files, here, there):
+    remote = _filled(url, here, 1)
+    content = artifacts(1)["code"]
+    files.files[_path_of(url, object_path(here, content))] = content + b"x" * 10**7
+    files.reads = 0
+    assert pull(there, remote).refused == {"a wrong checksum": 1}
+    assert files.reads < 10_000
+
+    one = here.entry(key(1).digest, BACKEND)
+    _planted(url, files, replace(one, artifacts=(replace(one.artifacts[0], size=1 << 40),)), one.id)
+    reader, files.calls[:] = Store.open(root(there), remote=url), []
+    with warned():
+        assert not load(reader, 1)
+    assert reader.stats().bypasses == {"remote: larger than the store may be": 1}
+    assert len(files.calls) == 1
+
+    files.files[_path_of(url, entry_path(here, 1))] = b"x" * (entry.LARGEST + 10)
+    with pytest.raises(Refusal, match="too long"):
+        remote.entry(one.id)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("digest", 5),
+        ("digest", "A" * 64),
+        ("backend", "../x"),
+        ("text", None),
+        ("text", "\ud800"),
+        ("name", ["x"]),
+        ("host", "\udfff"),
+        ("created", float("nan")),
+        ("created", "now"),
+        ("seconds", float("inf")),
+        ("seconds", 10**400),
+        ("pid", 1.5),
+        ("pid", True),
+        ("pid", 1 << 70),
+        ("ingredients", [["one"]]),
+        ("ingredients", [["one", 2]]),
+        ("ingredients", 7),
+        ("artifacts", [{"name": "a"}]),
+        ("artifacts", [{"name": "a", "object": "../../etc/passwd", "size": 1}]),
+        ("artifacts", [{"name": "a", "object": "a" * 64, "size": -1}]),
+        ("artifacts", [{"name": "a", "object": "a" * 64, "size": "1"}]),
+        ("artifacts", [{"name": {}, "object": "a" * 64, "size": 1}]),
+        ("surplus", 1),
+    ],
+)
+def test_an_entry_with_a_right_checksum_and_wrong_fields_is_refused(here, field, value):
+    save(here, 1)
+    fields = {**asdict(here.entry(key(1).digest, BACKEND)), field: value}
+    body = json.dumps(fields).encode()
+    content = b"fusioncache entry 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
+    with pytest.raises(Refusal, match="a damaged entry"):
+        entry.decoded(content)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{}", b"[" * 100_000, b'{"pid": ' + b"9" * 5000 + b"}"])
+def test_an_entry_with_a_right_checksum_that_is_none_is_refused(body):
+    content = b"fusioncache entry 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
+    with pytest.raises(Refusal, match="a damaged entry"):
+        entry.decoded(content)
+
+
+# A remote that does not answer as it should
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_what_fails_is_tried_again(url, files, here, there, failures):
+    _filled(url, here, 1)
+    reader, left = Store.open(root(there), remote=url), iter(range(failures))
+
+    def fault(what, path):
+        if next(left, None) is not None:
+            raise ConnectionResetError("reset")
+
+    files.calls.clear()
+    files.fault = fault
+    with warned() as messages:
+        assert load(reader, 1)
+    assert messages == []
+    assert len(files.calls) == 1 + 3 + failures
+
+
+def test_a_dead_remote_costs_one_warning_and_is_not_asked_again(url, files, here, there):
+    _filled(url, here, 1, 2)
+
+    def fault(what, path):
+        raise ConnectionRefusedError("nobody there")
+
+    files.calls.clear()
+    files.fault = fault
+    reader = Store.open(root(there), remote=url)
+    with warned() as messages:
+        assert not load(reader, 1)
+        assert len(files.calls) == 3
+        files.fault = lambda what, path: None
+        assert not load(reader, 2)
+        save(reader, 2)
+        assert load(reader, 2)
+    assert len(messages) == 1
+    assert "ConnectionRefusedError: nobody there: check the address" in messages[0]
+    assert "It is not asked again" in messages[0]
+    assert len(files.calls) == 3
+    assert reader.stats().bypasses == {"the remote failed": 1}
+
+
+def test_a_remote_that_hangs_costs_one_wait(url, files, here, there, hang):
+    _filled(url, here, 1, 2)
+    hang()
+    reader = Store.open(root(there), remote=url)
+    with warned() as messages:
+        assert not load(reader, 1)
+        assert not load(reader, 2)
+    assert len(messages) == len(files.calls) == 1
+    assert "no answer within" in messages[0]
+    with pytest.raises(RemoteError, match="no answer within"):
+        Remote(url).entry(f"{key(1).digest}.{BACKEND}")
+
+
+def test_eight_threads_wait_once_for_a_remote_that_hangs(url, files, here, there, hang):
+    _filled(url, here, 1)
+    hang()
+    reader = Store.open(root(there), remote=url)
+    with warned() as messages:
+        threads = [threading.Thread(target=lambda: [load(reader, 1) for _ in range(20)]) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(messages) == 1
+    assert 1 <= len(files.calls) <= 8
+
+
+def test_a_push_or_pull_ends_with_the_remote(url, files, here, there):
+    remote = _filled(url, here, *range(20))
+
+    def fault(what, path):
+        if what not in ("ls", "exists"):
+            raise ConnectionResetError("reset")
+
+    files.fault = fault
+    files.calls.clear()
+    with pytest.raises(RemoteError, match="could not read: ConnectionResetError: reset"):
+        pull(there, remote)
+    assert sum(what != "ls" for what, _ in files.calls) <= 3 * 8
+    files.fault = lambda what, path: None
+    assert pull(there, Remote(url)).entries == 20
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [("nothing://x", "Protocol not known"), ("faulty-missing://x", "ImportError"), ("/proc/none", "cannot be written")],
+)
+def test_a_url_that_cannot_be_used_costs_one_warning(here, there, broken, message):
+    fsspec.register_implementation("faulty-missing", "no_such_module.FileSystem", errtxt="install it", clobber=True)
+    save(here, 1)
+    with pytest.raises(RemoteError, match=message):
+        push(here, Remote(broken))
+    reader = Store.open(root(there), remote=broken)
+    with warned() as messages:
+        assert not load(reader, 1)
+        assert not load(reader, 2)
+    assert len(messages) == (not broken.startswith("/"))  # where nothing is, nothing is found
+
+
+SECRETS = ("AKIA5EXAMPLE", "wJal/rXUtn+FEMI", "wJal%2FrXUtn%2BFEMI", "t0ken", "s1gned")
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    ["{0}:{1}@host/shared", "{0}:{2}@host/shared", "host/shared?sig={4}&token={3}", "{0}@host/shared#{3}"],
+)
+@pytest.mark.parametrize("kind", [ConnectionError, PermissionError, ValueError, FileNotFoundError])
+def test_credentials_are_never_shown(files, here, tmp_path, caplog, capfd, credentials, kind):
+    caplog.set_level(logging.DEBUG)
+    url = f"faulty://{credentials.format(*SECRETS)}&{kind.__name__}"
+
+    def fault(what, path):
+        raise kind(f"cannot {what} {url} ({path}) with {' and '.join(SECRETS[:3])}: see {url}")
+
+    said = [str(Remote(url)), repr(Remote(url))]
+    files.fault = fault
+    save(here, 1)
+    with pytest.raises(RemoteError) as raised:
+        push(here, Remote(url))
+    said += [str(raised.value), "".join(traceback.format_exception(raised.value))]
+    reader = Store.open(tmp_path / "reader", remote=url)
+    with warned() as messages:
+        load(reader, 1)
+    said += [*messages, *map(str, reader.events()), str(reader.stats()), caplog.text, *capfd.readouterr()]
+    assert "faulty://host/shared" in said[0]
+    shown = "\n".join(said)
+    # In a message of the backend, only what is in the URL can be known to be secret.
+    for secret in SECRETS:
+        assert secret not in url or secret not in shown
+
+
+def test_a_path_of_ones_own_is_shown_as_it_is(tmp_path):
+    for url in (f"{tmp_path}/a@b?c", f"file://{tmp_path}/a@b"):
+        assert str(Remote(url)) == url
+
+
+def test_fsspec_is_not_loaded_before_it_is_needed(tmp_path):
+    program = (
+        "import sys; from fusioncache.store import Store; import fusioncache.store.sharing;"
+        f"Store.open({str(tmp_path / 'store')!r}, remote='memory://x').entries();"
+        "assert 'fsspec' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+# HTTP
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The URL of what is in a folder, from a server that knows no ranges."""
+    pytest.importorskip("aiohttp")
+    (tmp_path / "served").mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path / "served")))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_what_is_served_over_http_can_be_read_only(tmp_path, here, there, served):
+    save(here, 1, 2)
+    push(here, Remote(str(tmp_path / "served")))
+    reader = Store.open(root(there), remote=served)
+    assert load(reader, 1)
+    assert not load(reader, 3)
+    assert not reader.stats().bypasses
+    copied = pull(there, Remote(served))
+    assert (copied.entries, copied.skipped, copied.refused) == (1, 1, {})
+    assert load(there, 2)
+    with pytest.raises(RemoteError, match="can only be read"):
+        push(here, Remote(served))
+    object_path(there, artifacts(2)["code"]).unlink()
+    path = tmp_path / "served" / object_path(here, artifacts(2)["code"]).relative_to(root(here))
+    path.write_bytes(b"x" * 3000)
+    assert pull(there, Remote(served)).refused == {"a wrong checksum": 1}
+    assert Remote(f"{served}?token=x9").entry(f"{key(1).digest}.{BACKEND}")
+    with pytest.raises(RemoteError, match="behind a query cannot be listed"):
+        pull(there, Remote(f"{served}?token=x9"))
+
+
+def test_over_http_a_missing_file_is_a_miss_and_a_missing_server_is_dead(served):
+    id_ = f"{key(1).digest}.{BACKEND}"
+    assert Remote(served).entry(id_) is None
+    with pytest.raises(RemoteError, match="could not read"):
+        Remote(served.replace("http:", "https:")).entry(id_)
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        with pytest.raises(RemoteError, match="could not read"):
+            Remote(f"http://127.0.0.1:{free.getsockname()[1]}").entry(id_)

@@ -1,0 +1,203 @@
+"""Where the order of a region's operands shows: the layout of what it returns, and what follows from that."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import thunder
+import torch
+from drawn_regions import Sketch
+from persistent_backend import KeepingEager
+from test_persistence import Process, X, Y
+
+import fusioncache
+from fusioncache.ir import Op, Ref, TensorType
+from fusioncache.precompile import compiler as warmer
+from fusioncache.precompile.requests import survey
+from fusioncache.store import Store
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.operand_order import order_shows
+from fusioncache.template.original import original_of
+from fusioncache.template.strides import Strided, strides_of
+from fusioncache.trace import executor
+
+ROWS, COLUMNS = ((4, 6), (6, 1)), ((4, 6), (1, 4))
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch):
+    monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
+
+
+def region(name="mul", *, turned=False):
+    """``sin(a) * cos(b)``; if asked, of the transpose of ``a``."""
+    s = Sketch()
+    wide, tall = (TensorType("float32", shape, "cpu") for shape in ((4, 6), (6, 4)))
+    a, b = s.input(tall if turned else wide), s.input(wide)
+    left = s.op("transpose", a, (1, 0), type_=wide) if turned else a
+    return s.graph(s.op(name, s.op("sin", left), s.op("cos", b)))
+
+
+@pytest.mark.parametrize(
+    ("graph", "place", "shows"),
+    [
+        (region(), (ROWS, ROWS), False),
+        (region(), (COLUMNS, COLUMNS), False),
+        (region(), (ROWS, COLUMNS), True),
+        (region(), (((4, 6), (12, 2)), ROWS), False),  # with gaps, in the same order
+        (region(), (((4, 6), (0, 1)), ROWS), False),  # expanded
+        (region(turned=True), (((6, 4), (4, 1)), ROWS), True),  # turned in the region
+        (region(turned=True), (((6, 4), (1, 6)), ROWS), True),  # and back again: for torch alone it would not
+        (region("sub"), (ROWS, COLUMNS), True),
+        (region("sub", turned=True), (((6, 4), (4, 1)), ROWS), False),
+        (region(), (((4, 7), (7, 1)), ROWS), True),  # not what Thunder was told
+    ],
+)  # fmt: skip
+def test_the_order_of_operands_shows_where_they_lie_differently(graph, place, shows):
+    assert order_shows(graph, place) is shows
+
+
+def test_the_order_shows_where_it_is_not_known_how_an_operand_lies():
+    s = Sketch()
+    a, b = s.input(), s.input()
+    graph = s.graph(s.op("mul", s.op("flip", a, (0,)), b))
+    assert order_shows(graph, (((2, 3), (3, 1)),) * 2)
+
+
+def strided(chance: random.Random, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor without memory: its dimensions in any order, with gaps, or expanded."""
+    order = chance.sample(range(len(shape)), len(shape))
+    kind, which = chance.choice(("plain", "plain", "gaps", "expanded")), chance.randrange(max(len(shape), 1))
+    sizes = list(shape)
+    if sizes and kind != "plain":
+        sizes[which] = 1 if kind == "expanded" else 2 * sizes[which]
+    whole = torch.empty([sizes[dim] for dim in order], device="meta").permute(
+        [order.index(d) for d in range(len(shape))]
+    )
+    if kind == "gaps" and sizes:
+        return whole[tuple(slice(None, None, 2 if dim == which else None) for dim in range(len(shape)))]
+    return whole.expand(shape)
+
+
+def test_strides_are_those_of_torch():
+    chance = random.Random(0)
+    for _ in range(1500):
+        shape = tuple(chance.choice((1, 2, 3, 3)) for _ in range(chance.randint(0, 4)))
+        one = strided(chance, shape)
+        other = torch.empty((), device="meta") if chance.random() < 0.2 else strided(chance, shape)
+        known = [Strided(tuple(tensor.shape), tensor.stride()) for tensor in (one, other)]
+        cases = [("add", torch.add(one, other), known), ("convert_element_type", one.to(torch.float64), known[:1])]
+        for name, expected, operands in cases:
+            op = Op(f"prims.{name}", tuple(map(Ref, range(len(operands)))), ())
+            found = strides_of(op, operands, shape)
+            assert found.apparent == Strided(shape, expected.stride()).apparent, (known, expected.stride())
+
+
+def sine_first(a, b, w):
+    return (torch.sin(a) * torch.cos(b)) @ w
+
+
+def cosine_first(a, b, w):
+    return (torch.cos(b) * torch.sin(a)) @ w
+
+
+def compiled(function, cache=None):
+    transforms = [] if cache is None else [fusioncache.FusionCache(cache=cache, backend="eager")]
+    return thunder.jit(function, executors=fusioncache.executors(), transforms=transforms), *transforms
+
+
+def operands(*, alike: bool):
+    torch.manual_seed(0)
+    a, b, w = torch.randn(257, 129), torch.randn(129, 257).t(), torch.randn(129, 7)
+    return a, b.contiguous() if alike else b, w
+
+
+@pytest.mark.parametrize(("alike", "compiles"), [(True, 1), (False, 2)])
+def test_regions_that_differ_in_the_order_of_operands_share_where_these_lie_alike(alike, compiles):
+    cache = fusioncache.Cache(record=False, store=False)
+    for function in (sine_first, cosine_first):
+        (plain,), (ours, transform) = compiled(function), compiled(function, cache)
+        assert torch.equal(ours(*operands(alike=alike)), plain(*operands(alike=alike)))
+    assert cache.stats().compiles == compiles
+    assert transform.stats().hits == 1
+
+
+def test_two_regions_of_one_trace_each_keep_their_layout():
+    def turns(a, b, w):
+        first = torch.sin(a) * torch.cos(b)
+        return first, torch.cos(b) * torch.sin((first @ w) @ w.t())
+
+    a, b, w = operands(alike=False)
+    ours, transform = compiled(turns, fusioncache.Cache(record=False, store=False))
+    (plain,) = compiled(turns)
+    for found, expected in zip(ours(a, b, w), plain(a, b, w), strict=True):
+        assert torch.equal(found, expected)
+        assert found.stride() == expected.stride()
+    assert (transform.stats().templates, transform.stats().compiles) == (1, 2)
+    assert len({call.name for call in transform.calls()}) == 2
+
+
+def product(*, commuted: bool):
+    """``sin(x) * y``, or with its operands the other way round."""
+    s = Sketch()
+    x, y = s.input(), s.input()
+    sine = s.op("sin", x)
+    return s.graph(s.op("mul", y, sine) if commuted else s.op("mul", sine, y))
+
+
+@pytest.mark.parametrize(("x", "loads"), [(X, [True]), (X.mT.contiguous().mT, [False])])
+def test_a_stored_program_is_loaded_for_the_other_order_only_where_operands_lie_alike(tmp_path, x, loads):
+    first, second, third = Process(tmp_path), Process(tmp_path), Process(tmp_path)
+    first.run(product(commuted=False), x, Y)
+    (found,) = second.run(product(commuted=True), x, Y)
+    assert second.told == loads
+    assert found.stride() == (Y * torch.sin(x)).stride()
+    third.run(product(commuted=True), x, Y)
+    assert third.told == [True]
+
+
+def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: KeepingEager({"machine": "there"}))
+    turned = X.mT.contiguous().mT
+    for commuted in (False, True):
+        Process(tmp_path).run(product(commuted=commuted), turned, Y)
+    store = Store.open(tmp_path)
+    found = survey(store)
+    assert (found.entries, len(found.ids)) == (2, 2)
+    assert [warmer.Warmer(store).warm(id_).did for id_ in found.ids] == ["compiled", "compiled"]
+    for commuted in (False, True):
+        process = Process(tmp_path, KeepingEager({"machine": "there"}))
+        process.run(product(commuted=commuted), turned, Y)
+        assert process.told == [True]
+
+
+def test_a_chain_of_terms_that_lie_differently_is_not_folded():
+    def chain(*values):
+        total = values[0]
+        for term in values[1:]:
+            total = term + total
+        return torch.tanh(total)
+
+    values = [torch.randn(6, 4).t() if number % 2 else torch.randn(4, 6) for number in range(8)]
+    ours, transform = compiled(chain, fusioncache.Cache(record=False, store=False))
+    (plain,) = compiled(chain)
+    found, expected = ours(*values), plain(*values)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+    assert transform.stats().compiles == 1
+
+
+def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_path):
+    """A program is asked without a region as well, by folds: what it was given then is the first region's only."""
+    graphs = {commuted: product(commuted=commuted) for commuted in (False, True)}
+    process = Process(tmp_path)
+    program, arguments = process.program(graphs[False])
+    args = [(X.mT.contiguous().mT, Y)[place] for place in arguments]
+    canonical = canonicalize(graphs[True])
+    results = [
+        program.run_for(args, process._tell, original)(args)[0]
+        for original in (None, original_of(graphs[True], canonical.binding))
+    ]
+    assert [result.stride() for result in results] == [(1, 2), (3, 1)]
+    assert process.told == [False, False]

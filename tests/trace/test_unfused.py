@@ -1,0 +1,87 @@
+"""A model of which Thunder makes no region: why, and what to do, once, and in the record of the run."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import thunder
+import torch
+from store_contents import warned
+
+import fusioncache
+from fusioncache.process.warning import warn_once
+from fusioncache.record.reader import Record
+from fusioncache.trace import unfused
+
+X = torch.linspace(-1, 1, 6)
+PASS = "pass executors=fusioncache.executors()"
+INSTALL = 'pip install "fusioncache[nvfuser]"'
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet():
+    warn_once.cache_clear()
+
+
+def model(x):
+    return torch.tanh(x) * 2
+
+
+def no_fuser():
+    """Thunder's executors where there is no nvFuser: one of them fuses what losses are made of."""
+    return [executor for executor in thunder.extend.get_default_executors() if executor.name != "nvfuser"]
+
+
+def compiled(function, cache, executors):
+    return thunder.jit(function, executors=executors, transforms=[fusioncache.FusionCache(cache=cache)])
+
+
+def test_it_is_said_once_and_recorded():
+    cache = fusioncache.Cache(store=False)
+    with warned() as messages:
+        for function in (model, torch.sin, torch.nn.Linear(6, 6)):
+            compiled(function, cache, no_fuser())(X)
+    (message,) = messages
+    stats = cache.stats()
+    assert message == f"fusioncache: {next(iter(stats.bypasses))}"
+    assert message.startswith("fusioncache: Thunder fuses nothing") and PASS in message
+    assert stats.regions == 0 and sum(stats.bypasses.values()) == 4  # forward three times, backward once
+    assert Record().runs()[0].stats == stats
+
+
+def test_backward_counts_as_well():
+    cache = fusioncache.Cache(store=False, record=False)
+    with warned():
+        compiled(torch.nn.Linear(6, 6), cache, no_fuser())(X).sum().backward()
+    assert list(cache.stats().bypasses.values()) == [2]
+
+
+def test_a_trace_with_nothing_to_fuse_is_as_it_should_be():
+    cache = fusioncache.Cache(store=False, record=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        compiled(lambda x: x @ x, cache, fusioncache.executors())(X)
+    assert not cache.stats().bypasses
+
+
+@pytest.mark.parametrize(
+    ("cuda", "installed", "problem", "said"),
+    [
+        (False, True, "there is no CUDA device", ["there is no CUDA device", PASS]),
+        (False, False, "there is no module", ["there is no CUDA device", PASS]),
+        (True, False, "there is no module", ["nvFuser is not installed", INSTALL, PASS]),
+        (True, True, "it does not import with this torch (undefined symbol)", ["undefined symbol", INSTALL, PASS]),
+        (True, True, None, ["none of the executors that Thunder was given fuses", PASS]),
+    ],
+)
+def test_the_cause_decides_what_to_do(monkeypatch, cuda, installed, problem, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(unfused, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(unfused, "nvfuser_problem", lambda: problem)
+    reason = unfused.why_unfused(unfused.Compilation(fuses=False))
+    assert all(part in reason for part in said) and (INSTALL in reason) is (INSTALL in said)
+
+
+def test_nothing_is_said_where_nothing_is_known():
+    assert unfused.why_unfused(unfused.Compilation()) is None

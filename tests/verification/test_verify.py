@@ -1,0 +1,574 @@
+"""Verify mode: what each template computes is compared with each of its regions, compiled on its own."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import thunder
+import torch
+from drawn_regions import Sketch, residual
+from models import Blocks, Residual, all_fused, recompute, same, step
+from test_in_place import _TakesWrites, counters
+
+import fusioncache
+from fusioncache.backends.eager import Eager
+from fusioncache.cache.call import Fallback
+from fusioncache.ir import Const, Graph, Op, Ref, TensorType
+from fusioncache.record.reader import Record
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of, written
+from fusioncache.template.plan import Plan
+from fusioncache.trace import transform as transform_module
+from fusioncache.verification import mismatch
+from fusioncache.verification.tensors import copied, difference
+from fusioncache.verification.verifier import Site, VerificationError, Verifier, When, when_asked
+
+
+@pytest.fixture(autouse=True)
+def _regions_without_a_compiler(monkeypatch):
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+    monkeypatch.delenv("FUSIONCACHE_VERIFY", raising=False)
+    torch.manual_seed(0)
+
+
+def compile_(model, verify: bool | str | None = True, backend: str = "eager"):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend, verify=verify)
+    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
+
+
+def plain(model):
+    return thunder.jit(model, executors=fusioncache.executors())
+
+
+def input_of(model) -> torch.Tensor:
+    return torch.randn(10, 10) if isinstance(model, Residual) else torch.randn(5, 16)
+
+
+def reports() -> list[Path]:
+    return list(Path(os.environ["FUSIONCACHE_DIR"]).glob("mismatches/*.txt"))
+
+
+@pytest.fixture
+def own_calls(monkeypatch) -> Counter:
+    """How often each region's own function is called."""
+    calls: Counter = Counter()
+    real = Fallback.__call__
+
+    def counted(self, args):
+        calls[id(self.call)] += 1
+        return real(self, args)
+
+    monkeypatch.setattr(Fallback, "__call__", counted)
+    return calls
+
+
+@pytest.fixture
+def wrong(monkeypatch):
+    """Lets the templates' compiler make programs whose results are changed by a function."""
+
+    def use(change) -> None:
+        real = Eager.compile
+
+        def compile_wrongly(self, graph, args):
+            run = real(self, graph, args)
+            return lambda args: change(run, list(args))
+
+        monkeypatch.setattr(Eager, "compile", compile_wrongly)
+
+    return use
+
+
+@pytest.mark.parametrize(("model_type", "backend"), [(Residual, "eager"), (Blocks, "eager"), (Blocks, "inductor")])
+def test_nothing_differs_in_training(model_type, backend, own_calls, monkeypatch):
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: backend)
+    model = model_type(3 if backend == "eager" else 2)
+    x = input_of(model)
+    compiled, transform = compile_(model, backend=backend)
+    assert same(step(compiled, model, x), step(plain(model), model, x))
+    stats = transform.stats()
+    assert stats.hits > 0 and not stats.bypasses
+    assert sorted(own_calls.values()) == [1] * stats.regions
+    assert not reports()
+
+
+def test_nothing_differs_in_a_recomputed_stream(own_calls):
+    """Residual templates of many arities, folded."""
+    model, x = Residual(5), torch.randn(10, 10)
+    with recompute():
+        compiled, transform = compile_(model)
+        assert same(step(compiled, model, x), step(plain(model), model, x))
+    assert len(own_calls) == transform.stats().regions
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("plan", list(Plan))
+def test_nothing_differs_in_either_plan(plan, dtype, own_calls, monkeypatch):
+    def function(x, *terms):
+        for term in terms:
+            x = x + term
+        return torch.tanh(x) * 2 + 1, x, torch.nn.functional.rms_norm(x, (x.shape[-1],)), x.sum()
+
+    monkeypatch.setattr(transform_module, "choose_plan", lambda *_: plan)
+    compiled, _ = compile_(function)
+    inputs = [torch.randn(6, 13, dtype=dtype) for _ in range(8)]
+    assert same(list(compiled(*inputs)), list(plain(function)(*inputs)))
+    assert own_calls
+
+
+def test_two_chains_take_their_arities_first(own_calls):
+    def function(a, b, c, d, e):
+        return torch.tanh(a + b + c) * torch.sin(d + e)
+
+    compiled, transform = compile_(function)
+    inputs = [torch.randn(4, 4) for _ in range(5)]
+    assert torch.equal(compiled(*inputs), function(*inputs))
+    assert transform.calls()[0].takes_arities
+    assert own_calls
+
+
+def test_regions_that_write_in_place_run_on_copies(monkeypatch, own_calls):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
+    found = counters(3, "cpu", [_TakesWrites()], [transform])
+    assert own_calls and not transform.stats().bypasses
+    assert all(map(torch.equal, found, counters(3, "cpu", [_TakesWrites()])))
+
+
+def test_numbers_and_symbolic_sizes(own_calls):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
+    options = {"executors": fusioncache.executors(), "transforms": [transform], "cache": "symbolic values"}
+    compiled = thunder.jit(lambda a, b: torch.tanh(a + b) * 2, **options)
+    for size in (3, 7, 3):
+        a, b = torch.randn(size, 4), torch.randn(size, 4)
+        assert torch.equal(compiled(a, b), torch.tanh(a + b) * 2)
+    assert sum(own_calls.values()) == 2
+
+
+def test_each_site_has_a_name_of_its_own():
+    model = Blocks(3)
+    compiled, transform = compile_(model)
+    step(compiled, model, input_of(model))
+    names = [call.sym.name for call in all_fused(compiled)]
+    assert len(set(names)) == len(names) == transform.stats().regions
+    templates = {call.template.name for call in transform.calls()}
+    assert {name.rpartition("_verified_")[0] for name in names} == templates
+    assert names[0] in str(thunder.last_traces(compiled)[-1])
+
+
+def test_verified_traces_pass_thunders_own_check():
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
+    checked = thunder.DebugOptions(check_traces=True)
+    compiled = thunder.jit(torch.tanh, executors=["fusioncache"], transforms=[transform], debug_options=checked)
+    x = torch.linspace(-1, 1, 6)
+    assert torch.equal(compiled(x), torch.tanh(x))
+
+
+@pytest.mark.parametrize(
+    ("verify", "said", "expected"), [(True, "", 3), (True, "1", 3), (True, "all", 5), ("all", "", 5)]
+)
+def test_each_layout_is_verified_once_or_in_every_call(verify, said, expected, own_calls, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_VERIFY", said)
+    compiled, transform = compile_(lambda a, b: torch.tanh(a) * b, verify)
+    a, b = torch.randn(6, 6), torch.randn(6, 6)
+    for left, right in ((a, b), (a.t(), b), (a, b), (a, b.t()), (a.t(), b)):
+        assert torch.equal(compiled(left, right), torch.tanh(left) * right)
+    assert list(own_calls.values()) == [expected]
+    stats = transform.stats()
+    assert (stats.verified, stats.verify_compiles) == (3, 3)
+    assert stats.verify_compile_seconds > 0
+    (run,) = Record().runs()
+    assert run.stats == transform.cache.stats()
+
+
+def test_without_verify_mode_nothing_runs_twice(own_calls, monkeypatch):
+    model = Residual(2)
+    step(compile_(model, verify=None)[0], model, input_of(model))
+    monkeypatch.setenv("FUSIONCACHE_VERIFY", "all")
+    step(compile_(model, verify=False)[0], model, input_of(model))
+    assert not own_calls
+
+
+def test_a_region_of_another_compiler_is_compiled_by_that_of_its_template(own_calls, monkeypatch):
+    """Two compilers need not agree in every bit."""
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "inductor")
+    compiled, transform = compile_(lambda x: torch.tanh(x) * 2, backend="eager")
+    x = torch.randn(5)
+    assert torch.equal(compiled(x), torch.tanh(x) * 2)
+    assert not own_calls
+    assert (transform.stats().verify_compiles, transform.stats().compiles) == (1, 1)
+
+
+def flip_a_bit(run, args):
+    first, *others = run(args)
+    first = first.clone()
+    first.view(-1).view(torch.int32)[3] ^= 1
+    return [first, *others]
+
+
+def test_one_wrong_bit_is_found_and_written_down(wrong):
+    wrong(flip_a_bit)
+    compiled, transform = compile_(lambda x, y: torch.tanh(x) * y)
+    with pytest.raises(VerificationError) as raised:
+        compiled(torch.randn(3, 4), torch.randn(3, 4))
+    (call,) = transform.calls()
+    (report,) = reports()
+    message = str(raised.value)
+    assert call.template.name in message and "in whose place" in message and "Fusion0" in message
+    assert "output 0 (" in message and "differs in 1 of 12 elements, by " in message
+    assert "every bit must be the same" in message and str(report) in message
+    text = report.read_text()
+    assert "prims.tanh(x)" in text  # as Thunder wrote it
+    assert text.count("%2: float32[3, 4] cpu = prims.tanh(") == 3  # as read, in canonical form, as compiled
+    assert "differs in 1 of 12 elements" in text
+
+
+def test_what_failed_is_compared_again(wrong):
+    wrong(flip_a_bit)
+    compiled, _ = compile_(lambda x: torch.tanh(x) * 2)
+    for _ in range(2):
+        with pytest.raises(VerificationError):
+            compiled(torch.randn(3, 4))
+    assert len(reports()) == 2
+
+
+def test_swapped_inputs_are_found_in_training(wrong):
+    wrong(lambda run, args: run(args[::-1] if len(args) == 2 and args[0].shape == args[1].shape else args))
+    model = Blocks(2)
+    compiled, _ = compile_(model)
+    with pytest.raises(VerificationError, match=r"differs in \d+ of \d+ elements"):
+        step(compiled, model, input_of(model))
+
+
+def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
+    """The first region of the template is right: only each site's own function can tell."""
+    real, seen = transform_module.canonicalize, []
+
+    def canonicalize_wrongly(region):
+        canonical = real(region)
+        seen.append(region)
+        slots = canonical.binding.slots[:: -1 if len(seen) == 2 else 1]
+        return replace(canonical, binding=replace(canonical.binding, slots=slots))
+
+    monkeypatch.setattr(transform_module, "canonicalize", canonicalize_wrongly)
+
+    def function(x, y, weight):
+        for _ in range(2):
+            x = weight @ (torch.tanh(x) - y)
+        return x
+
+    compiled, transform = compile_(function)
+    with pytest.raises(VerificationError, match=r"something else than Fusion1"):
+        compiled(*(torch.randn(4, 4) for _ in range(3)))
+    assert (transform.stats().templates, len(seen)) == (1, 2)
+
+
+def test_a_wrong_write_in_place_is_found(wrong):
+    def change(run, args):
+        results = run(args)
+        for arg in args:
+            arg.view(-1)[0] += 1
+        return results
+
+    wrong(change)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
+    with pytest.raises(VerificationError, match="1 more"):
+        counters(1, "cpu", [_TakesWrites()], [transform])
+    (report,) = reports()
+    assert re.search(r"input \d, which it writes in place, differs in 1 of 24 elements", report.read_text())
+
+
+def test_a_result_of_another_dtype_is_named(wrong):
+    wrong(lambda run, args: [run(args)[0].double()])
+    compiled, _ = compile_(lambda x: torch.tanh(x) * 2)
+    with pytest.raises(VerificationError, match=r"is float64\[5\] on cpu where the region has float32\[5\] on cpu"):
+        compiled(torch.randn(5))
+
+
+def test_a_mismatch_is_raised_where_nothing_can_be_written(wrong, monkeypatch, tmp_path):
+    wrong(flip_a_bit)
+    compiled, _ = compile_(lambda x: torch.tanh(x) * 2)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(VerificationError, match=r"differs in 1 of 5 elements.* could not be written to .*Not a dir"):
+        compiled(torch.randn(5))
+
+
+def test_a_report_that_fails_in_part_still_says_the_rest(wrong, monkeypatch):
+    wrong(flip_a_bit)
+    monkeypatch.setattr(mismatch, "graph_text", lambda graph: 1 / 0)
+    compiled, _ = compile_(lambda x: torch.tanh(x) * 2)
+    with pytest.raises(VerificationError, match="differs in 1 of 5 elements"):
+        compiled(torch.randn(5))
+    text = reports()[0].read_text()
+    assert "not available: ZeroDivisionError" in text and "prims.tanh(x)" in text
+
+
+@pytest.mark.parametrize(
+    ("verify", "said", "expected"),
+    [
+        (None, None, None),
+        (None, "", None),
+        (None, "0", None),
+        (None, "1", When.FIRST),
+        (None, "all", When.EVERY),
+        (True, None, When.FIRST),
+        (True, "0", When.FIRST),
+        (True, "all", When.EVERY),
+        ("all", None, When.EVERY),
+        ("all", "0", When.EVERY),
+        ("all", "1", When.EVERY),
+        (False, "all", None),
+        (False, "nonsense", None),
+    ],
+)
+def test_when_regions_are_verified(verify, said, expected, monkeypatch):
+    if said is not None:
+        monkeypatch.setenv("FUSIONCACHE_VERIFY", said)
+    assert when_asked(verify) is expected
+
+
+@pytest.mark.parametrize("said", ["yes", "2", "ALL", " 1"])
+def test_anything_else_is_refused(said, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_VERIFY", said)
+    with pytest.raises(ValueError, match=f"FUSIONCACHE_VERIFY must be 0, 1 or all, got {said!r}"):
+        fusioncache.FusionCache(cache=fusioncache.Cache())
+
+
+@pytest.mark.parametrize("verify", [1, "ALL", "1"])
+def test_the_option_is_one_of_these(verify):
+    with pytest.raises(TypeError, match=f'verify must be True, False, "all" or None, got {verify!r}'):
+        fusioncache.FusionCache(cache=fusioncache.Cache(), verify=verify)
+
+
+# ---- the rules, from the graph alone ----
+
+
+def normed(dtype: str = "bfloat16") -> Graph:
+    """A stream of two terms; its sum, a function of it, what is left of its mean, and whether it is above that."""
+    s = Sketch()
+    stored, exact = TensorType(dtype, (4, 9), "cuda"), TensorType("float32", (4, 9), "cuda")
+    x, y = (s.to(value, "float32") for value in (s.input(stored), s.input(stored)))
+    total = s.op("add", x, y)
+    row = s.op("sum", total, (1,), type_=TensorType("float32", (4,), "cuda"))
+    wide = s.op("broadcast_in_dim", row, (4, 9), (0,), type_=exact)
+    centred = s.to(s.op("sub", total, wide), dtype)
+    above = s.op("gt", total, wide, type_=TensorType("bool", (4, 9), "cuda"))
+    back = s.to(centred, "float32")
+    return s.graph(total, s.op("tanh", total), row, centred, above, back, s.to(above, "float32"))
+
+
+BEHIND = (None, None, Reordered("float32", 9), Reordered("bfloat16", 9), None, Reordered("bfloat16", 9))
+
+
+def test_what_is_behind_a_reduction_and_in_which_dtype_it_was_kept():
+    graph = normed()
+    assert rules_of(graph, exact=False).outputs == (*BEHIND, Reordered("float32", 9))
+    assert set(rules_of(graph, exact=True).outputs) == {None}
+
+
+def test_residual_templates_and_elementwise_graphs_have_nothing_reordered():
+    assert not reordered_values(canonicalize(residual(5)).graph)
+    assert not reordered_values(residual(3, dtype="bfloat16"))
+
+
+def test_operations_that_are_not_understood_may_add_up():
+    type_ = TensorType("float32", (2, 3), "cpu")
+    graph = Graph((type_,), (Op("torch.cumsum", (Ref(0), Const("int", "1")), (type_,)),), (1,))
+    assert rules_of(graph, exact=False).outputs == (Reordered("float32", 3),)
+
+
+def test_what_is_written_in_place_has_the_rule_of_its_value():
+    s = Sketch()
+    x, y = s.input(), s.input()
+    row = s.op("sum", y, (1,), type_=TensorType("float32", (2,), "cpu"))
+    wide = s.op("broadcast_in_dim", row, (2, 3), (0,))
+    s.op("copy_", wide, x, grad_enabled=False)
+    graph = s.graph(row)
+    assert list(written(graph)) == [(wide.index, x.index)]
+    assert dict(rules_of(graph, exact=False).writes) == {0: Reordered("float32", 3)}
+    assert dict(rules_of(graph, exact=True).writes) == {0: None}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "plan", "alike", "every"),
+    [
+        ("bfloat16", Plan.INLINE, True, True),
+        ("bfloat16", Plan.INLINE, False, False),
+        ("bfloat16", Plan.FOLD, False, False),
+        ("float32", Plan.INLINE, True, True),
+        ("float32", Plan.INLINE, False, False),
+        ("float32", Plan.FOLD, False, True),  # such a template must not be folded
+    ],
+)
+def test_where_every_bit_must_be_kept(dtype, plan, alike, every):
+    assert keeps_every_bit(canonicalize(normed(dtype)).graph, plan, alike=alike) is every
+
+
+def test_how_far_a_reordered_value_may_be_off():
+    assert Reordered("bfloat16", 4096).relative == 2 * 2.0**-7
+    assert Reordered("float32", 1).relative == 2 * 2.0**-23
+    assert Reordered("float32", 4096).relative == 2 * 64 * 2.0**-23
+    assert Reordered("float64", 4).relative == 2 * 2 * 2.0**-52
+
+
+# ---- the comparison ----
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor(1.5),
+        torch.tensor([[1, 2], [3, 4]]).t(),
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j, 3j]).conj(),
+        torch.tensor([0.0, -0.0, torch.nan, torch.inf]),
+        torch.empty(0, 3),
+        torch.empty(0, 3)[:, ::2],
+        torch.ones(1, 2)[:, ::2].flatten(),
+        torch.ones(3).expand(2, 3),
+        torch.ones(3).to(torch.float8_e4m3fn),
+        3,
+        torch.nan,
+    ],
+)
+def test_a_value_is_the_same_as_itself(value):
+    again = copy.deepcopy(value)
+    assert difference(again, value, None) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (torch.tensor([0.0]), torch.tensor([-0.0]), "differs in 1 of 1 elements, by 0 at most; every bit"),
+        (torch.tensor([torch.nan, 1]), torch.tensor([0.0, 1]), "differs in 1 of 2 elements, by inf at most"),
+        (torch.tensor([True]), torch.tensor([False]), "differs in 1 of 1 elements, by 1 at most"),
+        (torch.tensor([1 + 2j]), torch.tensor([1 + 4j]), "differs in 1 of 1 elements, by 2 at most"),
+        (torch.ones(2, 3), torch.ones(3, 2).t(), r"lies in memory by strides [3, 1] where the region's does by [1, 2]"),
+        (torch.ones(2), torch.ones(1, 2), r"is float32[2] on cpu where the region has float32[1, 2] on cpu"),
+        (3, 3.0, "is a int where the region has a float"),
+        (3, 4, "is 3 where the region has 4"),
+    ],
+)
+def test_what_is_said_of_a_difference(one, other, says):
+    assert says in difference(one, other, None)
+
+
+def test_a_rule_allows_for_last_bits_of_the_largest_element():
+    rule = Reordered("float32", 1)
+    expected = torch.tensor([1024.0, 1.0, torch.inf, torch.nan])
+    off = torch.tensor([0.0, 2 * 2.0**-13, 0.0, 0.0])
+    assert difference(expected + off, expected, rule) is None
+    assert "differs in 1 of 4 elements" in difference(expected + 2 * off, expected, rule)
+    for lost in (torch.nan, torch.inf):
+        found = expected.clone()
+        found[1] = lost
+        assert "differs in 1 of 4 elements, by inf at most" in difference(found, expected, rule)
+
+
+def test_a_copy_has_the_layout_and_alignment_of_its_source():
+    base = torch.arange(60.0)
+    for tensor in (base, base[3:27].reshape(4, 6).t(), base[5:5], base[7], base[1::4]):
+        copy = copied(tensor)
+        assert torch.equal(copy, tensor) and copy.stride() == tensor.stride()
+        assert copy.data_ptr() % 64 == tensor.data_ptr() % 64 or not tensor.numel()
+        assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() or not tensor.numel()
+
+
+# ---- nvFuser ----
+
+
+def test_a_report_has_both_definitions_of_nvfuser():
+    """Without a GPU: the definitions that would have been compiled."""
+    import fake_cuda
+
+    executor = fake_cuda.nvfuser_executor()
+    assert executor is not None
+    (trace,) = fake_cuda.traces(lambda x, y: thunder.torch.tanh(x) - y, [(4, 6)] * 2, grad=False)
+    with fake_cuda.pretended_gpu():
+        transform = fusioncache.FusionCache(cache=fusioncache.Cache(), verify=True)
+        sites: list[Site] = []
+        with mock.patch.object(Verifier, "at", lambda self, site: sites.append(site) or site.call):
+            transform.transform_trace_post_optimization(trace)
+        (site,) = sites
+        text = mismatch.report(site, [torch.empty(4, 6), torch.empty(6, 4).t()], ["output 0 differs"])
+    path = reports()[0]
+    written_down = path.read_text()
+    assert str(path) in text and written_down.count("fd.ops.tanh") == 2
+    assert written_down.count("stride_order=[0, 1]") == 2
+    assert "not available" not in written_down
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nothing_differs_with_nvfuser(dtype, own_calls):
+    model = Blocks(4, 64).to("cuda", dtype)
+    x = torch.randn(32, 64, device="cuda", dtype=dtype)
+    compiled, transform = compile_(model, backend="nvfuser")
+    assert same(step(compiled, model, x), step(plain(model), model, x))
+    assert sorted(own_calls.values()) == [1] * transform.stats().regions
+
+
+@pytest.mark.gpu
+def test_nothing_differs_in_a_recomputed_stream_with_nvfuser(own_calls):
+    model = Residual(5).cuda()
+    x = torch.randn(10, 10, device="cuda", requires_grad=True)
+    with recompute():
+        compiled, transform = compile_(model, backend="nvfuser")
+        step(compiled, model, x)
+    assert len(own_calls) == transform.stats().regions
+
+
+@pytest.mark.gpu
+def test_reductions_behind_a_folded_bfloat16_stream_are_within_the_rule(monkeypatch, own_calls):
+    def function(*inputs):
+        x = sum(inputs[1:], start=inputs[0])
+        return x, torch.nn.functional.rms_norm(x, (x.shape[-1],)), torch.softmax(x, -1), x.float().square().sum()
+
+    monkeypatch.setattr(transform_module, "choose_plan", lambda *_: Plan.FOLD)
+    compiled, _ = compile_(function, backend="nvfuser")
+    compiled(*(torch.randn(64, 513, device="cuda", dtype=torch.bfloat16) for _ in range(9)))
+    assert own_calls
+
+
+@pytest.mark.gpu
+def test_writes_in_place_with_nvfuser(own_calls):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="nvfuser", verify=True)
+    found = counters(3, "cuda", fusioncache.executors(), [transform])
+    assert all(map(torch.equal, found, counters(3, "cuda", fusioncache.executors())))
+    assert own_calls
+
+
+@pytest.mark.gpu
+def test_a_wrong_program_of_nvfuser_is_written_down(monkeypatch):
+    from fusioncache.backends.nvfuser.backend import NvFuser
+
+    real = NvFuser.compile
+
+    def compile_wrongly(self, graph, args):
+        run = real(self, graph, args)
+        return lambda args: flip_a_bit(run, list(args))
+
+    monkeypatch.setattr(NvFuser, "compile", compile_wrongly)
+    compiled, _ = compile_(lambda x, y: torch.tanh(x) * y, backend="nvfuser")
+    with pytest.raises(VerificationError, match="differs in 1 of 64 elements"):
+        compiled(torch.randn(8, 8, device="cuda"), torch.randn(8, 8, device="cuda"))
+    assert reports()[0].read_text().count("fd.ops.tanh") == 2
+
+
+@pytest.mark.gpu
+def test_nothing_is_compared_while_a_cuda_graph_is_captured():
+    from thunder.transforms.cudagraph import CUDAGraphTransform
+
+    model = Blocks(3, 64).cuda().requires_grad_(False)
+    x = torch.randn(32, 64, device="cuda")
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), verify=True)
+    compiled = thunder.jit(model, transforms=[transform, CUDAGraphTransform()])
+    expected = thunder.jit(model)(x)
+    for _ in range(4):
+        assert torch.equal(compiled(x), expected)
