@@ -10,16 +10,16 @@ Run = Callable[[Sequence[Any]], Sequence[Any]]
 """Takes the arguments as one sequence and returns the outputs."""
 
 
-class NotKept(Exception):
+class NotPersistable(Exception):
     """Compiled code that cannot be loaded by another process. The message is the reason: a short phrase."""
 
 
-class NotKeptNow(NotKept):
+class NotPersistableNow(NotPersistable):
     """The same, for a reason that lies in this process and not in the code: another time it may be kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Compiled:
     """A compiled function.
 
     Attributes:

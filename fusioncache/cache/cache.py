@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fusioncache.cache.lru import LruMap
-from fusioncache.cache.persistence import Keeper, Kept
+from fusioncache.cache.persistence import Keeper, PersistentBuilder
 from fusioncache.cache.program import Builder, Compiler, Program
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Graph, Key, Original, Template
+from fusioncache.ir import Graph, Instance, Key, Template
 from fusioncache.ir.request import Option
 from fusioncache.process import forks
 from fusioncache.record.events import Events
@@ -60,17 +60,17 @@ class Cache:
     def program(
         self,
         graph: Graph,
-        original: Original | None,
+        instance: Instance | None,
         environment: Mapping[str, str],
         compiler: Compiler,
         builder: Builder | None = None,
     ) -> Program:
         """The program for a graph without parameters.
 
-        If it is not there, ``builder`` or else ``compiler`` makes it, from the original if there is one.
+        If it is not there, ``builder`` or else ``compiler`` makes it, from the instance if there is one.
         """
         key = make_key(graph, environment)
-        return self._programs.get_or_make(key, lambda: Program(graph, compiler, original, builder))[0]
+        return self._programs.get_or_make(key, lambda: Program(graph, compiler, instance, builder))[0]
 
     def builder(
         self,
@@ -86,7 +86,9 @@ class Cache:
         store = self.store if keeper else None
         if store is None or keeper is None:
             return None
-        return Kept(store, self._ranks, backend, compiler, keeper, environment, ledger.unkept, options, settings)
+        return PersistentBuilder(
+            store, self._ranks, backend, compiler, keeper, environment, ledger.unkept, options, settings
+        )
 
     @property
     def store(self) -> Store | None:

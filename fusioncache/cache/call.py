@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.cache.dispatch import make_entry
-from fusioncache.cache.program import Adder, Program, Run, Sum, place_of
-from fusioncache.ir import Bypass, Graph, Original, Template
+from fusioncache.cache.program import Adder, Program, Run, Sum, layouts_of
+from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.process.warning import warn
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.expand import ChainFolds, fold, inline
@@ -64,7 +64,7 @@ class TemplateCall:
     def __init__(
         self,
         template: Template,
-        program: Callable[[Graph, Original | None], Program],
+        program: Callable[[Graph, Instance | None], Program],
         ledger: Ledger,
         adder: Adder | None = None,
         name: str | None = None,
@@ -78,7 +78,7 @@ class TemplateCall:
         self._called = called
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
-        self._originals: dict[Arities, Original | None] = {}
+        self._instances: dict[Arities, Instance | None] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
         self.entry = make_entry(template.graph, takes_arities=self.takes_arities, begin=self._begin)
         self.entry.__name__ = self.entry.__qualname__ = self.name
@@ -89,19 +89,19 @@ class TemplateCall:
         """Whether a call starts with the tuple of arities."""
         return self._chains > 1
 
-    def allow(self, arities: Arities, plan: Plan, fallback: Fallback, original: Original | None = None) -> None:
+    def allow(self, arities: Arities, plan: Plan, fallback: Fallback, instance: Instance | None = None) -> None:
         """Says how to run regions with these arities, and gives one of them. What was said first stands."""
         self._plans.setdefault(arities, plan)
         self._fallbacks.setdefault(arities, fallback)
-        self._originals.setdefault(arities, original)
+        self._instances.setdefault(arities, instance)
 
-    def claim(self, arities: Arities, original: Original) -> bool:
+    def claim(self, arities: Arities, instance: Instance) -> bool:
         """Whether this is the call of such a region: of regions with these arities, the first one that asks decides.
 
         Regions that write their template in different ways have calls of their own: where their operands do not lie
         alike in memory, they are compiled differently.
         """
-        return self._originals.setdefault(arities, original) == original
+        return self._instances.setdefault(arities, instance) == instance
 
     def arities(self) -> tuple[Arities, ...]:
         """The numbers of residual terms that calls may have."""
@@ -142,13 +142,13 @@ class TemplateCall:
         """Whether folds sum such arguments: where the order of operands shows, they may have another one."""
         if self._plans[arities] is Plan.INLINE:
             return False
-        return not order_shows(inline(self.template.graph, arities), place_of(args))
+        return not order_shows(inline(self.template.graph, arities), layouts_of(args))
 
     def _inlined(self, args: Sequence[Any], arities: Arities) -> Run:
-        return self._inline_program(arities).run_for(args, self._compiled, self._originals[arities])
+        return self._inline_program(arities).run_for(args, self._compiled, self._instances[arities])
 
     def _inline_program(self, arities: Arities) -> Program:
-        return self._program(inline(self.template.graph, arities), self._originals[arities])
+        return self._program(inline(self.template.graph, arities), self._instances[arities])
 
     def _folded(self, args: Sequence[Any], arities: Arities) -> Run:
         folded = fold(self.template.graph, arities)

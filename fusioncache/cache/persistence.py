@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from fusioncache.cache.program import Built, Compiler, Run
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Graph, Key, Original, request
+from fusioncache.ir import Graph, Instance, Key, request
 from fusioncache.ir.codec import decoded, encoded
-from fusioncache.ir.request import Option, Place, Request
+from fusioncache.ir.request import ArgumentLayouts, Option, Request
 from fusioncache.store import Store, Stored
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.key import make_key
@@ -34,7 +34,7 @@ ORDER = "order"
 _STALE = "an artifact that does not load"
 
 
-class Made(Protocol):
+class Compiled(Protocol):
     """What a keeper compiled."""
 
     @property
@@ -60,14 +60,14 @@ class Keeper(Protocol):
     def environment(self) -> Mapping[str, str]:
         """What that depends on besides the backend's own environment, by ingredient name."""
 
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Made:
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """A function for these arguments, and what to keep of it. May raise whatever the backend raises."""
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
         """The function that was kept. Raises whatever is wrong with the artifacts."""
 
 
-class Kept:
+class PersistentBuilder:
     """Builds programs of one backend with a store.
 
     Args:
@@ -104,63 +104,63 @@ class Kept:
         self._options = options
         self._settings = settings
 
-    def key(self, graph: Graph, place: Place, original: Original) -> Key:
+    def key(self, graph: Graph, place: ArgumentLayouts, instance: Instance) -> Key:
         """Names what is stored. Its ingredients are those of the template's key, the keeper's, layout and order."""
         environment = {**self._environment, **self._keeper.environment(), LAYOUT: layout_text(place)}
         if order_shows(graph, place):
-            environment[ORDER] = order_text(original)
+            environment[ORDER] = order_text(instance)
         return make_key(graph, environment)
 
-    def build(self, graph: Graph, original: Original, place: Place, args: Sequence[Any]) -> Built:
+    def build(self, graph: Graph, instance: Instance, place: ArgumentLayouts, args: Sequence[Any]) -> Built:
         """See ``Builder`` in ``cache/program.py``."""
-        key = self.key(graph, place, original)
+        key = self.key(graph, place, instance)
         found = self._store.load(key, self._backend)
-        built = self._from(found, key, original, args)
+        built = self._from(found, key, instance, args)
         if built is None:
             with self._ranks.turn(key, self._backend) as turn:
-                built = self._from(turn.artifacts, key, original, args)
+                built = self._from(turn.artifacts, key, instance, args)
                 if built is None:
                     asked = Request(graph, place, self._backend, self._options, self._settings)
-                    built, made = self._alone(key, asked, original, args)
+                    built, made = self._alone(key, asked, instance, args)
                     turn.publish(made)
         return built
 
-    def _alone(self, key: Key, asked: Request, original: Original, args: Sequence[Any]) -> tuple[Built, Stored | None]:
+    def _alone(self, key: Key, asked: Request, instance: Instance, args: Sequence[Any]) -> tuple[Built, Stored | None]:
         """Compiles while the other processes of this machine wait, and stores the artifacts."""
         with self._store.compiling(key, self._backend) as turn:
-            built = self._from(turn.artifacts, key, original, args)
+            built = self._from(turn.artifacts, key, instance, args)
             if built:
                 return built, turn.artifacts
             start = time.perf_counter()
-            built, own = self._compiled(original, args)
+            built, own = self._compiled(instance, args)
             seconds = time.perf_counter() - start
-            if own is None or not self._is_still_for(key, asked, original):
+            if own is None or not self._is_still_for(key, asked, instance):
                 return built, None
-            artifacts = {**own, REGION: encoded(original), REQUEST: request.encoded(asked)}
+            artifacts = {**own, REGION: encoded(instance), REQUEST: request.encoded(asked)}
             name = template_name(asked.graph, key)
             self._store.save(key, self._backend, artifacts, name=name, seconds=seconds)
             if self._store.directory is None:
                 self._refused(not_kept("the store's directory cannot be used"))
             return built, Stored(artifacts, seconds)
 
-    def _is_still_for(self, key: Key, asked: Request, original: Original) -> bool:
+    def _is_still_for(self, key: Key, asked: Request, instance: Instance) -> bool:
         """Whether what was compiled just now is for this key: settings of a process may change while it compiles."""
-        now = self.key(asked.graph, asked.place, original)
+        now = self.key(asked.graph, asked.place, instance)
         if self._compiler.environment() == self._environment and now == key:
             return True
         self._refused("not kept: settings changed while it was compiled")
         return False
 
-    def _from(self, artifacts: Stored | None, key: Key, original: Original, args: Sequence[Any]) -> Built | None:
+    def _from(self, artifacts: Stored | None, key: Key, instance: Instance, args: Sequence[Any]) -> Built | None:
         """What was kept, if anything; None if it does not load, and then it is gone."""
         if artifacts is None:
             return None
         if REFUSED in artifacts:
             self._refused(not_kept(artifacts[REFUSED].decode(errors="replace")))
-            return Built(self._compiler.compile(original.region, _arguments(original, args)), original, loaded=False)
+            return Built(self._compiler.compile(instance.region, _arguments(instance, args)), instance, loaded=False)
         try:
             stored = decoded(artifacts[REGION])
-            _check(stored, original)
+            _check(stored, instance)
             run = self._keeper.load(artifacts, stored.region, _arguments(stored, args))
         except Exception as error:  # whatever it is, the region can be compiled
             logger.info("a stored program for %s does not load", key.digest[:12], exc_info=error)
@@ -168,10 +168,10 @@ class Kept:
             return None
         return Built(run, stored, loaded=True, compile_seconds=artifacts.seconds)
 
-    def _compiled(self, original: Original, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes] | None]:
+    def _compiled(self, instance: Instance, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes] | None]:
         """Compiles. Gives what the backend keeps of it, or why it never will; None if another time it may."""
-        made = self._keeper.compile(original.region, _arguments(original, args))
-        built = Built(made.run, original, loaded=False)
+        made = self._keeper.compile(instance.region, _arguments(instance, args))
+        built = Built(made.run, instance, loaded=False)
         if made.artifacts is not None:
             return built, made.artifacts
         reason = made.reason or "for no given reason"
@@ -185,29 +185,29 @@ def not_kept(reason: str) -> str:
     return f"not kept: {reason}"
 
 
-def layout_text(place: Place) -> str:
+def layout_text(place: ArgumentLayouts) -> str:
     """Where arguments lie, as the text of an ingredient."""
     return "\n".join("number" if at is None else f"{tuple(at[0])} {tuple(at[1])}" for at in place)
 
 
-def order_text(original: Original) -> str:
+def order_text(instance: Instance) -> str:
     """A region in its own order, as the text of an ingredient."""
-    return encoded(original).decode()
+    return encoded(instance).decode()
 
 
-def _arguments(original: Original, args: Sequence[Any]) -> list[Any]:
-    return [args[place] for place in original.inputs]
+def _arguments(instance: Instance, args: Sequence[Any]) -> list[Any]:
+    return [args[place] for place in instance.inputs]
 
 
-def _check(stored: Original, original: Original) -> None:
+def _check(stored: Instance, instance: Instance) -> None:
     """Whether the stored region can take the place of this one.
 
     Raises:
         ValueError: if it has other inputs or outputs.
     """
-    if _types(stored) != _types(original) or len(stored.outputs) != len(original.outputs):
+    if _types(stored) != _types(instance) or len(stored.outputs) != len(instance.outputs):
         raise ValueError("a stored region with other inputs or outputs")
 
 
-def _types(original: Original) -> dict[int, Any]:
-    return dict(zip(original.inputs, original.region.inputs, strict=True))
+def _types(instance: Instance) -> dict[int, Any]:
+    return dict(zip(instance.inputs, instance.region.inputs, strict=True))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
 
-from fusioncache.ir import Graph, Original, refs_in
-from fusioncache.ir.request import Place
+from fusioncache.ir import Graph, Instance, refs_in
+from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.process import forks
 from fusioncache.template.operand_order import order_shows
 from fusioncache.template.vocabulary import EFFECTS
@@ -58,13 +58,13 @@ class Built:
 
     Attributes:
         run: takes the inputs of the region.
-        original: the region, and how it lies in the graph.
+        instance: the region, and how it lies in the graph.
         loaded: whether it was loaded, rather than compiled here.
         compile_seconds: that compiling what was loaded took, where it was compiled.
     """
 
     run: Run
-    original: Original
+    instance: Instance
     loaded: bool
     compile_seconds: float = 0.0
 
@@ -72,8 +72,8 @@ class Built:
 class Builder(Protocol):
     """Compiles, or finds what was compiled before."""
 
-    def build(self, graph: Graph, original: Original, place: Place, args: Sequence[Any]) -> Built:
-        """A function for arguments of this very place. ``original`` is what to compile if there is none yet."""
+    def build(self, graph: Graph, instance: Instance, place: ArgumentLayouts, args: Sequence[Any]) -> Built:
+        """A function for arguments of this very place. ``instance`` is what to compile if there is none yet."""
 
 
 class Program:
@@ -86,62 +86,62 @@ class Program:
     Args:
         graph: what to compute, in canonical order.
         compiler: compiles it.
-        original: the region that it comes from.
+        instance: the region that it comes from.
         builder: asked in place of the compiler, if there is one.
     """
 
-    __slots__ = ("_builder", "_compiler", "_loaded", "_lock", "_original", "_seen", "_sources", "_variants", "graph")
+    __slots__ = ("_builder", "_compiler", "_instance", "_loaded", "_lock", "_seen", "_sources", "_variants", "graph")
 
     def __init__(
-        self, graph: Graph, compiler: Compiler, original: Original | None = None, builder: Builder | None = None
+        self, graph: Graph, compiler: Compiler, instance: Instance | None = None, builder: Builder | None = None
     ):
         self.graph = graph
-        self._original = original or _as_it_is(graph)
+        self._instance = instance or _as_it_is(graph)
         self._compiler = compiler
         self._builder = builder
-        self._variants: dict[tuple[Hashable, Original | None], Run] = {}
-        self._loaded: dict[tuple[Place, Original | None], Run] = {}
-        self._seen: dict[tuple[Place, Original | None], Run] = {}
+        self._variants: dict[tuple[Hashable, Instance | None], Run] = {}
+        self._loaded: dict[tuple[ArgumentLayouts, Instance | None], Run] = {}
+        self._seen: dict[tuple[ArgumentLayouts, Instance | None], Run] = {}
         self._sources: list[Graph] = []
         self._lock = forks.lock()
 
     @property
     def sources(self) -> tuple[Graph, ...]:
         """The regions that functions were compiled from, here or where they come from; what will be, before that."""
-        return tuple(self._sources) or (self._original.region,)
+        return tuple(self._sources) or (self._instance.region,)
 
-    def run_for(self, args: Sequence[Any], compiled: Tell, original: Original | None = None) -> Run:
+    def run_for(self, args: Sequence[Any], compiled: Tell, instance: Instance | None = None) -> Run:
         """The function for arguments of this layout.
 
         Args:
             args: tensors and numbers as the graph's inputs.
             compiled: is told the seconds, if this call had to compile or to load.
-            original: the region that asks, if it may be another one than the first.
+            instance: the region that asks, if it may be another one than the first.
 
         Raises:
             Whatever the backend raises.
         """
-        place, original = place_of(args), original or self._original
-        run = self._seen.get((place, None)) or self._seen.get((place, original))
+        place, instance = layouts_of(args), instance or self._instance
+        run = self._seen.get((place, None)) or self._seen.get((place, instance))
         if run is None:
-            own = original if order_shows(self.graph, place) else None
+            own = instance if order_shows(self.graph, place) else None
             run = self._variant(place, own, args, compiled)
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
             self._seen[place, own] = run
         return run
 
-    def _variant(self, place: Place, own: Original | None, args: Sequence[Any], compiled: Tell) -> Run:
+    def _variant(self, place: ArgumentLayouts, own: Instance | None, args: Sequence[Any], compiled: Tell) -> Run:
         """The function of a region of its own, or of the first one."""
         layout = self._compiler.layout(args)
         with self._lock:
             run = self._loaded.get((place, own)) or self._variants.get((layout, own))
             if run is None:
                 start = time.perf_counter()
-                built = self._build(place, own or self._original, args)
-                run = _reordered(built.run, built.original, len(args))
-                if built.original.region not in self._sources:
-                    self._sources.append(built.original.region)
+                built = self._build(place, own or self._instance, args)
+                run = _reordered(built.run, built.instance, len(args))
+                if built.instance.region not in self._sources:
+                    self._sources.append(built.instance.region)
                 if built.loaded:
                     # Made for these very strides, while a compiler may take others of the same layout as well.
                     self._loaded[place, own] = run
@@ -151,21 +151,21 @@ class Program:
                 compiled(seconds, loaded=built.loaded, compile_seconds=built.compile_seconds)
         return run
 
-    def _build(self, place: Place, original: Original, args: Sequence[Any]) -> Built:
+    def _build(self, place: ArgumentLayouts, instance: Instance, args: Sequence[Any]) -> Built:
         args = _spared(self.graph, args)
         if self._builder is not None:
-            return self._builder.build(self.graph, original, place, args)
-        run = self._compiler.compile(original.region, [args[place] for place in original.inputs])
-        return Built(run, original, loaded=False)
+            return self._builder.build(self.graph, instance, place, args)
+        run = self._compiler.compile(instance.region, [args[place] for place in instance.inputs])
+        return Built(run, instance, loaded=False)
 
 
-def place_of(args: Sequence[Any]) -> Place:
+def layouts_of(args: Sequence[Any]) -> ArgumentLayouts:
     """Where arguments lie."""
     return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
 
-def _as_it_is(graph: Graph) -> Original:
-    return Original(graph, tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
+def _as_it_is(graph: Graph) -> Instance:
+    return Instance(graph, tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
 
 
 def _spared(graph: Graph, args: Sequence[Any]) -> Sequence[Any]:
@@ -178,9 +178,9 @@ def _copied(tensor: Any) -> Any:
     return tensor.new_empty_strided(tensor.shape, tensor.stride()).copy_(tensor.detach())
 
 
-def _reordered(run: Run, original: Original, inputs: int) -> Run:
+def _reordered(run: Run, instance: Instance, inputs: int) -> Run:
     """The original's function in the terms of its template."""
-    take, give = _picker(original.inputs, inputs), _picker(original.outputs, len(original.region.outputs))
+    take, give = _picker(instance.inputs, inputs), _picker(instance.outputs, len(instance.region.outputs))
     if take and give:
         return lambda args: give(run(take(args)))
     if take:

@@ -3,7 +3,7 @@
 from fusioncache.ir.arithmetic import AS_WRITTEN, Arithmetic
 from fusioncache.ir.errors import Bypass
 from fusioncache.ir.graph import Arg, Const, Graph, Op, Ref, Region, map_arg, map_type, operands, refs_in
-from fusioncache.ir.template import Binding, Ingredient, Key, Original, Template
+from fusioncache.ir.template import Binding, Ingredient, Instance, Key, Template
 from fusioncache.ir.types import NumberType, TensorType, ValueType
 
 __all__ = [
@@ -15,10 +15,10 @@ __all__ = [
     "Const",
     "Graph",
     "Ingredient",
+    "Instance",
     "Key",
     "NumberType",
     "Op",
-    "Original",
     "Ref",
     "Region",
     "Template",

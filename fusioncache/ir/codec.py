@@ -7,25 +7,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusioncache.ir.graph import Arg, Const, Graph, Op, operands, refs_in
-from fusioncache.ir.template import Original
+from fusioncache.ir.template import Instance
 from fusioncache.ir.types import NumberType, Ref, TensorType, ValueType
 
 FORMAT = 1
 
 
-def encoded(original: Original) -> bytes:
+def encoded(instance: Instance) -> bytes:
     """A region and how it lies in its template. Equal ones have equal bytes."""
-    places = {"arguments": original.inputs, "results": original.outputs}
-    return written({"format": FORMAT, **graph_out(original.region), **places})
+    places = {"arguments": instance.inputs, "results": instance.outputs}
+    return written({"format": FORMAT, **graph_out(instance.region), **places})
 
 
-def decoded(content: bytes) -> Original:
+def decoded(content: bytes) -> Instance:
     """The region that was encoded.
 
     Raises:
         ValueError: if it is none, or of another format.
     """
-    return read(content, FORMAT, _original)
+    return read(content, FORMAT, _instance)
 
 
 def written(body: Mapping[str, Any]) -> bytes:
@@ -97,13 +97,13 @@ def text(item: Any) -> str:
     return item
 
 
-def _original(body: Any) -> Original:
-    original = Original(graph_in(body), numbers(body["arguments"]), numbers(body["results"]))
-    if sorted(original.inputs) != list(range(len(original.region.inputs))):
+def _instance(body: Any) -> Instance:
+    instance = Instance(graph_in(body), numbers(body["arguments"]), numbers(body["results"]))
+    if sorted(instance.inputs) != list(range(len(instance.region.inputs))):
         raise ValueError("arguments that are not the region's inputs")
-    if not all(place < len(original.region.outputs) for place in original.outputs):
+    if not all(place < len(instance.region.outputs) for place in instance.outputs):
         raise ValueError("a result that is no output")
-    return original
+    return instance
 
 
 def _type_out(type_: ValueType | None) -> Any:

@@ -12,7 +12,7 @@ from fusioncache.ir.types import Ref, TensorType, ValueType
 
 FORMAT = 1
 
-Place = tuple[tuple[Sequence[int], Sequence[int]] | None, ...]
+ArgumentLayouts = tuple[tuple[Sequence[int], Sequence[int]] | None, ...]
 """Shape and strides of each tensor among the arguments."""
 
 Option = None | bool | str | tuple[str, ...]
@@ -31,7 +31,7 @@ class Request:
     """
 
     graph: Graph
-    place: Place
+    place: ArgumentLayouts
     backend: str
     options: Mapping[str, Option]
     settings: Mapping[str, Option] = field(default_factory=dict)

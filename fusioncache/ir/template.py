@@ -79,7 +79,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
+class Instance:
     """A region in its own order, callable in the terms of its template.
 
     Attributes:

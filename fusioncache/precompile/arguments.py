@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
-from fusioncache.ir.request import Place
+from fusioncache.ir.request import ArgumentLayouts
 
 _INDEXING = ("index", "take", "gather", "scatter", "embedding", "select", "nll", "cross_entropy", "one_hot", "getitem")
 """Words in the names of operations that look something up, where an integer may be a place."""
@@ -29,7 +29,7 @@ def types_of_devices(graph: Graph) -> frozenset[str]:
     return frozenset(type_.device for type_ in types if isinstance(type_, TensorType))
 
 
-def arguments(graph: Graph, place: Place) -> list[Any]:
+def arguments(graph: Graph, place: ArgumentLayouts) -> list[Any]:
     """Arguments of a graph that lie in these places, on the device of their type that is in use.
 
     Floats are random between a half and one, the same each time. Integers are 1, and 0 in a graph that looks something
@@ -53,7 +53,7 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def _sizes(graph: Graph, place: Place) -> dict[int, int]:
+def _sizes(graph: Graph, place: ArgumentLayouts) -> dict[int, int]:
     """The value of each symbolic size."""
     found = {}
     for type_, at in zip(graph.inputs, place, strict=True):

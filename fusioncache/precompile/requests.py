@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusioncache.cache.persistence import LAYOUT, ORDER, REGION, REQUEST, layout_text, order_text
-from fusioncache.ir import Original, codec, request
+from fusioncache.ir import Instance, codec, request
 from fusioncache.ir.request import Request
 from fusioncache.store import Entry, Store
 from fusioncache.template.key import framed, make_key
@@ -35,11 +35,11 @@ class Known:
 
     Attributes:
         request: what was asked for.
-        original: the region that it was asked for with, which has the bits.
+        instance: the region that it was asked for with, which has the bits.
     """
 
     request: Request
-    original: Original
+    instance: Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,12 @@ def known(store: Store, id_: str) -> Known:
         raise Refused(DAMAGED)
     try:
         asked = request.decoded(_content(store, entry, REQUEST))
-        original = codec.decoded(_content(store, entry, REGION))
+        instance = codec.decoded(_content(store, entry, REGION))
     except Exception as error:  # whatever it is, the store is as it was without this entry
         raise Refused(DAMAGED) from error
-    if not _belongs(asked, original, entry):
+    if not _belongs(asked, instance, entry):
         raise Refused(DAMAGED)
-    return Known(asked, original)
+    return Known(asked, instance)
 
 
 def _content(store: Store, entry: Entry, name: str) -> bytes:
@@ -102,11 +102,11 @@ def _content(store: Store, entry: Entry, name: str) -> bytes:
     return store.disk.content(artifact)
 
 
-def _belongs(asked: Request, original: Original, entry: Entry) -> bool:
+def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
     """Whether the entry's key was made for this request, and the region has its arguments and results."""
     graph = asked.graph
     named = entry.text.startswith(make_key(graph, {}).text) and framed(LAYOUT, layout_text(asked.place)) in entry.text
     if order_shows(graph, asked.place):
-        named = named and framed(ORDER, order_text(original)) in entry.text
-    counts = len(original.inputs) == len(graph.inputs) and len(original.outputs) == len(graph.outputs)
+        named = named and framed(ORDER, order_text(instance)) in entry.text
+    counts = len(instance.inputs) == len(graph.inputs) and len(instance.outputs) == len(graph.outputs)
     return named and counts and asked.backend == entry.backend

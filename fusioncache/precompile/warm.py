@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from fusioncache.precompile.compiler import FAILED, NOT_STORED, Outcome, Warmer
+from fusioncache.precompile.entry_compiler import FAILED, NOT_STORED, EntryCompiler, Outcome
 from fusioncache.precompile.requests import DAMAGED, Survey, survey
 from fusioncache.precompile.workers import DIED, NO_WORKER, outcomes
 from fusioncache.store import Store
@@ -107,4 +107,4 @@ def _outcomes(store: Store, found: Survey, jobs: int, dry_run: bool) -> Iterator
     if jobs > 1 and store.directory is not None:
         yield from outcomes(store.directory, found.ids, jobs)
     elif found.ids:
-        yield from map(Warmer(store, dry_run=dry_run).warm, found.ids)
+        yield from map(EntryCompiler(store, dry_run=dry_run).warm, found.ids)

@@ -7,7 +7,7 @@ import os
 import sys
 
 from fusioncache.precompile.arguments import device_types
-from fusioncache.precompile.compiler import Warmer
+from fusioncache.precompile.entry_compiler import EntryCompiler
 from fusioncache.store import Store
 
 READY = "ready\n"
@@ -21,7 +21,7 @@ def main(directory: str) -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     store = Store.open(directory)
-    warmer = Warmer(store)
+    warmer = EntryCompiler(store)
     device_types()  # imports torch: what is wrong with that is wrong with no entry
     print(READY, end="", file=answers, flush=True)
     for line in asks:

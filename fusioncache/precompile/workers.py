@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fusioncache.precompile.compiler import Outcome
+from fusioncache.precompile.entry_compiler import Outcome
 from fusioncache.precompile.worker import READY
 from fusioncache.process import forks
 

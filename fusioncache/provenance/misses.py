@@ -25,7 +25,7 @@ from fusioncache.explain.change import NONE
 from fusioncache.explain.difference import Difference, compare
 from fusioncache.explain.nearest import nearest
 from fusioncache.humanize import count_text, duration_text
-from fusioncache.ir import Arg, Graph, Key, Op, Original, Ref, Region, Template, map_arg, map_type
+from fusioncache.ir import Arg, Graph, Instance, Key, Op, Ref, Region, Template, map_arg, map_type
 from fusioncache.process import forks
 from fusioncache.provenance.compilation import result_names
 from fusioncache.record.observations import Line
@@ -129,7 +129,7 @@ class Misses:
 
 
 class _Watched:
-    """Builds as ``Kept`` does, and explains on a thread of its own what was compiled."""
+    """Builds as ``PersistentBuilder`` does, and explains on a thread of its own what was compiled."""
 
     def __init__(self, builder: Any, reason: Callable[[Key], str]):
         self._builder = builder
@@ -138,16 +138,16 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._builder, name)
 
-    def build(self, graph: Graph, original: Original, place: Any, args: Sequence[Any]) -> Built:
+    def build(self, graph: Graph, instance: Instance, place: Any, args: Sequence[Any]) -> Built:
         """See ``Builder``."""
-        built: Built = self._builder.build(graph, original, place, args)
+        built: Built = self._builder.build(graph, instance, place, args)
         if not built.loaded:
-            threading.Thread(target=self._explain, args=(graph, original, place), name="fusioncache explain").start()
+            threading.Thread(target=self._explain, args=(graph, instance, place), name="fusioncache explain").start()
         return built
 
-    def _explain(self, graph: Graph, original: Original, place: Any) -> None:
+    def _explain(self, graph: Graph, instance: Instance, place: Any) -> None:
         try:
-            key = self._builder.key(graph, place, original)
+            key = self._builder.key(graph, place, instance)
             reason = self._reason(key)
             if ": " in reason:  # neither new nor unknown
                 name = template_name(graph, key)

@@ -10,8 +10,8 @@ from typing import Literal
 from fusioncache.store.entries import Entries
 from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal, cause
-from fusioncache.store.exclusion import Gate
 from fusioncache.store.objects import Objects
+from fusioncache.store.sweep_lock import SweepLock
 
 _GONE = "an entry without its artifacts"
 
@@ -77,7 +77,7 @@ def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:
     entries, objects = Entries(root / "entries"), Objects(root / "objects")
     removed = 0
     # Whoever saves now would put a whole file in place of a damaged one, which must stay.
-    with Gate(root / "locks" / "store").alone():
+    with SweepLock(root / "locks" / "store").alone():
         sizes = objects.sizes()
         # Entries first: what is wrong with one may be its object.
         for damage in sorted(damaged, key=lambda damage: damage.what):

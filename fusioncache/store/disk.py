@@ -13,10 +13,10 @@ from fusioncache.store.entries import Entries
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry
 from fusioncache.store.errors import Refusal
 from fusioncache.store.evict import Sweeper, Swept
-from fusioncache.store.exclusion import Gate
 from fusioncache.store.leases import Lease
 from fusioncache.store.objects import Objects
 from fusioncache.store.stored import Stored
+from fusioncache.store.sweep_lock import SweepLock
 
 OTHER_KEY = "an entry for another key with the same digest"
 
@@ -43,7 +43,7 @@ class Disk:
         self.entries = Entries(directory.path / "entries")
         self._objects = Objects(directory.path / "objects")
         self._lease = Lease(directory.path / "uses")
-        self._gate = Gate(directory.path / "locks" / "store")
+        self._gate = SweepLock(directory.path / "locks" / "store")
         self._sweeper = Sweeper(directory.path, self.entries, self._objects, self._gate)
         self.max_bytes = max_bytes
         self._max_age = max_age

@@ -14,11 +14,11 @@ from fusioncache.store.directory import INDEX
 from fusioncache.store.entries import Entries, Found
 from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal
-from fusioncache.store.exclusion import Gate
 from fusioncache.store.files import TEMPORARY, remove
 from fusioncache.store.leases import in_use
 from fusioncache.store.locks import FileLock
 from fusioncache.store.objects import Objects
+from fusioncache.store.sweep_lock import SweepLock
 
 FILL = 0.9
 """How full a store is that was too full, so that the next save does not have to clean up again."""
@@ -67,7 +67,7 @@ class Sweeper:
     root: Path
     entries: Entries
     objects: Objects
-    gate: Gate
+    gate: SweepLock
 
     def measure(self) -> tuple[int, float]:
         """The bytes of all entries and objects, and the seconds since the entry was used that nobody used longest."""

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, refs_in
-from fusioncache.ir.request import Place
+from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.template.strides import Strided, strides_of
 from fusioncache.template.vocabulary import COMMUTATIVE
 
 
-def order_shows(graph: Graph, place: Place) -> bool:
+def order_shows(graph: Graph, place: ArgumentLayouts) -> bool:
     """Whether results for arguments that lie there depend on the order of operands. When in doubt it does.
 
     Args:
@@ -57,7 +57,7 @@ def _fits(type_: ValueType, at: tuple[Sequence[int], Sequence[int]] | None, size
     return at is None or not isinstance(type_, TensorType) or tuple(at[0]) == _shape(type_, sizes)
 
 
-def _lie_differently(place: Place) -> bool:
+def _lie_differently(place: ArgumentLayouts) -> bool:
     """Whether arguments lie in different orders, so that which of them comes first may decide how results lie."""
     tensors = [Strided(tuple(at[0]), tuple(at[1])) for at in place if at is not None]
     orders = {order for order in map(_order, tensors) if len(order) > 1}
@@ -70,7 +70,7 @@ def _order(tensor: Strided) -> tuple[int, ...]:
     return tuple(sorted(lying, key=lambda place: -tensor.strides[place]))
 
 
-def _sizes(graph: Graph, place: Place) -> dict[int, int]:
+def _sizes(graph: Graph, place: ArgumentLayouts) -> dict[int, int]:
     """The value of each symbolic size."""
     found: dict[int, int] = {}
     for type_, at in zip(graph.inputs, place, strict=True):

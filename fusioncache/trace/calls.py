@@ -10,7 +10,7 @@ from fusioncache.residual.streams import Around
 from fusioncache.residual.sums import Call
 from fusioncache.template.vocabulary import EFFECTS
 from fusioncache.trace.compilers import Compilers
-from fusioncache.trace.maker import maker_of
+from fusioncache.trace.origin import origin_of
 from fusioncache.trace.region import region_of
 
 
@@ -66,7 +66,7 @@ def read(trace: Any, compilers: Compilers) -> tuple[list[Call], Around]:
 def _call(position: int, fusion: Any, compilers: Compilers) -> Call | None:
     leaves = tuple(map(_leaf, fusion.subsymbols))
     try:
-        maker_of(fusion)
+        origin_of(fusion)
         region = region_of(fusion.from_bsym(subsymbols=leaves))
     except Bypass:
         return None

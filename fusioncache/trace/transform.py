@@ -16,7 +16,7 @@ from fusioncache.backends.registry import best_backend, make_backend
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
-from fusioncache.ir import Arithmetic, Binding, Bypass, Original, Region, Template
+from fusioncache.ir import Arithmetic, Binding, Bypass, Instance, Region, Template
 from fusioncache.process.thunder_version import untried
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.provenance.misses import Misses, explain_asked
@@ -25,11 +25,11 @@ from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.original import original_of
+from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
-from fusioncache.trace.chosen import Chosen
+from fusioncache.trace.backend_programs import BackendPrograms
 from fusioncache.trace.compilers import Compilers
-from fusioncache.trace.maker import Maker, maker_of
+from fusioncache.trace.origin import Origin, origin_of
 from fusioncache.trace.region import outputs_of, region_of
 from fusioncache.trace.rewrite import Callee, call_of, rewritten
 from fusioncache.trace.streams import ResidualOptions, Streams
@@ -50,9 +50,9 @@ class _Found:
     fusion: Any
     region: Region
     binding: Binding
-    original: Original
+    instance: Instance
     call: TemplateCall
-    maker: Maker
+    maker: Origin
 
 
 class FusionCache(Transform):
@@ -126,7 +126,7 @@ class FusionCache(Transform):
             install()
         self._ledger = Ledger(self.cache.ledger)
         self._calls: defaultdict[str, list[TemplateCall]] = defaultdict(list)
-        self._chosen: dict[Any, Chosen] = {}
+        self._chosen: dict[Any, BackendPrograms] = {}
         self._plan = _PLANS.get(options.plan)
         self._streams = Streams(options)
         self._watch = Watch(self._ledger)
@@ -179,7 +179,9 @@ class FusionCache(Transform):
 
     def _transform(self, trace: Any, start: float, watched: WatchedTrace) -> Any:
         watched.look(trace)
-        environments: dict[Chosen, Mapping[str, str]] = {}  # those of this trace: torch's settings may change later
+        environments: dict[
+            BackendPrograms, Mapping[str, str]
+        ] = {}  # those of this trace: torch's settings may change later
         symbols = enumerate(trace.bound_symbols)
         regions = (self._find(position, symbol, watched, environments) for position, symbol in symbols)
         found = [region for region in regions if region is not None]
@@ -193,10 +195,10 @@ class FusionCache(Transform):
             arities, call = item.binding.arities, item.call
             asked, arithmetic = wanted[call.template.name], self._arithmetic(item.fusion)
             plan = choose_plan(call.template.graph, arities, asked, self._plan, arithmetic)
-            fallback, original = _fallback(item), item.original
-            call.allow(arities, plan, fallback, original)
+            fallback, instance = _fallback(item), item.instance
+            call.allow(arities, plan, fallback, instance)
             watched.planned(item.position, plan)
-            replacements[item.position] = call_of(item.fusion, item.binding, self._callee(item, fallback, original))
+            replacements[item.position] = call_of(item.fusion, item.binding, self._callee(item, fallback, instance))
         trace = rewritten(trace, replacements, start) if replacements else trace
         watched.rewritten()
         return trace
@@ -204,7 +206,7 @@ class FusionCache(Transform):
     def _arithmetic(self, fusion: Any) -> Arithmetic:
         """Of the compiler of a fused call. Of one that stays as Thunder made it nothing is known."""
         try:
-            maker = maker_of(fusion)
+            maker = origin_of(fusion)
         except Bypass:
             return Arithmetic(rounds=False, contracts_alike=False)
         return self._choose(maker, fusion).backend.arithmetic(_device(fusion))
@@ -214,28 +216,32 @@ class FusionCache(Transform):
         self._ledger.bypass(reason, region=False)
         logger.info("left alone: %s", reason)
 
-    def _callee(self, item: _Found, fallback: Fallback, original: Original) -> Callee:
+    def _callee(self, item: _Found, fallback: Fallback, instance: Instance) -> Callee:
         if self._verifier is None:
             return item.call
         backend = self._choose(item.maker, item.fusion).backend
-        return self._verifier.at(Site(item.fusion, item.binding, item.call, item.maker, backend, fallback, original))
+        return self._verifier.at(Site(item.fusion, item.binding, item.call, item.maker, backend, fallback, instance))
 
     def _find(
-        self, position: int, bound_symbol: Any, watched: WatchedTrace, environments: dict[Chosen, Mapping[str, str]]
+        self,
+        position: int,
+        bound_symbol: Any,
+        watched: WatchedTrace,
+        environments: dict[BackendPrograms, Mapping[str, str]],
     ) -> _Found | None:
         """The region at this place of a trace, or None if there is none or it stays as it is."""
         if not bound_symbol.sym.is_fusion:
             return None
         try:
-            maker = maker_of(bound_symbol)
+            maker = origin_of(bound_symbol)
             region = region_of(bound_symbol)
             canonical = canonicalize(region)
             chosen = self._choose(maker, bound_symbol)
             if chosen not in environments:
                 environments[chosen] = chosen.backend.environment()
             template, hit = self.cache.template(canonical.graph, environments[chosen])
-            original, arities = original_of(region, canonical.binding), canonical.binding.arities
-            call = self._call(template, arities, original, chosen)
+            instance, arities = instance_of(region, canonical.binding), canonical.binding.arities
+            call = self._call(template, arities, instance, chosen)
         except Bypass as bypass:
             self._ledger.bypass(bypass.reason)
             watched.left(position, bound_symbol, bypass.reason)
@@ -249,7 +255,7 @@ class FusionCache(Transform):
         watched.found(position, bound_symbol, call.template, arities, hit=hit)
         if self._misses and not hit:
             self._misses.add(call.template, region, bound_symbol, watched.compilation.lines)
-        return _Found(position, bound_symbol, region, canonical.binding, original, call, maker)
+        return _Found(position, bound_symbol, region, canonical.binding, instance, call, maker)
 
     def _unfused(self, watched: WatchedTrace) -> None:
         """The trace has no region. Says why, unless there was nothing to fuse."""
@@ -269,25 +275,25 @@ class FusionCache(Transform):
         if self._ledger.bypass(_failure(error)):
             warn(f"{what} stays as Thunder made it: {error!r}")
 
-    def _call(self, template: Template, arities: Arities, original: Original, chosen: Chosen) -> TemplateCall:
+    def _call(self, template: Template, arities: Arities, instance: Instance, chosen: BackendPrograms) -> TemplateCall:
         """The call of a template for such a region."""
         calls = self._calls[template.name]
         if calls and calls[0].template.key != template.key:
             raise Bypass("two templates of one name")
-        call = next((call for call in calls if call.claim(arities, original)), None)
+        call = next((call for call in calls if call.claim(arities, instance)), None)
         if call is None:
             name = f"{template.name}_{len(calls) + 1}" if calls else template.name
             call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.adder, name, self._called)
-            call.claim(arities, original)
+            call.claim(arities, instance)
             calls.append(call)
         return call
 
-    def _choose(self, maker: Maker, fusion: Any) -> Chosen:
+    def _choose(self, maker: Origin, fusion: Any) -> BackendPrograms:
         name = maker.backend or best_backend(_device(fusion)) if self.backend == "auto" else self.backend
         options = dict(maker.options) if name == maker.backend else {}
         identity = (name, repr(sorted(options.items())))
         if identity not in self._chosen:
-            self._chosen[identity] = Chosen(name, options, self._fold, self.cache, self._ledger, self._misses)
+            self._chosen[identity] = BackendPrograms(name, options, self._fold, self.cache, self._ledger, self._misses)
         return self._chosen[identity]
 
 

@@ -13,15 +13,15 @@ from typing import Any
 from fusioncache.backends.registry import Backend
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.program import Program
-from fusioncache.ir import Binding, Graph, Original
+from fusioncache.ir import Binding, Graph, Instance
 from fusioncache.record.reader import record_path
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Rules, keeps_every_bit, rules_of
 from fusioncache.template.expand import inline
-from fusioncache.template.original import original_of
+from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Plan
 from fusioncache.template.text import graph_text
-from fusioncache.trace.maker import Maker
+from fusioncache.trace.origin import Origin
 from fusioncache.trace.region import outputs_of
 from fusioncache.verification.tensors import difference
 
@@ -37,16 +37,16 @@ class Site:
         maker: of the region.
         backend: what compiles the template.
         fallback: the region as its executor made it.
-        original: the region as it was read.
+        instance: the region as it was read.
     """
 
     fusion: Any
     binding: Binding
     call: TemplateCall
-    maker: Maker
+    maker: Origin
     backend: Backend
     fallback: Fallback
-    original: Original
+    instance: Instance
 
 
 def _rules(site: Site) -> Rules:
@@ -54,7 +54,7 @@ def _rules(site: Site) -> Rules:
     template, arities = site.call.template.graph, site.binding.arities
     programs = site.call.programs(arities)
     inlined = len(programs) == 1 and _inlined(site, programs[0])
-    alike = inlined and programs[0].sources == (site.original.region,)
+    alike = inlined and programs[0].sources == (site.instance.region,)
     plan = Plan.INLINE if inlined else Plan.FOLD
     return rules_of(template, exact=keeps_every_bit(template, plan, alike=alike))
 
@@ -107,9 +107,9 @@ def _shielded(part: Callable[[], str]) -> str:
 
 def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callable[[], str]]]:
     """The definitions of the region and of its template, by what they are."""
-    original, template = site.original, site.call.template
+    instance, template = site.instance, site.call.template
     yield f"the region {site.fusion.sym.name} as Thunder wrote it", lambda: str(site.fusion)
-    yield "the region as it was read", lambda: graph_text(original.region)
+    yield "the region as it was read", lambda: graph_text(instance.region)
     yield f"the template {template.name}, in canonical form", lambda: graph_text(template.graph)
     programs = site.call.programs(site.binding.arities)
     for program in programs:
@@ -129,8 +129,8 @@ def _own_definition(site: Site, args: Sequence[Any]) -> str:
     # What Thunder's wrapper ran, if it was what ran.
     definition = getattr(site.fallback.call, "last_used", None)
     if definition is None:
-        layouts = descriptors([args[place] for place in site.original.inputs])
-        definition = define(site.original.region, layouts)
+        layouts = descriptors([args[place] for place in site.instance.inputs])
+        definition = define(site.instance.region, layouts)
     return repr(definition)
 
 
@@ -140,5 +140,5 @@ def _definition(source: Graph, args: Sequence[Any], *, inlined: bool) -> str:
 
     if not inlined:
         return repr(define(source, contiguous(source)))
-    inputs = original_of(source, canonicalize(source).binding).inputs
+    inputs = instance_of(source, canonicalize(source).binding).inputs
     return repr(define(source, descriptors([args[place] for place in inputs])))

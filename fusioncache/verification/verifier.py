@@ -22,7 +22,7 @@ from fusioncache.cache.program import Program, Run, Tell
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.exactness import written
 from fusioncache.template.expand import inline
-from fusioncache.trace.maker import Maker
+from fusioncache.trace.origin import Origin
 from fusioncache.verification.mismatch import Site, problems, report
 from fusioncache.verification.tensors import copied
 
@@ -145,7 +145,7 @@ def own_function(site: Site, compiled: Tell) -> Run:
     if None not in site.fallback.inputs and _compiler_of(site.maker) == site.backend.name:
         return _timed(site.fallback, compiled)
     graph = inline(site.call.template.graph, site.binding.arities)
-    program = Program(graph, site.backend, site.original)
+    program = Program(graph, site.backend, site.instance)
     return lambda args: program.run_for(args, compiled)(args)
 
 
@@ -166,7 +166,7 @@ def _timed(run: Run, compiled: Tell) -> Run:
     return timed
 
 
-def _compiler_of(maker: Maker) -> str:
+def _compiler_of(maker: Origin) -> str:
     """The backend that a region's executor compiles it with."""
     from fusioncache.trace import executor
 

@@ -16,7 +16,7 @@ from drawn_regions import Sketch
 from inductor_artifacts import CASES, artifacts_of, made, sum_of_two, tensor, two
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusioncache.backends.api import Made, NotKept
+from fusioncache.backends.api import Compiled, NotPersistable
 from fusioncache.backends.inductor import language, libraries
 from fusioncache.backends.inductor import package as compiled
 from fusioncache.backends.inductor.backend import Inductor
@@ -78,7 +78,7 @@ def negated() -> tuple[Graph, list[Any]]:
     ],
 )
 def test_what_cannot_be_kept_is_compiled_as_ever_and_says_why(case, reason, lasting):
-    assert InductorKeeper(Stub()).compile(*case()) == Made("compiled by Inductor", None, reason, lasting)
+    assert InductorKeeper(Stub()).compile(*case()) == Compiled("compiled by Inductor", None, reason, lasting)
 
 
 class Watching(TorchDispatchMode):
@@ -89,7 +89,7 @@ class Watching(TorchDispatchMode):
 def test_what_a_mode_may_have_changed_is_not_kept():
     with Watching():
         made = InductorKeeper(Stub()).compile(*CASES["two"]())
-    assert made == Made("compiled by Inductor", None, "the mode Watching", lasting=False)
+    assert made == Compiled("compiled by Inductor", None, "the mode Watching", lasting=False)
 
 
 def test_what_fails_only_where_it_is_to_be_kept_is_compiled_as_ever(monkeypatch):
@@ -98,7 +98,7 @@ def test_what_fails_only_where_it_is_to_be_kept_is_compiled_as_ever(monkeypatch)
 
     monkeypatch.setattr(compiled, "_compiled", fail)
     made = InductorKeeper(Stub()).compile(*CASES["two"]())
-    assert made == Made("compiled by Inductor", None, "AssertionError where its code is to be kept", lasting=False)
+    assert made == Compiled("compiled by Inductor", None, "AssertionError where its code is to be kept", lasting=False)
 
 
 def test_a_wrapper_that_calls_other_things_is_not_kept():
@@ -108,7 +108,7 @@ def test_a_wrapper_that_calls_other_things_is_not_kept():
     )
     wrapper, outputs = compiled._wrapper(source)
     assert outputs == 1
-    with pytest.raises(NotKept, match="a wrapper that calls default"):
+    with pytest.raises(NotPersistable, match="a wrapper that calls default"):
         language.checked(wrapper, {})
 
 
@@ -119,9 +119,9 @@ def test_a_wrapper_that_calls_other_things_is_not_kept():
 def test_products_are_called_only_as_torchinductor_does(call):
     wrapper = "def call(args):\n    a, b = args\n    c = {}\n    return [c]\n"
     good = call == "mm(a, a)"
-    with nullcontext() if good else pytest.raises(NotKept, match="a wrapper that"):
+    with nullcontext() if good else pytest.raises(NotPersistable, match="a wrapper that"):
         language.checked(wrapper.format(f"extern_kernels.{call}"), {})
-    with pytest.raises(NotKept, match="a wrapper that"):
+    with pytest.raises(NotPersistable, match="a wrapper that"):
         language.checked(wrapper.format(f"a.{call}"), {})
 
 
@@ -130,7 +130,7 @@ def test_a_product_that_was_replaced_is_not_kept():
     compiled._check_operations(SimpleNamespace(**own))
     compiled._check_operations(None)  # a wrapper without any
     for name in own:
-        with pytest.raises(NotKept, match="an operation that was replaced"):
+        with pytest.raises(NotPersistable, match="an operation that was replaced"):
             compiled._check_operations(SimpleNamespace(**{**own, name: torch.add}))
 
 

@@ -29,7 +29,7 @@ from fusioncache.backends.torch_settings import torch_settings, under
 from fusioncache.explain.environment import environment_changes
 from fusioncache.ir import Bypass
 from fusioncache.precompile import compiler as warmer
-from fusioncache.precompile.compiler import Outcome, Warmer
+from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
 from fusioncache.store import Store
 from fusioncache.trace import executor
 
@@ -330,7 +330,7 @@ def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> O
     """What becomes of the one entry in the process's store where there is this backend."""
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
     (entry,) = process.cache.store.entries()
-    return Warmer(Store.open(process.cache.store.directory)).warm(f"{entry.digest}.{entry.backend}")
+    return EntryCompiler(Store.open(process.cache.store.directory)).warm(f"{entry.digest}.{entry.backend}")
 
 
 def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from sample_recipe import NAME, RECIPE, elf
 
-from fusioncache.backends.api import NotKept, NotKeptNow
+from fusioncache.backends.api import NotPersistable, NotPersistableNow
 from fusioncache.backends.nvfuser import cubin, kernel_db, tensors, unfit
 from fusioncache.backends.nvfuser import persistence as keeper
 from fusioncache.backends.nvfuser.codec import encoded
@@ -46,7 +46,7 @@ def test_rows_belong_to_a_run_by_name_and_code():
 )
 def test_rows_that_do_not_fit_are_refused(names, code, options, reason):
     known = {"a": [row("a", "code a")], "b": [row("b", "code b")], "d": [row("d", "code d"), row("d", "twice")]}
-    with pytest.raises(NotKept, match=reason):
+    with pytest.raises(NotPersistable, match=reason):
         kernel_db.matching(known, names, code, options)
 
 
@@ -77,7 +77,7 @@ def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
     (found,) = database.rows(["a"], "code a", OPTIONS)
     assert kernel_db.read_cubin(found) == b"\x7fELF"
     (found,) = database.rows(["b"], "code b", other)
-    with pytest.raises(NotKept, match="not compiled to the end"):
+    with pytest.raises(NotPersistable, match="not compiled to the end"):
         kernel_db.read_cubin(found)
     kernel_db._remove(folder.parent, os.getpid() + 1)
     assert folder.exists()
@@ -116,7 +116,7 @@ def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
     assert places[0] == places[1] is not None  # nothing was compiled, so it may still open
     database.must_be_open()
     assert database.compiling(OPTIONS, lambda: os.environ.get("TMPDIR")) is None
-    with pytest.raises(NotKept, match="by somebody else"):
+    with pytest.raises(NotPersistable, match="by somebody else"):
         database.rows(["a"], "code a", OPTIONS)
 
 
@@ -190,10 +190,10 @@ DRAW = Op("prims.uniform_philox", (Ref(0),), (TYPE,))
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_kept_is_known_before_it_is_compiled(graph, args, reason):
-    with pytest.raises(NotKept) as refusal:
+    with pytest.raises(NotPersistable) as refusal:
         unfit.refuse_unfit(graph, args)
     assert str(refusal.value) == reason
-    assert not isinstance(refusal.value, NotKeptNow)
+    assert not isinstance(refusal.value, NotPersistableNow)
 
 
 class Own(torch.Tensor):
@@ -212,7 +212,7 @@ class Own(torch.Tensor):
 )
 def test_what_arguments_are_this_time_is_no_lasting_reason(arg, reason, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: tensor.is_meta)
-    with pytest.raises(NotKeptNow, match=reason):
+    with pytest.raises(NotPersistableNow, match=reason):
         unfit._refuse_arguments([torch.zeros(2, 3), arg])
     unfit._refuse_arguments([torch.nn.Parameter(torch.zeros(2, 3))])
 
@@ -223,7 +223,7 @@ def test_gpus_of_several_kinds_are_told_apart(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", kinds.__getitem__)
     assert unfit.device_kinds() == ("a, 132 SMs, 9.0", "b, 132 SMs, 9.0")
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    with pytest.raises(NotKept, match="several kinds"):
+    with pytest.raises(NotPersistable, match="several kinds"):
         unfit.refuse_unfit(Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)])
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_recipe import NAME, words
 
-from fusioncache.backends.api import NotKept
+from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.nvfuser import nodes, structures
 from fusioncache.backends.nvfuser.addresses import Memory, Piece, regions, resolved
 from fusioncache.backends.nvfuser.capture import _left_uninitialized
@@ -54,31 +54,31 @@ def test_addresses_are_what_differs_and_lies_in_the_same_place():
     ],
 )
 def test_numbers_that_cannot_be_told_are_refused(one, two, reason):
-    with pytest.raises(NotKept, match=reason):
+    with pytest.raises(NotPersistable, match=reason):
         resolve(captured(words(one)), captured(words(two)), known={0x77777})
 
 
 def test_kernels_that_differ_are_refused():
     for change in ({"grid": (2, 1, 1)}, {"name": "other"}, {"cooperative": True}, {"parameters": (bytes(16),)}):
-        with pytest.raises(NotKept, match="not the same twice"):
+        with pytest.raises(NotPersistable, match="not the same twice"):
             resolve(captured(bytes(8)), captured(bytes(8), **change))
-    with pytest.raises(NotKept, match="not the same twice"):
+    with pytest.raises(NotPersistable, match="not the same twice"):
         resolve(captured(bytes(8)), Filling(0x50000, 8, 0))
-    with pytest.raises(NotKept, match="not the same twice"):
+    with pytest.raises(NotPersistable, match="not the same twice"):
         resolved([captured()], MEMORY, [], OTHER, lambda number: False)
 
 
 def test_an_end_that_is_no_word_must_be_the_same():
-    with pytest.raises(NotKept, match="not the same twice"):
+    with pytest.raises(NotPersistable, match="not the same twice"):
         resolve(captured(b"\x01\0\0\0"), captured(b"\x02\0\0\0"))
 
 
 def test_fills():
     assert resolve(Filling(0x10020, 32, 7), Filling(0x50020, 32, 7)) == (Fill(0, 32, 32, 7),)
     for other in (Filling(0x50028, 32, 7), Filling(0x50020, 40, 7), Filling(0x50020, 32, 8)):
-        with pytest.raises(NotKept, match="unknown memory"):
+        with pytest.raises(NotPersistable, match="unknown memory"):
             resolve(Filling(0x10020, 32, 7), other)
-    with pytest.raises(NotKept, match="beyond"):
+    with pytest.raises(NotPersistable, match="beyond"):
         resolve(Filling(0x10020, 256, 0), Filling(0x50020, 256, 0))
 
 
@@ -101,7 +101,7 @@ def test_regions_are_apart_and_hold_every_piece(pieces):
 
 
 def test_memory_that_overlaps_is_refused():
-    with pytest.raises(NotKept):
+    with pytest.raises(NotPersistable):
         Memory([Piece(10, 10), Piece(19, 1)])
 
 
@@ -160,7 +160,7 @@ def test_a_graph_is_read_in_the_order_of_its_dependencies():
 
 @pytest.mark.parametrize("edges", [{}, {2: [1], 3: [1]}, {2: [1], 3: [1, 2]}, {1: [3], 2: [1], 3: [2]}, {3: [2]}])
 def test_graphs_that_are_no_chain_are_refused(edges):
-    with pytest.raises(NotKept, match="no fixed order"):
+    with pytest.raises(NotPersistable, match="no fixed order"):
         read_graph(Graphs(2, 2, 2, edges=edges), 0)
 
 
@@ -188,14 +188,14 @@ def test_what_torch_fills_is_a_fill():
     ],
 )
 def test_what_is_not_understood_is_refused(graphs, reason):
-    with pytest.raises(NotKept, match=reason):
+    with pytest.raises(NotPersistable, match=reason):
         read_graph(graphs, 0)
 
 
 def test_memsets_of_rows_or_patterns_are_refused():
     for change in ({"height": 2}, {"value": 0x01020304}, {"item_bytes": 8}):
         given = {"address": 1, "value": 0x07070707, "item_bytes": 4, "width": 2, "height": 1, **change}
-        with pytest.raises(NotKept):
+        with pytest.raises(NotPersistable):
             nodes._memset(SimpleNamespace(**given))
     assert nodes._memset(SimpleNamespace(**{**given, "item_bytes": 2})) == Filling(1, 4, 7)
 

@@ -19,8 +19,8 @@ from fusioncache.cache.program import Program
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.canonical import canonicalize
+from fusioncache.template.instance import instance_of
 from fusioncache.template.key import make_key
-from fusioncache.template.original import original_of
 from fusioncache.template.plan import Plan
 
 
@@ -297,7 +297,7 @@ def test_the_backend_is_given_the_region_as_it_was_first_written():
     sine, difference = s.op("sin", x), s.op("sub", y, x)
     region = s.graph(difference, s.op("mul", sine, s.op("shallow_copy", sine)))
     canonical = canonicalize(region)
-    original = original_of(region, canonical.binding)
+    instance = instance_of(region, canonical.binding)
     given = []
 
     class Recording(CountingEager):
@@ -305,7 +305,7 @@ def test_the_backend_is_given_the_region_as_it_was_first_written():
             given.append(graph)
             return super().compile(graph, args)
 
-    program = Program(canonical.graph, Recording(), original)
+    program = Program(canonical.graph, Recording(), instance)
     inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)]
     args = [inputs[position] for position in canonical.binding.arguments]
     results = program.run_for(args, lambda seconds, **_: None)(args)
@@ -321,18 +321,18 @@ def test_an_unused_input_and_what_is_computed_from_it_are_left_out_of_the_region
     vain = s.op("sin", Ref(1))
     s.op("add", vain, z)
     region = s.graph(s.op("sub", z, s.op("tanh", x)), s.op("neg", z))
-    original = original_of(region, canonicalize(region).binding)
-    assert [op.name for op in original.region.ops] == ["prims.tanh", "prims.sub", "prims.neg"]
-    assert original.region.ops[1].args == (Ref(1), Ref(2))
-    assert (len(original.region.inputs), original.region.outputs) == (2, (3, 4))
+    instance = instance_of(region, canonicalize(region).binding)
+    assert [op.name for op in instance.region.ops] == ["prims.tanh", "prims.sub", "prims.neg"]
+    assert instance.region.ops[1].args == (Ref(1), Ref(2))
+    assert (len(instance.region.inputs), instance.region.outputs) == (2, (3, 4))
 
 
 def test_an_unused_input_takes_its_symbolic_size_along():
     types = tuple(TensorType("float32", (Ref(2 + place), 3), "cpu") for place in range(2))
     region = Graph(types, (Op("prims.tanh", (Ref(1),), (types[1],)),), (4,), sizes=2)
-    original = original_of(region, canonicalize(region).binding)
+    instance = instance_of(region, canonicalize(region).binding)
     expected = TensorType("float32", (Ref(1), 3), "cpu")
-    assert original.region == Graph((expected,), (Op("prims.tanh", (Ref(0),), (expected,)),), (2,), sizes=1)
+    assert instance.region == Graph((expected,), (Op("prims.tanh", (Ref(0),), (expected,)),), (2,), sizes=1)
 
 
 def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):

@@ -18,15 +18,15 @@ from test_properties import graphs
 
 from fusioncache.backends.torch_settings import torch_settings
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.persistence import REGION, REQUEST, Kept
+from fusioncache.cache.persistence import REGION, REQUEST, PersistentBuilder
 from fusioncache.cache.program import Program
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Graph, NumberType, Original, Ref, TensorType
+from fusioncache.ir import Graph, Instance, NumberType, Ref, TensorType
 from fusioncache.ir.codec import decoded, encoded
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.original import original_of
+from fusioncache.template.instance import instance_of
 
 X, Y = torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)
 
@@ -61,8 +61,8 @@ class Process:
         more = {"settings": torch_settings()}
         name, keeper = self.backend.name, self.backend.keeper
         builder = self.cache.builder(name, self.backend, keeper, environment, self.ledger, **more)
-        original = original_of(source, canonical.binding)
-        program = self.cache.program(canonical.graph, original, environment, self.backend, builder)
+        instance = instance_of(source, canonical.binding)
+        program = self.cache.program(canonical.graph, instance, environment, self.backend, builder)
         return program, list(canonical.binding.arguments)
 
     def run(self, source: Graph, *inputs: Any) -> list[Any]:
@@ -146,12 +146,12 @@ def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path):
 def test_the_key_names_what_differs(tmp_path):
     place = ((X.shape, X.stride()), (Y.shape, Y.stride()))
     canonical = canonicalize(region())
-    graph, original = canonical.graph, original_of(region(), canonical.binding)
+    graph, instance = canonical.graph, instance_of(region(), canonical.binding)
 
     def key(environment: dict[str, str], place: Any = place) -> dict[str, str]:
         backend = KeepingEager(environment)
-        kept = Kept(Store.open(tmp_path), Ranks(), "eager", backend, backend.keeper, {}, print)
-        return {part.name: part.digest for part in kept.key(graph, place, original).ingredients}
+        kept = PersistentBuilder(Store.open(tmp_path), Ranks(), "eager", backend, backend.keeper, {}, print)
+        return {part.name: part.digest for part in kept.key(graph, place, instance).ingredients}
 
     one, other = key({}), key({"machine": "there"})
     assert {name for name in one if one[name] != other[name]} == {"machine"}
@@ -173,9 +173,9 @@ def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, sp
     first = Process(tmp_path)
     program, arguments = first.program(region())
     args = [(X, Y)[place] for place in arguments]
-    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original)
+    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance)
     good = first.backend.keeper.compile(region(), [X, Y]).artifacts | {
-        REGION: encoded(original_of(region(), canonicalize(region()).binding))
+        REGION: encoded(instance_of(region(), canonicalize(region()).binding))
     }
     first.cache.store.save(key, "eager", spoil(good))
     second, third = Process(tmp_path), Process(tmp_path)
@@ -189,10 +189,10 @@ def test_a_stored_region_of_another_template_is_not_run(tmp_path):
     first = Process(tmp_path)
     program, arguments = first.program(region())
     args = [(X, Y)[place] for place in arguments]
-    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original)
+    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance)
     s = Sketch()
     other = s.graph(s.op("sin", s.input()))
-    artifacts = {"code": b"run it op by op", REGION: encoded(Original(other, (0,), (0,)))}
+    artifacts = {"code": b"run it op by op", REGION: encoded(Instance(other, (0,), (0,)))}
     first.cache.store.save(key, "eager", artifacts)
     with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
         first.run(region(), X, Y)
@@ -220,10 +220,10 @@ def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
     assert set(second.cache.store.load(key, "eager")) == {REFUSED, REGION, REQUEST}
 
 
-def _asked_for(process: Process) -> tuple[Graph, Any, Original]:
+def _asked_for(process: Process) -> tuple[Graph, Any, Instance]:
     program, arguments = process.program(region())
     args = [(X, Y)[place] for place in arguments]
-    return program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original
+    return program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance
 
 
 def test_what_the_compiler_raises_is_raised_and_nothing_is_kept(tmp_path):
@@ -286,8 +286,8 @@ def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):
 @given(graph=graphs())
 @settings(max_examples=60, deadline=None)
 def test_a_region_comes_back_as_it_was(graph):
-    original = Original(graph, tuple(reversed(range(len(graph.inputs)))), tuple(range(len(graph.outputs))))
-    assert decoded(encoded(original)) == original
+    instance = Instance(graph, tuple(reversed(range(len(graph.inputs)))), tuple(range(len(graph.outputs))))
+    assert decoded(encoded(instance)) == instance
 
 
 def test_every_kind_of_type_and_argument_comes_back():
@@ -297,8 +297,8 @@ def test_every_kind_of_type_and_argument_comes_back():
     graph = s.graph(s.op("add", x, x))
     graph = replace(graph, sizes=1, ops=tuple(replace(op, args=(Ref(0), Ref(1), (Ref(2),))) for op in graph.ops))
     graph = replace(graph, outputs=(3,))
-    original = Original(graph, (1, 0), (0,))
-    assert decoded(encoded(original)) == original
+    instance = Instance(graph, (1, 0), (0,))
+    assert decoded(encoded(instance)) == instance
 
 
 @given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
@@ -311,11 +311,11 @@ def test_no_other_bytes_pass_for_a_region(content):
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_region_with_a_byte_changed_is_a_sound_one_or_refused(data):
-    content = bytearray(encoded(Original(region(), (0, 1), (0, 1))))
+    content = bytearray(encoded(Instance(region(), (0, 1), (0, 1))))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
     try:
-        original = decoded(bytes(content))
+        instance = decoded(bytes(content))
     except ValueError:
         return
-    known = original.region.first_result + sum(len(op.outputs) for op in original.region.ops)
-    assert all(value < known for value in original.region.outputs)
+    known = instance.region.first_result + sum(len(op.outputs) for op in instance.region.ops)
+    assert all(value < known for value in instance.region.outputs)

@@ -9,7 +9,7 @@ import thunder
 import torch
 from models import all_fused
 
-from fusioncache.backends.api import Made
+from fusioncache.backends.api import Compiled
 from fusioncache.ir import Graph
 from fusioncache.trace.region import region_of
 
@@ -106,7 +106,7 @@ class Kept:
     case: Case
     graph: Graph
     args: list
-    made: Made
+    made: Compiled
     outputs: list
     written: list
 

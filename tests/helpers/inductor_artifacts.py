@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from drawn_regions import Sketch
 
-from fusioncache.backends.api import Made
+from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.inductor.persistence import InductorKeeper
 from fusioncache.ir import Const, Graph, TensorType
@@ -131,14 +131,14 @@ def digest(outputs: Sequence[torch.Tensor]) -> str:
 
 
 @cache
-def made(name: str) -> Made:
+def made(name: str) -> Compiled:
     """A case as it was compiled and kept."""
     found = InductorKeeper(Inductor()).compile(*CASES[name]())
     assert found.artifacts is not None, found.reason
     return found
 
 
-def artifacts_of(found: Made) -> dict[str, bytes]:
+def artifacts_of(found: Compiled) -> dict[str, bytes]:
     """What is stored of it, to be changed at will."""
     assert found.artifacts is not None
     return dict(found.artifacts)

@@ -13,7 +13,7 @@ CODE = b"run it op by op"
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Compiled:
     run: Any
     artifacts: Mapping[str, bytes] | None
     reason: str | None = None
@@ -52,11 +52,11 @@ class Keeper:
     def environment(self) -> Mapping[str, str]:
         return self.backend.more
 
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Made:
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         run = self.backend.compile(graph, args)
         if self.backend.refuse:
-            return Made(run, None, self.backend.refuse, self.backend.lasting)
-        return Made(run, {"code": CODE})
+            return Compiled(run, None, self.backend.refuse, self.backend.lasting)
+        return Compiled(run, {"code": CODE})
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Any:
         if artifacts["code"] != CODE:

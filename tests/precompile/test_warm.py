@@ -16,14 +16,14 @@ import fusioncache
 from fusioncache.cache.persistence import REGION, REQUEST, layout_text
 from fusioncache.ir import Graph, TensorType, request
 from fusioncache.ir.codec import encoded
-from fusioncache.ir.request import Place, Request
+from fusioncache.ir.request import ArgumentLayouts, Request
 from fusioncache.precompile import compiler as warmer
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
+from fusioncache.template.instance import instance_of
 from fusioncache.template.key import make_key
-from fusioncache.template.original import original_of
 
-PLACE: Place = ((X.shape, X.stride()),)
+PLACE: ArgumentLayouts = ((X.shape, X.stride()),)
 
 
 def other(name: str = "cos", device: str = "cpu") -> Graph:
@@ -36,9 +36,9 @@ def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -
     canonical = canonicalize(graph)
     key = make_key(canonical.graph, {"machine": "elsewhere", "layout": layout_text(PLACE)})
     wanted = canonicalize(asked or graph).graph
-    original = encoded(original_of(graph, canonical.binding))
+    instance = encoded(instance_of(graph, canonical.binding))
     assert store.save(
-        key, "eager", {REGION: original, REQUEST: request.encoded(Request(wanted, PLACE, "eager", {})), **more}
+        key, "eager", {REGION: instance, REQUEST: request.encoded(Request(wanted, PLACE, "eager", {})), **more}
     )
 
 
@@ -206,7 +206,7 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     ledger, backend = process.ledger, process.backend
     builder = process.cache.builder("eager", backend, backend.keeper, environment, ledger, options)
     graph = canonicalize(other()).graph
-    builder.build(graph, original_of(graph, canonicalize(graph).binding), PLACE, [X])
+    builder.build(graph, instance_of(graph, canonicalize(graph).binding), PLACE, [X])
     monkeypatch.setattr(
         warmer, "make_backend", lambda name, **options: made.append((name, options)) or KeepingEager({"machine": "b"})
     )
@@ -229,5 +229,5 @@ def test_the_keepers_environment_is_read_at_each_build(tmp_path):
     program, _ = process.program(other())
     for threads in ("2", "1", "1"):
         process.backend.more["threads"] = threads
-        program._builder.build(program.graph, program._original, PLACE, [X])
+        program._builder.build(program.graph, program._instance, PLACE, [X])
     assert len(process.backend.compiled) == 2 and len(process.backend.loaded) == 1

@@ -86,7 +86,7 @@ def test_what_goes_wrong_in_an_explanation_does_not_reach_the_model(capfd, monke
 
 
 def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr("fusioncache.trace.chosen.make_backend", lambda *args, **options: KeepingEager())
+    monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda *args, **options: KeepingEager())
 
     def process(*factors: float) -> tuple[list[str], fusioncache.Stats]:
         cache = fusioncache.Cache(record=False, store=tmp_path)
@@ -113,7 +113,7 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
 
 
 def test_what_was_loaded_and_never_called_to_the_end_is_said_at_exit(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr("fusioncache.trace.chosen.make_backend", lambda *args, **options: KeepingEager())
+    monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda *args, **options: KeepingEager())
     model, x = Layers(2.0), torch.randn(4, 8)
     for _ in range(2):
         cache = fusioncache.Cache(record=False, store=tmp_path)

@@ -276,7 +276,7 @@ def test_an_entry_that_is_first_used_while_somebody_cleans_up_is_not_removed_und
 
 def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(store, monkeypatch):
     save(store, 1)
-    other, real = Store.open(), gate.Gate.alone
+    other, real = Store.open(), gate.SweepLock.alone
 
     def late(self):
         with warned():
@@ -284,7 +284,7 @@ def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(
         assert other.save(key(1), BACKEND, {"code": b"another"})
         return real(self)
 
-    monkeypatch.setattr(gate.Gate, "alone", late)
+    monkeypatch.setattr(gate.SweepLock, "alone", late)
     assert store.sweep().objects == 3
     assert store.load(key(1), BACKEND) == {"code": b"another"}
 

@@ -17,8 +17,8 @@ from fusioncache.precompile import compiler as warmer
 from fusioncache.precompile.requests import survey
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
+from fusioncache.template.instance import instance_of
 from fusioncache.template.operand_order import order_shows
-from fusioncache.template.original import original_of
 from fusioncache.template.strides import Strided, strides_of
 from fusioncache.trace import executor
 
@@ -165,7 +165,7 @@ def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
     store = Store.open(tmp_path)
     found = survey(store)
     assert (found.entries, len(found.ids)) == (2, 2)
-    assert [warmer.Warmer(store).warm(id_).did for id_ in found.ids] == ["compiled", "compiled"]
+    assert [warmer.EntryCompiler(store).warm(id_).did for id_ in found.ids] == ["compiled", "compiled"]
     for commuted in (False, True):
         process = Process(tmp_path, KeepingEager({"machine": "there"}))
         process.run(product(commuted=commuted), turned, Y)
@@ -196,8 +196,8 @@ def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_
     args = [(X.mT.contiguous().mT, Y)[place] for place in arguments]
     canonical = canonicalize(graphs[True])
     results = [
-        program.run_for(args, process._tell, original)(args)[0]
-        for original in (None, original_of(graphs[True], canonical.binding))
+        program.run_for(args, process._tell, instance)(args)[0]
+        for instance in (None, instance_of(graphs[True], canonical.binding))
     ]
     assert [result.stride() for result in results] == [(1, 2), (3, 1)]
     assert process.told == [False, False]

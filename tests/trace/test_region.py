@@ -246,23 +246,23 @@ def test_other_tensors_than_tensors_are_refused():
 
 
 def test_regions_of_unknown_executors_are_refused():
-    from fusioncache.trace.maker import maker_of
+    from fusioncache.trace.origin import origin_of
 
     fusion = fusion_of(prims.sin, (2, 3)).from_bsym(_call_ctx={"region0": print})
     with pytest.raises(Bypass, match="regions of executor SimpleNamespace"):
-        maker_of(fusion.from_bsym(sym=Symbol("region0", is_fusion=True, executor=SimpleNamespace())))
+        origin_of(fusion.from_bsym(sym=Symbol("region0", is_fusion=True, executor=SimpleNamespace())))
     with pytest.raises(Bypass, match="a fused call without a function"):
-        maker_of(fusion.from_bsym(_call_ctx={}))
+        origin_of(fusion.from_bsym(_call_ctx={}))
 
 
 def test_thunders_own_torch_compile_regions_keep_their_compiler():
-    from fusioncache.trace.maker import maker_of
+    from fusioncache.trace.origin import origin_of
 
     executor = thunder.extend.get_executor("torchcompile")
     compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=[executor])
     compiled_trace_only(compiled, torch.randn(4))
     (fusion,) = fused(thunder.last_traces(compiled)[-1])
-    assert maker_of(fusion).backend == "inductor"
+    assert origin_of(fusion).backend == "inductor"
     assert [op.name for op in region_of(fusion).ops] == ["torch.tanh", "torch.mul"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fusioncache.backends.api import NotKept, NotKeptNow, Run
+from fusioncache.backends.api import NotPersistable, NotPersistableNow, Run
 from fusioncache.backends.symbols import has_effects
 from fusioncache.ir import Graph, TensorType
 from fusioncache.process import forks
@@ -15,18 +15,18 @@ def refuse_unkeepable(graph: Graph, args: Sequence[Any]) -> None:
     """Refuses what is known not to be kept before it is compiled.
 
     Raises:
-        NotKept: names it.
+        NotPersistable: names it.
     """
     if not all(isinstance(type_, TensorType) for type_ in graph.inputs):
-        raise NotKept("a number among the inputs")
+        raise NotPersistable("a number among the inputs")
     if not args:
-        raise NotKept("no inputs")
+        raise NotPersistable("no inputs")
     if any(arg.device.type != "cpu" for arg in args):
-        raise NotKept("a tensor that is not on the CPU")
+        raise NotPersistable("a tensor that is not on the CPU")
     if (problem := _mode() or _no_plain_tensor(args)) is not None:
-        raise NotKeptNow(problem)
+        raise NotPersistableNow(problem)
     if has_effects(graph):  # what slips through is found again in what was compiled
-        raise NotKept("in-place effects")
+        raise NotPersistable("in-place effects")
 
 
 def _mode() -> str | None:

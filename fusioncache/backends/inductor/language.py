@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-from fusioncache.backends.api import NotKept, Run
+from fusioncache.backends.api import NotPersistable, Run
 
 TORCH_FUNCTIONS = {
     "assert_size_stride": "assert_size_stride",
@@ -42,7 +42,7 @@ _DTYPES = (
 )
 
 
-class _Foreign(NotKept, ValueError):
+class _Foreign(NotPersistable, ValueError):
     """A wrapper that is not in the language. It is not kept, and not loaded."""
 
 
@@ -50,7 +50,7 @@ def checked(wrapper: str, kernels: Collection[str]) -> CodeType:
     """The code of a text that is a wrapper of these kernels.
 
     Raises:
-        NotKept: names what the text does besides; a ``ValueError`` as well.
+        NotPersistable: names what the text does besides; a ``ValueError`` as well.
     """
     if len(wrapper) > _LONGEST:
         raise _Foreign("a long wrapper")

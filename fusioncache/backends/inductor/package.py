@@ -9,7 +9,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from fusioncache.backends.api import NotKept
+from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.inductor.language import EXTERNAL, OPERATIONS, TORCH_FUNCTIONS, checked
 
 ENTRY = "kernel"
@@ -36,11 +36,11 @@ def package(function: Callable[..., Any], args: Sequence[Any], mode: str | None)
     compiled = _compiled(function, args, mode)
     source = getattr(compiled, "source_code", None)
     if source is None:
-        raise NotKept("nothing to compile")
+        raise NotPersistable("nothing to compile")
     if compiled.mutated_input_idxs:
-        raise NotKept("in-place effects")
+        raise NotPersistable("in-place effects")
     if compiled.constants or compiled.torchbind_constants:
-        raise NotKept("constant tensors")
+        raise NotPersistable("constant tensors")
     wrapper, outputs = _wrapper(source)
     call = compiled.current_callable
     values = getattr(getattr(call, "__func__", call), "__globals__", {})
@@ -86,7 +86,7 @@ def _compiled(function: Callable[..., Any], args: Sequence[Any], mode: str | Non
     with compile_lock:
         torch.no_grad()(no_autocast(lower))()
     if len(found) != 1:
-        raise NotKept(f"{len(found)} graphs in place of one")
+        raise NotPersistable(f"{len(found)} graphs in place of one")
     return found[0]
 
 
@@ -97,14 +97,14 @@ def _check_operations(external: Any) -> None:
     if any(
         getattr(external, name, own) is not own for name, own in ((name, getattr(torch, name)) for name in OPERATIONS)
     ):
-        raise NotKept("an operation that was replaced")
+        raise NotPersistable("an operation that was replaced")
 
 
 def _library(kernel: Any) -> bytes:
     """The library that a kernel was loaded from."""
     path = getattr(getattr(kernel, "__self__", None), "__file__", None)
     if path is None or getattr(kernel, "__name__", None) != ENTRY:
-        raise NotKept("a kernel that is in no library")
+        raise NotPersistable("a kernel that is in no library")
     return Path(path).read_bytes()
 
 
@@ -114,10 +114,10 @@ def _wrapper(source: str) -> tuple[str, int]:
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "call"
     ]
     if len(functions) != 1:
-        raise NotKept("a wrapper in several parts")
+        raise NotPersistable("a wrapper in several parts")
     body = [statement for statement in functions[0].body if ast.unparse(statement) != "args.clear()"]
     if not body or not isinstance(body[-1], ast.Return) or not isinstance(body[-1].value, ast.Tuple):
-        raise NotKept("a wrapper without a plain return")
+        raise NotPersistable("a wrapper without a plain return")
     outputs = body[-1].value.elts
     body[-1] = ast.Return(ast.List(outputs, ast.Load()))
     text = "\n    ".join(["def call(args):", *(line for node in body for line in ast.unparse(node).splitlines())])

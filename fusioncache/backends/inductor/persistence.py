@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fusioncache.backends.api import Made, NotKept, NotKeptNow, Run
+from fusioncache.backends.api import Compiled, NotPersistable, NotPersistableNow, Run
 from fusioncache.backends.inductor import machine as ingredients
 from fusioncache.backends.inductor.admission import for_plain, refuse_unkeepable
 from fusioncache.backends.inductor.language import checked, defined
@@ -42,7 +42,7 @@ class InductorKeeper:
         """What kept code depends on beyond ``Inductor.environment``: ingredients of a key, by name."""
         return ingredients.environment()
 
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Made:
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """The compiled graph and the artifacts to load it from, or the reason why there are none.
 
         Raises:
@@ -50,12 +50,12 @@ class InductorKeeper:
         """
         try:
             run, artifacts = self._kept(graph, args)
-            return Made(run, artifacts, None)
-        except NotKept as refusal:
-            reason, lasting = str(refusal), not isinstance(refusal, NotKeptNow)
+            return Compiled(run, artifacts, None)
+        except NotPersistable as refusal:
+            reason, lasting = str(refusal), not isinstance(refusal, NotPersistableNow)
         except Exception as error:  # a region that fails here may well work with torch.compile
             reason, lasting = f"{type(error).__name__} where its code is to be kept", False
-        return Made(self._backend.compile(graph, args), None, reason, lasting)
+        return Compiled(self._backend.compile(graph, args), None, reason, lasting)
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
         """The function that was kept as these artifacts. Nothing is compiled, nothing is run.
@@ -82,7 +82,7 @@ class InductorKeeper:
         function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
         made = package(function, args, self._backend.mode)
         if made.outputs != len(graph.outputs):
-            raise NotKept("outputs of TorchInductor's own")
+            raise NotPersistable("outputs of TorchInductor's own")
         run = defined(made.code, made.kernels)
         run(args)  # what cannot run shows here
         artifacts = artifacts_of(made.wrapper, made.libraries, made.source, made.outputs, args)

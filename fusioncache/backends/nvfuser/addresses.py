@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from fusioncache.backends.api import NotKept
+from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.nvfuser.nodes import Filling, Kernel, Node, short
 from fusioncache.backends.nvfuser.parts import CUBIN, WORD, Fill, Launch, Pointer, Step
 
@@ -33,7 +33,7 @@ class Memory:
         pieces: of memory, the inputs first. They may be empty, and must not overlap.
 
     Raises:
-        NotKept: if they overlap.
+        NotPersistable: if they overlap.
     """
 
     def __init__(self, pieces: Sequence[Piece]):
@@ -42,7 +42,7 @@ class Memory:
         end = 0
         for start, number in self._order:
             if start < end:
-                raise NotKept("memory that overlaps")
+                raise NotPersistable("memory that overlaps")
             end = start + self.pieces[number].size
 
     def find(self, address: int) -> tuple[int, int] | None:
@@ -91,10 +91,10 @@ def resolved(
         is_pointer: whether a number is an address of memory that the GPU reads.
 
     Raises:
-        NotKept: if anything cannot be told for certain.
+        NotPersistable: if anything cannot be told for certain.
     """
     if len(first) != len(second) or [p.size for p in memory.pieces] != [p.size for p in other.pieces]:
-        raise NotKept("not the same twice")
+        raise NotPersistable("not the same twice")
     steps: list[Step] = []
     for one, two in zip(first, second, strict=True):
         if isinstance(one, Kernel) and isinstance(two, Kernel):
@@ -102,23 +102,23 @@ def resolved(
         elif isinstance(one, Filling) and isinstance(two, Filling):
             steps.append(_fill(one, memory, two, other))
         else:
-            raise NotKept("not the same twice")
+            raise NotPersistable("not the same twice")
     return tuple(steps)
 
 
 def _fill(one: Filling, memory: Memory, two: Filling, other: Memory) -> Fill:
     place = memory.find(one.address)
     if place is None or place != other.find(two.address) or (one.size, one.value) != (two.size, two.value):
-        raise NotKept("a fill of unknown memory")
+        raise NotPersistable("a fill of unknown memory")
     buffer, delta = place
     if delta + one.size > memory.pieces[buffer].size:
-        raise NotKept("a fill beyond its memory")
+        raise NotPersistable("a fill beyond its memory")
     return Fill(buffer, delta, one.size, one.value)
 
 
 def _launch(one: Kernel, memory: Memory, two: Kernel, other: Memory, is_pointer: Callable[[int], bool]) -> Launch:
     if _how(one) != _how(two) or list(map(len, one.parameters)) != list(map(len, two.parameters)):
-        raise NotKept("not the same twice")
+        raise NotPersistable("not the same twice")
     parameters, pointers = [], []
     for number, (left, right) in enumerate(zip(one.parameters, two.parameters, strict=True)):
         content = bytearray(left)
@@ -146,8 +146,8 @@ def _place(
     place = memory.find(number) if len(word) == WORD else None
     if word == again:
         if place is not None or (number >= _LEAST_ADDRESS and len(word) == WORD and is_pointer(number)):
-            raise NotKept(f"memory that outlives a run, or a number that looks like an address: {what}")
+            raise NotPersistable(f"memory that outlives a run, or a number that looks like an address: {what}")
         return None
     if place is None or place != other.find(number_again):
-        raise NotKept(f"a number that is not the same twice: {what}")
+        raise NotPersistable(f"a number that is not the same twice: {what}")
     return place

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.nvfuser.compiler import Compiled
+from fusioncache.backends.nvfuser.compiler import CompiledDefinition
 from fusioncache.backends.nvfuser.one_launch import one_launch
 from fusioncache.backends.torch_settings import SETTINGS, settings_text, variables
 from fusioncache.backends.versions import versions_text
@@ -85,7 +85,7 @@ class NvFuser:
         """See ``Backend``."""
         return self.compiled(graph, args).run
 
-    def compiled(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> Compiled:
+    def compiled(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> CompiledDefinition:
         """What ``compile`` makes, with what it is made of.
 
         Args:
@@ -105,7 +105,7 @@ class NvFuser:
         def run(args: Sequence[Any]) -> Any:
             return execute(args, device=device, **options)
 
-        return Compiled(run, definition, device)
+        return CompiledDefinition(run, definition, device)
 
     @property
     def options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

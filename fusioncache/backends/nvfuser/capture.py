@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.backends.api import NotKept, NotKeptNow, Run
+from fusioncache.backends.api import NotPersistable, NotPersistableNow, Run
 from fusioncache.backends.nvfuser.addresses import Memory, Piece, regions, resolved
 from fusioncache.backends.nvfuser.driver import Driver
 from fusioncache.backends.nvfuser.nodes import Kernel, Node, read_graph
@@ -52,7 +52,7 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
             either.
 
     Raises:
-        NotKept: if it launches anything that is not understood.
+        NotPersistable: if it launches anything that is not understood.
     """
     widest = widest_access(args[0].get_device())
     with _recorded():
@@ -62,7 +62,7 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
     steps = resolved(first.nodes, memory, second.nodes, other, driver.is_pointer)
     outputs = tuple(_output(position, first, memory) for position in range(len(first.outputs)))
     if outputs != tuple(_output(position, second, other) for position in range(len(second.outputs))):
-        raise NotKept("outputs that are not the same twice")
+        raise NotPersistable("outputs that are not the same twice")
     inputs = tuple(Input(layout_of(arg), alignment(arg.data_ptr(), widest)) for arg in args)
     sizes = tuple(piece.size for piece in memory.pieces[len(args) :])
     recipe = _checked(inputs, sizes, outputs, steps, widest)
@@ -83,11 +83,11 @@ def layout_of(tensor: Any) -> Layout:
     """The layout of a tensor.
 
     Raises:
-        NotKept: if it is of a dtype that is not known here.
+        NotPersistable: if it is of a dtype that is not known here.
     """
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in ITEM_BYTES:
-        raise NotKept(f"a tensor of dtype {dtype}")
+        raise NotPersistable(f"a tensor of dtype {dtype}")
     return Layout(dtype, tuple(tensor.shape), tuple(tensor.stride()))
 
 
@@ -95,7 +95,7 @@ def layout_of(tensor: Any) -> Layout:
 def _recorded() -> Iterator[None]:
     """Has torch take note of what is allocated."""
     if torch._C._cuda_isHistoryEnabled():
-        raise NotKeptNow("torch's memory history is in use")
+        raise NotPersistableNow("torch's memory history is in use")
     torch.cuda.memory._record_memory_history("all", context=None, stacks="python", clear_history=True)
     try:
         yield
@@ -169,23 +169,23 @@ def _output(position: int, captured: _Run, memory: Memory) -> Output:
         if captured.outputs[before] is output:
             return Again(before)
     if not output.is_cuda or output.is_conj() or output.is_neg():
-        raise NotKept("an output that is no plain tensor")
+        raise NotPersistable("an output that is no plain tensor")
     layout = layout_of(output)
     for number, arg in enumerate(captured.args):
         if output is arg:
             return View(layout, number, 0, itself=True)
     if not layout.extent:
-        raise NotKept("an output without elements")
+        raise NotPersistable("an output without elements")
     place = memory.find(output.data_ptr())
     if place is None:
-        raise NotKept("an output in unknown memory")
+        raise NotPersistable("an output in unknown memory")
     buffer, delta = place
     if delta + layout.extent > memory.pieces[buffer].size:
-        raise NotKept("an output beyond its memory")
+        raise NotPersistable("an output beyond its memory")
     if buffer >= len(captured.args):
         return Fresh(layout, buffer - len(captured.args), delta)
     if captured.args[buffer].dtype != output.dtype or delta % ITEM_BYTES[layout.dtype]:
-        raise NotKept("an output that is a view of an input in another dtype")
+        raise NotPersistable("an output that is a view of an input in another dtype")
     return View(layout, buffer, delta // ITEM_BYTES[layout.dtype], itself=False)
 
 
@@ -193,4 +193,4 @@ def _checked(inputs: Any, sizes: Any, outputs: Any, steps: Any, widest: int) -> 
     try:
         return Recipe(inputs, sizes, outputs, steps, widest)
     except ValueError as error:
-        raise NotKept(str(error)) from error
+        raise NotPersistable(str(error)) from error

@@ -11,7 +11,7 @@ from fusioncache.ir import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledDefinition:
     """What nvFuser compiled.
 
     Attributes:
@@ -35,5 +35,5 @@ class Compiler(Protocol):
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """A function for arguments of this layout."""
 
-    def compiled(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> Compiled:
+    def compiled(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> CompiledDefinition:
         """The same, compiled with these options on as well."""

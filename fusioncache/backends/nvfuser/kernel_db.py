@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fusioncache.backends.api import NotKept, NotKeptNow
+from fusioncache.backends.api import NotPersistable, NotPersistableNow
 from fusioncache.process import forks
 
 OPTION = "kernel_db"
@@ -91,11 +91,11 @@ class KernelDatabase:
             options: with which it was compiled.
 
         Raises:
-            NotKept: if not exactly one row fits each.
+            NotPersistable: if not exactly one row fits each.
         """
         with self._lock:
             if not self._opened or self._process != os.getpid():
-                raise NotKeptNow("nvFuser's kernel database was opened by somebody else")
+                raise NotPersistableNow("nvFuser's kernel database was opened by somebody else")
             return matching(self._rows, names, code, options)
 
     @contextmanager
@@ -146,22 +146,22 @@ def matching(
     """The row for each kernel of a run. Together their code is the run's, with nothing left.
 
     Raises:
-        NotKept: if not exactly one row fits each, or there is other code.
+        NotPersistable: if not exactly one row fits each, or there is other code.
     """
     if len(set(names)) != len(names):
-        raise NotKept("two kernels of one name")
+        raise NotPersistable("two kernels of one name")
     found = []
     for name in names:
         rows = [row for row in known.get(name, ()) if row.code in code]
         if len(rows) != 1:
-            raise NotKeptNow(f"{len(rows)} rows of nvFuser's kernel database for one kernel")
+            raise NotPersistableNow(f"{len(rows)} rows of nvFuser's kernel database for one kernel")
         if rows[0].options != options:
             # The database goes by code alone, so that what was compiled with these options is not in it.
-            raise NotKeptNow("a kernel that is known with other options of nvFuser")
+            raise NotPersistableNow("a kernel that is known with other options of nvFuser")
         found.append(rows[0])
     in_order = sorted(found, key=lambda row: code.index(row.code))
     if "\n".join(row.code for row in in_order) != code:
-        raise NotKept("code of kernels that were not launched")
+        raise NotPersistable("code of kernels that were not launched")
     return tuple(found)
 
 
@@ -169,11 +169,11 @@ def read_cubin(row: Row) -> bytes:
     """The cubin of a row.
 
     Raises:
-        NotKept: if it is none.
+        NotPersistable: if it is none.
     """
     image = row.cubin.read_bytes()
     if not image.startswith(_ELF):
-        raise NotKept("a kernel that is not compiled to the end")
+        raise NotPersistable("a kernel that is not compiled to the end")
     return image
 
 

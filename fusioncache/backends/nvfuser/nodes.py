@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.api import NotKept
+from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.nvfuser.parts import WORD
 from fusioncache.backends.nvfuser.structures import CLUSTER, COOPERATIVE, KernelNode
 
@@ -54,7 +54,7 @@ def read_graph(driver: Any, graph: int) -> list[Node]:
     """What a captured graph launches, in order.
 
     Raises:
-        NotKept: if there is anything in it that is not understood.
+        NotPersistable: if there is anything in it that is not understood.
     """
     return [_read(driver, node) for node in in_order(driver, graph)]
 
@@ -63,7 +63,7 @@ def in_order(driver: Any, graph: int) -> list[int]:
     """The nodes of a graph that is a chain.
 
     Raises:
-        NotKept: if it is none.
+        NotPersistable: if it is none.
     """
     nodes = driver.nodes(graph)
     after: dict[int | None, int] = {}
@@ -71,7 +71,7 @@ def in_order(driver: Any, graph: int) -> list[int]:
         waits_for = driver.dependencies(node)
         before = waits_for[0] if waits_for else None
         if len(waits_for) > 1 or before in after:
-            raise NotKept("kernels in no fixed order")
+            raise NotPersistable("kernels in no fixed order")
         after[before] = node
     ordered = []
     node = after.get(None)
@@ -79,7 +79,7 @@ def in_order(driver: Any, graph: int) -> list[int]:
         ordered.append(node)
         node = after.get(node)
     if len(ordered) != len(nodes):
-        raise NotKept("kernels in no fixed order")
+        raise NotPersistable("kernels in no fixed order")
     return ordered
 
 
@@ -88,7 +88,7 @@ def _read(driver: Any, node: int) -> Node:
     if kind == _MEMSET:
         return _memset(driver.memset_node(node))
     if kind != _KERNEL:
-        raise NotKept(f"a {_NODE_TYPES.get(kind, f'type {kind}')} node")
+        raise NotPersistable(f"a {_NODE_TYPES.get(kind, f'type {kind}')} node")
     found, function = driver.kernel_node(node)
     name = driver.name(function)
     parameters = _parameters(driver, found, function, name)
@@ -111,20 +111,20 @@ def _read(driver: Any, node: int) -> Node:
 def _memset(found: Any) -> Filling:
     item, value = found.item_bytes, found.value
     if found.height != 1 or item not in (1, 2, 4):
-        raise NotKept("a memset of rows")
+        raise NotPersistable("a memset of rows")
     pattern = (value & (2 ** (8 * item) - 1)).to_bytes(item, "little")
     if len(set(pattern)) != 1:
-        raise NotKept("a memset of more than one byte")
+        raise NotPersistable("a memset of more than one byte")
     return Filling(found.address, found.width * item, pattern[0])
 
 
 def _parameters(driver: Any, found: KernelNode, function: int, name: str) -> tuple[bytes, ...]:
     if found.extra or not found.parameters:
-        raise NotKept(f"parameters of {short(name)} in one piece")
+        raise NotPersistable(f"parameters of {short(name)} in one piece")
     sizes = [size for _, size in driver.parameters(function)]
     places = [found.parameters[place] for place in range(len(sizes))]
     if not all(places):
-        raise NotKept(f"parameters of {short(name)} that are not there")
+        raise NotPersistable(f"parameters of {short(name)} that are not there")
     return tuple(ctypes.string_at(place, size) for place, size in zip(places, sizes, strict=True))
 
 
@@ -132,20 +132,20 @@ def _check_attributes(driver: Any, node: int, function: int) -> None:
     # A kernel that may overlap with the one before shows in the order of the graph, which is none then.
     cluster = driver.launch_attribute(node, CLUSTER).dimensions
     if any(size > 1 for size in cluster) or driver.has_cluster(function):
-        raise NotKept("a kernel in clusters")
+        raise NotPersistable("a kernel in clusters")
 
 
 def _torch_fill(name: str, parameters: tuple[bytes, ...]) -> Filling:
     """Torch zeroes workspaces by a kernel. Its name says all that it does, so its parameters say the rest."""
     match = _FILL.fullmatch(name)
     if match is None:
-        raise NotKept(f"a kernel that nvFuser did not compile: {short(name)}")
+        raise NotPersistable(f"a kernel that nvFuser did not compile: {short(name)}")
     item = _FILL_ITEMS[match[1]]
     if [len(parameter) for parameter in parameters] != [4, item, WORD]:
-        raise NotKept(f"a kernel with other parameters than expected: {short(name)}")
+        raise NotPersistable(f"a kernel with other parameters than expected: {short(name)}")
     count, pattern, address = parameters
     if len(set(pattern)) != 1:
-        raise NotKept("a fill of more than one byte")
+        raise NotPersistable("a fill of more than one byte")
     return Filling(int.from_bytes(address, "little"), int.from_bytes(count, "little") * item, pattern[0])
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.api import Made, NotKept, NotKeptNow, Run
+from fusioncache.backends.api import Compiled, NotPersistable, NotPersistableNow, Run
 from fusioncache.backends.nvfuser.codec import decoded, encoded
 from fusioncache.backends.nvfuser.kernel_db import OPTION, kernel_database, read_cubin
 from fusioncache.backends.nvfuser.parts import CUBIN, Launch
@@ -23,7 +23,7 @@ from fusioncache.process import forks
 
 if TYPE_CHECKING:
     from fusioncache.backends.nvfuser.capture import Captured
-    from fusioncache.backends.nvfuser.compiler import Compiled, Compiler
+    from fusioncache.backends.nvfuser.compiler import CompiledDefinition, Compiler
 
 logger = logging.getLogger("fusioncache")
 
@@ -50,7 +50,7 @@ class NvFuserKeeper:
 
         return {"device": "\n".join(device_kinds()), "driver": str(driver().version()), "recipe": str(VERSION)}
 
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Made:
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """The function that nvFuser compiles, and what launches the same kernels in another process.
 
         Raises:
@@ -58,17 +58,17 @@ class NvFuserKeeper:
         """
         try:
             refuse_unfit(graph, args)
-        except NotKept as refusal:
+        except NotPersistable as refusal:
             return _refused(self._nvfuser.compile(graph, args), refusal)
         database, options = kernel_database(), self._nvfuser.options
         compiled = database.compiling(options, lambda: self._nvfuser.compiled(graph, args, (OPTION,)))
         try:
-            return Made(compiled.run, self._artifacts(graph, compiled, args), None)
-        except NotKept as refusal:
+            return Compiled(compiled.run, self._artifacts(graph, compiled, args), None)
+        except NotPersistable as refusal:
             return _refused(compiled.run, refusal)
         except Exception as error:  # nvFuser's own function works, whatever this is
             logger.info("a program is not kept", exc_info=error)
-            return Made(compiled.run, None, f"keeping failed: {type(error).__name__}", lasting=False)
+            return Compiled(compiled.run, None, f"keeping failed: {type(error).__name__}", lasting=False)
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
         """The function that was kept, loaded on the arguments' device.
@@ -95,7 +95,7 @@ class NvFuserKeeper:
             raise ValueError(f"a cubin that does not load: {error}") from error
         return launcher.run
 
-    def _artifacts(self, graph: Graph, compiled: Compiled, args: Sequence[Any]) -> Mapping[str, bytes]:
+    def _artifacts(self, graph: Graph, compiled: CompiledDefinition, args: Sequence[Any]) -> Mapping[str, bytes]:
         import torch
 
         from fusioncache.backends.nvfuser.capture import capture
@@ -105,10 +105,10 @@ class NvFuserKeeper:
 
         device = args[0].get_device()
         if compiled.device not in (None, device):
-            raise NotKeptNow("a program that is written for another device")
+            raise NotPersistableNow("a program that is written for another device")
         with torch.cuda.device(device), torch.no_grad():
             if torch.cuda.is_current_stream_capturing():
-                raise NotKeptNow("a CUDA graph is being captured")
+                raise NotPersistableNow("a CUDA graph is being captured")
             mine, others = [copied(arg) for arg in args], [rolled(arg) for arg in args]
             compiled.run(mine)  # so that nothing is left to prepare for tensors that lie as these do
             captured = capture(driver(), compiled.run, mine, others)
@@ -116,7 +116,7 @@ class NvFuserKeeper:
             verify(artifacts, captured, compiled.run, others, driver())
         return artifacts
 
-    def _packed(self, captured: Captured, compiled: Compiled, args: Sequence[Any]) -> dict[str, bytes]:
+    def _packed(self, captured: Captured, compiled: CompiledDefinition, args: Sequence[Any]) -> dict[str, bytes]:
         """The recipe, the cubin of each kernel by a name that says nothing of this process, and the CUDA of all."""
         launches = [step for step in captured.recipe.steps if isinstance(step, Launch)]
         code = self._code(compiled, args)
@@ -132,14 +132,14 @@ class NvFuserKeeper:
         source = {SOURCE: code.encode(errors="replace")} if code else {}
         return {RECIPE: encoded(recipe), **{name: cubin for cubin, name in names.items()}, **source}
 
-    def _code(self, compiled: Compiled, args: Sequence[Any]) -> str:
+    def _code(self, compiled: CompiledDefinition, args: Sequence[Any]) -> str:
         """The CUDA of the kernels, without nvFuser's own functions that are put before each."""
         device = args[0].get_device() if compiled.device is None else compiled.device
         code = compiled.definition.fec.get_cuda_kernel(list(args), intrinsic_code=False, device=device)
         if _DESCRIPTORS in code:
-            raise NotKept("a kernel that takes descriptors of tensors")
+            raise NotPersistable("a kernel that takes descriptors of tensors")
         if _RANDOM_CODE in code:
-            raise NotKept("a kernel that draws random numbers")
+            raise NotPersistable("a kernel that draws random numbers")
         return code
 
     def _cubins(self, names: Sequence[str], code: str) -> list[bytes]:
@@ -149,8 +149,8 @@ class NvFuserKeeper:
         return [read_cubin(row) for row in database.rows(names, code, self._nvfuser.options)] if names or code else []
 
 
-def _refused(run: Run, refusal: NotKept) -> Made:
-    return Made(run, None, str(refusal), lasting=not isinstance(refusal, NotKeptNow))
+def _refused(run: Run, refusal: NotPersistable) -> Compiled:
+    return Compiled(run, None, str(refusal), lasting=not isinstance(refusal, NotPersistableNow))
 
 
 class _Compiling:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fusioncache.backends.api import NotKept, NotKeptNow
+from fusioncache.backends.api import NotPersistable, NotPersistableNow
 from fusioncache.ir import Graph, NumberType
 
 _RANDOM = ("uniform", "random", "philox", "multinomial", "rng")
@@ -15,23 +15,23 @@ def refuse_unfit(graph: Graph, args: Sequence[Any]) -> None:
     """Refuses a program of which nothing can be kept.
 
     Raises:
-        NotKept: says why.
+        NotPersistable: says why.
     """
     import torch
 
     if any(isinstance(type_, NumberType) for type_ in graph.inputs):
-        raise NotKept("a number among the inputs")
+        raise NotPersistable("a number among the inputs")
     if graph.sizes:
-        raise NotKept("symbolic sizes")
+        raise NotPersistable("symbolic sizes")
     if any(word in op.name for op in graph.ops for word in _RANDOM):
-        raise NotKept("random numbers")
+        raise NotPersistable("random numbers")
     if not args:
-        raise NotKept("no inputs")
+        raise NotPersistable("no inputs")
     if not all(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args):
-        raise NotKept("an input that is no CUDA tensor")
+        raise NotPersistable("an input that is no CUDA tensor")
     if len(device_kinds()) > 1:
         # The key does not say on which of them a region runs, and kernels are scheduled for one.
-        raise NotKept("GPUs of several kinds in one process")
+        raise NotPersistable("GPUs of several kinds in one process")
     _refuse_arguments(args)
 
 
@@ -40,11 +40,11 @@ def _refuse_arguments(args: Sequence[Any]) -> None:
     import torch
 
     if len({arg.get_device() for arg in args}) > 1:
-        raise NotKeptNow("inputs on several devices")
+        raise NotPersistableNow("inputs on several devices")
     if not all(arg.layout == torch.strided and type(arg.data) is torch.Tensor for arg in args):
-        raise NotKeptNow("an input that is no plain tensor")
+        raise NotPersistableNow("an input that is no plain tensor")
     if any(arg.is_conj() or arg.is_neg() for arg in args):
-        raise NotKeptNow("an input that is to be conjugated or negated when it is read")
+        raise NotPersistableNow("an input that is to be conjugated or negated when it is read")
 
 
 def device_kinds() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.backends.api import NotKept, Run
+from fusioncache.backends.api import NotPersistable, Run
 from fusioncache.backends.nvfuser.capture import Captured
 from fusioncache.backends.nvfuser.codec import decoded
 from fusioncache.backends.nvfuser.driver import Driver
@@ -28,26 +28,26 @@ def verify(artifacts: Mapping[str, bytes], captured: Captured, run: Run, args: S
         driver: of CUDA.
 
     Raises:
-        NotKept: if there is any difference.
+        NotPersistable: if there is any difference.
     """
     recipe = decoded(artifacts["recipe"])
     if recipe.inputs != captured.recipe.inputs or recipe.outputs != captured.recipe.outputs:
-        raise NotKept("a recipe that reads otherwise than it was written")
+        raise NotPersistable("a recipe that reads otherwise than it was written")
     fits(recipe, args)
     launcher = Launcher(recipe, artifacts, _never, driver, poison=True)
     loaded = launcher.loaded(args[0].get_device())
     for ours, theirs in zip(loaded.functions, captured.functions, strict=True):
         if driver.code(ours) != driver.code(theirs):
-            raise NotKept(f"a cubin that is not that of {short(driver.name(theirs))}")
+            raise NotPersistable(f"a cubin that is not that of {short(driver.name(theirs))}")
     again = [copied(arg) for arg in args]
     expected = run(args)
     outputs = launcher.run(again)
     if len(outputs) != len(expected) or not all(map(equal_bits, outputs, expected)):
-        raise NotKept("other outputs than nvFuser's")
+        raise NotPersistable("other outputs than nvFuser's")
     if not all(map(equal_bits, again, args)):
-        raise NotKept("other writes into inputs than nvFuser's")
+        raise NotPersistable("other writes into inputs than nvFuser's")
     torch.cuda.current_stream().synchronize()
 
 
 def _never(args: Sequence[Any]) -> Sequence[Any]:
-    raise NotKept("inputs that are not aligned as those that were captured")
+    raise NotPersistable("inputs that are not aligned as those that were captured")

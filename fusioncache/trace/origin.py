@@ -10,7 +10,7 @@ from fusioncache.ir import Bypass
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class Origin:
     """Where a region comes from.
 
     Attributes:
@@ -24,7 +24,7 @@ class Maker:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def maker_of(fusion: Any) -> Maker:
+def origin_of(fusion: Any) -> Origin:
     """The maker of a fused bound symbol.
 
     Raises:
@@ -39,16 +39,16 @@ def maker_of(fusion: Any) -> Maker:
     if call is None:
         raise Bypass("a fused call without a function")
     if isinstance(executor, FusionCacheExecutor):
-        return Maker(call)
+        return Origin(call)
     if isinstance(executor, TorchCompileExecutor):
-        return Maker(call, "inductor", {"mode": executor.mode})
+        return Origin(call, "inductor", {"mode": executor.mode})
     if getattr(executor, "name", None) == "nvfuser":
-        return _nvfuser_maker(call)
+        return _nvfuser_origin(call)
     raise Bypass(f"regions of executor {getattr(executor, 'name', type(executor).__name__)}")
 
 
-def _nvfuser_maker(wrapper: Any) -> Maker:
+def _nvfuser_origin(wrapper: Any) -> Origin:
     if wrapper.store_inputs or wrapper.save_fake_inputs:
         raise Bypass("nvFuser is told to keep each region's inputs")
     options = {"enable": tuple(wrapper.enable_options or ()), "disable": tuple(wrapper.disable_options or ())}
-    return Maker(wrapper, "nvfuser", options)
+    return Origin(wrapper, "nvfuser", options)

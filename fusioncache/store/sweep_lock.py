@@ -13,7 +13,7 @@ LOCK_SECONDS = 5.0
 """How long who removes waits for those who save, and they for the one who removes."""
 
 
-class Gate:
+class SweepLock:
     """A lock that savers and new users share, and that who removes has alone.
 
     So nothing that is being saved or was just found is removed, and whatever is half done while somebody is alone was

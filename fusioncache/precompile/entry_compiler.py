@@ -9,9 +9,9 @@ from typing import Literal
 
 from fusioncache.backends.registry import make_backend
 from fusioncache.backends.torch_settings import under
-from fusioncache.cache.persistence import Kept, not_kept
+from fusioncache.cache.persistence import PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Bypass, Original
+from fusioncache.ir import Bypass, Instance
 from fusioncache.ir.request import Request
 from fusioncache.precompile.arguments import arguments, device_types, release, types_of_devices
 from fusioncache.precompile.requests import Known, Refused, known
@@ -41,14 +41,14 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Chosen:
+class _Builder:
     """What builds with one backend, and what it said could not be kept."""
 
-    kept: Kept
+    kept: PersistentBuilder
     unkept: list[str] = field(default_factory=list)
 
 
-class Warmer:
+class EntryCompiler:
     """Compiles what entries of one store ask for.
 
     Args:
@@ -59,7 +59,7 @@ class Warmer:
     def __init__(self, store: Store, *, dry_run: bool = False):
         self._store = store
         self._dry_run = dry_run
-        self._chosen: dict[tuple[str, str, str], _Chosen] = {}
+        self._chosen: dict[tuple[str, str, str], _Builder] = {}
 
     def warm(self, id_: str) -> Outcome:
         """Compiles what this entry asks for. What goes wrong is its outcome: nothing is raised."""
@@ -74,23 +74,23 @@ class Warmer:
             release()
 
     def _warm(self, wanted: Known) -> Outcome:
-        asked, original = wanted.request, wanted.original
+        asked, instance = wanted.request, wanted.instance
         missing = types_of_devices(asked.graph) - device_types()
         if missing:
             raise Refused(f"other device type: {', '.join(sorted(missing))}")
         with under(asked.settings):
-            return self._compile(asked, original)
+            return self._compile(asked, instance)
 
-    def _compile(self, asked: Request, original: Original) -> Outcome:
+    def _compile(self, asked: Request, instance: Instance) -> Outcome:
         chosen = self._choose(asked)
-        key = chosen.kept.key(asked.graph, asked.place, original)
+        key = chosen.kept.key(asked.graph, asked.place, instance)
         found = self._store.load(key, asked.backend)
         if found is not None:
             return _as_found(found)
         if self._dry_run:
             return Outcome("compiled")
         chosen.unkept.clear()
-        built = chosen.kept.build(asked.graph, original, asked.place, arguments(asked.graph, asked.place))
+        built = chosen.kept.build(asked.graph, instance, asked.place, arguments(asked.graph, asked.place))
         stored = self._store.entry(key.digest, asked.backend) is not None
         if chosen.unkept:
             raise Refused(chosen.unkept[-1], passing=not stored)  # what is so for good leaves a note
@@ -98,7 +98,7 @@ class Warmer:
             raise Refused(NOT_STORED)
         return Outcome("ready" if built.loaded else "compiled")
 
-    def _choose(self, asked: Request) -> _Chosen:
+    def _choose(self, asked: Request) -> _Builder:
         """What builds with the backend of a request, made once.
 
         Raises:
@@ -118,7 +118,7 @@ class Warmer:
                 environment = backend.environment()
             except Bypass as bypass:
                 raise Refused(bypass.reason) from bypass
-            kept = Kept(
+            kept = PersistentBuilder(
                 self._store,
                 Ranks(),
                 asked.backend,
@@ -129,7 +129,7 @@ class Warmer:
                 asked.options,
                 asked.settings,
             )
-            self._chosen[identity] = _Chosen(kept, unkept)
+            self._chosen[identity] = _Builder(kept, unkept)
         return self._chosen[identity]
 
 

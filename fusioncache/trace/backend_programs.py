@@ -9,12 +9,12 @@ from fusioncache.backends.registry import Backend, make_backend
 from fusioncache.backends.torch_settings import torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.program import Program
-from fusioncache.ir import Graph, Original
+from fusioncache.ir import Graph, Instance
 from fusioncache.provenance.misses import Misses
 from fusioncache.record.ledger import Ledger
 
 
-class Chosen:
+class BackendPrograms:
     """A backend with one set of options.
 
     A region is named by the settings with which it was traced, and a program by those with which it is compiled, at the
@@ -44,7 +44,7 @@ class Chosen:
         self._name, self._options = name, options
         self._cache, self._ledger, self._misses = cache, ledger, misses
 
-    def program(self, graph: Graph, original: Original | None) -> Program:
+    def program(self, graph: Graph, instance: Instance | None) -> Program:
         """The program for a graph without parameters, to be compiled now if it is not there.
 
         Raises:
@@ -56,4 +56,4 @@ class Chosen:
         )
         if self._misses:
             builder = self._misses.watched(builder, self._name)
-        return self._cache.program(graph, original, environment, backend, builder)
+        return self._cache.program(graph, instance, environment, backend, builder)
