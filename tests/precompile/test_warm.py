@@ -17,7 +17,7 @@ from fusioncache.cache.persistence import REGION, REQUEST, layout_text
 from fusioncache.ir import Graph, TensorType, request
 from fusioncache.ir.codec import encoded
 from fusioncache.ir.request import ArgumentLayouts, Request
-from fusioncache.precompile import compiler as warmer
+from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
