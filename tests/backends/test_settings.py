@@ -28,7 +28,7 @@ from fusioncache.backends.torch_function import torch_function
 from fusioncache.backends.torch_settings import torch_settings, under
 from fusioncache.explain.environment import environment_changes
 from fusioncache.ir import Bypass
-from fusioncache.precompile import compiler as warmer
+from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
 from fusioncache.store import Store
 from fusioncache.trace import executor

@@ -14,7 +14,7 @@ from persistent_backend import KeepingEager
 from test_persistence import Process, X, Y, region
 from test_warm import filled
 
-from fusioncache.precompile import compiler as warmer
+from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.store import Store, default_path
 
 warm = import_module("fusioncache.precompile.warm")

@@ -20,7 +20,7 @@ from fusioncache.precompile import workers
 _WORKER = """
 import os, signal, sys
 from persistent_backend import KeepingEager
-from fusioncache.precompile import compiler as warmer
+from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.precompile import worker
 
 class Mortal(KeepingEager):

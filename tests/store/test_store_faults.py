@@ -39,7 +39,7 @@ from store_contents import (
 )
 
 from fusioncache.store import Store, StoreError, check, default_path, directory, entry, evict, files, index, locks
-from fusioncache.store import exclusion as gate
+from fusioncache.store import sweep_lock as gate
 from fusioncache.store.locks import FileLock
 
 ROOT = os.geteuid() == 0

@@ -13,7 +13,7 @@ from test_persistence import Process, X, Y
 
 import fusioncache
 from fusioncache.ir import Op, Ref, TensorType
-from fusioncache.precompile import compiler as warmer
+from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.precompile.requests import survey
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
