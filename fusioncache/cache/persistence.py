@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from fusioncache.cache.program import Built, Compiler, Run
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Graph, Instance, Key, request
-from fusioncache.ir.codec import decoded, encoded
+from fusioncache.ir import Graph, Instance, Key, codec, request
 from fusioncache.ir.request import ArgumentLayouts, Option, Request
 from fusioncache.store import Store, Stored
 from fusioncache.store.entry import REFUSED
@@ -136,7 +135,7 @@ class PersistentBuilder:
             seconds = time.perf_counter() - start
             if own is None or not self._is_still_for(key, asked, instance):
                 return built, None
-            artifacts = {**own, REGION: encoded(instance), REQUEST: request.encoded(asked)}
+            artifacts = {**own, REGION: codec.encode(instance), REQUEST: request.encode(asked)}
             name = template_name(asked.graph, key)
             self._store.save(key, self._backend, artifacts, name=name, seconds=seconds)
             if self._store.directory is None:
@@ -145,7 +144,7 @@ class PersistentBuilder:
 
     def _is_still_for(self, key: Key, asked: Request, instance: Instance) -> bool:
         """Whether what was compiled just now is for this key: settings of a process may change while it compiles."""
-        now = self.key(asked.graph, asked.place, instance)
+        now = self.key(asked.graph, asked.layouts, instance)
         if self._compiler.environment() == self._environment and now == key:
             return True
         self._refused("not kept: settings changed while it was compiled")
@@ -159,7 +158,7 @@ class PersistentBuilder:
             self._refused(not_kept(artifacts[REFUSED].decode(errors="replace")))
             return Built(self._compiler.compile(instance.region, _arguments(instance, args)), instance, loaded=False)
         try:
-            stored = decoded(artifacts[REGION])
+            stored = codec.decode(artifacts[REGION])
             _check(stored, instance)
             run = self._keeper.load(artifacts, stored.region, _arguments(stored, args))
         except Exception as error:  # whatever it is, the region can be compiled
@@ -192,7 +191,7 @@ def layout_text(place: ArgumentLayouts) -> str:
 
 def order_text(instance: Instance) -> str:
     """A region in its own order, as the text of an ingredient."""
-    return encoded(instance).decode()
+    return codec.encode(instance).decode()
 
 
 def _arguments(instance: Instance, args: Sequence[Any]) -> list[Any]:

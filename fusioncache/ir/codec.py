@@ -2,159 +2,125 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
 from typing import Any
 
+from fusioncache.ir import strict_json
 from fusioncache.ir.graph import Arg, Const, Graph, Op, operands, refs_in
+from fusioncache.ir.strict_json import Value
 from fusioncache.ir.template import Instance
 from fusioncache.ir.types import NumberType, Ref, TensorType, ValueType
 
 FORMAT = 1
 
-
-def encoded(instance: Instance) -> bytes:
-    """A region and how it lies in its template. Equal ones have equal bytes."""
-    places = {"arguments": instance.inputs, "results": instance.outputs}
-    return written({"format": FORMAT, **graph_out(instance.region), **places})
+GRAPH_FIELDS = ("inputs", "ops", "outputs", "sizes")
+"""The fields that ``encode_graph`` writes, in the order in which ``decode_graph`` takes them."""
 
 
-def decoded(content: bytes) -> Instance:
-    """The region that was encoded.
-
-    Raises:
-        ValueError: if it is none, or of another format.
-    """
-    return read(content, FORMAT, _instance)
+def encode(instance: Instance) -> bytes:
+    """Writes a region and how it lies in its template. Equal ones have equal bytes."""
+    positions = {"arguments": instance.inputs, "results": instance.outputs}
+    return strict_json.encode({"format": FORMAT, **encode_graph(instance.region), **positions})
 
 
-def written(body: Mapping[str, Any]) -> bytes:
-    """A body as JSON. Equal ones have equal bytes."""
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
-def read[T](content: bytes, format_: int, parse: Callable[[Any], T]) -> T:
-    """What ``parse`` makes of the body of this format.
+def decode(content: bytes) -> Instance:
+    """Reads the region that was encoded.
 
     Raises:
-        ValueError: if there is none, or ``parse`` fails.
+        ValueError: if the content is anything else, or of another format.
     """
-    try:
-        body = json.loads(content)
-        if body["format"] != format_:
-            raise ValueError(f"data of format {body['format']!r}, not {format_}")
-        return parse(body)
-    except (KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not what it should be: {error!r}") from error
+    *graph, arguments, results = strict_json.decode(content, "region", format=FORMAT).fields(
+        *GRAPH_FIELDS, "arguments", "results"
+    )
+    instance = Instance(decode_graph(*graph), arguments.integers(), results.integers())
+    if sorted(instance.inputs) != list(range(len(instance.region.inputs))):
+        raise ValueError("arguments that are not the region's inputs")
+    if not all(position < len(instance.region.outputs) for position in instance.outputs):
+        raise ValueError("a result that the region does not have")
+    return instance
 
 
-def graph_out(graph: Graph) -> dict[str, Any]:
-    """A graph as part of a body."""
+def encode_graph(graph: Graph) -> dict[str, Any]:
+    """Returns a graph as fields of a body."""
     return {
-        "inputs": [_type_out(type_) for type_ in graph.inputs],
-        "ops": [_op_out(op) for op in graph.ops],
+        "inputs": [_encode_type(type_) for type_ in graph.inputs],
+        "ops": [_encode_op(op) for op in graph.ops],
         "outputs": graph.outputs,
         "sizes": graph.sizes,
     }
 
 
-def graph_in(body: Any) -> Graph:
-    """The graph in a body: each value is defined before it is used.
+def decode_graph(inputs: Value, ops: Value, outputs: Value, sizes: Value) -> Graph:
+    """Returns the graph in the fields of a body, in which each value is defined before it is used.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: if there is none.
+        ValueError: if there is no such graph in them.
     """
-    inputs = tuple(_checked(_type_in(type_)) for type_ in body["inputs"])
-    graph = Graph(inputs, tuple(map(_op_in, body["ops"])), numbers(body["outputs"]), number(body["sizes"]))
+    types = tuple(map(_decode_input, inputs.items()))
+    graph = Graph(types, tuple(map(_decode_op, ops.items())), outputs.integers(), sizes.integer())
     _check(graph)
     return graph
 
 
-def number(item: Any) -> int:
-    """A number of something.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    if type(item) is not int or item < 0:
-        raise ValueError(f"{item!r} is no number of anything")
-    return item
-
-
-def numbers(items: Any) -> tuple[int, ...]:
-    """Numbers of something."""
-    return tuple(map(number, items))
-
-
-def text(item: Any) -> str:
-    """A text.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    if not isinstance(item, str):
-        raise ValueError(f"{item!r} is no text")
-    return item
-
-
-def _instance(body: Any) -> Instance:
-    instance = Instance(graph_in(body), numbers(body["arguments"]), numbers(body["results"]))
-    if sorted(instance.inputs) != list(range(len(instance.region.inputs))):
-        raise ValueError("arguments that are not the region's inputs")
-    if not all(place < len(instance.region.outputs) for place in instance.outputs):
-        raise ValueError("a result that is no output")
-    return instance
-
-
-def _type_out(type_: ValueType | None) -> Any:
+def _encode_type(type_: ValueType | None) -> Any:
     if isinstance(type_, TensorType):
-        return [type_.dtype, [_arg_out(size) if isinstance(size, Ref) else size for size in type_.shape], type_.device]
+        sizes = [_encode_arg(size) if isinstance(size, Ref) else size for size in type_.shape]
+        return [type_.dtype, sizes, type_.device]
     return type_.python_type if type_ else None
 
 
-def _type_in(item: Any) -> ValueType | None:
-    if item is None:
+def _decode_type(value: Value) -> ValueType | None:
+    if value.content is None:
         return None
-    if isinstance(item, str):
-        return NumberType(item)
-    dtype, shape, device = item
-    sizes = tuple(_ref(size) if isinstance(size, dict) else number(size) for size in shape)
-    return TensorType(text(dtype), sizes, text(device))
+    if isinstance(value.content, str):
+        return NumberType(value.text())
+    dtype, shape, device = value.items(3)
+    sizes = tuple(_decode_ref(size) if size.has("ref") else size.integer() for size in shape.items())
+    return TensorType(dtype.text(), sizes, device.text())
 
 
-def _checked(type_: ValueType | None) -> ValueType:
+def _decode_input(value: Value) -> ValueType:
+    type_ = _decode_type(value)
     if type_ is None:
-        raise ValueError("an input without a type")
+        raise value.error("the type of an input")
     return type_
 
 
-def _arg_out(arg: Arg) -> Any:
+def _encode_arg(arg: Arg) -> Any:
     if isinstance(arg, Ref):
         return {"ref": arg.index}
     if isinstance(arg, Const):
         return {"kind": arg.kind, "text": arg.text}
-    return [_arg_out(item) for item in arg]
+    return [_encode_arg(item) for item in arg]
 
 
-def _arg_in(item: Any) -> Arg:
-    if isinstance(item, list):
-        return tuple(map(_arg_in, item))
-    return _ref(item) if "ref" in item else Const(text(item["kind"]), text(item["text"]))
+def _decode_arg(value: Value) -> Arg:
+    if isinstance(value.content, list):
+        return tuple(map(_decode_arg, value.items()))
+    if value.has("ref"):
+        return _decode_ref(value)
+    kind, text = value.fields("kind", "text")
+    return Const(kind.text(), text.text())
 
 
-def _op_out(op: Op) -> Any:
-    kwargs = [[name, _arg_out(arg)] for name, arg in op.kwargs]
-    return [op.name, [_arg_out(arg) for arg in op.args], [_type_out(type_) for type_ in op.outputs], kwargs]
+def _decode_ref(value: Value) -> Ref:
+    (index,) = value.fields("ref")
+    return Ref(index.integer())
 
 
-def _op_in(item: Any) -> Op:
-    name, args, outputs, kwargs = item
-    named = tuple((text(word), _arg_in(arg)) for word, arg in kwargs)
-    return Op(text(name), tuple(map(_arg_in, args)), tuple(map(_type_in, outputs)), named)
+def _encode_op(op: Op) -> Any:
+    kwargs = [[name, _encode_arg(arg)] for name, arg in op.kwargs]
+    return [op.name, [_encode_arg(arg) for arg in op.args], [_encode_type(type_) for type_ in op.outputs], kwargs]
 
 
-def _ref(item: Any) -> Ref:
-    return Ref(number(item["ref"]))
+def _decode_op(value: Value) -> Op:
+    name, args, outputs, kwargs = value.items(4)
+    named = [item.items(2) for item in kwargs.items()]
+    return Op(
+        name.text(),
+        tuple(map(_decode_arg, args.items())),
+        tuple(map(_decode_type, outputs.items())),
+        tuple((keyword.text(), _decode_arg(arg)) for keyword, arg in named),
+    )
 
 
 def _check(graph: Graph) -> None:

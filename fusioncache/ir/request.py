@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusioncache.ir import codec
+from fusioncache.ir import codec, strict_json
 from fusioncache.ir.graph import Graph
+from fusioncache.ir.strict_json import Value
 from fusioncache.ir.types import Ref, TensorType, ValueType
 
 FORMAT = 1
 
-ArgumentLayouts = tuple[tuple[Sequence[int], Sequence[int]] | None, ...]
-"""Shape and strides of each tensor among the arguments."""
+ArgumentLayout = tuple[Sequence[int], Sequence[int]]
+"""Shape and strides of a tensor, in elements."""
+
+ArgumentLayouts = tuple[ArgumentLayout | None, ...]
+"""The layout of each argument; None for one that is not a tensor."""
 
 Option = None | bool | str | tuple[str, ...]
 
@@ -24,80 +28,82 @@ class Request:
 
     Attributes:
         graph: in canonical order, without parameters.
-        place: where the arguments lay.
-        backend: that was to compile it.
-        options: by name, with which that backend was made.
-        settings: of the compiling process, by name, that another one can make as well.
+        layouts: of the arguments.
+        backend: the name of the one that was to compile it.
+        options: with which that backend was made, by name.
+        settings: of the compiling process that another process can make as well, by name.
     """
 
     graph: Graph
-    place: ArgumentLayouts
+    layouts: ArgumentLayouts
     backend: str
     options: Mapping[str, Option]
     settings: Mapping[str, Option] = field(default_factory=dict)
 
 
-def encoded(request: Request) -> bytes:
-    """A request as JSON. Equal ones have equal bytes."""
+def encode(request: Request) -> bytes:
+    """Writes a request as JSON. Equal ones have equal bytes."""
     body = {
         "format": FORMAT,
-        **codec.graph_out(request.graph),
-        "place": [None if at is None else [list(at[0]), list(at[1])] for at in request.place],
+        **codec.encode_graph(request.graph),
+        "place": [layout and [list(layout[0]), list(layout[1])] for layout in request.layouts],
         "backend": request.backend,
-        "options": _options_out(request.options),
-        "settings": _options_out(request.settings),
+        "options": _encode_options(request.options),
+        "settings": _encode_options(request.settings),
     }
-    return codec.written(body)
+    return strict_json.encode(body)
 
 
-def decoded(content: bytes) -> Request:
-    """The request that was encoded.
+def decode(content: bytes) -> Request:
+    """Reads the request that was encoded.
 
     Raises:
-        ValueError: if it is none, or of another format.
+        ValueError: if the content is anything else, or of another format.
     """
-    return codec.read(content, FORMAT, _request)
-
-
-def _request(body: Any) -> Request:
-    graph = codec.graph_in(body)
-    place = tuple(None if at is None else _at(*at) for at in body["place"])
-    if len(place) != len(graph.inputs) or not all(map(_fits, graph.inputs, place)):
+    # A request that was written before there were settings has none of them.
+    *fields, place, backend, options, settings = strict_json.decode(content, "request", format=FORMAT).fields(
+        *codec.GRAPH_FIELDS, "place", "backend", "options", optional={"settings": []}
+    )
+    graph = codec.decode_graph(*fields)
+    layouts = tuple(map(_decode_layout, place.items()))
+    if len(layouts) != len(graph.inputs) or not all(map(_fits, graph.inputs, layouts)):
         raise ValueError("arguments that are not the graph's inputs")
-    # What was asked for before there were settings has none of them.
-    options, settings = _options_in(body["options"]), _options_in(body.get("settings", []))
-    return Request(graph, place, codec.text(body["backend"]), options, settings)
+    return Request(graph, layouts, backend.text(), _decode_options(options), _decode_options(settings))
 
 
-def _at(shape: Any, strides: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return codec.numbers(shape), codec.numbers(strides)
+def _decode_layout(value: Value) -> ArgumentLayout | None:
+    if value.content is None:
+        return None
+    shape, strides = value.items(2)
+    return shape.integers(), strides.integers()
 
 
-def _fits(type_: ValueType, at: tuple[Sequence[int], Sequence[int]] | None) -> bool:
-    """Whether an argument that lies there can be of this type."""
-    if at is None or not isinstance(type_, TensorType):
-        return at is None and not isinstance(type_, TensorType)
-    shape, strides = at
+def _fits(type_: ValueType, layout: ArgumentLayout | None) -> bool:
+    """Whether an argument of this layout can be of this type."""
+    if layout is None or not isinstance(type_, TensorType):
+        return layout is None and not isinstance(type_, TensorType)
+    shape, strides = layout
     if not len(shape) == len(strides) == len(type_.shape):
         return False
     return all(isinstance(size, Ref) or size == actual for size, actual in zip(type_.shape, shape, strict=True))
 
 
-def _options_out(options: Mapping[str, Option]) -> list[Any]:
-    return [[name, _option_out(value)] for name, value in sorted(options.items())]
+def _encode_options(options: Mapping[str, Option]) -> list[Any]:
+    return [[name, _encode_option(value)] for name, value in sorted(options.items())]
 
 
-def _options_in(items: Any) -> dict[str, Option]:
-    return {codec.text(name): _option_in(value) for name, value in items}
+def _decode_options(value: Value) -> dict[str, Option]:
+    pairs = (item.items(2) for item in value.items())
+    return {name.text(): _decode_option(option) for name, option in pairs}
 
 
-def _option_out(value: Any) -> Any:
+def _encode_option(value: Any) -> Option | list[str]:
     if value is None or isinstance(value, bool | str):
         return value
     return [str(item) for item in value] if isinstance(value, tuple | list) else str(value)
 
 
-def _option_in(item: Any) -> Option:
-    if item is None or isinstance(item, bool | str):
-        return item
-    return tuple(map(codec.text, item))
+def _decode_option(value: Value) -> Option:
+    if value.content is None or isinstance(value.content, bool):
+        return value.content
+    return value.text() if isinstance(value.content, str) else tuple(item.text() for item in value.items())

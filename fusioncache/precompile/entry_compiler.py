@@ -83,14 +83,14 @@ class EntryCompiler:
 
     def _compile(self, asked: Request, instance: Instance) -> Outcome:
         chosen = self._choose(asked)
-        key = chosen.kept.key(asked.graph, asked.place, instance)
+        key = chosen.kept.key(asked.graph, asked.layouts, instance)
         found = self._store.load(key, asked.backend)
         if found is not None:
             return _as_found(found)
         if self._dry_run:
             return Outcome("compiled")
         chosen.unkept.clear()
-        built = chosen.kept.build(asked.graph, instance, asked.place, arguments(asked.graph, asked.place))
+        built = chosen.kept.build(asked.graph, instance, asked.layouts, arguments(asked.graph, asked.layouts))
         stored = self._store.entry(key.digest, asked.backend) is not None
         if chosen.unkept:
             raise Refused(chosen.unkept[-1], passing=not stored)  # what is so for good leaves a note

@@ -86,8 +86,8 @@ def known(store: Store, id_: str) -> Known:
     if entry is None:
         raise Refused(DAMAGED)
     try:
-        asked = request.decoded(_content(store, entry, REQUEST))
-        instance = codec.decoded(_content(store, entry, REGION))
+        asked = request.decode(_content(store, entry, REQUEST))
+        instance = codec.decode(_content(store, entry, REGION))
     except Exception as error:  # whatever it is, the store is as it was without this entry
         raise Refused(DAMAGED) from error
     if not _belongs(asked, instance, entry):
@@ -105,8 +105,8 @@ def _content(store: Store, entry: Entry, name: str) -> bytes:
 def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
     """Whether the entry's key was made for this request, and the region has its arguments and results."""
     graph = asked.graph
-    named = entry.text.startswith(make_key(graph, {}).text) and framed(LAYOUT, layout_text(asked.place)) in entry.text
-    if order_shows(graph, asked.place):
+    named = entry.text.startswith(make_key(graph, {}).text) and framed(LAYOUT, layout_text(asked.layouts)) in entry.text
+    if order_shows(graph, asked.layouts):
         named = named and framed(ORDER, order_text(instance)) in entry.text
     counts = len(instance.inputs) == len(graph.inputs) and len(instance.outputs) == len(graph.outputs)
     return named and counts and asked.backend == entry.backend

@@ -21,8 +21,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.persistence import REGION, REQUEST, PersistentBuilder
 from fusioncache.cache.program import Program
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Graph, Instance, NumberType, Ref, TensorType
-from fusioncache.ir.codec import decoded, encoded
+from fusioncache.ir import Graph, Instance, NumberType, Ref, TensorType, codec
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
@@ -175,7 +174,7 @@ def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, sp
     args = [(X, Y)[place] for place in arguments]
     key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance)
     good = first.backend.keeper.compile(region(), [X, Y]).artifacts | {
-        REGION: encoded(instance_of(region(), canonicalize(region()).binding))
+        REGION: codec.encode(instance_of(region(), canonicalize(region()).binding))
     }
     first.cache.store.save(key, "eager", spoil(good))
     second, third = Process(tmp_path), Process(tmp_path)
@@ -192,7 +191,7 @@ def test_a_stored_region_of_another_template_is_not_run(tmp_path):
     key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance)
     s = Sketch()
     other = s.graph(s.op("sin", s.input()))
-    artifacts = {"code": b"run it op by op", REGION: encoded(Instance(other, (0,), (0,)))}
+    artifacts = {"code": b"run it op by op", REGION: codec.encode(Instance(other, (0,), (0,)))}
     first.cache.store.save(key, "eager", artifacts)
     with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
         first.run(region(), X, Y)
@@ -287,7 +286,7 @@ def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):
 @settings(max_examples=60, deadline=None)
 def test_a_region_comes_back_as_it_was(graph):
     instance = Instance(graph, tuple(reversed(range(len(graph.inputs)))), tuple(range(len(graph.outputs))))
-    assert decoded(encoded(instance)) == instance
+    assert codec.decode(codec.encode(instance)) == instance
 
 
 def test_every_kind_of_type_and_argument_comes_back():
@@ -298,23 +297,23 @@ def test_every_kind_of_type_and_argument_comes_back():
     graph = replace(graph, sizes=1, ops=tuple(replace(op, args=(Ref(0), Ref(1), (Ref(2),))) for op in graph.ops))
     graph = replace(graph, outputs=(3,))
     instance = Instance(graph, (1, 0), (0,))
-    assert decoded(encoded(instance)) == instance
+    assert codec.decode(codec.encode(instance)) == instance
 
 
 @given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 @settings(max_examples=100, deadline=None)
 def test_no_other_bytes_pass_for_a_region(content):
     with pytest.raises(ValueError):
-        decoded(content)
+        codec.decode(content)
 
 
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_region_with_a_byte_changed_is_a_sound_one_or_refused(data):
-    content = bytearray(encoded(Instance(region(), (0, 1), (0, 1))))
+    content = bytearray(codec.encode(Instance(region(), (0, 1), (0, 1))))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
     try:
-        instance = decoded(bytes(content))
+        instance = codec.decode(bytes(content))
     except ValueError:
         return
     known = instance.region.first_result + sum(len(op.outputs) for op in instance.region.ops)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_persistence import region
 
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
-from fusioncache.ir.request import Request, decoded, encoded
+from fusioncache.ir.request import Request, decode, encode
 from fusioncache.precompile.arguments import arguments, types_of_devices
 
 DTYPES = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "complex64", "int64", "int32", "uint8", "bool8"]
@@ -77,22 +77,22 @@ def _asked() -> Request:
 
 
 def test_a_request_comes_back_as_it_was():
-    assert decoded(encoded(_asked())) == _asked()
+    assert decode(encode(_asked())) == _asked()
     graph = Graph((NumberType("int"), TensorType("float32", (Ref(0),), "cpu")), (), (1,))
     asked = Request(graph, (None, ((4,), (1,))), "inductor", {})
-    assert decoded(encoded(asked)) == asked
+    assert decode(encode(asked)) == asked
 
 
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_request_with_a_byte_changed_is_a_sound_one_or_refused(data):
-    content = bytearray(encoded(_asked()))
+    content = bytearray(encode(_asked()))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
     try:
-        asked = decoded(bytes(content))
+        asked = decode(bytes(content))
     except ValueError:
         return
-    for type_, at in zip(asked.graph.inputs, asked.place, strict=True):
+    for type_, at in zip(asked.graph.inputs, asked.layouts, strict=True):
         assert isinstance(type_, TensorType) and at is not None
         assert len(at[0]) == len(at[1]) == len(type_.shape)
 
@@ -103,4 +103,4 @@ def test_a_request_with_a_byte_changed_is_a_sound_one_or_refused(data):
 )
 def test_a_request_for_other_arguments_is_refused(place):
     with pytest.raises(ValueError):
-        decoded(encoded(Request(region(), place, "eager", {})))
+        decode(encode(Request(region(), place, "eager", {})))

@@ -14,8 +14,7 @@ from test_persistence import Process, X, Y, region
 
 import fusioncache
 from fusioncache.cache.persistence import REGION, REQUEST, layout_text
-from fusioncache.ir import Graph, TensorType, request
-from fusioncache.ir.codec import encoded
+from fusioncache.ir import Graph, TensorType, codec, request
 from fusioncache.ir.request import ArgumentLayouts, Request
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.store import Store
@@ -36,9 +35,9 @@ def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -
     canonical = canonicalize(graph)
     key = make_key(canonical.graph, {"machine": "elsewhere", "layout": layout_text(PLACE)})
     wanted = canonicalize(asked or graph).graph
-    instance = encoded(instance_of(graph, canonical.binding))
+    instance = codec.encode(instance_of(graph, canonical.binding))
     assert store.save(
-        key, "eager", {REGION: instance, REQUEST: request.encoded(Request(wanted, PLACE, "eager", {})), **more}
+        key, "eager", {REGION: instance, REQUEST: request.encode(Request(wanted, PLACE, "eager", {})), **more}
     )
 
 

@@ -1,0 +1,146 @@
+"""JSON that is taken at its word in nothing: every value is asked for by its type, and errors say where they are.
+
+``decode`` gives a ``Value``. A reader asks it for what it expects, as in::
+
+    digest, sizes = decode(content, "signature").fields("digest", "sizes")
+    return Signature(digest.text(), tuple(size.integer() for size in sizes.items()))
+
+Whatever is not as expected raises a ``ValueError`` such as ``signature.sizes[1] is 'big', not an integer from 0 to 9``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LARGEST = (1 << 63) - 1
+"""The largest integer that a value may be unless its reader says otherwise: what SQLite and 64-bit sizes hold."""
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """Returns a body as JSON without spaces, its fields in their order. Equal bodies have equal bytes."""
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode(content: bytes | str, name: str, **marks: int) -> Value:
+    """Reads JSON, from UTF-8 if it is bytes.
+
+    Args:
+        content: the JSON.
+        name: what errors call it.
+        marks: fields that say of which format it is, and the numbers that they must have. They are taken off.
+
+    Raises:
+        ValueError: if it is not JSON, has a field twice, has a number that is not finite, or is of another format.
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode()
+        value = Value(name, json.loads(text, object_pairs_hook=_fields_once, parse_constant=_refuse))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not strict JSON: {error}") from error
+    for mark, number in marks.items():
+        found = value.content.pop(mark, None) if type(value.content) is dict else None
+        if type(found) is not int or found != number:
+            raise ValueError(f"{name} is of {mark} {found!r}, not {number}")
+    return value
+
+
+def is_text(content: object) -> bool:
+    """Returns whether something is a string that has bytes in UTF-8. One with a lone surrogate has none."""
+    if not isinstance(content, str):
+        return False
+    try:
+        content.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A part of decoded JSON, and where it is.
+
+    Every method raises a ``ValueError`` that names the value if it is not what was asked for.
+
+    Attributes:
+        name: the way to it, such as ``recipe.steps[3]``.
+        content: what ``json`` decoded.
+    """
+
+    name: str
+    content: Any
+
+    def fields(self, *names: str, optional: Mapping[str, Any] | None = None) -> tuple[Value, ...]:
+        """Returns the values of the fields of an object that has exactly these.
+
+        Args:
+            names: the fields that must be there.
+            optional: further fields that may be there, with what stands for one that is not.
+        """
+        content, optional = self.content, optional or {}
+        if type(content) is not dict or not {*names} <= content.keys() <= {*names, *optional}:
+            raise self.error(f"an object with the fields {', '.join((*names, *optional))}")
+        content = {**optional, **content}
+        return tuple(Value(f"{self.name}.{name}", content[name]) for name in (*names, *optional))
+
+    def has(self, name: str) -> bool:
+        """Returns whether the value is an object with this field."""
+        return type(self.content) is dict and name in self.content
+
+    def items(self, count: int | None = None) -> tuple[Value, ...]:
+        """Returns the items of a list, which has this many if a count is given."""
+        if type(self.content) is not list or count not in (None, len(self.content)):
+            raise self.error("a list" if count is None else f"a list of {count}")
+        return tuple(Value(f"{self.name}[{index}]", item) for index, item in enumerate(self.content))
+
+    def integer(self, least: int = 0, most: int = LARGEST) -> int:
+        """Returns an integer of this range. ``True`` and ``1.0`` are none."""
+        if type(self.content) is not int or not least <= self.content <= most:
+            raise self.error(f"an integer from {least} to {most}")
+        return self.content
+
+    def integers(self, least: int = 0, most: int = LARGEST, count: int | None = None) -> tuple[int, ...]:
+        """Returns the items of a list of integers of this range."""
+        return tuple(item.integer(least, most) for item in self.items(count))
+
+    def number(self) -> int | float:
+        """Returns a finite number."""
+        if type(self.content) is int:
+            return self.integer(-LARGEST)
+        if type(self.content) is not float or not math.isfinite(self.content):
+            raise self.error("a finite number")
+        return self.content
+
+    def boolean(self) -> bool:
+        """Returns a truth value."""
+        if type(self.content) is not bool:
+            raise self.error("true or false")
+        return self.content
+
+    def text(self, pattern: re.Pattern[str] | None = None) -> str:
+        """Returns a string, all of which matches the pattern if one is given."""
+        if not is_text(self.content):
+            raise self.error("a text")
+        if pattern is not None and not pattern.fullmatch(self.content):
+            raise self.error(f"a text like {pattern.pattern}")
+        return self.content
+
+    def error(self, expected: str) -> ValueError:
+        """Returns the error that says that the value is not what was expected."""
+        shown = repr(self.content)
+        return ValueError(f"{self.name} is {shown if len(shown) <= 60 else shown[:60] + '...'}, not {expected}")
+
+
+def _fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("an object has a field twice")
+    return fields
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
