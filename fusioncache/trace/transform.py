@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from fusioncache.backends.registry import best_backend, make_backend
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
-from fusioncache.ir import Arithmetic, Binding, Bypass, Instance, Region, Template
+from fusioncache.ir import Arithmetic, Binding, Bypass, Instance, Key, Region, Template
 from fusioncache.process.thunder_version import untried
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.provenance.misses import Misses, explain_asked
@@ -125,7 +125,8 @@ class FusionCache(Transform):
         if fast_tracing:
             install()
         self._ledger = Ledger(self.cache.ledger)
-        self._calls: defaultdict[str, list[TemplateCall]] = defaultdict(list)
+        self._calls: defaultdict[Key, list[TemplateCall]] = defaultdict(list)
+        self._names: Counter[str] = Counter()
         self._chosen: dict[Any, BackendPrograms] = {}
         self._plan = _PLANS.get(options.plan)
         self._streams = Streams(options)
@@ -187,13 +188,13 @@ class FusionCache(Transform):
         found = [region for region in regions if region is not None]
         if not any(symbol.sym.is_fusion for symbol in trace.bound_symbols):
             self._unfused(watched)
-        wanted: dict[str, set[Arities]] = defaultdict(set)
+        wanted: dict[Key, set[Arities]] = defaultdict(set)
         for item in found:
-            wanted[item.call.template.name].add(item.binding.arities)
+            wanted[item.call.template.key].add(item.binding.arities)
         replacements = {}
         for item in found:
             arities, call = item.binding.arities, item.call
-            asked, arithmetic = wanted[call.template.name], self._arithmetic(item.fusion)
+            asked, arithmetic = wanted[call.template.key], self._arithmetic(item.fusion)
             plan = choose_plan(call.template.graph, arities, asked, self._plan, arithmetic)
             fallback, instance = _fallback(item), item.instance
             call.allow(arities, plan, fallback, instance)
@@ -277,16 +278,20 @@ class FusionCache(Transform):
 
     def _call(self, template: Template, arities: Arities, instance: Instance, chosen: BackendPrograms) -> TemplateCall:
         """The call of a template for such a region."""
-        calls = self._calls[template.name]
-        if calls and calls[0].template.key != template.key:
-            raise Bypass("two templates of one name")
+        calls = self._calls[template.key]
         call = next((call for call in calls if call.claim(arities, instance)), None)
         if call is None:
-            name = f"{template.name}_{len(calls) + 1}" if calls else template.name
+            name = self._new_name(template)
             call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.adder, name, self._called)
             call.claim(arities, instance)
             calls.append(call)
         return call
+
+    def _new_name(self, template: Template) -> str:
+        """Returns a name that no call of this transform has: two templates may have one name, as it is cut short."""
+        self._names[template.name] += 1
+        number = self._names[template.name]
+        return template.name if number == 1 else f"{template.name}_{number}"
 
     def _choose(self, maker: Origin, fusion: Any) -> BackendPrograms:
         name = maker.backend or best_backend(_device(fusion)) if self.backend == "auto" else self.backend
