@@ -1,4 +1,4 @@
-"""Single values as people read them."""
+"""Formats single values for people."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from itertools import groupby
 _SHORTEST_RANGE = 3
 
 
-def seconds_text(seconds: float) -> str:
-    """Seconds down to the millisecond, without a unit."""
+def format_seconds(seconds: float) -> str:
+    """Formats seconds down to the millisecond, without a unit."""
     return f"{seconds:.3f}"
 
 
-def duration_text(seconds: float) -> str:
-    """Seconds with three digits, in the unit that suits them."""
+def format_duration(seconds: float) -> str:
+    """Formats seconds with three digits, in the unit that suits them."""
     if seconds >= 99.95:
         return f"{seconds:,.0f} s"
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
-def time_text(seconds: float) -> str:
-    """A moment in local time with its offset, from seconds since the epoch."""
+def format_time(seconds: float) -> str:
+    """Formats a moment, in seconds since the epoch, as local time with its offset."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
-def bytes_text(size: float) -> str:
-    """A number of bytes in the unit that suits it, such as ``1.2 MB``."""
+def format_bytes(size: float) -> str:
+    """Formats a number of bytes in the unit that suits it, such as ``1.2 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 1000:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
@@ -35,31 +35,31 @@ def bytes_text(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def age_text(seconds: float) -> str:
-    """A length of time in its largest unit, such as ``3 d``. What lies in the future is no time ago."""
+def format_age(seconds: float) -> str:
+    """Formats an age in its largest unit, such as ``3 d``. A negative age, of something in the future, is ``0 s``."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
 
 
-def count_text(number: int, one: str, many: str) -> str:
-    """A number of things, such as ``1 entry`` or ``2 entries``."""
+def format_count(number: int, one: str, many: str) -> str:
+    """Formats a number of things, such as ``1 entry`` or ``2 entries``."""
     return f"{number} {one if number == 1 else many}"
 
 
-def one_line(text: str) -> str:
-    """The text with its line breaks and terminal controls escaped."""
+def escape_controls(text: str) -> str:
+    """Escapes the line breaks and the terminal controls in a text, so that it is one line."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def arities_text(arities: Sequence[tuple[int, ...]]) -> str:
-    """The arities of each chain as ranges, such as ``1-31`` or ``1-31 / 2, 4``; ``-`` if there is no chain."""
-    return " / ".join(ranges_text(set(chain)) for chain in zip(*arities, strict=False)) or "-"
+def format_arities(arities: Sequence[tuple[int, ...]]) -> str:
+    """Formats the arities of each chain as ranges, such as ``1-31`` or ``1-31 / 2, 4``; ``-`` if there is no chain."""
+    return " / ".join(format_ranges(set(chain)) for chain in zip(*arities, strict=False)) or "-"
 
 
-def ranges_text(numbers: Iterable[int]) -> str:
-    """Distinct numbers as ranges, such as ``1-31, 40``."""
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Formats distinct numbers as ranges, such as ``1-31, 40``."""
     parts: list[str] = []
     # Neighbours differ from their rank by the same amount.
     for _, ranked in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):

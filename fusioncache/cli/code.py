@@ -14,7 +14,7 @@ from fusioncache.cli.parts import Part
 from fusioncache.cli.programs import entries_of, stored
 from fusioncache.cli.source import graph_of
 from fusioncache.cli.storage import existing, store_errors
-from fusioncache.humanize import bytes_text, count_text, one_line
+from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.ir import Graph
 from fusioncache.record.stats import TemplateStats
 
@@ -59,7 +59,7 @@ def _say_what_lacks(programs: Sequence[Mapping[str, Any]], name: str) -> None:
     for backend, source in _KERNELS.items():
         lacking = [program for program in programs if program["backend"] == backend and _lacks(program, source)]
         if lacking:
-            programs_were = count_text(len(lacking), "program was", "programs were")
+            programs_were = format_count(len(lacking), "program was", "programs were")
             click.echo(f"{programs_were} kept without source. {_HOW[backend].format(name=name)}", err=True)
 
 
@@ -124,21 +124,21 @@ def _launches(texts: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _text(program: Mapping[str, Any]) -> str:
-    sizes = ", ".join(f"{one_line(name)} {bytes_text(size)}" for name, size in program["artifacts"].items())
-    lines = [f"# {program['id']}  {one_line(program['name'])}".rstrip(), f"# {sizes}"]
+    sizes = ", ".join(f"{escape_controls(name)} {format_bytes(size)}" for name, size in program["artifacts"].items())
+    lines = [f"# {program['id']}  {escape_controls(program['name'])}".rstrip(), f"# {sizes}"]
     if program["refused"] is not None:
-        lines.append(f"# not kept: {one_line(program['refused'])}")
-    lines += [f"# {one_line(name)} is damaged: 'fusioncache verify' says more" for name in program["damaged"]]
+        lines.append(f"# not kept: {escape_controls(program['refused'])}")
+    lines += [f"# {escape_controls(name)} is damaged: 'fusioncache verify' says more" for name in program["damaged"]]
     lines += [
         f"# {one['function']}  grid {one['grid']}  block {one['block']}  shared {one['shared']} B  {one['cubin']}"
         for one in program["launches"]
     ]
     for name, text in program["sources"].items():
         source = highlighted(_without_controls(text), _language(name) or "text")
-        lines += [f"\n# {one_line(name)}", source.rstrip("\n")]
+        lines += [f"\n# {escape_controls(name)}", source.rstrip("\n")]
     return "\n".join(lines)
 
 
 def _without_controls(text: str) -> str:
     """The text without what would tell a terminal more than to print it."""
-    return "".join(char if char in "\n\t" else one_line(char) for char in text)
+    return "".join(char if char in "\n\t" else escape_controls(char) for char in text)

@@ -13,7 +13,7 @@ from fusioncache.cli.data import print_json
 from fusioncache.cli.pick import regions_of
 from fusioncache.cli.places import places_of, places_text
 from fusioncache.cli.programs import reasons_not_kept
-from fusioncache.humanize import count_text, duration_text, one_line
+from fusioncache.humanize import escape_controls, format_count, format_duration
 from fusioncache.record.reader import Record, Run
 from fusioncache.record.stats import TemplateStats
 
@@ -127,19 +127,19 @@ def _order(miss: Miss) -> tuple[bool, int]:
 
 def _paragraph(record: Record, miss: Miss, reasons: Mapping[str, int]) -> str:
     template = miss.template
-    took = f"{count_text(template.compiles, 'compile', 'compiles')}, {duration_text(template.compile_seconds)}"
+    took = f"{format_count(template.compiles, 'compile', 'compiles')}, {format_duration(template.compile_seconds)}"
     lines = [f"{template.digest[:_DIGITS]}  {template.name}  ({took})", miss.sentence]
     lines += places_text(places_of(regions_of(record, template)))
     lines += [f"not kept: {reason}" for reason in sorted(reasons)]
-    return "\n  ".join(map(one_line, lines))
+    return "\n  ".join(map(escape_controls, lines))
 
 
 def _summary(run: Run, found: Misses) -> str:
     number = len(found.misses) + len(found.loaded) + len(found.others)
-    parts = [f"{len(found.misses)} of {count_text(number, 'template', 'templates')} compiled"]
+    parts = [f"{len(found.misses)} of {format_count(number, 'template', 'templates')} compiled"]
     parts += [f"{len(found.loaded)} loaded from the store"] if found.loaded else []
     parts += [f"{len(found.others)} that needed neither"] if found.others else []
-    return f"{', '.join(parts)} in run {run.id[:_DIGITS]} ({one_line(run.command)})"
+    return f"{', '.join(parts)} in run {run.id[:_DIGITS]} ({escape_controls(run.command)})"
 
 
 def _data(record: Record, miss: Miss, reasons: Mapping[str, int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fusioncache.cli.table import Column, columns_of_output, print_table, wrapped
-from fusioncache.humanize import age_text, arities_text, bytes_text, one_line, seconds_text
+from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes, format_seconds
 from fusioncache.record.stats import TemplateCounts
 
 if TYPE_CHECKING:
@@ -61,16 +61,25 @@ def print_programs(programs: Sequence[Summary], refused: Mapping[str, str], *, w
     print_table((*_PROGRAM_COLUMNS, _KEPT_COLUMN), marked, wide=wide)
     click.echo()
     for reason, number in Counter(filter(None, reasons)).most_common():
-        text = f"{number} of {len(programs)} cannot be kept, so that each process compiles them: {one_line(reason)}"
+        text = (
+            f"{number} of {len(programs)} cannot be kept, so that each process compiles them: {escape_controls(reason)}"
+        )
         click.echo(wrapped(text, None if wide else columns_of_output()))
 
 
 def _template_row(template: TemplateCounts) -> tuple[str, ...]:
-    arities, seconds = arities_text(template.arities), seconds_text(template.compile_seconds)
+    arities, seconds = format_arities(template.arities), format_seconds(template.compile_seconds)
     counts = (template.ops, template.regions, template.hits, arities, template.compiles)
     return (template.digest, template.name, *map(str, counts), seconds)
 
 
 def _program_row(program: Summary, now: float) -> tuple[str, ...]:
-    name, seconds = one_line(program.name) or "-", seconds_text(program.seconds)
-    return (program.digest, name, program.backend, bytes_text(program.size), age_text(now - program.created), seconds)
+    name, seconds = escape_controls(program.name) or "-", format_seconds(program.seconds)
+    return (
+        program.digest,
+        name,
+        program.backend,
+        format_bytes(program.size),
+        format_age(now - program.created),
+        seconds,
+    )

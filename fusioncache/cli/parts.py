@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from fusioncache.cli.table import Column, pairs_text, table_text
-from fusioncache.humanize import arities_text, one_line, ranges_text, seconds_text
+from fusioncache.humanize import escape_controls, format_arities, format_ranges, format_seconds
 from fusioncache.record.observations import RegionRecord
 from fusioncache.record.stats import TemplateStats
 
@@ -52,12 +52,12 @@ def counts_text(template: TemplateStats, not_kept: Mapping[str, int]) -> str:
         ("digest", template.digest),
         ("regions", str(template.regions)),
         ("hits", str(template.hits)),
-        ("arities", arities_text(template.arities)),
+        ("arities", format_arities(template.arities)),
         ("compiles", str(template.compiles)),
-        ("compile seconds", seconds_text(template.compile_seconds)),
+        ("compile seconds", format_seconds(template.compile_seconds)),
         ("loads", str(template.loads)),
-        ("load seconds", seconds_text(template.load_seconds)),
-        *(("not kept", f"{number}: {one_line(reason)}") for reason, number in sorted(not_kept.items())),
+        ("load seconds", format_seconds(template.load_seconds)),
+        *(("not kept", f"{number}: {escape_controls(reason)}") for reason, number in sorted(not_kept.items())),
     ]
     return pairs_text(pairs)
 
@@ -88,7 +88,7 @@ def parameters(template: TemplateStats) -> Part:
     sizes = [line.split()[1] for line in lines if line.startswith("size ")]
     numbers = [line.split()[1].rstrip(":") for line in lines if line.startswith("input ") and "[" not in line]
     texts = [
-        *(f"residual terms of {value}: {ranges_text(terms)}" for value, terms in zip(sums, seen, strict=False)),
+        *(f"residual terms of {value}: {format_ranges(terms)}" for value, terms in zip(sums, seen, strict=False)),
         *(f"size {value}" for value in sizes),
         *(f"number {value}" for value in numbers),
     ]
@@ -138,11 +138,11 @@ def _row(region: RegionRecord) -> tuple[str, ...]:
         region.source.module,
         str(line) if line else None,
     )
-    return tuple(one_line(cell) if cell else "-" for cell in cells)
+    return tuple(escape_controls(cell) if cell else "-" for cell in cells)
 
 
 def _ingredient_text(name: str, digest: str, text: str) -> str:
-    lines = [one_line(line) for line in text.split("\n")] if text else []
+    lines = [escape_controls(line) for line in text.split("\n")] if text else []
     if name in _ENTRY_NAMES:
         lines = [f"{_ENTRY_NAMES[name]}{number}: {line}" for number, line in enumerate(lines)]
     return _block(f"{name}  {digest[:_SHOWN_DIGITS]}", lines)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from fusioncache.humanize import one_line
+from fusioncache.humanize import escape_controls
 from fusioncache.record.observations import RegionRecord
 from fusioncache.record.reader import Record, Run
 from fusioncache.record.stats import TemplateCounts, TemplateStats
@@ -38,7 +38,7 @@ def pick_run(record: Record, wanted: str | None) -> Run:
             "'fusioncache stats --runs'"
         )
     if len(found) > 1:
-        raise ambiguous(wanted, "runs", [f"{run.id[:_SHOWN_DIGITS]}  {one_line(run.name)}" for run in found])
+        raise ambiguous(wanted, "runs", [f"{run.id[:_SHOWN_DIGITS]}  {escape_controls(run.name)}" for run in found])
     return found[0]
 
 

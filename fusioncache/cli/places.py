@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.humanize import count_text
+from fusioncache.humanize import format_count
 from fusioncache.record.observations import Line, RegionRecord
 
 _MOST = 3
@@ -47,7 +47,7 @@ def places_of(regions: Iterable[RegionRecord]) -> tuple[Place, ...]:
 def places_text(places: Sequence[Place]) -> list[str]:
     """The first few places, a line each, and how many more there are."""
     lines = [str(place) for place in places[:_MOST]]
-    more = count_text(len(places) - _MOST, "more place", "more places")
+    more = format_count(len(places) - _MOST, "more place", "more places")
     return [*lines, f"and {more}"] if len(places) > _MOST else lines
 
 

@@ -11,7 +11,14 @@ import click
 
 from fusioncache.cli.storage import Occupied
 from fusioncache.cli.table import Column, pairs_text, print_table
-from fusioncache.humanize import bytes_text, count_text, duration_text, one_line, seconds_text, time_text
+from fusioncache.humanize import (
+    escape_controls,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_seconds,
+    format_time,
+)
 from fusioncache.record.naming import SEPARATOR, run_name
 from fusioncache.record.observations import Lifetime
 from fusioncache.record.reader import Run
@@ -45,12 +52,12 @@ def print_summary(run: Run, lifetime: Lifetime, store: Occupied | None) -> None:
     click.echo(_headline(run))
     sections = (_counts(run), _surroundings(lifetime, store), _next(run.stats))
     for section in sections:
-        click.echo("\n" + "\n".join(_wrapped(label, one_line(text)) for label, text in section))
+        click.echo("\n" + "\n".join(_wrapped(label, escape_controls(text)) for label, text in section))
 
 
 def short_name(run: Run) -> str:
     """A run's name as a table shows it: a run of today without its day."""
-    return one_line(run_name(run.command, run.models, run.started, today=time.time()))
+    return escape_controls(run_name(run.command, run.models, run.started, today=time.time()))
 
 
 def run_label(run: Run) -> str:
@@ -60,7 +67,7 @@ def run_label(run: Run) -> str:
 
 
 def _headline(run: Run) -> str:
-    lasted = duration_text(max(run.updated - run.started, 0.0))
+    lasted = format_duration(max(run.updated - run.started, 0.0))
     state = f"It ended after {lasted}." if run.ended else f"It goes on or was killed; {lasted} are on record."
     return f"{run_label(run)}\n{state}"
 
@@ -69,11 +76,11 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     stats = run.stats
     if stats.regions:
         shared = f"{stats.hits} ({stats.hits / stats.regions:.0%}) shared"
-        yield "regions", f"{stats.regions}, of {count_text(stats.templates, 'template', 'templates')}; {shared}"
+        yield "regions", f"{stats.regions}, of {format_count(stats.templates, 'template', 'templates')}; {shared}"
     else:
         yield "regions", f"0. {run.why_without_regions}"
     yield "compiled", f"{_programs(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
-    before = f"; compiling took {duration_text(stats.loaded_compile_seconds)} back then" if stats.loads else ""
+    before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} back then" if stats.loads else ""
     yield "loaded", f"{_programs(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
     yield "saved", _saved(stats)
     if phases := run.phases.known():
@@ -84,7 +91,7 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
         yield "not kept", _reasons(stats.unkept, "that each process compiles")
     if stats.verified or stats.verify_compiles:
         equal = f"{stats.verified} regions and layouts are equal to what they would be on their own"
-        own = f"{count_text(stats.verify_compiles, 'compile', 'compiles')} only for that"
+        own = f"{format_count(stats.verify_compiles, 'compile', 'compiles')} only for that"
         yield "verified", f"{equal}; {own}{_in(stats.verify_compiles, stats.verify_compile_seconds)}"
 
 
@@ -92,13 +99,13 @@ def _surroundings(lifetime: Lifetime, store: Occupied | None) -> Iterator[tuple[
     shared = f"{lifetime.hits / lifetime.regions:.0%} of {lifetime.regions} regions shared" if lifetime.regions else ""
     made = lifetime.loads + lifetime.compiles
     loaded = f"{lifetime.loads / made:.0%} of {made} programs loaded" if made else ""
-    saved = f"about {duration_text(lifetime.saved_seconds)} saved" if lifetime.saved_seconds > 0 else ""
-    since = f"{count_text(lifetime.runs, 'run', 'runs')} since {time_text(lifetime.since)[:10]}"
+    saved = f"about {format_duration(lifetime.saved_seconds)} saved" if lifetime.saved_seconds > 0 else ""
+    since = f"{format_count(lifetime.runs, 'run', 'runs')} since {format_time(lifetime.since)[:10]}"
     yield "all runs", ", ".join(part for part in (since, shared, loaded, saved) if part)
     if store is None:
         yield "store", "none yet"
     else:
-        yield "store", f"{_programs(store.programs)}, {bytes_text(store.size)}, in {store.path}"
+        yield "store", f"{_programs(store.programs)}, {format_bytes(store.size)}, in {store.path}"
 
 
 def _next(stats: Stats) -> Iterator[tuple[str, str]]:
@@ -113,15 +120,15 @@ def _next(stats: Stats) -> Iterator[tuple[str, str]]:
 
 def _saved(stats: Stats) -> str:
     if stats.saved_seconds < 0:
-        return f"nothing: loading took {duration_text(-stats.saved_seconds)} longer than compiling had"
-    return f"about {duration_text(stats.saved_seconds)} of compiling" if stats.saved_seconds else "nothing"
+        return f"nothing: loading took {format_duration(-stats.saved_seconds)} longer than compiling had"
+    return f"about {format_duration(stats.saved_seconds)} of compiling" if stats.saved_seconds else "nothing"
 
 
 def _time(phases: Mapping[str, float]) -> str:
     longest = sorted(phases.items(), key=lambda item: -item[1])
-    parts = [f"{name.replace('_', ' ')} {duration_text(seconds)}" for name, seconds in longest[:_MOST_PHASES]]
+    parts = [f"{name.replace('_', ' ')} {format_duration(seconds)}" for name, seconds in longest[:_MOST_PHASES]]
     rest = sum(seconds for _, seconds in longest[_MOST_PHASES:])
-    return ", ".join([*parts, *([f"the rest {duration_text(rest)}"] if rest else [])])
+    return ", ".join([*parts, *([f"the rest {format_duration(rest)}"] if rest else [])])
 
 
 def _reasons(counts: Mapping[str, int], what: str) -> str:
@@ -133,11 +140,11 @@ def _reasons(counts: Mapping[str, int], what: str) -> str:
 
 
 def _programs(count: int) -> str:
-    return count_text(count, "program", "programs")
+    return format_count(count, "program", "programs")
 
 
 def _in(count: int, seconds: float) -> str:
-    return f" in {duration_text(seconds)}" if count else ""
+    return f" in {format_duration(seconds)}" if count else ""
 
 
 def _wrapped(label: str, text: str) -> str:
@@ -154,31 +161,31 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
     stats = run.stats
     pairs = [
         ("run", run.id),
-        ("name", one_line(run.name)),
-        ("command", one_line(run.command)),
-        ("started", time_text(run.started)),
-        ("last saved", f"{time_text(run.updated)}{', at its end' if run.ended else ''}"),
+        ("name", escape_controls(run.name)),
+        ("command", escape_controls(run.command)),
+        ("started", format_time(run.started)),
+        ("last saved", f"{format_time(run.updated)}{', at its end' if run.ended else ''}"),
         ("pid", str(run.pid)),
         ("regions", str(stats.regions)),
         ("templates", str(stats.templates)),
         ("hits", str(stats.hits)),
         ("misses", str(stats.misses)),
         ("bypasses", str(sum(stats.bypasses.values()))),
-        *((f"  {one_line(reason)}", str(count)) for reason, count in sorted(stats.bypasses.items())),
+        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.bypasses.items())),
         ("compiles", str(stats.compiles)),
-        ("compile seconds", seconds_text(stats.compile_seconds)),
+        ("compile seconds", format_seconds(stats.compile_seconds)),
         ("loads", str(stats.loads)),
-        ("load seconds", seconds_text(stats.load_seconds)),
-        ("compile seconds of loads", seconds_text(stats.loaded_compile_seconds)),
+        ("load seconds", format_seconds(stats.load_seconds)),
+        ("compile seconds of loads", format_seconds(stats.loaded_compile_seconds)),
         ("not kept", str(sum(stats.unkept.values()))),
-        *((f"  {one_line(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
-        ("saved seconds", f"{seconds_text(stats.saved_seconds)} (an estimate)"),
+        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
+        ("saved seconds", f"{format_seconds(stats.saved_seconds)} (an estimate)"),
         ("verified", str(stats.verified)),
         ("verify compiles", str(stats.verify_compiles)),
-        ("verify compile seconds", seconds_text(stats.verify_compile_seconds)),
-        ("canonicalize seconds", seconds_text(stats.canonicalize_seconds)),
+        ("verify compile seconds", format_seconds(stats.verify_compile_seconds)),
+        ("canonicalize seconds", format_seconds(stats.canonicalize_seconds)),
         *_phase_pairs(run),
-        ("saved seconds of all runs", f"{seconds_text(lifetime.saved_seconds)} (an estimate)"),
+        ("saved seconds of all runs", f"{format_seconds(lifetime.saved_seconds)} (an estimate)"),
     ]
     click.echo(pairs_text(pairs))
 
@@ -186,8 +193,8 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
 def _phase_pairs(run: Run) -> list[tuple[str, str]]:
     """Where the time went, if that was measured."""
     phases = run.phases.known()
-    named = [(f"  {name.replace('_', ' ')}", seconds_text(seconds)) for name, seconds in phases.items()]
-    return [("seconds in all phases", seconds_text(sum(phases.values()))), *named] if phases else []
+    named = [(f"  {name.replace('_', ' ')}", format_seconds(seconds)) for name, seconds in phases.items()]
+    return [("seconds in all phases", format_seconds(sum(phases.values()))), *named] if phases else []
 
 
 def print_runs(runs: Sequence[Run]) -> None:
@@ -204,7 +211,7 @@ def print_runs(runs: Sequence[Run]) -> None:
 
 def _numbers(run: Run) -> tuple[str, ...]:
     stats = run.stats
-    return (str(stats.regions), str(stats.compiles), str(stats.loads), duration_text(stats.saved_seconds))
+    return (str(stats.regions), str(stats.compiles), str(stats.loads), format_duration(stats.saved_seconds))
 
 
 def _cut(name: str, width: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.humanize import bytes_text, count_text
+from fusioncache.humanize import format_bytes, format_count
 
 if TYPE_CHECKING:
     from fusioncache.store import Store, Summary, Swept
@@ -117,7 +117,7 @@ def removal_data(swept: Swept) -> dict[str, int]:
 
 def removal_text(swept: Swept, dry_run: bool) -> str:
     """What was removed, or would be."""
-    counts = f"{count_text(swept.entries, 'entry', 'entries')} and {count_text(swept.objects, 'object', 'objects')}"
+    counts = f"{format_count(swept.entries, 'entry', 'entries')} and {format_count(swept.objects, 'object', 'objects')}"
     if dry_run:
-        return f"would remove {counts}; {bytes_text(swept.bytes_left)} would be left"
-    return f"removed {counts}; {bytes_text(swept.bytes_left)} left"
+        return f"would remove {counts}; {format_bytes(swept.bytes_left)} would be left"
+    return f"removed {counts}; {format_bytes(swept.bytes_left)} left"

@@ -24,7 +24,7 @@ from fusioncache.cache.program import Builder, Built
 from fusioncache.explain.change import NONE
 from fusioncache.explain.difference import Difference, compare
 from fusioncache.explain.nearest import nearest
-from fusioncache.humanize import count_text, duration_text
+from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Arg, Graph, Instance, Key, Op, Ref, Region, Template, map_arg, map_type
 from fusioncache.process import forks
 from fusioncache.provenance.compilation import result_names
@@ -107,8 +107,8 @@ class Misses:
         with self._lock:
             loaded, self._loaded = self._loaded, []
         if loaded:
-            count = count_text(len(loaded), "template was", "templates were")
-            seconds = duration_text(sum(loaded))
+            count = format_count(len(loaded), "template was", "templates were")
+            seconds = format_duration(sum(loaded))
             _print(f"fusioncache: {count} loaded from the store (what their compiles took: {seconds}).")
 
     def _explain(self, miss: _Miss) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from fusioncache.humanize import duration_text, one_line
+from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.process import forks
 from fusioncache.process.warning import warn
 from fusioncache.record.events import Event, Log
@@ -88,12 +88,12 @@ class Lines:
 
 def said(event: Event) -> str | None:
     """An event in a few words; None if it is not worth a line."""
-    reason = one_line(event.reason or "")
+    reason = escape_controls(event.reason or "")
     match event.what:
         case "compile" | "load":
             did = "compiled" if event.what == "compile" else "loaded"
-            backend = f" ({one_line(event.backend)})" if event.backend else ""
-            return f"{did} {event.template} in {duration_text(event.seconds or 0.0)}{backend}"
+            backend = f" ({escape_controls(event.backend)})" if event.backend else ""
+            return f"{did} {event.template} in {format_duration(event.seconds or 0.0)}{backend}"
         case "bypass":
             which = f"{event.template} runs" if event.template else "a region is left"
             return f"{which} as Thunder made it: {reason}"

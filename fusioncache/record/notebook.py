@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from fusioncache.humanize import one_line
+from fusioncache.humanize import escape_controls
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -16,5 +16,5 @@ def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _row(name: str, *cells: str) -> str:
-    others = "".join(f"<td>{escape(one_line(cell))}</td>" for cell in cells)
-    return f"<tr><th>{escape(one_line(name))}</th>{others}</tr>"
+    others = "".join(f"<td>{escape(escape_controls(cell))}</td>" for cell in cells)
+    return f"<tr><th>{escape(escape_controls(name))}</th>{others}</tr>"

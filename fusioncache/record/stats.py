@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from fusioncache.humanize import arities_text, seconds_text
+from fusioncache.humanize import format_arities, format_seconds
 from fusioncache.record.notebook import html_table
 
 _TITLES = ("template", "digest", "regions", "hits", "terms", "compiles", "compile seconds")
@@ -62,11 +62,11 @@ class Stats:
         """What a notebook shows."""
         rows = [(name, str(getattr(self, name))) for name in ("regions", "templates", "hits", "misses")]
         rows += [(f"bypassed: {reason}", str(count)) for reason, count in sorted(self.bypasses.items())]
-        rows += [("compiles", str(self.compiles)), ("compile seconds", seconds_text(self.compile_seconds))]
-        rows += [("loads", str(self.loads)), ("load seconds", seconds_text(self.load_seconds))]
+        rows += [("compiles", str(self.compiles)), ("compile seconds", format_seconds(self.compile_seconds))]
+        rows += [("loads", str(self.loads)), ("load seconds", format_seconds(self.load_seconds))]
         rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
-        rows += [("saved seconds, an estimate", seconds_text(self.saved_seconds))]
-        rows += [("canonicalize seconds", seconds_text(self.canonicalize_seconds))]
+        rows += [("saved seconds, an estimate", format_seconds(self.saved_seconds))]
+        rows += [("canonicalize seconds", format_seconds(self.canonicalize_seconds))]
         rows += [("verified regions and layouts", str(self.verified))] if self.verified else []
         return html_table((), rows)
 
@@ -107,8 +107,8 @@ class TemplateCounts:
 
     def row(self) -> tuple[str, ...]:
         """What a list shows of it, as text: see ``_TITLES``."""
-        counts = str(self.regions), str(self.hits), arities_text(self.arities), str(self.compiles)
-        return (self.name, self.digest[:_SHOWN_DIGITS], *counts, seconds_text(self.compile_seconds))
+        counts = str(self.regions), str(self.hits), format_arities(self.arities), str(self.compiles)
+        return (self.name, self.digest[:_SHOWN_DIGITS], *counts, format_seconds(self.compile_seconds))
 
 
 @dataclass(frozen=True, slots=True)

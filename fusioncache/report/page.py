@@ -14,7 +14,7 @@ from markupsafe import Markup
 from fusioncache.drawing.nodes import drawn
 from fusioncache.drawing.svg import svg_text
 from fusioncache.explain.reading import read_exactly
-from fusioncache.humanize import arities_text, bytes_text, duration_text, one_line
+from fusioncache.humanize import escape_controls, format_arities, format_bytes, format_duration
 from fusioncache.record.observations import Line
 from fusioncache.report.contents import GENERATOR, Contents, Entry
 from fusioncache.report.grid import grids
@@ -58,11 +58,11 @@ def environment() -> Environment:
         finalize=_printable,
     )
     made.filters |= {
-        "seconds": duration_text,
+        "seconds": format_duration,
         "moment": _moment,
         "percent": _percent,
-        "bytes": bytes_text,
-        "arities": arities_text,
+        "bytes": format_bytes,
+        "arities": format_arities,
         "short": _short,
         "graph": _graph,
     }
@@ -71,7 +71,7 @@ def environment() -> Environment:
 
 def _printable(value: Any) -> Any:
     """Text without control characters, which have no place in HTML; markup of our own as it is."""
-    return value if isinstance(value, Markup) else one_line(str(value))
+    return value if isinstance(value, Markup) else escape_controls(str(value))
 
 
 def _file(name: str) -> str:
@@ -108,4 +108,4 @@ def _graph(entry: Entry) -> Markup | None:
     except ValueError:
         return None
     lines = svg_text(picture, f"ops of {entry.stats.name}", styled=False).split("\n")
-    return Markup("\n".join(map(one_line, lines)))  # it is escaped; control characters are left
+    return Markup("\n".join(map(escape_controls, lines)))  # it is escaped; control characters are left

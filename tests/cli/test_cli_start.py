@@ -15,7 +15,7 @@ from store_contents import save
 import fusioncache
 from fusioncache.cli.commands import bench
 from fusioncache.cli.main import COMMANDS, main
-from fusioncache.humanize import age_text, arities_text, bytes_text, one_line
+from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes
 from fusioncache.store import Store
 
 _ROOT = Path(__file__).parents[2]
@@ -169,22 +169,22 @@ def test_bench_finds_the_script_of_a_checkout():
     ],
 )
 def test_arities(arities, text):
-    assert arities_text(arities) == text
+    assert format_arities(arities) == text
 
 
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1.25e6, "1.2 MB"), (2e15, "2000.0 TB")]
 )
 def test_bytes(size, text):
-    assert bytes_text(size) == text
+    assert format_bytes(size) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7200, "2 h"), (86400 * 3.2, "3 d")]
 )
 def test_age(seconds, text):
-    assert age_text(seconds) == text
+    assert format_age(seconds) == text
 
 
 def test_one_line_leaves_what_can_be_printed():
-    assert one_line("caf\u00e9 'x' \\n\t\u202e") == "caf\u00e9 'x' \\n\\t\\u202e"
+    assert escape_controls("caf\u00e9 'x' \\n\t\u202e") == "caf\u00e9 'x' \\n\\t\\u202e"

@@ -12,7 +12,7 @@ from persistent_backend import KeepingEager
 from test_persistence import Process, X, Y, region
 
 import fusioncache
-from fusioncache.humanize import duration_text
+from fusioncache.humanize import format_duration
 from fusioncache.provenance import misses
 from fusioncache.provenance.misses import Misses, explain_asked
 
@@ -101,7 +101,7 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
     assert sum(" is new. " in line for line in first) == cold.misses == cold.compiles > 3
     assert not any("loaded" in line for line in first)
     second, warm = process(2.0, 3.0)
-    took = duration_text(warm.loaded_compile_seconds)
+    took = format_duration(warm.loaded_compile_seconds)
     assert second == [
         f"fusioncache: {warm.misses} templates were loaded from the store (what their compiles took: {took})."
     ]

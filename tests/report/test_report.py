@@ -12,7 +12,7 @@ from recorded_templates import cast_template, save, used
 from report_records import HOSTILE, SHOWN, Page, deep, hostile, newest, places
 
 from fusioncache import report
-from fusioncache.humanize import duration_text
+from fusioncache.humanize import format_duration
 from fusioncache.record.observations import Phases
 from fusioncache.record.reader import Run
 from fusioncache.record.stats import Stats, TemplateStats
@@ -178,7 +178,7 @@ def test_the_plan_that_was_chosen_is_marked(monkeypatch):
     [(0, "0 ms"), (0.0123456, "12.3 ms"), (0.99949, "999 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (1234.5, "1,234 s")],
 )
 def test_seconds(seconds, text):
-    assert duration_text(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(

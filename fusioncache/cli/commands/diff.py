@@ -14,7 +14,7 @@ from fusioncache.cli.options import json_option
 from fusioncache.cli.pick import pick_run
 from fusioncache.cli.runs import run_label
 from fusioncache.cli.table import Column, print_table
-from fusioncache.humanize import seconds_text
+from fusioncache.humanize import format_seconds
 from fusioncache.record.reader import Record, Run
 from fusioncache.record.stats import TemplateCounts
 
@@ -113,9 +113,9 @@ def _print(old: Run, new: Run, change: _Change) -> None:
 def _row(old: Run, new: Run, name: str) -> tuple[str, ...]:
     before, after = getattr(old.stats, name), getattr(new.stats, name)
     if name in _SECONDS:
-        return (name.replace("_", " "), seconds_text(before), seconds_text(after), f"{after - before:+.3f}")
+        return (name.replace("_", " "), format_seconds(before), format_seconds(after), f"{after - before:+.3f}")
     return (name, str(before), str(after), f"{after - before:+d}")
 
 
 def _template_row(template: TemplateCounts, what: str) -> tuple[str, ...]:
-    return (template.digest, template.name, what, seconds_text(template.compile_seconds))
+    return (template.digest, template.name, what, format_seconds(template.compile_seconds))

@@ -19,7 +19,7 @@ from fusioncache.cli.pick import ambiguous, pick_run, pick_template, regions_of
 from fusioncache.cli.places import Place, places_of, places_text
 from fusioncache.cli.programs import reasons_not_kept
 from fusioncache.cli.storage import existing, refusals, store_errors
-from fusioncache.humanize import one_line
+from fusioncache.humanize import escape_controls
 from fusioncache.record.reader import Record, RecordError
 from fusioncache.record.stats import TemplateStats
 
@@ -101,7 +101,7 @@ def _compare(a: str, b: str | None, width: int | None, directory: Path | None, a
         shown = {"sentence": difference.sentence(), "changes": changes, "rows": [asdict(row) for row in lines]}
         print_json({"a": _data(one), "b": _data(other), **shown})
         return
-    click.echo(one_line(difference.sentence()))
+    click.echo(escape_controls(difference.sentence()))
     click.echo(f"\nA  {_title(one)}\nB  {_title(other)}\n")
     _print_rows(lines, width or _width())
 
@@ -198,7 +198,7 @@ def _data(known: _Known) -> dict[str, Any]:
 def _title(known: _Known) -> str:
     head = f"{known.digest}  {'(in the store)' if known.where == 'store' else known.name}"
     about = [*places_text(known.places), *(f"not kept: {reason}" for reason in known.not_kept)]
-    return "\n   ".join(map(one_line, [head, *about]))
+    return "\n   ".join(map(escape_controls, [head, *about]))
 
 
 def _width() -> int:
@@ -208,7 +208,7 @@ def _width() -> int:
 def _print_rows(rows: Iterable[Row], width: int) -> None:
     from fusioncache.explain.beside import Row, side_by_side
 
-    plain = (Row(one_line(row.a), row.mark, one_line(row.b)) for row in rows)
+    plain = (Row(escape_controls(row.a), row.mark, escape_controls(row.b)) for row in rows)
     lines = list(side_by_side(plain, width))
     if sys.stdout.isatty():
         _print_coloured(lines)

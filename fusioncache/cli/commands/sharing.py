@@ -13,7 +13,7 @@ from fusioncache.cli.data import print_json
 from fusioncache.cli.options import directory_option, json_option
 from fusioncache.cli.progress import progress_of
 from fusioncache.cli.storage import opened, store_errors
-from fusioncache.humanize import count_text
+from fusioncache.humanize import format_count
 
 if TYPE_CHECKING:
     from fusioncache.store.copying import Copied
@@ -116,7 +116,9 @@ def _text(what: str, url: str, dry_run: bool, copied: Copied) -> str:
         return f"nothing to {what}: " + ("the store has no entries" if what == "push" else f"{url} has no entries")
     did = f"would {what}" if dry_run else f"{what}ed"
     side = "to" if what == "push" else "from"
-    counts = f"{count_text(copied.entries, 'entry', 'entries')} and {count_text(copied.objects, 'object', 'objects')}"
+    counts = (
+        f"{format_count(copied.entries, 'entry', 'entries')} and {format_count(copied.objects, 'object', 'objects')}"
+    )
     return f"{did} {counts} ({copied.bytes / 1e6:.1f} MB) {side} {url}; {copied.skipped} were there already"
 
 

@@ -12,7 +12,7 @@ from fusioncache.cli.data import print_json
 from fusioncache.cli.options import directory_option, json_option
 from fusioncache.cli.storage import existing, store_errors
 from fusioncache.cli.table import Column, print_table
-from fusioncache.humanize import bytes_text, count_text
+from fusioncache.humanize import format_bytes, format_count
 
 if TYPE_CHECKING:
     from fusioncache.store.audit import Audit
@@ -51,8 +51,8 @@ def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
 def _print(found: Audit, removed: int) -> None:
     if found.damaged:
         print_table(_COLUMNS, [(damage.what, damage.id, damage.reason) for damage in found.damaged])
-    counts = f"{count_text(found.entries, 'entry', 'entries')} and {count_text(found.objects, 'object', 'objects')}"
-    parts = [f"{counts} ({bytes_text(found.bytes)})", f"{len(found.damaged)} damaged"]
+    counts = f"{format_count(found.entries, 'entry', 'entries')} and {format_count(found.objects, 'object', 'objects')}"
+    parts = [f"{counts} ({format_bytes(found.bytes)})", f"{len(found.damaged)} damaged"]
     parts += [f"{removed} removed"] if removed else []
-    parts += [f"{count_text(found.other, 'entry', 'entries')} of another version"] if found.other else []
+    parts += [f"{format_count(found.other, 'entry', 'entries')} of another version"] if found.other else []
     click.echo(", ".join(parts))

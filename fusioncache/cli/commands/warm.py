@@ -15,7 +15,7 @@ from fusioncache.cli.data import print_json
 from fusioncache.cli.options import json_option
 from fusioncache.cli.progress import progress_of
 from fusioncache.cli.storage import existing, listed, opened, store_errors
-from fusioncache.humanize import count_text
+from fusioncache.humanize import format_count
 
 if TYPE_CHECKING:
     from fusioncache.precompile.warm import Warmed
@@ -121,8 +121,8 @@ def _opened(place: str | None, dry_run: bool) -> Store:
 
 
 def _text(warmed: Warmed, dry_run: bool) -> str:
-    done = f"{warmed.compiled} of {count_text(warmed.templates, 'template', 'templates')}"
-    ready = count_text(warmed.ready, "is" if dry_run else "was", "are" if dry_run else "were")
+    done = f"{warmed.compiled} of {format_count(warmed.templates, 'template', 'templates')}"
+    ready = format_count(warmed.ready, "is" if dry_run else "was", "are" if dry_run else "were")
     if dry_run:
         return f"would compile {done}; {ready} ready"
     return f"compiled {done} in {warmed.seconds:.1f} s; {ready} ready"
@@ -146,8 +146,8 @@ def _run(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         print_json({"command": "warm", "script": script, "status": status, "compiled": new, "kept": len(after)})
     else:
-        kept = count_text(len(after), "is", "are")
-        click.echo(f"compiled {count_text(new, 'program', 'programs')}; {kept} kept now")
+        kept = format_count(len(after), "is", "are")
+        click.echo(f"compiled {format_count(new, 'program', 'programs')}; {kept} kept now")
     if status:
         raise click.ClickException(f"{script} ended with status {status}")
 
