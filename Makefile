@@ -1,14 +1,14 @@
 # make setup    a .venv with everything        make bench    the benchmark, a table and build/bench.svg
 # make test     all tests                      make check    lint, format and types
 # make overhead host time of a call            make figures  the README's tables and plots
-# make clean    removes .venv and build
+# make coverage all tests, and what none reached  make clean  removes .venv and build
 #
 # PYTHON names the Python 3.12 to use, if the one that is found is the wrong one.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test check bench overhead figures clean
+.PHONY: help setup test coverage check bench overhead figures clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,6 +32,10 @@ $(STAMP): pyproject.toml
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# As test, and then which lines no test reached: those that need a GPU, and those that run in other processes, among them.
+coverage: $(STAMP)
+	COVERAGE_CORE=sysmon $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term-missing
 
 check: $(STAMP)
 	$(BIN)/ruff check .
