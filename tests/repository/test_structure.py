@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,19 @@ def test_all_warnings_go_one_way():
     assert [str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "warnings" in imports(path)] == [
         "process/warning.py"
     ]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md"])
+def test_documents_show_the_folders_in_the_order_of_their_imports(document):
+    """A folder imports from folders that stand below it in the picture, never from one above or beside it."""
+    (picture,) = re.findall(r"^```\n(cli/  .*?)```$", (PACKAGE.parent / document).read_text(), re.DOTALL | re.MULTILINE)
+    rows = [re.findall(r"(\w+)/(?=  )", line) for line in picture.splitlines()]
+    floors = {folder: floor for floor, row in enumerate(rows) for folder in row}
+    assert sorted(floors) == sorted([*MAY_IMPORT, *EVERYBODY_MAY])
+    assert sorted(floors) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+    for folder, others in MAY_IMPORT.items():
+        for other in (others | EVERYBODY_MAY) & floors.keys():
+            assert floors[other] > floors[folder], (folder, other)
 
 
 def in_new_process(program: str) -> str:
