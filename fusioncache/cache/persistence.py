@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from fusioncache.cache.program import Built, Compiler, Run
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Instance, Key, codec, request
+from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts, Option, Request
 from fusioncache.store import Store, Stored
 from fusioncache.store.entry import REFUSED
@@ -156,11 +157,11 @@ class PersistentBuilder:
             return None
         if REFUSED in artifacts:
             self._refused(not_kept(artifacts[REFUSED].decode(errors="replace")))
-            return Built(self._compiler.compile(instance.region, _arguments(instance, args)), instance, loaded=False)
+            return Built(self._compiler.compile(instance.region, pick(args, instance.inputs)), instance, loaded=False)
         try:
             stored = codec.decode(artifacts[REGION])
             _check(stored, instance)
-            run = self._keeper.load(artifacts, stored.region, _arguments(stored, args))
+            run = self._keeper.load(artifacts, stored.region, pick(args, stored.inputs))
         except Exception as error:  # whatever it is, the region can be compiled
             logger.info("a stored program for %s does not load", key.digest[:12], exc_info=error)
             self._store.discard(key, self._backend, f"{_STALE}: {type(error).__name__}")
@@ -169,7 +170,7 @@ class PersistentBuilder:
 
     def _compiled(self, instance: Instance, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes] | None]:
         """Compiles. Gives what the backend keeps of it, or why it never will; None if another time it may."""
-        made = self._keeper.compile(instance.region, _arguments(instance, args))
+        made = self._keeper.compile(instance.region, pick(args, instance.inputs))
         built = Built(made.run, instance, loaded=False)
         if made.artifacts is not None:
             return built, made.artifacts
@@ -192,10 +193,6 @@ def layout_text(place: ArgumentLayouts) -> str:
 def order_text(instance: Instance) -> str:
     """A region in its own order, as the text of an ingredient."""
     return codec.encode(instance).decode()
-
-
-def _arguments(instance: Instance, args: Sequence[Any]) -> list[Any]:
-    return [args[place] for place in instance.inputs]
 
 
 def _check(stored: Instance, instance: Instance) -> None:

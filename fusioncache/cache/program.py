@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Protocol
 
 from fusioncache.ir import Graph, Instance, refs_in
+from fusioncache.ir.permutation import pick, picker
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.process import forks
 from fusioncache.template.operand_order import order_shows
@@ -155,7 +155,7 @@ class Program:
         args = _spared(self.graph, args)
         if self._builder is not None:
             return self._builder.build(self.graph, instance, place, args)
-        run = self._compiler.compile(instance.region, [args[place] for place in instance.inputs])
+        run = self._compiler.compile(instance.region, pick(args, instance.inputs))
         return Built(run, instance, loaded=False)
 
 
@@ -179,20 +179,10 @@ def _copied(tensor: Any) -> Any:
 
 
 def _reordered(run: Run, instance: Instance, inputs: int) -> Run:
-    """The original's function in the terms of its template."""
-    take, give = _picker(instance.inputs, inputs), _picker(instance.outputs, len(instance.region.outputs))
+    """The instance's function in the terms of its template."""
+    take, give = picker(instance.inputs, inputs), picker(instance.outputs, len(instance.region.outputs))
     if take and give:
         return lambda args: give(run(take(args)))
     if take:
         return lambda args: run(take(args))
     return (lambda args: give(run(args))) if give else run
-
-
-def _picker(places: Sequence[int], count: int) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
-    """Picks these of ``count`` values; None if that changes nothing."""
-    if tuple(places) == tuple(range(count)):
-        return None
-    if len(places) == 1:
-        (place,) = places
-        return lambda values: (values[place],)
-    return itemgetter(*places)

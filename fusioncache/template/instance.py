@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from fusioncache.ir import Binding, Graph, Instance, Ref, Region, map_type, refs_in
+from fusioncache.ir.permutation import inverse
 from fusioncache.template.simplify import without_dead_ops
 from fusioncache.template.writer import rename_operands
 
 
 def instance_of(region: Region, binding: Binding) -> Instance:
-    """The region that a binding leads from, as Thunder wrote it, but for inputs that it has in vain."""
-    places = {position: place for place, position in enumerate(binding.arguments)}
-    if len(places) < len(region.inputs):
-        region = _with_inputs(without_dead_ops(region), sorted(places))
-    slots = range(max(binding.outputs, default=-1) + 1)
-    inputs = tuple(places[position] for position in sorted(places))
-    return Instance(region, inputs, tuple(binding.outputs.index(slot) for slot in slots))
+    """Returns the region that a binding leads from, as Thunder wrote it, without the inputs that it does not use."""
+    if len(set(binding.arguments)) < len(region.inputs):
+        region = _with_inputs(without_dead_ops(region), sorted(binding.arguments))
+    return Instance(region, inverse(binding.arguments), inverse(binding.outputs))
 
 
 def _with_inputs(graph: Graph, inputs: list[int]) -> Graph:

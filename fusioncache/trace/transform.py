@@ -17,6 +17,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
 from fusioncache.ir import Arithmetic, Binding, Bypass, Instance, Key, Region, Template
+from fusioncache.ir.permutation import pick
 from fusioncache.process.thunder_version import untried
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.provenance.misses import Misses, explain_asked
@@ -307,13 +308,11 @@ def _failure(error: Exception) -> str:
 
 
 def _fallback(found: _Found) -> Fallback:
-    places = {position: place for place, position in enumerate(found.binding.arguments)}
-    inputs = tuple(places.get(position) for position in range(len(found.fusion.args)))
     listed = [proxy.name for proxy in found.fusion.flat_proxy_outs]
     defined = [listed.index(proxy.name) for proxy in outputs_of(found.fusion)]
-    slots = range(len(found.call.template.graph.outputs))
-    outputs = tuple(defined[found.binding.outputs.index(slot)] for slot in slots)
-    return Fallback(found.maker.call, inputs, outputs)
+    argument = dict(zip(sorted(found.binding.arguments), found.instance.inputs, strict=True))
+    inputs = tuple(map(argument.get, range(len(found.fusion.args))))
+    return Fallback(found.maker.call, inputs, pick(defined, found.instance.outputs))
 
 
 def _device(fusion: Any) -> str:

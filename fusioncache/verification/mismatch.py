@@ -14,6 +14,7 @@ from fusioncache.backends.registry import Backend
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.program import Program
 from fusioncache.ir import Binding, Graph, Instance
+from fusioncache.ir.permutation import pick
 from fusioncache.record.reader import record_path
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Rules, keeps_every_bit, rules_of
@@ -67,7 +68,7 @@ def problems(site: Site, found: Sequence[Any], expected: Sequence[Any]) -> Itera
     """What differs. Both are the template's outputs, followed by its inputs as they are now."""
     rules, defined = _rules(site), outputs_of(site.fusion)
     outputs = len(rules.outputs)
-    names = [f"output {slot} ({defined[site.binding.outputs.index(slot)].name})" for slot in range(outputs)]
+    names = [f"output {slot} ({proxy.name})" for slot, proxy in enumerate(pick(defined, site.instance.outputs))]
     names += [f"input {target}, which it writes in place," for target in rules.writes]
     places = [*range(outputs), *(outputs + target for target in rules.writes)]
     for name, place, rule in zip(names, places, [*rules.outputs, *rules.writes.values()], strict=True):
@@ -129,7 +130,7 @@ def _own_definition(site: Site, args: Sequence[Any]) -> str:
     # What Thunder's wrapper ran, if it was what ran.
     definition = getattr(site.fallback.call, "last_used", None)
     if definition is None:
-        layouts = descriptors([args[place] for place in site.instance.inputs])
+        layouts = descriptors(pick(args, site.instance.inputs))
         definition = define(site.instance.region, layouts)
     return repr(definition)
 

@@ -64,7 +64,7 @@ def test_a_dead_rank_costs_one_wait(tmp_path, job):
     key_only = rank(tmp_path)
     program, arguments = key_only.program(region())
     args = [(X, Y)[place] for place in arguments]
-    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._original)
+    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance)
     assert job.add(f"{key.digest}.eager/claims", 1) == 1  # and then it died
     waiting = rank(tmp_path, wait_seconds=0.2)
     with pytest.warns(RuntimeWarning, match="another rank did not share"):

@@ -1,0 +1,23 @@
+"""Orders of values: picking, undoing it, and noticing that nothing changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusioncache.ir.permutation import inverse, pick, picker
+
+
+@pytest.mark.parametrize("positions", [(), (0,), (2,), (0, 1, 2), (2, 0, 1), (1, 1, 0)])
+def test_a_picker_picks_what_pick_does(positions):
+    take = picker(positions, 3)
+    assert pick("abc", positions) == (tuple("abc") if take is None else tuple(take("abc")))
+    assert (take is None) == (positions == (0, 1, 2))
+
+
+def test_the_inverse_undoes_a_permutation():
+    assert pick(pick("abcd", (2, 0, 3, 1)), inverse((2, 0, 3, 1))) == tuple("abcd")
+
+
+def test_the_inverse_finds_first_indices_and_leaves_out_what_was_not_picked():
+    assert inverse((4, 1, 4, 2)) == (1, 3, 0)
+    assert inverse(()) == ()
