@@ -49,14 +49,9 @@ def device() -> str:
 
 def backend_problem(name: str) -> str | None:
     """Why a backend does not work on this machine's device; None if it does."""
-    from fusioncache.backends.nvfuser.backend import nvfuser_problem
-    from fusioncache.backends.registry import has_cpp_compiler
+    from fusioncache.backends.registry import problem
 
-    if name == "nvfuser":
-        return nvfuser_problem()
-    if name == "inductor" and device() == "cpu" and not has_cpp_compiler():
-        return "there is no C++ compiler: install g++ or clang++"
-    return None
+    return problem(name, device())
 
 
 def commit() -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.fold_widths_spec import SUM, Widths
-from fusioncache.backends.registry import Backend
+from fusioncache.backends.api import Backend
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.template.expand import inline
 from fusioncache.template.vocabulary import RESIDUAL

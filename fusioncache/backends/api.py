@@ -1,35 +1,197 @@
-"""What a backend compiled, with what another process needs to load it."""
+"""The contract between fusioncache and a compiler: what each backend does, and what passes between the two.
+
+Importing this module, or the module of a backend, imports neither torch nor a compiler: the command line describes what
+a backend persisted without starting it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from fusioncache.ir import Arithmetic, Graph
+from fusioncache.ir.request import Option
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
-"""Takes the arguments as one sequence and returns the outputs."""
+"""A compiled function. It takes the arguments as one sequence and returns the outputs."""
+
+Sum = Callable[[Any, Sequence[Any]], Any]
+"""Takes head and terms of a residual chain. Returns their sum, or None where folds are to add them this time."""
+
+FOLDS = ("auto", "nvfuser", "triton")
+"""The values of the option ``fold``."""
 
 
 class NotPersistable(Exception):
-    """Compiled code that cannot be loaded by another process. The message is the reason: a short phrase."""
+    """Compiled code cannot be loaded by another process. The message is the reason: a short phrase."""
 
 
 class NotPersistableNow(NotPersistable):
-    """The same, for a reason that lies in this process and not in the code: another time it may be kept."""
+    """The reason lies in this process and not in the code: another time the code may be persisted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled function.
+    """A compiled function, with what another process needs to load it.
 
     Attributes:
         run: the function, ready.
         artifacts: what makes the same function in another process; None if nothing does.
-        reason: why nothing does.
-        lasting: whether the same is true of another time, as far as is known.
+        reason: why nothing does: a short phrase.
+        lasting: whether nothing ever will, as far as is known, so that nobody has to try again.
     """
 
     run: Run
     artifacts: Mapping[str, bytes] | None
     reason: str | None
     lasting: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An artifact that is text.
+
+    Attributes:
+        name: of the artifact.
+        language: ``python``, ``cpp`` or ``cuda``.
+        text: its content.
+    """
+
+    name: str
+    language: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What artifacts are, for people.
+
+    Attributes:
+        sources: the artifacts that are text.
+        launches: of each kernel that is launched, in order: its function, its cubin, and the size of its launch.
+        lacks_source: whether there are kernels without their source.
+    """
+
+    sources: tuple[Source, ...] = ()
+    launches: tuple[Mapping[str, Any], ...] = ()
+    lacks_source: bool = False
+
+
+class Backend(ABC):
+    """A compiler of graphs without parameters, for arguments of one layout.
+
+    Args:
+        fold: what sums residual chains that are not inlined: ``"nvfuser"`` by folds, ``"triton"`` in one launch where
+            that can be done, ``"auto"`` in one launch where it is faster. A backend that only folds ignores it.
+
+    Raises:
+        ValueError: if ``fold`` is none of these, or the backend does not work here. The message says what to do.
+
+    Attributes:
+        name: in options, keys and the store.
+        title: for people.
+        source_hint: a sentence that tells how to see the source of kernels where it was not persisted. ``{name}`` in
+            it is the template's name.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    source_hint: ClassVar[str] = ""
+
+    def __init__(self, *, fold: str = "auto"):
+        check_fold(fold)
+        self.fold = fold
+
+    @classmethod
+    def problem(cls, device: str) -> str | None:
+        """Tells why the backend does not work here for regions on this type of device; None if it does."""
+        return None
+
+    def options(self) -> Mapping[str, Option]:
+        """Returns the options that make the same backend in another process."""
+        return {}
+
+    @abstractmethod
+    def environment(self) -> Mapping[str, str]:
+        """Returns the ingredients of a key that come from the backend: versions, options, architecture, settings.
+
+        They are those of this moment: settings of torch may change from one compilation to the next.
+
+        Raises:
+            Bypass: if nothing that is compiled now may be shared. The reason says what cannot be compared.
+        """
+
+    def artifact_environment(self) -> Mapping[str, str] | None:
+        """Returns what artifacts depend on besides ``environment``, by ingredient; None if there are never any."""
+        return None
+
+    @abstractmethod
+    def layout(self, args: Sequence[Any]) -> Hashable:
+        """Returns what a compilation depends on, of the arguments' memory layout."""
+
+    @abstractmethod
+    def arithmetic(self, device: str) -> Arithmetic:
+        """Returns what the bits of a value in a kernel for this type of device do not depend on."""
+
+    @abstractmethod
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
+        """Compiles a function for arguments of this layout, and runs it once, so that nothing is left to compile."""
+
+    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
+        """Compiles the same function as ``compile``, bit for bit, and gives artifacts, or why there are none."""
+        return Compiled(self.compile(graph, args), None, f"backend {self.name} persists nothing")
+
+    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
+        """Makes the function of these artifacts. Nothing is compiled.
+
+        Raises:
+            Exception: whatever is wrong with the artifacts, or with these arguments for them.
+        """
+        raise ValueError(f"backend {self.name} persists nothing")
+
+    def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
+        """Makes a function that sums residual chains in the backend's own way, bitwise the same as folds.
+
+        Args:
+            dtype: of the sum, by its full name.
+            head: what terms are added to.
+            terms: of a chain. The function is for tensors of this layout and dtype; nothing is left to compile.
+            compiled: is told the seconds, if something had to be compiled.
+
+        Returns:
+            The function; None if folds are to add such chains.
+        """
+        return None
+
+    @classmethod
+    def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
+        """Describes what was persisted, as far as it can be read: some artifacts may be missing."""
+        return Description()
+
+    @classmethod
+    def definition(cls, graph: Graph, args: Sequence[Any] | None = None) -> str | None:
+        """Writes what the compiler is given for a graph, where that is a text.
+
+        Args:
+            graph: without parameters.
+            args: whose layout it is for; contiguous tensors if None.
+
+        Raises:
+            ValueError: if it cannot be written here. The message says what to do.
+
+        Returns:
+            The text; None if the compiler is not given a text.
+        """
+        return None
+
+
+def check_fold(fold: str) -> None:
+    """Checks the option ``fold``.
+
+    Raises:
+        ValueError: if it is none of ``FOLDS``.
+    """
+    if fold not in FOLDS:
+        raise ValueError(f"fold must be one of {', '.join(map(repr, FOLDS))}, got {fold!r}")

@@ -1,35 +1,35 @@
-"""No compiler: one torch operation after the other."""
+"""A backend without a compiler: one torch operation after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.torch_settings import SETTINGS, settings_text
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 
 
-class Eager:
+class Eager(Backend):
     """Runs a graph through Thunder's torch executor. Works wherever torch does."""
 
     name = "eager"
-    adder = None
-    keeper = None
+    title = "torch"
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
         return {"backend": "eager", "versions": versions_text(), SETTINGS: settings_text()}
 
     def layout(self, args: Sequence[Any]) -> None:
-        """Any layout will do."""
+        """Returns nothing: any layout will do."""
         return None
 
     def arithmetic(self, device: str) -> Arithmetic:
-        """Each operation is a kernel of its own."""
+        """See ``Backend``. Each operation is a kernel of its own."""
         return AS_WRITTEN
 
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
         from fusioncache.backends.bound_symbols import bind, on_each_gpu
         from fusioncache.backends.torch_function import torch_function

@@ -1,81 +1,53 @@
-"""What a backend is, and which one is the best here."""
+"""The backends by name."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, cast
 
-from fusioncache.ir import Arithmetic, Graph
+from fusioncache.backends.api import Backend, Description
 
-BACKENDS = ("nvfuser", "inductor", "eager")
+BACKENDS: Mapping[str, str] = {
+    "nvfuser": "fusioncache.backends.nvfuser.backend:NvFuser",
+    "inductor": "fusioncache.backends.inductor.backend:Inductor",
+    "eager": "fusioncache.backends.eager:Eager",
+}
+"""Where the class of each backend is. The best is first, and the last works everywhere."""
 
 
-class Backend(Protocol):
-    """Compiles graphs without parameters for arguments of one layout."""
+def backend_class(name: str) -> type[Backend]:
+    """Returns the class of the backend with this name. That imports neither torch nor a compiler.
 
-    name: str
-
-    def environment(self) -> Mapping[str, str]:
-        """The ingredients of a key that come from the backend: versions, options, architecture, settings.
-
-        They are those of this moment: settings of torch may change from one compilation to the next.
-
-        Raises:
-            Bypass: if nothing that is compiled now may be shared. The reason says what cannot be compared.
-        """
-
-    def layout(self, args: Sequence[Any]) -> Hashable:
-        """What a compilation depends on, of the arguments' memory layout."""
-
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
-        """A function that takes the arguments as one sequence and returns the outputs. Nothing is left to compile."""
-
-    def arithmetic(self, device: str) -> Arithmetic:
-        """What the bits of a value in a kernel for this type of device do not depend on."""
-
-    @property
-    def keeper(self) -> Any:
-        """What keeps compiled code for other processes, if anything: see ``Keeper`` in ``cache/persistence.py``."""
-
-    @property
-    def adder(self) -> Callable[..., Any] | None:
-        """What sums residual chains in its own way, if anything: see ``Adder`` in ``cache/program.py``."""
+    Raises:
+        ValueError: if there is none; the message says which there are.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"unknown backend {name!r}: use 'auto' or one of {', '.join(map(repr, BACKENDS))}")
+    module, _, class_ = BACKENDS[name].partition(":")
+    return cast(type[Backend], getattr(import_module(module), class_))
 
 
 def make_backend(name: str, **options: Any) -> Backend:
-    """The backend with this name.
+    """Makes the backend with this name.
 
     Raises:
         ValueError: if there is none, or if it does not work here; the message says what to do.
+        TypeError: if it takes no such options.
     """
-    if name == "nvfuser":
-        from fusioncache.backends.nvfuser.backend import NvFuser
+    return backend_class(name)(**options)
 
-        return NvFuser(**options)
-    if name == "inductor":
-        from fusioncache.backends.inductor.backend import Inductor
 
-        return Inductor(**options)
-    if name == "eager":
-        from fusioncache.backends.eager import Eager
-
-        return Eager()
-    raise ValueError(f"unknown backend {name!r}: use 'auto' or one of {', '.join(map(repr, BACKENDS))}")
+def problem(name: str, device: str) -> str | None:
+    """Tells why a backend does not work here for regions on this type of device, and what to do; None if it does."""
+    return backend_class(name).problem(device)
 
 
 def best_backend(device: str) -> str:
-    """The name of the best backend that works here for regions on this type of device."""
-    from fusioncache.backends.nvfuser.backend import nvfuser_problem
-
-    if device == "cuda" and nvfuser_problem() is None:
-        return "nvfuser"
-    if device == "cuda" or has_cpp_compiler():
-        return "inductor"
-    return "eager"
+    """Returns the name of the best backend that works here for regions on this type of device."""
+    return next(name for name in BACKENDS if problem(name, device) is None)
 
 
-def has_cpp_compiler() -> bool:
-    """Whether TorchInductor finds what it compiles C++ with."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name)
+def describe(name: str, artifacts: Mapping[str, bytes]) -> Description:
+    """Describes what a backend persisted. Of a backend that is not known here nothing is known."""
+    return backend_class(name).describe(artifacts) if name in BACKENDS else Description()

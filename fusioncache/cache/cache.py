@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from fusioncache.backends.api import Backend
 from fusioncache.cache.lru import LruMap
-from fusioncache.cache.persistence import Keeper, PersistentBuilder
-from fusioncache.cache.program import Builder, Compiler, Program
+from fusioncache.cache.persistence import PersistentBuilder
+from fusioncache.cache.program import Builder, Program
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Instance, Key, Template
 from fusioncache.ir.request import Option
@@ -62,7 +63,7 @@ class Cache:
         graph: Graph,
         instance: Instance | None,
         environment: Mapping[str, str],
-        compiler: Compiler,
+        compiler: Backend,
         builder: Builder | None = None,
     ) -> Program:
         """The program for a graph without parameters.
@@ -74,21 +75,16 @@ class Cache:
 
     def builder(
         self,
-        backend: str,
-        compiler: Compiler,
-        keeper: Keeper | None,
+        backend: Backend,
         environment: Mapping[str, str],
         ledger: Ledger,
-        options: Mapping[str, Option] = {},
         settings: Mapping[str, Option] = {},
     ) -> Builder | None:
         """What builds a backend's programs with the store; None if nothing is kept."""
-        store = self.store if keeper else None
-        if store is None or keeper is None:
+        store = self.store
+        if store is None or backend.artifact_environment() is None:
             return None
-        return PersistentBuilder(
-            store, self._ranks, backend, compiler, keeper, environment, ledger.unkept, options, settings
-        )
+        return PersistentBuilder(store, self._ranks, backend, environment, ledger.unkept, settings)
 
     @property
     def store(self) -> Store | None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.backends.api import Run, Sum
 from fusioncache.cache.dispatch import make_entry
-from fusioncache.cache.program import Adder, Program, Run, Sum, layouts_of
+from fusioncache.cache.program import Program, layouts_of
 from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.process.warning import warn
 from fusioncache.record.ledger import Ledger
@@ -41,6 +42,10 @@ class Fallback:
         return [results[position] for position in self.outputs]
 
 
+def _fold_all(*chain: Any) -> None:
+    """Leaves every chain to folds."""
+
+
 class TemplateCall:
     """One template, ready to be called.
 
@@ -51,7 +56,7 @@ class TemplateCall:
         template: what is called.
         program: finds or makes the program for a graph, and the region that it was first seen in.
         ledger: counts.
-        adder: sums chains instead of folds, where it will.
+        sum_chain: the backend's own: see ``Backend.sum_chain``.
         name: in a trace; by default the template's.
         called: is told at the end of each first call for a layout: only then it is known what had to be compiled.
 
@@ -66,7 +71,7 @@ class TemplateCall:
         template: Template,
         program: Callable[[Graph, Instance | None], Program],
         ledger: Ledger,
-        adder: Adder | None = None,
+        sum_chain: Callable[..., Sum | None] = _fold_all,
         name: str | None = None,
         called: Callable[[Template], None] | None = None,
     ):
@@ -74,7 +79,7 @@ class TemplateCall:
         self.name = name or template.name
         self._program = program
         self._ledger = ledger
-        self._own_adder = adder
+        self._sum_chain = sum_chain
         self._called = called
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
@@ -190,11 +195,9 @@ class TemplateCall:
 
     def _own_sum(self, chain: ChainFolds, args: Sequence[Any]) -> Sum | None:
         """The backend's own way to sum a chain of such arguments, if there is one and it works."""
-        if self._own_adder is None:
-            return None
         terms = args[chain.terms.start : chain.terms.stop]
         try:
-            return self._own_adder(chain.dtype, args[chain.head], terms, self._compiled)
+            return self._sum_chain(chain.dtype, args[chain.head], terms, self._compiled)
         except Exception as error:
             self._fold_instead(error)
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fusioncache.cache.program import Run
+from fusioncache.backends.api import Run
 from fusioncache.ir import Graph, NumberType, TensorType
 
 _MOST_LAYOUTS = 1024

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from fusioncache.cache.program import Built, Compiler, Run
+from fusioncache.backends.api import Backend
+from fusioncache.cache.program import Built
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Instance, Key, codec, request
 from fusioncache.ir.permutation import pick
@@ -34,51 +35,15 @@ ORDER = "order"
 _STALE = "an artifact that does not load"
 
 
-class Compiled(Protocol):
-    """What a keeper compiled."""
-
-    @property
-    def run(self) -> Run:
-        """The function, ready."""
-
-    @property
-    def artifacts(self) -> Mapping[str, bytes] | None:
-        """What makes the same function in another process; None if nothing does."""
-
-    @property
-    def reason(self) -> str | None:
-        """Why nothing does: a short phrase."""
-
-    @property
-    def lasting(self) -> bool:
-        """Whether nothing ever will, as far as is known: then nobody has to try again."""
-
-
-class Keeper(Protocol):
-    """A backend that can load again what it compiled."""
-
-    def environment(self) -> Mapping[str, str]:
-        """What that depends on besides the backend's own environment, by ingredient name."""
-
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Compiled:
-        """A function for these arguments, and what to keep of it. May raise whatever the backend raises."""
-
-    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
-        """The function that was kept. Raises whatever is wrong with the artifacts."""
-
-
 class PersistentBuilder:
     """Builds programs of one backend with a store.
 
     Args:
         store: where artifacts are.
         ranks: the other processes of the job.
-        backend: the backend's name.
-        compiler: the backend, for what cannot be kept.
-        keeper: compiles, and loads what it compiled.
-        environment: of the backend, when the build was asked for. The keeper's own ingredients are added to it.
+        backend: compiles, and loads what it compiled.
+        environment: of the backend, when the build was asked for. Those of its artifacts are added to it.
         refused: is told why a function could not be kept.
-        options: that the backend was made with, as far as another process needs them to make it again.
         settings: of this process that another one has to make to ask for the same.
     """
 
@@ -86,27 +51,22 @@ class PersistentBuilder:
         self,
         store: Store,
         ranks: Ranks,
-        backend: str,
-        compiler: Compiler,
-        keeper: Keeper,
+        backend: Backend,
         environment: Mapping[str, str],
         refused: Callable[[str], None],
-        options: Mapping[str, Option] = {},
         settings: Mapping[str, Option] = {},
     ):
         self._store = store
         self._ranks = ranks
         self._backend = backend
-        self._compiler = compiler
-        self._keeper = keeper
         self._environment = environment
         self._refused = refused
-        self._options = options
         self._settings = settings
 
     def key(self, graph: Graph, place: ArgumentLayouts, instance: Instance) -> Key:
-        """Names what is stored. Its ingredients are those of the template's key, the keeper's, layout and order."""
-        environment = {**self._environment, **self._keeper.environment(), LAYOUT: layout_text(place)}
+        """Names what is stored. Its ingredients are those of the template's key, the artifacts', layout and order."""
+        artifacts = self._backend.artifact_environment() or {}
+        environment = {**self._environment, **artifacts, LAYOUT: layout_text(place)}
         if order_shows(graph, place):
             environment[ORDER] = order_text(instance)
         return make_key(graph, environment)
@@ -114,20 +74,20 @@ class PersistentBuilder:
     def build(self, graph: Graph, instance: Instance, place: ArgumentLayouts, args: Sequence[Any]) -> Built:
         """See ``Builder`` in ``cache/program.py``."""
         key = self.key(graph, place, instance)
-        found = self._store.load(key, self._backend)
+        found = self._store.load(key, self._backend.name)
         built = self._from(found, key, instance, args)
         if built is None:
-            with self._ranks.turn(key, self._backend) as turn:
+            with self._ranks.turn(key, self._backend.name) as turn:
                 built = self._from(turn.artifacts, key, instance, args)
                 if built is None:
-                    asked = Request(graph, place, self._backend, self._options, self._settings)
+                    asked = Request(graph, place, self._backend.name, self._backend.options(), self._settings)
                     built, made = self._alone(key, asked, instance, args)
                     turn.publish(made)
         return built
 
     def _alone(self, key: Key, asked: Request, instance: Instance, args: Sequence[Any]) -> tuple[Built, Stored | None]:
         """Compiles while the other processes of this machine wait, and stores the artifacts."""
-        with self._store.compiling(key, self._backend) as turn:
+        with self._store.compiling(key, self._backend.name) as turn:
             built = self._from(turn.artifacts, key, instance, args)
             if built:
                 return built, turn.artifacts
@@ -138,7 +98,7 @@ class PersistentBuilder:
                 return built, None
             artifacts = {**own, REGION: codec.encode(instance), REQUEST: request.encode(asked)}
             name = template_name(asked.graph, key)
-            self._store.save(key, self._backend, artifacts, name=name, seconds=seconds)
+            self._store.save(key, self._backend.name, artifacts, name=name, seconds=seconds)
             if self._store.directory is None:
                 self._refused(not_kept("the store's directory cannot be used"))
             return built, Stored(artifacts, seconds)
@@ -146,7 +106,7 @@ class PersistentBuilder:
     def _is_still_for(self, key: Key, asked: Request, instance: Instance) -> bool:
         """Whether what was compiled just now is for this key: settings of a process may change while it compiles."""
         now = self.key(asked.graph, asked.layouts, instance)
-        if self._compiler.environment() == self._environment and now == key:
+        if self._backend.environment() == self._environment and now == key:
             return True
         self._refused("not kept: settings changed while it was compiled")
         return False
@@ -157,20 +117,20 @@ class PersistentBuilder:
             return None
         if REFUSED in artifacts:
             self._refused(not_kept(artifacts[REFUSED].decode(errors="replace")))
-            return Built(self._compiler.compile(instance.region, pick(args, instance.inputs)), instance, loaded=False)
+            return Built(self._backend.compile(instance.region, pick(args, instance.inputs)), instance, loaded=False)
         try:
             stored = codec.decode(artifacts[REGION])
             _check(stored, instance)
-            run = self._keeper.load(artifacts, stored.region, pick(args, stored.inputs))
+            run = self._backend.load(artifacts, stored.region, pick(args, stored.inputs))
         except Exception as error:  # whatever it is, the region can be compiled
             logger.info("a stored program for %s does not load", key.digest[:12], exc_info=error)
-            self._store.discard(key, self._backend, f"{_STALE}: {type(error).__name__}")
+            self._store.discard(key, self._backend.name, f"{_STALE}: {type(error).__name__}")
             return None
         return Built(run, stored, loaded=True, compile_seconds=artifacts.seconds)
 
     def _compiled(self, instance: Instance, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes] | None]:
         """Compiles. Gives what the backend keeps of it, or why it never will; None if another time it may."""
-        made = self._keeper.compile(instance.region, pick(args, instance.inputs))
+        made = self._backend.persist(instance.region, pick(args, instance.inputs))
         built = Built(made.run, instance, loaded=False)
         if made.artifacts is not None:
             return built, made.artifacts

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fusioncache.backends.api import Backend, Run
 from fusioncache.ir import Graph, Instance, refs_in
 from fusioncache.ir.permutation import pick, picker
 from fusioncache.ir.request import ArgumentLayouts
@@ -16,40 +17,12 @@ from fusioncache.template.vocabulary import EFFECTS
 
 _MOST_SEEN = 1024
 
-Run = Callable[[Sequence[Any]], Sequence[Any]]
-"""Takes the arguments as one sequence and returns the outputs."""
-
-Sum = Callable[[Any, Sequence[Any]], Any]
-"""Takes head and terms of a residual chain. Returns their sum, or None where folds are to add them this time."""
-
 
 class Tell(Protocol):
     """Is told when a function was made."""
 
     def __call__(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
         """It took these seconds, to compile it or to load it; and those to compile what was loaded, back then."""
-
-
-Adder = Callable[[str, Any, Sequence[Any], Tell], Sum | None]
-"""A backend's own way to sum residual chains.
-
-Takes the sum's dtype by its full name, a head and terms, and what is to be told the seconds if something had to be
-compiled. Returns a function for such tensors, of this layout and dtype, bitwise the same as folds and with nothing left
-to compile; None if folds are to add them. May raise whatever the backend raises.
-"""
-
-
-class Compiler(Protocol):
-    """What a program asks of a backend."""
-
-    def environment(self) -> Mapping[str, str]:
-        """What is compiled at this moment depends on besides the graph, by ingredient name."""
-
-    def layout(self, args: Sequence[Any]) -> Hashable:
-        """What a compilation depends on, of the arguments' memory layout."""
-
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
-        """A function for arguments of this layout. It was called with these once, so nothing is left to compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +66,7 @@ class Program:
     __slots__ = ("_builder", "_compiler", "_instance", "_loaded", "_lock", "_seen", "_sources", "_variants", "graph")
 
     def __init__(
-        self, graph: Graph, compiler: Compiler, instance: Instance | None = None, builder: Builder | None = None
+        self, graph: Graph, compiler: Backend, instance: Instance | None = None, builder: Builder | None = None
     ):
         self.graph = graph
         self._instance = instance or _as_it_is(graph)

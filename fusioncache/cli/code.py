@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusioncache.backends.registry import BACKENDS, backend_class, describe
 from fusioncache.cli.highlight import highlighted
 from fusioncache.cli.parts import Part
 from fusioncache.cli.programs import entries_of, stored
@@ -19,21 +20,10 @@ from fusioncache.ir import Graph
 from fusioncache.record.stats import TemplateStats
 
 if TYPE_CHECKING:
+    from fusioncache.backends.api import Description
     from fusioncache.store import Entry
     from fusioncache.store.directory import Directory
     from fusioncache.store.disk import Disk
-
-_LANGUAGES = {".py": "python", ".cpp": "cpp", ".cu": "cuda"}
-_RECIPE = "recipe"
-_KERNELS = {"inductor": "kernels.cpp", "nvfuser": "kernels.cu"}
-"""What each backend keeps of its kernels for people. Nothing else reads it."""
-_HOW = {
-    "nvfuser": "To see nvFuser's CUDA: fusioncache show {name} --repro > repro.py && "
-    "NVFUSER_DUMP=cuda_kernel python repro.py --executor nvfuser",
-    "inductor": "To see TorchInductor's C++: fusioncache show {name} --repro > repro.py && "
-    "TORCH_LOGS=output_code python repro.py --executor inductor",
-}
-_MACHINE_CODE = (".so", ".cubin")
 
 
 def code(template: TemplateStats, directory: Path | None) -> Part:
@@ -48,28 +38,65 @@ def code(template: TemplateStats, directory: Path | None) -> Part:
     with store_errors():
         programs = _programs(existing(path), graph, template) if path.exists() else []
     if not programs:
-        how = " ".join(text.format(name=template.name) for text in _HOW.values())
+        how = " ".join(hint.format(name=template.name) for hint in _hints().values())
         raise click.ClickException(f"the store has no code of {template.name}: it was not kept, or is gone. {how}")
     _say_what_lacks(programs, template.name)
-    return Part("\n\n".join(map(_text, programs)), programs)
+    return Part("\n\n".join(map(_text, programs)), [program.data for program in programs])
 
 
-def _say_what_lacks(programs: Sequence[Mapping[str, Any]], name: str) -> None:
-    """How to get the source of programs that were kept without."""
-    for backend, source in _KERNELS.items():
-        lacking = [program for program in programs if program["backend"] == backend and _lacks(program, source)]
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """What the store has of a program.
+
+    Attributes:
+        entry: of the store.
+        description: of its artifacts, by its backend.
+        damaged: the names of artifacts that cannot be read.
+        refused: why it could not be kept, if it could not.
+    """
+
+    entry: Entry
+    description: Description
+    damaged: Sequence[str]
+    refused: str | None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The fields of the command's JSON."""
+        return {
+            "id": self.entry.id,
+            "name": self.entry.name,
+            "backend": self.entry.backend,
+            "created": self.entry.created,
+            "artifacts": {artifact.name: artifact.size for artifact in self.entry.artifacts},
+            "sources": {source.name: source.text for source in self.description.sources},
+            "damaged": list(self.damaged),
+            "launches": list(self.description.launches),
+            "refused": self.refused,
+        }
+
+    @property
+    def lacks_source(self) -> bool:
+        """Whether there are kernels without their source. A program of views alone has none."""
+        return self.refused is not None or self.description.lacks_source
+
+
+def _hints() -> dict[str, str]:
+    """How to see the source of kernels, by the backends that have any."""
+    hints = {name: backend_class(name).source_hint for name in BACKENDS}
+    return {name: hint for name, hint in hints.items() if hint}
+
+
+def _say_what_lacks(programs: Sequence[_Program], name: str) -> None:
+    """Tells how to get the source of programs that were kept without."""
+    for backend, hint in _hints().items():
+        lacking = [program for program in programs if program.entry.backend == backend and program.lacks_source]
         if lacking:
             programs_were = format_count(len(lacking), "program was", "programs were")
-            click.echo(f"{programs_were} kept without source. {_HOW[backend].format(name=name)}", err=True)
+            click.echo(f"{programs_were} kept without source. {hint.format(name=name)}", err=True)
 
 
-def _lacks(program: Mapping[str, Any], source: str) -> bool:
-    """Whether there are kernels without their source. A program of views alone has none."""
-    compiled = program["refused"] is not None or any(name.endswith(_MACHINE_CODE) for name in program["artifacts"])
-    return compiled and source not in program["sources"]
-
-
-def _programs(directory: Directory, graph: Graph, template: TemplateStats) -> list[dict[str, Any]]:
+def _programs(directory: Directory, graph: Graph, template: TemplateStats) -> list[_Program]:
     from fusioncache.store.disk import Disk
     from fusioncache.store.store import MAX_AGE, MAX_BYTES
 
@@ -77,65 +104,35 @@ def _programs(directory: Directory, graph: Graph, template: TemplateStats) -> li
     return [_program(disk, entry) for entry in entries_of(graph, template, stored(disk, disk.entries.found()))]
 
 
-def _program(disk: Disk, entry: Entry) -> dict[str, Any]:
-    """What the store has of a program: its artifacts, and those as text that are text."""
-    from fusioncache.store.entry import REFUSED
-
-    texts, damaged = _texts(disk, entry)
-    return {
-        "id": entry.id,
-        "name": entry.name,
-        "backend": entry.backend,
-        "created": entry.created,
-        "artifacts": {artifact.name: artifact.size for artifact in entry.artifacts},
-        "sources": {name: text for name, text in texts.items() if _language(name)},
-        "damaged": damaged,
-        "launches": _launches(texts),
-        "refused": texts.get(REFUSED),
-    }
-
-
-def _texts(disk: Disk, entry: Entry) -> tuple[dict[str, str], list[str]]:
-    """The artifacts of a program that are text, and the names of those that cannot be read."""
+def _program(disk: Disk, entry: Entry) -> _Program:
     from fusioncache.store.entry import REFUSED
     from fusioncache.store.errors import Refusal
 
-    texts, damaged = {}, []
+    contents: dict[str, bytes] = {}
+    damaged = []
     for artifact in entry.artifacts:
-        if _language(artifact.name) or artifact.name in (_RECIPE, REFUSED):
-            try:
-                texts[artifact.name] = disk.content(artifact).decode(errors="replace")
-            except Refusal:
-                damaged.append(artifact.name)
-    return texts, damaged
+        try:
+            contents[artifact.name] = disk.content(artifact)
+        except Refusal:
+            damaged.append(artifact.name)
+    refused = contents[REFUSED].decode(errors="replace") if REFUSED in contents else None
+    return _Program(entry, describe(entry.backend, contents), damaged, refused)
 
 
-def _language(name: str) -> str | None:
-    return _LANGUAGES.get(Path(name).suffix)
-
-
-def _launches(texts: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What nvFuser's stored kernels are and how they are launched."""
-    if _RECIPE not in texts:
-        return []
-    wanted = ("function", "cubin", "grid", "block", "shared")
-    steps = json.loads(texts[_RECIPE])["steps"]
-    return [{name: step[name] for name in wanted} for step in steps if "function" in step]
-
-
-def _text(program: Mapping[str, Any]) -> str:
-    sizes = ", ".join(f"{escape_controls(name)} {format_bytes(size)}" for name, size in program["artifacts"].items())
-    lines = [f"# {program['id']}  {escape_controls(program['name'])}".rstrip(), f"# {sizes}"]
-    if program["refused"] is not None:
-        lines.append(f"# not kept: {escape_controls(program['refused'])}")
-    lines += [f"# {escape_controls(name)} is damaged: 'fusioncache verify' says more" for name in program["damaged"]]
+def _text(program: _Program) -> str:
+    entry, description = program.entry, program.description
+    sizes = ", ".join(f"{escape_controls(artifact.name)} {format_bytes(artifact.size)}" for artifact in entry.artifacts)
+    lines = [f"# {entry.id}  {escape_controls(entry.name)}".rstrip(), f"# {sizes}"]
+    if program.refused is not None:
+        lines.append(f"# not kept: {escape_controls(program.refused)}")
+    lines += [f"# {escape_controls(name)} is damaged: 'fusioncache verify' says more" for name in program.damaged]
     lines += [
         f"# {one['function']}  grid {one['grid']}  block {one['block']}  shared {one['shared']} B  {one['cubin']}"
-        for one in program["launches"]
+        for one in description.launches
     ]
-    for name, text in program["sources"].items():
-        source = highlighted(_without_controls(text), _language(name) or "text")
-        lines += [f"\n# {escape_controls(name)}", source.rstrip("\n")]
+    for source in description.sources:
+        text = highlighted(_without_controls(source.text), source.language)
+        lines += [f"\n# {escape_controls(source.name)}", text.rstrip("\n")]
     return "\n".join(lines)
 
 

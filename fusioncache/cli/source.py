@@ -1,9 +1,10 @@
-"""A template as source: what nvFuser is given, and a script that runs it alone."""
+"""A template as source: what a compiler is given, and a script that runs it alone."""
 
 from __future__ import annotations
 
 import click
 
+from fusioncache.backends.registry import BACKENDS, backend_class
 from fusioncache.cli.highlight import highlighted
 from fusioncache.cli.parts import Part
 from fusioncache.ir import Graph
@@ -11,15 +12,14 @@ from fusioncache.record.stats import TemplateStats
 
 
 def definition(template: TemplateStats) -> Part:
-    """What nvFuser is given.
+    """Writes what a compiler is given: the first one that is given a text, whichever compiled the template.
 
     Raises:
-        click.ClickException: if nvFuser is not installed, or has no words for the template.
+        click.ClickException: if that compiler is not installed, or has no words for the template.
     """
-    from fusioncache.backends.nvfuser.definition import definition_text
-
+    graph = _inlined(template)
     try:
-        text = definition_text(_inlined(template))
+        text = next(filter(None, (backend_class(name).definition(graph) for name in BACKENDS)))
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     return Part(highlighted(text, "python"), text)

@@ -111,24 +111,14 @@ class EntryCompiler:
             except (ValueError, TypeError) as error:
                 logger.info("no backend %s", asked.backend, exc_info=error)
                 raise Refused(f"no backend {asked.backend} here") from error
-            if backend.keeper is None:
+            if backend.artifact_environment() is None:
                 raise Refused(f"backend {asked.backend} keeps nothing")
             unkept: list[str] = []
             try:
                 environment = backend.environment()
             except Bypass as bypass:
                 raise Refused(bypass.reason) from bypass
-            kept = PersistentBuilder(
-                self._store,
-                Ranks(),
-                asked.backend,
-                backend,
-                backend.keeper,
-                environment,
-                unkept.append,
-                asked.options,
-                asked.settings,
-            )
+            kept = PersistentBuilder(self._store, Ranks(), backend, environment, unkept.append, asked.settings)
             self._chosen[identity] = _Builder(kept, unkept)
         return self._chosen[identity]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fusioncache.backends.registry import Backend, make_backend
+from fusioncache.backends.registry import make_backend
 from fusioncache.backends.torch_settings import torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.program import Program
@@ -40,8 +40,7 @@ class BackendPrograms:
         self, name: str, options: Mapping[str, Any], fold: str, cache: Cache, ledger: Ledger, misses: Misses | None
     ):
         # How chains are summed is none of what is compiled, and so of no key.
-        self.backend: Backend = make_backend(name, **options, **({"fold": fold} if name == "nvfuser" else {}))
-        self._name, self._options = name, options
+        self.backend = make_backend(name, fold=fold, **options)
         self._cache, self._ledger, self._misses = cache, ledger, misses
 
     def program(self, graph: Graph, instance: Instance | None) -> Program:
@@ -51,9 +50,7 @@ class BackendPrograms:
             Bypass: if what is compiled now may not be shared.
         """
         backend, environment = self.backend, self.backend.environment()
-        builder = self._cache.builder(
-            self._name, backend, backend.keeper, environment, self._ledger, self._options, torch_settings()
-        )
+        builder = self._cache.builder(backend, environment, self._ledger, torch_settings())
         if self._misses:
-            builder = self._misses.watched(builder, self._name)
+            builder = self._misses.watched(builder, backend.name)
         return self._cache.program(graph, instance, environment, backend, builder)

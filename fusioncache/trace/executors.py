@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fusioncache.backends.nvfuser.backend import nvfuser_problem
+from fusioncache.backends.registry import problem
 from fusioncache.process.thunder_version import untried
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def register() -> Executor:
         return register_executor(OperatorExecutor(NAME))
     from fusioncache.trace.executor import FusionCacheExecutor
 
-    nvfuser_problem()
+    problem("nvfuser", "cuda")
     return register_executor(FusionCacheExecutor())
 
 
@@ -37,7 +37,7 @@ def executors() -> list[Executor]:
     from thunder.extend import get_always_executors, get_default_executors, get_executor
 
     others = [executor for executor in get_default_executors() if executor not in get_always_executors()]
-    if untried() or nvfuser_problem() is None:
+    if untried() or problem("nvfuser", "cuda") is None:
         return others
     own = get_executor(NAME) or register()
     return [*(executor for executor in others if executor.name != "nvfuser"), own]

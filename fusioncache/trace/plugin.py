@@ -7,7 +7,7 @@ from typing import Any
 from thunder.core.recipe import Plugin as ThunderPlugin
 from thunder.core.recipe import PluginPolicy
 
-from fusioncache.backends.nvfuser.backend import nvfuser_problem
+from fusioncache.backends.registry import problem
 from fusioncache.trace.executors import executors
 from fusioncache.trace.transform import FusionCache
 
@@ -33,4 +33,4 @@ class Plugin(ThunderPlugin):
 
     def setup_executors(self) -> list[Any]:
         """Thunder's hook."""
-        return [] if nvfuser_problem() is None else executors()
+        return [] if problem("nvfuser", "cuda") is None else executors()

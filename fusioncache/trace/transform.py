@@ -11,7 +11,7 @@ from typing import Any
 
 from thunder.core.transform_common import Transform
 
-from fusioncache.backends.nvfuser.one_launch import one_launch
+from fusioncache.backends.api import check_fold
 from fusioncache.backends.registry import best_backend, make_backend
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
@@ -121,7 +121,7 @@ class FusionCache(Transform):
         elif backend != "auto":
             make_backend(backend)
         self.backend = backend
-        one_launch(fold)
+        check_fold(fold)
         self._fold = fold
         if fast_tracing:
             install()
@@ -283,7 +283,7 @@ class FusionCache(Transform):
         call = next((call for call in calls if call.claim(arities, instance)), None)
         if call is None:
             name = self._new_name(template)
-            call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.adder, name, self._called)
+            call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.sum_chain, name, self._called)
             call.claim(arities, instance)
             calls.append(call)
         return call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from fusioncache.backends.nvfuser.backend import nvfuser_problem
+from fusioncache.backends.registry import problem
 from fusioncache.provenance.compilation import Compilation
 
 _PASS = "pass executors=fusioncache.executors() to Thunder"
@@ -18,8 +18,8 @@ def why_unfused(compilation: Compilation) -> str | None:
     """
     if compilation.fuses is not False:
         return None
-    problem, advice = _problem()
-    return f"Thunder fuses nothing, so there is nothing to share: {problem}. To change that, {advice}"
+    reason, advice = _problem()
+    return f"Thunder fuses nothing, so there is nothing to share: {reason}. To change that, {advice}"
 
 
 def _problem() -> tuple[str, str]:
@@ -29,7 +29,7 @@ def _problem() -> tuple[str, str]:
         return "there is no CUDA device, and nvFuser needs one", _PASS
     if find_spec("nvfuser_direct") is None:
         return "nvFuser is not installed", f"{_INSTALL}, or {_PASS}"
-    problem = nvfuser_problem()
-    if problem is None:
+    said = problem("nvfuser", "cuda")
+    if said is None:
         return "none of the executors that Thunder was given fuses", _PASS
-    return f"nvFuser does not work here, {problem}", f"{_INSTALL}, or {_PASS}"
+    return f"nvFuser does not work here, {said}", f"{_INSTALL}, or {_PASS}"

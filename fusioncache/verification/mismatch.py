@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.registry import Backend
+from fusioncache.backends.api import Backend
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.program import Program
 from fusioncache.ir import Binding, Graph, Instance
@@ -82,7 +82,8 @@ def report(site: Site, args: Sequence[Any], found: Sequence[str]) -> str:
     name, region = site.call.template.name, site.fusion.sym.name
     head = f"{name} computes something else than {region}, in whose place it is called"
     parts = [("what differs", lambda: "\n".join(found)), *_definitions(site, args)]
-    text = f"{head}.\n\n" + "\n".join(f"# {title}\n\n{_shielded(part).rstrip()}\n" for title, part in parts)
+    written = [(title, _shielded(part)) for title, part in parts]
+    text = f"{head}.\n\n" + "\n".join(f"# {title}\n\n{part.rstrip()}\n" for title, part in written if part)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return f"{head}: {found[0]}{more}. {_saved(f'{name}-{region}', text)}"
 
@@ -98,7 +99,7 @@ def _saved(name: str, text: str) -> str:
     return f"Both definitions are in {path}"
 
 
-def _shielded(part: Callable[[], str]) -> str:
+def _shielded(part: Callable[[], str | None]) -> str | None:
     """A part of a report. What goes wrong in it must not hide the mismatch."""
     try:
         return part()
@@ -106,8 +107,8 @@ def _shielded(part: Callable[[], str]) -> str:
         return f"not available: {error!r}"
 
 
-def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callable[[], str]]]:
-    """The definitions of the region and of its template, by what they are."""
+def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callable[[], str | None]]]:
+    """The definitions of the region and of its template, by what they are; None where the compiler is given no text."""
     instance, template = site.instance, site.call.template
     yield f"the region {site.fusion.sym.name} as Thunder wrote it", lambda: str(site.fusion)
     yield "the region as it was read", lambda: graph_text(instance.region)
@@ -116,30 +117,27 @@ def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callabl
     for program in programs:
         for source in program.sources:
             yield "what was compiled for the template", partial(graph_text, source)
-    if site.backend.name == "nvfuser":
-        yield "nvFuser's definition of the region", lambda: _own_definition(site, args)
-        for program in programs:
-            inlined = len(programs) == 1 and _inlined(site, program)
-            for source in program.sources:
-                yield "nvFuser's definition for the template", partial(_definition, source, args, inlined=inlined)
+    yield f"{site.backend.title}'s definition of the region", lambda: _own_definition(site, args)
+    for program in programs:
+        inlined = len(programs) == 1 and _inlined(site, program)
+        for source in program.sources:
+            yield (
+                f"{site.backend.title}'s definition for the template",
+                partial(_definition, site.backend, source, args if inlined else None),
+            )
 
 
-def _own_definition(site: Site, args: Sequence[Any]) -> str:
-    from fusioncache.backends.nvfuser.backend import define, descriptors
-
+def _own_definition(site: Site, args: Sequence[Any]) -> str | None:
     # What Thunder's wrapper ran, if it was what ran.
     definition = getattr(site.fallback.call, "last_used", None)
-    if definition is None:
-        layouts = descriptors(pick(args, site.instance.inputs))
-        definition = define(site.instance.region, layouts)
-    return repr(definition)
+    if definition is not None and site.maker.backend == site.backend.name:
+        return repr(definition)
+    return site.backend.definition(site.instance.region, pick(args, site.instance.inputs))
 
 
-def _definition(source: Graph, args: Sequence[Any], *, inlined: bool) -> str:
-    """A definition for the layout of these arguments; for contiguous ones where other values are among its inputs."""
-    from fusioncache.backends.nvfuser.backend import contiguous, define, descriptors
-
-    if not inlined:
-        return repr(define(source, contiguous(source)))
+def _definition(backend: Backend, source: Graph, args: Sequence[Any] | None) -> str | None:
+    """A definition for the layout of a template's arguments; for contiguous ones where other values are its inputs."""
+    if args is None:
+        return backend.definition(source)
     inputs = instance_of(source, canonicalize(source).binding).inputs
-    return repr(define(source, descriptors([args[place] for place in inputs])))
+    return backend.definition(source, pick(args, inputs))

@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
+from fusioncache.backends.api import Run
 from fusioncache.cache.dispatch import Entry
-from fusioncache.cache.program import Program, Run, Tell
+from fusioncache.cache.program import Program, Tell
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.exactness import written
 from fusioncache.template.expand import inline

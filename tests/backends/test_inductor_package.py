@@ -15,7 +15,6 @@ import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
 
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.inductor.persistence import InductorKeeper
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -24,8 +23,8 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInduct
 def test_every_bit_dtype_stride_and_alias_is_that_of_inductor(name, tmp_path):
     graph, args = CASES[name]()
     expected = Inductor().compile(graph, args)(args)
-    keeper = InductorKeeper(Inductor(), scratch=tmp_path)
-    for run in (made(name).run, keeper.load(artifacts_of(made(name)), graph, args)):
+    backend = Inductor(scratch=tmp_path)
+    for run in (made(name).run, backend.load(artifacts_of(made(name)), graph, args)):
         found = run(tuple(args))
         assert isinstance(found, list)
         assert digest(found) == digest(expected)
@@ -49,7 +48,7 @@ def test_outputs_that_are_inputs_or_views_can_be_written_to():
 
 def test_code_made_for_one_tensor_twice_is_right_for_two():
     graph, (x, y) = CASES["two"]()
-    twice = InductorKeeper(Inductor()).compile(graph, [x, x])  # the library is there already
+    twice = Inductor().persist(graph, [x, x])  # the library is there already
     assert twice.artifacts is not None
     assert digest(twice.run([x, y])) == digest(made("two").run([x, y]))
     assert artifacts_of(twice) == artifacts_of(made("two"))
@@ -85,7 +84,6 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 import torch
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.inductor.persistence import InductorKeeper
 from inductor_artifacts import CASES, digest
 
 def refuse(*args, **kwargs):
@@ -101,7 +99,7 @@ folder = Path({folder!r})
 for name in {names!r}:
     graph, args = CASES[name]()
     artifacts = {{file.name: file.read_bytes() for file in (folder / name).iterdir()}}
-    print(digest(InductorKeeper(Inductor()).load(artifacts, graph, args)(args)))
+    print(digest(Inductor().load(artifacts, graph, args)(args)))
 """
 
 
@@ -124,14 +122,14 @@ def test_a_new_process_loads_without_compilers_and_without_unpickling(tmp_path):
 
 def test_threads_load_and_call_at_the_same_time():
     graph, args = CASES["float32"]()
-    keeper, artifacts = InductorKeeper(Inductor()), artifacts_of(made("float32"))
-    shared = keeper.load(artifacts, graph, args)
+    backend, artifacts = Inductor(), artifacts_of(made("float32"))
+    shared = backend.load(artifacts, graph, args)
     others = [[args[0] + number, *args[1:]] for number in range(4)]
     expected = [digest(made("float32").run(other)) for other in others]
     wrong: list[int] = []
 
     def work(number: int) -> None:
-        own = keeper.load(artifacts, graph, args)
+        own = backend.load(artifacts, graph, args)
         for _ in range(100):
             if digest(shared(others[number])) != expected[number] or digest(own(others[number])) != expected[number]:
                 wrong.append(number)

@@ -13,7 +13,6 @@ from inductor_artifacts import CASES, artifacts_of, digest, made, sum_of_two, tw
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.admission import for_plain
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.inductor.persistence import InductorKeeper
 from fusioncache.ir import Graph
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
@@ -32,7 +31,7 @@ class Counting(Inductor):
 
 
 def loaded(backend: Inductor, args: Sequence[Any] | None = None) -> Callable[[Sequence[Any]], Any]:
-    return InductorKeeper(backend).load(artifacts_of(made("two")), sum_of_two(), args or two())
+    return backend.load(artifacts_of(made("two")), sum_of_two(), args or two())
 
 
 def unaligned() -> list[torch.Tensor]:
@@ -117,7 +116,7 @@ def test_negated_and_conjugated_views_are_what_they_stand_for():
     args = [z.conj().imag, two()[1]]
     assert args[0].is_neg()
     graph = sum_of_two()
-    kept = InductorKeeper(Inductor()).compile(graph, [z.imag, two()[1]])
+    kept = Inductor().persist(graph, [z.imag, two()[1]])
     assert kept.artifacts is not None
     (result,) = kept.run(args)
     assert torch.allclose(result, torch.tanh(two()[1] - two()[1]))

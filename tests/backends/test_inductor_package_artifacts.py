@@ -14,7 +14,6 @@ from inductor_artifacts import CASES, artifacts_of, digest, made
 from recorded_templates import save, used
 
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.inductor.persistence import InductorKeeper
 from fusioncache.ir import Template
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
@@ -27,7 +26,7 @@ def test_loading_does_not_look_at_the_source():
     artifacts = artifacts_of(made("two"))
     del artifacts["kernels.cpp"]  # as what was kept before there was any
     for other in ({}, {"kernels.cpp": b""}, {"kernels.cpp": b"\xff#error"}):
-        run = InductorKeeper(Inductor()).load({**artifacts, **other}, graph, args)
+        run = Inductor().load({**artifacts, **other}, graph, args)
         assert digest(run(args)) == digest(made("two").run(args))
 
 
@@ -65,7 +64,7 @@ HOSTILE_SIGNATURES = {
 def test_a_hostile_signature_is_refused(name):
     artifacts = {**artifacts_of(made("two")), "signature.json": HOSTILE_SIGNATURES[name]}
     with pytest.raises(ValueError):
-        InductorKeeper(Inductor()).load(artifacts, *CASES["two"]())
+        Inductor().load(artifacts, *CASES["two"]())
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def test_a_hostile_signature_is_refused(name):
 )
 def test_a_signature_with_hostile_fields_is_refused(fields):
     with pytest.raises(ValueError):
-        InductorKeeper(Inductor()).load(changed(artifacts_of(made("two")), fields), *CASES["two"]())
+        Inductor().load(changed(artifacts_of(made("two")), fields), *CASES["two"]())
 
 
 def changed(artifacts: Mapping[str, bytes], fields: Mapping[str, Any]) -> dict[str, bytes]:
@@ -108,7 +107,7 @@ def test_missing_cut_and_altered_artifacts_are_refused(name):
     altered = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
     for other in ({}, {name: content[:middle]}, {name: b""}, *([{name: altered}] if name != "signature.json" else [])):
         with pytest.raises(ValueError):
-            InductorKeeper(Inductor()).load({**artifacts, **other}, *CASES["two"]())
+            Inductor().load({**artifacts, **other}, *CASES["two"]())
 
 
 def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path):
@@ -118,7 +117,7 @@ def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path):
         fields = {"kernels": kernels, "wrapper": hashlib.sha256(wrapper).hexdigest()}
         artifacts = {**artifacts_of(made("two")), "kernel-0.so": library, "wrapper.py": wrapper}
         with pytest.raises(ValueError, match="does not load"):
-            InductorKeeper(Inductor(), scratch=tmp_path).load(changed(artifacts, fields), *CASES["two"]())
+            Inductor(scratch=tmp_path).load(changed(artifacts, fields), *CASES["two"]())
     assert not list(tmp_path.iterdir())
 
 
@@ -167,4 +166,4 @@ def test_a_wrapper_in_another_language_is_refused_before_it_runs(wrapper):
     fields = {"wrapper": hashlib.sha256(wrapper.encode()).hexdigest()}
     artifacts = changed({**artifacts_of(made("two")), "wrapper.py": wrapper.encode()}, fields)
     with pytest.raises(ValueError, match=r"a (long )?wrapper"):
-        InductorKeeper(Inductor()).load(artifacts, *CASES["two"]())
+        Inductor().load(artifacts, *CASES["two"]())

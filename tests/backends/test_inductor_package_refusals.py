@@ -20,7 +20,6 @@ from fusioncache.backends.api import Compiled, NotPersistable
 from fusioncache.backends.inductor import language, libraries
 from fusioncache.backends.inductor import package as compiled
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.inductor.persistence import InductorKeeper
 from fusioncache.ir import Const, Graph, NumberType
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
@@ -78,7 +77,7 @@ def negated() -> tuple[Graph, list[Any]]:
     ],
 )
 def test_what_cannot_be_kept_is_compiled_as_ever_and_says_why(case, reason, lasting):
-    assert InductorKeeper(Stub()).compile(*case()) == Compiled("compiled by Inductor", None, reason, lasting)
+    assert Stub().persist(*case()) == Compiled("compiled by Inductor", None, reason, lasting)
 
 
 class Watching(TorchDispatchMode):
@@ -88,7 +87,7 @@ class Watching(TorchDispatchMode):
 
 def test_what_a_mode_may_have_changed_is_not_kept():
     with Watching():
-        made = InductorKeeper(Stub()).compile(*CASES["two"]())
+        made = Stub().persist(*CASES["two"]())
     assert made == Compiled("compiled by Inductor", None, "the mode Watching", lasting=False)
 
 
@@ -97,7 +96,7 @@ def test_what_fails_only_where_it_is_to_be_kept_is_compiled_as_ever(monkeypatch)
         raise AssertionError
 
     monkeypatch.setattr(compiled, "_compiled", fail)
-    made = InductorKeeper(Stub()).compile(*CASES["two"]())
+    made = Stub().persist(*CASES["two"]())
     assert made == Compiled("compiled by Inductor", None, "AssertionError where its code is to be kept", lasting=False)
 
 
@@ -145,8 +144,8 @@ def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(libraries, "_load_library", watching)
     artifacts = artifacts_of(made("two"))  # which imports TorchInductor
     before = {name for name in sys.modules if "kernel" in name}
-    keeper = InductorKeeper(Inductor(), scratch=tmp_path)
-    keeper.load(artifacts, *CASES["two"]())
+    backend = Inductor(scratch=tmp_path)
+    backend.load(artifacts, *CASES["two"]())
     assert seen == [(tmp_path, 0o700)]
     assert not list(tmp_path.iterdir())
     assert {name for name in sys.modules if "kernel" in name} == before
@@ -165,29 +164,29 @@ def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
 )
 def test_arguments_of_another_layout_are_refused(args):
     with pytest.raises(ValueError, match="kept code"):
-        InductorKeeper(Inductor()).load(artifacts_of(made("two")), sum_of_two(), args)
+        Inductor().load(artifacts_of(made("two")), sum_of_two(), args)
 
 
 def test_another_graph_or_number_of_threads_is_refused(monkeypatch):
     s = Sketch()
     x, y = s.input(tensor("float32", 4, 6)), s.input(tensor("float32", 4, 6))
-    keeper, artifacts = InductorKeeper(Inductor()), artifacts_of(made("two"))
+    backend, artifacts = Inductor(), artifacts_of(made("two"))
     with pytest.raises(ValueError, match="number of outputs"):
-        keeper.load(artifacts, s.graph(x, y), two())
+        backend.load(artifacts, s.graph(x, y), two())
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     with pytest.raises(ValueError, match="number of threads"):
-        keeper.load(artifacts, sum_of_two(), two())
+        backend.load(artifacts, sum_of_two(), two())
 
 
 def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
-    keeper = InductorKeeper(Inductor())
-    before = keeper.environment()
-    assert before == keeper.environment() == InductorKeeper(Inductor(), scratch=Path("elsewhere")).environment()
+    backend = Inductor()
+    before = backend.artifact_environment()
+    assert before == backend.artifact_environment() == Inductor(scratch=Path("elsewhere")).artifact_environment()
     assert not before.keys() & Inductor().environment().keys()
     assert torch.version.git_version in before["inductor torch"]
     with torch._inductor.config.patch({"cpp.cxx": ("no such compiler",)}):
-        assert keeper.environment()["inductor compiler"] == ""
-    assert keeper.environment() == before
+        assert backend.artifact_environment()["inductor compiler"] == ""
+    assert backend.artifact_environment() == before
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:

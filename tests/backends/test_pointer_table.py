@@ -15,8 +15,9 @@ import pytest
 import torch
 from drawn_regions import residual
 
+from fusioncache.backends.api import FOLDS, check_fold
 from fusioncache.backends.eager import Eager
-from fusioncache.backends.nvfuser.one_launch import FOLDS, LEAST_TERM_BYTES, MOST_FOLDED_TERMS, OneLaunch, one_launch
+from fusioncache.backends.nvfuser.one_launch import LEAST_TERM_BYTES, MOST_FOLDED_TERMS, OneLaunch, one_launch
 from fusioncache.backends.registry import make_backend
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.program import Program
@@ -86,7 +87,7 @@ def test_what_the_kernel_cannot_read_is_folded(fold):
 
 def test_an_unknown_fold_is_refused():
     with pytest.raises(ValueError, match=r"fold must be one of 'auto', 'nvfuser', 'triton', got 'none'"):
-        one_launch("none")
+        check_fold("none")
 
 
 def test_nvfuser_is_the_same_backend_whatever_folds():
@@ -94,7 +95,7 @@ def test_nvfuser_is_the_same_backend_whatever_folds():
     with fake_cuda.pretended_gpu():
         backends = [make_backend("nvfuser", fold=fold) for fold in FOLDS]
         assert len({repr(backend.environment()) for backend in backends}) == 1
-    assert [backend.adder for backend in backends] == [OneLaunch(False), None, OneLaunch(True)]
+    assert [one_launch(backend.fold) for backend in backends] == [OneLaunch(False), None, OneLaunch(True)]
 
 
 def test_choosing_imports_no_triton():
@@ -103,14 +104,14 @@ def test_choosing_imports_no_triton():
     assert done.stdout == "False\n"
 
 
-def folded(terms: int, adder: Any, device: str = "cpu") -> tuple[Any, Ledger]:
+def folded(terms: int, sum_chain: Any, device: str = "cpu") -> tuple[Any, Ledger]:
     """A sum of this many terms, as the call of its template, and what it counts."""
     canonical = canonicalize(residual(terms))
     template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
     programs: dict = {}
     ledger = Ledger()
     call = TemplateCall(
-        template, lambda graph, _: programs.setdefault(graph, Program(graph, Eager())), ledger, adder=adder
+        template, lambda graph, _: programs.setdefault(graph, Program(graph, Eager())), ledger, sum_chain
     )
     call.allow(canonical.binding.arities, Plan.FOLD, Fallback(lambda *_: pytest.fail("fell back"), (), ()))
     assert canonical.binding.arguments == tuple(range(terms + 1))

@@ -89,7 +89,7 @@ def packed(recipe, code):
     """What is kept of a run for which nvFuser says this code."""
     said = SimpleNamespace(get_cuda_kernel=lambda args, *, intrinsic_code, device: "preamble" * intrinsic_code + code)
     compiled = SimpleNamespace(device=0, definition=SimpleNamespace(fec=said))
-    return NvFuserKeeper(SimpleNamespace(options=OPTIONS))._packed(SimpleNamespace(recipe=recipe), compiled, [])
+    return NvFuserKeeper(SimpleNamespace(switches=OPTIONS))._packed(SimpleNamespace(recipe=recipe), compiled, [])
 
 
 def test_the_kernels_cuda_is_kept_beside_their_cubins(monkeypatch):

@@ -58,8 +58,7 @@ class Process:
         canonical = canonicalize(source)
         environment = self.backend.environment()
         more = {"settings": torch_settings()}
-        name, keeper = self.backend.name, self.backend.keeper
-        builder = self.cache.builder(name, self.backend, keeper, environment, self.ledger, **more)
+        builder = self.cache.builder(self.backend, environment, self.ledger, **more)
         instance = instance_of(source, canonical.binding)
         program = self.cache.program(canonical.graph, instance, environment, self.backend, builder)
         return program, list(canonical.binding.arguments)
@@ -149,7 +148,7 @@ def test_the_key_names_what_differs(tmp_path):
 
     def key(environment: dict[str, str], place: Any = place) -> dict[str, str]:
         backend = KeepingEager(environment)
-        kept = PersistentBuilder(Store.open(tmp_path), Ranks(), "eager", backend, backend.keeper, {}, print)
+        kept = PersistentBuilder(Store.open(tmp_path), Ranks(), backend, {}, print)
         return {part.name: part.digest for part in kept.key(graph, place, instance).ingredients}
 
     one, other = key({}), key({"machine": "there"})
@@ -173,7 +172,7 @@ def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, sp
     program, arguments = first.program(region())
     args = [(X, Y)[place] for place in arguments]
     key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance)
-    good = first.backend.keeper.compile(region(), [X, Y]).artifacts | {
+    good = first.backend.persist(region(), [X, Y]).artifacts | {
         REGION: codec.encode(instance_of(region(), canonicalize(region()).binding))
     }
     first.cache.store.save(key, "eager", spoil(good))

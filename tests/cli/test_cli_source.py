@@ -179,7 +179,7 @@ def test_the_source_of_kernels(backend, machine_code, source):
 @pytest.mark.parametrize(("name", "text"), [("kernels.cpp", "int64_t x;"), ("kernels.cu", "__global__ void k();")])
 def test_the_source_of_kernels_in_colours(monkeypatch, name, text):
     """Both have a word that only the right language knows."""
-    _keep(inline(CHAIN.graph, (7,)), "inductor", {name: text.encode()})
+    _keep(inline(CHAIN.graph, (7,)), "nvfuser" if name.endswith("cu") else "inductor", {name: text.encode()})
     monkeypatch.setattr(highlight, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -11,7 +11,6 @@ from drawn_regions import Sketch
 
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.inductor.persistence import InductorKeeper
 from fusioncache.ir import Const, Graph, TensorType
 
 ROWS, COLUMNS = 13, 40
@@ -133,7 +132,7 @@ def digest(outputs: Sequence[torch.Tensor]) -> str:
 @cache
 def made(name: str) -> Compiled:
     """A case as it was compiled and kept."""
-    found = InductorKeeper(Inductor()).compile(*CASES[name]())
+    found = Inductor().persist(*CASES[name]())
     assert found.artifacts is not None, found.reason
     return found
 

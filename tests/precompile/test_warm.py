@@ -202,8 +202,8 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     environment = KeepingEager().environment()
     process = Process(tmp_path)
     options = {"enable": ("b", "a"), "mode": None}
-    ledger, backend = process.ledger, process.backend
-    builder = process.cache.builder("eager", backend, backend.keeper, environment, ledger, options)
+    monkeypatch.setattr(process.backend, "options", lambda: options)
+    builder = process.cache.builder(process.backend, environment, process.ledger)
     graph = canonicalize(other()).graph
     builder.build(graph, instance_of(graph, canonicalize(graph).binding), PLACE, [X])
     monkeypatch.setattr(
@@ -222,7 +222,7 @@ def test_wrong_arguments_are_named(tmp_path):
         fusioncache.warm(3)
 
 
-def test_the_keepers_environment_is_read_at_each_build(tmp_path):
+def test_the_environment_of_artifacts_is_read_at_each_build(tmp_path):
     """The number of threads, say, may change while a process runs."""
     process = Process(tmp_path)
     program, _ = process.program(other())

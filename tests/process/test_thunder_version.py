@@ -87,7 +87,9 @@ def test_tracing_is_left_as_it_is(other_version, monkeypatch):
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
 def test_our_executor_claims_nothing(other_version, monkeypatch):
     monkeypatch.setattr(thunder.extend, "_executor_map", dict(thunder.extend._executor_map))
-    monkeypatch.setattr(executors_module, "nvfuser_problem", lambda: pytest.fail("Thunder's internals were imported"))
+    monkeypatch.setattr(
+        executors_module, "problem", lambda name, device: pytest.fail("Thunder's internals were imported")
+    )
     registered = executors_module.register()
     assert type(registered) is OperatorExecutor and get_executor("fusioncache") is registered
     compiled = thunder.jit(model, executors=["fusioncache"], transforms=[fusioncache.FusionCache()])

@@ -130,7 +130,7 @@ def built(directory, backend: KeepingEager, capfd) -> list[str]:
     """What is said while a process with this backend runs the region."""
     process = Process(directory, backend)
     environment, cache = backend.environment(), process.cache
-    plain = cache.builder("eager", backend, backend.keeper, environment, process.ledger)
+    plain = cache.builder(backend, environment, process.ledger)
     cache.builder = lambda *args, **more: Misses(cache).watched(plain, "eager")  # type: ignore[method-assign]
     process.run(region(), X, Y)
     for thread in threading.enumerate():

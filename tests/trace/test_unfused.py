@@ -78,7 +78,7 @@ def test_a_trace_with_nothing_to_fuse_is_as_it_should_be():
 def test_the_cause_decides_what_to_do(monkeypatch, cuda, installed, problem, said):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(unfused, "find_spec", lambda name: object() if installed else None)
-    monkeypatch.setattr(unfused, "nvfuser_problem", lambda: problem)
+    monkeypatch.setattr(unfused, "problem", lambda name, device: problem)
     reason = unfused.why_unfused(unfused.Compilation(fuses=False))
     assert all(part in reason for part in said) and (INSTALL in reason) is (INSTALL in said)
 

@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from fusioncache.backends.api import Backend, Compiled, Description, Run, Source
 from fusioncache.backends.inductor.settings import inductor_settings
 from fusioncache.backends.symbols import has_effects
 from fusioncache.backends.torch_settings import SETTINGS, settings_text
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import Arithmetic, Graph
+from fusioncache.ir.request import Option
 
-if TYPE_CHECKING:
-    from fusioncache.backends.inductor.persistence import InductorKeeper
+_SOURCES = {"kernels.cpp": "cpp", "wrapper.py": "python"}
+"""The artifacts that are text, with their languages."""
 
 
-class Inductor:
+class Inductor(Backend):
     """Compiles a graph with ``torch.compile``.
 
     Args:
         mode: as for ``torch.compile``.
-
-    Attributes:
-        mode: the same.
+        fold: see ``Backend``.
+        scratch: where libraries lie for the moment of being loaded; the system's directory for temporary files if None.
+            It must be on a file system that code may be run from.
     """
 
     name = "inductor"
-    adder = None
+    title = "TorchInductor"
+    source_hint = (
+        "To see TorchInductor's C++: fusioncache show {name} --repro > repro.py && "
+        "TORCH_LOGS=output_code python repro.py --executor inductor"
+    )
 
-    def __init__(self, mode: str | None = None):
-        self.mode = mode
+    def __init__(self, mode: str | None = None, *, fold: str = "auto", scratch: Path | None = None):
+        super().__init__(fold=fold)
+        self._mode = mode
+        self._scratch = scratch
 
-    @property
-    def keeper(self) -> InductorKeeper:
+    @classmethod
+    def problem(cls, device: str) -> str | None:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.persistence import InductorKeeper
+        compilers = (os.environ.get("CXX"), "g++", "clang++")
+        if device == "cuda" or any(shutil.which(name) for name in compilers if name):
+            return None
+        return "there is no C++ compiler: install g++ or clang++"
 
-        return InductorKeeper(self)
+    def options(self) -> Mapping[str, Option]:
+        """See ``Backend``."""
+        return {} if self._mode is None else {"mode": self._mode}
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
@@ -48,17 +64,23 @@ class Inductor:
         return {
             "backend": "inductor",
             "versions": versions_text(),
-            "options": f"mode {self.mode}",
+            "options": f"mode {self._mode}",
             "architecture": architecture,
             SETTINGS: settings_text(*inductor_settings()),
         }
 
+    def artifact_environment(self) -> Mapping[str, str]:
+        """See ``Backend``."""
+        from fusioncache.backends.inductor.machine import environment
+
+        return environment()
+
     def layout(self, args: Sequence[Any]) -> Hashable:
-        """Sizes and strides: code is generated for these."""
+        """Returns sizes and strides: code is generated for these."""
         return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
     def arithmetic(self, device: str) -> Arithmetic:
-        """TorchInductor computes bfloat16 and float16 in float32, and rounds where a value is stored.
+        """See ``Backend``. TorchInductor computes bfloat16 and float16 in float32, and rounds where a value is stored.
 
         It makes one kernel of a graph, or several: that decides what is stored, and on a GPU which products are
         contracted. Its C++ is compiled without contraction, unless somebody asked for it.
@@ -68,7 +90,7 @@ class Inductor:
         never_contracts = device == "cpu" and config.cpp.enable_floating_point_contract_flag == "off"
         return Arithmetic(rounds=False, contracts_alike=never_contracts)
 
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
         from fusioncache.backends.bound_symbols import bind, on_each_gpu
         from fusioncache.backends.torch_function import torch_function
@@ -76,11 +98,39 @@ class Inductor:
         def made(gpu: int) -> Callable[..., Any]:
             bound = bind(graph, gpu)
             function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-            return inductor_function(function, self.mode, in_place=has_effects(graph))
+            return inductor_function(function, self._mode, in_place=has_effects(graph))
 
         run = on_each_gpu(graph, args, made)
         run(args)  # compiles
         return run
+
+    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
+        """See ``Backend``."""
+        from fusioncache.backends.inductor.persistence import persist
+
+        return persist(self, graph, args, self._mode)
+
+    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
+        """See ``Backend``.
+
+        Raises:
+            ValueError: if the artifacts are none of this format, or not for this graph and arguments of this layout.
+            OSError: if there is no room for temporary files.
+        """
+        from fusioncache.backends.inductor.persistence import load
+
+        return load(self, artifacts, graph, args, self._scratch)
+
+    @classmethod
+    def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
+        """See ``Backend``."""
+        sources = [
+            Source(name, language, artifacts[name].decode(errors="replace"))
+            for name, language in _SOURCES.items()
+            if name in artifacts
+        ]
+        lacks = "kernels.cpp" not in artifacts and any(name.endswith(".so") for name in artifacts)
+        return Description(tuple(sources), lacks_source=lacks)
 
 
 def inductor_function(

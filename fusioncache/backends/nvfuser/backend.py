@@ -8,16 +8,15 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fusioncache.backends.api import Backend, Compiled, Description, Run, Sum
 from fusioncache.backends.nvfuser.compiler import CompiledDefinition
 from fusioncache.backends.nvfuser.one_launch import one_launch
 from fusioncache.backends.torch_settings import SETTINGS, settings_text, variables
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, NumberType, TensorType
-
-if TYPE_CHECKING:
-    from fusioncache.backends.nvfuser.persistence import NvFuserKeeper
+from fusioncache.ir.request import Option
 
 _VARIABLES = ("NVFUSER_", "PYTORCH_NVFUSER_")
 """What the names of nvFuser's variables begin with."""
@@ -27,44 +26,53 @@ _ELSEWHERE = ("NVFUSER_MASTER_", "NVFUSER_DUMP", "PYTORCH_NVFUSER_DUMP")
 SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
 
 
-class NvFuser:
+class NvFuser(Backend):
     """Compiles a graph with nvFuser.
 
     Args:
         enable: nvFuser options to switch on, as in ``NVFUSER_ENABLE``.
         disable: nvFuser options to switch off, as in ``NVFUSER_DISABLE``.
-        fold: what sums residual chains that are not inlined: ``"nvfuser"`` by folds, ``"triton"`` in one launch where
-            that can be done, ``"auto"`` in one launch where it is faster.
+        fold: see ``Backend``.
 
     Raises:
-        ValueError: if nvFuser does not work here, or ``fold`` is none of these.
+        ValueError: if nvFuser does not work here, or ``fold`` is unknown.
 
     Attributes:
-        adder: see ``Backend``.
+        switches: the nvFuser options that are on, and those that are off.
     """
 
     name = "nvfuser"
+    title = "nvFuser"
+    source_hint = (
+        "To see nvFuser's CUDA: fusioncache show {name} --repro > repro.py && "
+        "NVFUSER_DUMP=cuda_kernel python repro.py --executor nvfuser"
+    )
 
-    def __init__(self, enable: Sequence[str] = (), disable: Sequence[str] = (), fold: str = "auto"):
-        self.adder = one_launch(fold)
+    def __init__(self, enable: Sequence[str] = (), disable: Sequence[str] = (), *, fold: str = "auto"):
+        super().__init__(fold=fold)
         problem = nvfuser_problem()
         if problem:
             raise ValueError(f"backend 'nvfuser' does not work here: {problem}")
-        self._enable, self._disable = list(enable), list(disable)
+        self.switches = tuple(enable), tuple(disable)
+        self._one_launch = one_launch(fold)
 
-    @property
-    def keeper(self) -> NvFuserKeeper:
+    @classmethod
+    def problem(cls, device: str) -> str | None:
         """See ``Backend``."""
-        from fusioncache.backends.nvfuser.persistence import NvFuserKeeper
+        return nvfuser_problem() if device == "cuda" else "nvFuser makes kernels for CUDA devices only"
 
-        return NvFuserKeeper(self)
+    def options(self) -> Mapping[str, Option]:
+        """See ``Backend``. How chains are summed is left out: artifacts are the same with each way."""
+        enable, disable = self.switches
+        return {"enable": enable, "disable": disable}
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
         import nvfuser_direct
 
         # ``fold`` is none of the options: what nvFuser compiles is the same with each, and so is every bit of a sum.
-        options = [f"enable {' '.join(sorted(self._enable))}", f"disable {' '.join(sorted(self._disable))}"]
+        enable, disable = map(sorted, self.switches)
+        options = [f"enable {' '.join(enable)}", f"disable {' '.join(disable)}"]
         return {
             "backend": "nvfuser",
             "versions": versions_text(f"nvfuser {nvfuser_direct.version()}"),
@@ -73,17 +81,56 @@ class NvFuser:
             SETTINGS: settings_text(*variables(_VARIABLES, (), _ELSEWHERE)),
         }
 
+    def artifact_environment(self) -> Mapping[str, str]:
+        """See ``Backend``."""
+        return self._persistence().environment()
+
     def layout(self, args: Sequence[Any]) -> Hashable:
-        """Contiguity and stride order of each tensor: a definition is written for these."""
+        """Returns contiguity and stride order of each tensor: a definition is written for these."""
         return descriptors(args)
 
     def arithmetic(self, device: str) -> Arithmetic:
-        """It casts where the definition says so, and contracts each product that is added in the same kernel."""
+        """See ``Backend``. nvFuser casts where asked, and contracts each product that is added in the same kernel."""
         return AS_WRITTEN
 
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
         return self.compiled(graph, args).run
+
+    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
+        """See ``Backend``."""
+        return self._persistence().compile(graph, args)
+
+    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
+        """See ``Backend``.
+
+        Raises:
+            ValueError: if the artifacts are damaged, or for other arguments.
+        """
+        return self._persistence().load(artifacts, graph, args)
+
+    def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
+        """See ``Backend``."""
+        return self._one_launch(dtype, head, terms, compiled) if self._one_launch else None
+
+    @classmethod
+    def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
+        """See ``Backend``."""
+        from fusioncache.backends.nvfuser.persistence import describe
+
+        return describe(artifacts)
+
+    @classmethod
+    def definition(cls, graph: Graph, args: Sequence[Any] | None = None) -> str:
+        """See ``Backend``. The text is Python, and one for the CPU is taken to the GPU. Writing it needs no GPU."""
+        from fusioncache.backends.nvfuser.definition import definition_text
+
+        return definition_text(graph) if args is None else repr(define(graph, descriptors(args)))
+
+    def _persistence(self) -> Any:
+        from fusioncache.backends.nvfuser.persistence import NvFuserKeeper
+
+        return NvFuserKeeper(self)
 
     def compiled(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> CompiledDefinition:
         """What ``compile`` makes, with what it is made of.
@@ -96,9 +143,10 @@ class NvFuser:
         from fusioncache.backends.bound_symbols import has_fixed_gpu
 
         definition = define(graph, descriptors(args))
-        options = {"_enable_options": self._enable, "_disable_options": self._disable}
+        on, off = map(list, self.switches)
+        options = {"_enable_options": on, "_disable_options": off}
         device = definition._get_device_index(definition._selected_device) if has_fixed_gpu(graph) else None
-        now = {**options, "_enable_options": [*self._enable, *enable]}
+        now = {**options, "_enable_options": [*on, *enable]}
         definition.execute(list(args), device=device, **now)  # compiles
         execute = definition.fec.execute
 
@@ -106,11 +154,6 @@ class NvFuser:
             return execute(args, device=device, **options)
 
         return CompiledDefinition(run, definition, device)
-
-    @property
-    def options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The options that are on, and those that are off."""
-        return tuple(self._enable), tuple(self._disable)
 
 
 def define(graph: Graph, layouts: Sequence[Any]) -> Any:

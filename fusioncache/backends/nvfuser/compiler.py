@@ -29,7 +29,7 @@ class Compiler(Protocol):
     """nvFuser, as ``backends/nvfuser/backend.py`` has it."""
 
     @property
-    def options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def switches(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The options that are on, and those that are off."""
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:

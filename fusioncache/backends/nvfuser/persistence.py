@@ -6,12 +6,13 @@ other addresses.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.api import Compiled, NotPersistable, NotPersistableNow, Run
+from fusioncache.backends.api import Compiled, Description, NotPersistable, NotPersistableNow, Run, Source
 from fusioncache.backends.nvfuser.codec import decoded, encoded
 from fusioncache.backends.nvfuser.kernel_db import OPTION, kernel_database, read_cubin
 from fusioncache.backends.nvfuser.parts import CUBIN, Launch
@@ -35,7 +36,7 @@ _DESCRIPTORS, _RANDOM_CODE = "TensorMap", "philox"
 
 
 class NvFuserKeeper:
-    """Keeps what an ``NvFuser`` compiles: see ``Keeper`` in ``cache/persistence.py``.
+    """Keeps what an ``NvFuser`` compiles: see ``persist`` and ``load`` of ``Backend``.
 
     Args:
         nvfuser: compiles.
@@ -60,7 +61,7 @@ class NvFuserKeeper:
             refuse_unfit(graph, args)
         except NotPersistable as refusal:
             return _refused(self._nvfuser.compile(graph, args), refusal)
-        database, options = kernel_database(), self._nvfuser.options
+        database, options = kernel_database(), self._nvfuser.switches
         compiled = database.compiling(options, lambda: self._nvfuser.compiled(graph, args, (OPTION,)))
         try:
             return Compiled(compiled.run, self._artifacts(graph, compiled, args), None)
@@ -146,7 +147,16 @@ class NvFuserKeeper:
         database = kernel_database()
         if code:
             database.must_be_open()
-        return [read_cubin(row) for row in database.rows(names, code, self._nvfuser.options)] if names or code else []
+        return [read_cubin(row) for row in database.rows(names, code, self._nvfuser.switches)] if names or code else []
+
+
+def describe(artifacts: Mapping[str, bytes]) -> Description:
+    """See ``Backend``. A program of views alone has neither kernels nor source."""
+    sources = (Source(SOURCE, "cuda", artifacts[SOURCE].decode(errors="replace")),) if SOURCE in artifacts else ()
+    steps = json.loads(artifacts[RECIPE])["steps"] if RECIPE in artifacts else []
+    wanted = ("function", "cubin", "grid", "block", "shared")
+    launches = tuple({name: step[name] for name in wanted} for step in steps if "function" in step)
+    return Description(sources, launches, not sources and any(name.endswith(CUBIN) for name in artifacts))
 
 
 def _refused(run: Run, refusal: NotPersistable) -> Compiled:
