@@ -1,4 +1,4 @@
-"""Thunder's operations by name, and names by operation."""
+"""Thunder's symbols: operations by name and names by operation, and what a bound symbol takes and returns."""
 
 from __future__ import annotations
 
@@ -46,6 +46,24 @@ def _all_symbols(with_nvfuser: bool) -> Iterator[tuple[str, Any]]:
         yield from ((f"{prefix}.{name}", value) for name, value in namespace.items() if isinstance(value, Symbol))
     if with_nvfuser:
         yield from ((f"nvfuser.{name}", symbol) for name, symbol in sys.modules[_NVFUSER_EXECUTOR].ex.opmap.items())
+
+
+def argument_names(bound_symbol: Any) -> list[str]:
+    """Returns the names of the values that a bound symbol takes."""
+    return [proxy.name for proxy in bound_symbol.flat_proxy_args]
+
+
+def result_names(bound_symbol: Any) -> list[str]:
+    """Returns the names of the values that a bound symbol returns."""
+    output = bound_symbol.output
+    results = output if isinstance(output, (tuple, list)) else (output,)
+    return [result.name for result in results if hasattr(result, "name")]
+
+
+def outputs_of(fusion: Any) -> list[Any]:
+    """Returns the proxies that a fused call defines, without the inputs that Thunder lists as they pass through."""
+    inputs = set(argument_names(fusion))
+    return [proxy for proxy in fusion.flat_proxy_outs if proxy.name not in inputs]
 
 
 def has_effects(graph: Graph) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from fusioncache.backends.symbols import result_names
 from fusioncache.record.observations import Line
 
 Module = tuple[str, ...]
@@ -123,13 +124,6 @@ def _lines_in(symbol: Any, outer: Line | None) -> Iterator[tuple[str, Line]]:
 def _line_of(symbol: Any) -> Line | None:
     file, number = symbol.source_filename, getattr(symbol.source_positions, "lineno", None)
     return Line(file, number, _is_library(file)) if isinstance(file, str) and isinstance(number, int) else None
-
-
-def result_names(symbol: Any) -> list[str]:
-    """The names of the values that a bound symbol returns."""
-    output = symbol.output
-    results = output if isinstance(output, (tuple, list)) else (output,)
-    return [result.name for result in results if hasattr(result, "name")]
 
 
 @cache

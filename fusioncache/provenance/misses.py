@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.backends.symbols import result_names
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.program import Builder, Built
 from fusioncache.explain.change import NONE
@@ -27,7 +28,6 @@ from fusioncache.explain.nearest import nearest
 from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Arg, Graph, Instance, Key, Op, Ref, Region, Template, map_arg, map_type
 from fusioncache.process import forks
-from fusioncache.provenance.compilation import result_names
 from fusioncache.record.observations import Line
 from fusioncache.record.stats import TemplateStats
 from fusioncache.template.name import template_name

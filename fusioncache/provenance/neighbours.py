@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.provenance.compilation import Module, result_names
+from fusioncache.backends.symbols import argument_names, result_names
+from fusioncache.provenance.compilation import Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,6 @@ def computes(symbol: Any) -> bool:
 
     id_ = symbol.sym.id
     return id_ not in (PrimIDs.DEL, PrimIDs.RETURN) and not str(id_).startswith(("PrimIDs.UNPACK", "clear_mutable"))
-
-
-def argument_names(symbol: Any) -> list[str]:
-    """The names of the values that a bound symbol takes."""
-    return [proxy.name for proxy in symbol.flat_proxy_args]
 
 
 def own_module(symbol: Any, parameters: Mapping[str, Module]) -> Module:

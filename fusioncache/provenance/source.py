@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusioncache.provenance.compilation import Compilation, Module, result_names
-from fusioncache.provenance.neighbours import Near, Neighbours, argument_names, common, layer_of, neighbours, own_module
+from fusioncache.backends.symbols import argument_names, result_names
+from fusioncache.provenance.compilation import Compilation, Module
+from fusioncache.provenance.neighbours import Near, Neighbours, common, layer_of, neighbours, own_module
 from fusioncache.record.observations import MOST_LINES, Line, Source
 
 

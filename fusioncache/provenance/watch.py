@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Template
 from fusioncache.provenance.compilation import Compilation, current_compilation
 from fusioncache.provenance.source import Sources, sources_of
@@ -16,7 +17,6 @@ from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
 from fusioncache.residual.plans import Choice
 from fusioncache.template.plan import Arities, Plan
-from fusioncache.trace.region import outputs_of
 
 logger = logging.getLogger("fusioncache")
 

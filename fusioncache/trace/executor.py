@@ -48,8 +48,12 @@ class FusionCacheExecutor(FusionExecutor):
         outputs = [unvariableify(value) for value in region.outputs]
         primitives = [inner for bound_symbol in region.bound_symbols for inner in _primitives(bound_symbol)]
         name = f"Fusion{fusion_counter}"
-        function = _compiled_when_called(primitives, inputs, outputs)
+        function = self._compiled_when_called(primitives, inputs, outputs)
         return self.register_temporary_operation(name, function, inputs=inputs, outputs=outputs, bsyms=primitives)
+
+    def own_backend(self) -> str:
+        """Returns the name of the backend with which this executor compiles a region by itself."""
+        return "inductor" if best_backend("cpu") == "inductor" else "eager"
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether an operation may become part of a region. What another executor has claimed stays with it."""
@@ -73,6 +77,19 @@ class FusionCacheExecutor(FusionExecutor):
         fused.set_provenance(TraceProvenance(f"Fusion by fusioncache (took {milliseconds} milliseconds)"))
         return fused
 
+    def _compiled_when_called(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
+        function: Callable[..., Any] | None = None
+
+        def call(*args: Any) -> Any:
+            nonlocal function
+            if function is None:
+                function = torch_function(bound_symbols, inputs, outputs)
+                if self.own_backend() == "inductor":
+                    function = inductor_function(function)
+            return function(*args)
+
+        return call
+
     def _fusible(self, node: Node) -> bool:
         return len(node.group_bsyms) > 1 or self.can_fuse(node.group_bsyms[0])
 
@@ -87,17 +104,3 @@ def _primitives(bound_symbol: BoundSymbol) -> list[BoundSymbol]:
     if bound_symbol.sym.is_prim or not bound_symbol.subsymbols:
         return [bound_symbol]
     return [primitive for inner in bound_symbol.subsymbols for primitive in _primitives(inner)]
-
-
-def _compiled_when_called(bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
-    function: Callable[..., Any] | None = None
-
-    def call(*args: Any) -> Any:
-        nonlocal function
-        if function is None:
-            function = torch_function(bound_symbols, inputs, outputs)
-            if best_backend("cpu") == "inductor":
-                function = inductor_function(function)
-        return function(*args)
-
-    return call

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusioncache.backends.literals import HERE, encode
-from fusioncache.backends.symbols import symbol_name
+from fusioncache.backends.symbols import outputs_of, symbol_name
 from fusioncache.ir import Arg, Bypass, NumberType, Op, Ref, Region, TensorType, ValueType, operands, refs_in
 from fusioncache.template.vocabulary import EFFECTS, RANDOM
 
@@ -18,12 +18,6 @@ def region_of(fusion: Any) -> Region:
         Bypass: if anything in it is not understood: a literal, a proxy, an operation, an effect beside its results.
     """
     return _Reader(fusion).read()
-
-
-def outputs_of(fusion: Any) -> list[Any]:
-    """The proxies that a fused call defines. Thunder also lists inputs that merely pass through: these are left out."""
-    inputs = {proxy.name for proxy in fusion.flat_proxy_args}
-    return [proxy for proxy in fusion.flat_proxy_outs if proxy.name not in inputs]
 
 
 class _Reader:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusioncache.backends.symbols import outputs_of
 from fusioncache.residual.alone import VARIES
 from fusioncache.residual.costs import costs_of
 from fusioncache.residual.plans import Choice, ResidualPlan, choose
@@ -17,7 +18,6 @@ from fusioncache.residual.sums import Call
 from fusioncache.trace.calls import adds_twice, read
 from fusioncache.trace.compilers import UNKNOWN, Compilers
 from fusioncache.trace.fuse import fused_again, named_after
-from fusioncache.trace.region import outputs_of
 from fusioncache.trace.rewrite import renewed
 
 _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)

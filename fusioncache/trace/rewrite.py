@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Binding, Template
-from fusioncache.trace.region import outputs_of
 
 
 class Callee(Protocol):

@@ -13,6 +13,7 @@ from thunder.core.transform_common import Transform
 
 from fusioncache.backends.api import check_fold
 from fusioncache.backends.registry import best_backend, make_backend
+from fusioncache.backends.symbols import outputs_of
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
@@ -31,7 +32,7 @@ from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace.backend_programs import BackendPrograms
 from fusioncache.trace.compilers import Compilers
 from fusioncache.trace.origin import Origin, origin_of
-from fusioncache.trace.region import outputs_of, region_of
+from fusioncache.trace.region import region_of
 from fusioncache.trace.rewrite import Callee, call_of, rewritten
 from fusioncache.trace.streams import ResidualOptions, Streams
 from fusioncache.trace.unfused import why_unfused
@@ -222,7 +223,10 @@ class FusionCache(Transform):
         if self._verifier is None:
             return item.call
         backend = self._choose(item.maker, item.fusion).backend
-        return self._verifier.at(Site(item.fusion, item.binding, item.call, item.maker, backend, fallback, instance))
+        outputs = pick([proxy.name for proxy in outputs_of(item.fusion)], instance.outputs)
+        compiles = item.maker.backend or item.fusion.sym.executor.own_backend()
+        site = Site(item.fusion, outputs, item.binding, item.call, backend, compiles, fallback, instance)
+        return self._verifier.at(site)
 
     def _find(
         self,

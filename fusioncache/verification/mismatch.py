@@ -22,8 +22,6 @@ from fusioncache.template.expand import inline
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Plan
 from fusioncache.template.text import graph_text
-from fusioncache.trace.origin import Origin
-from fusioncache.trace.region import outputs_of
 from fusioncache.verification.tensors import difference
 
 
@@ -33,19 +31,21 @@ class Site:
 
     Attributes:
         fusion: the region's fused bound symbol.
-        binding: of the region.
-        call: of its template.
-        maker: of the region.
-        backend: what compiles the template.
+        outputs: the name that the region gives to each output of its template.
+        binding: says which of the region's values fills which slot of the template.
+        call: the call of the template.
+        backend: compiles the template.
+        own_backend: the name of the backend with which the region's executor compiles it.
         fallback: the region as its executor made it.
         instance: the region as it was read.
     """
 
     fusion: Any
+    outputs: tuple[str, ...]
     binding: Binding
     call: TemplateCall
-    maker: Origin
     backend: Backend
+    own_backend: str
     fallback: Fallback
     instance: Instance
 
@@ -66,9 +66,9 @@ def _inlined(site: Site, program: Program) -> bool:
 
 def problems(site: Site, found: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:
     """What differs. Both are the template's outputs, followed by its inputs as they are now."""
-    rules, defined = _rules(site), outputs_of(site.fusion)
+    rules = _rules(site)
     outputs = len(rules.outputs)
-    names = [f"output {slot} ({proxy.name})" for slot, proxy in enumerate(pick(defined, site.instance.outputs))]
+    names = [f"output {slot} ({name})" for slot, name in enumerate(site.outputs)]
     names += [f"input {target}, which it writes in place," for target in rules.writes]
     places = [*range(outputs), *(outputs + target for target in rules.writes)]
     for name, place, rule in zip(names, places, [*rules.outputs, *rules.writes.values()], strict=True):

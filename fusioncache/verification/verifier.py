@@ -23,7 +23,6 @@ from fusioncache.cache.program import Program, Tell
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.exactness import written
 from fusioncache.template.expand import inline
-from fusioncache.trace.origin import Origin
 from fusioncache.verification.mismatch import Site, problems, report
 from fusioncache.verification.tensors import copied
 
@@ -143,7 +142,7 @@ def own_function(site: Site, compiled: Tell) -> Run:
     That is the region as its executor made it, unless that uses another compiler than the template, or wants inputs
     that it has in vain. Then the region is compiled from its own definition by the template's compiler.
     """
-    if None not in site.fallback.inputs and _compiler_of(site.maker) == site.backend.name:
+    if None not in site.fallback.inputs and site.own_backend == site.backend.name:
         return _timed(site.fallback, compiled)
     graph = inline(site.call.template.graph, site.binding.arities)
     program = Program(graph, site.backend, site.instance)
@@ -165,13 +164,6 @@ def _timed(run: Run, compiled: Tell) -> Run:
         return results
 
     return timed
-
-
-def _compiler_of(maker: Origin) -> str:
-    """The backend that a region's executor compiles it with."""
-    from fusioncache.trace import executor
-
-    return maker.backend or ("inductor" if executor.best_backend("cpu") == "inductor" else "eager")
 
 
 def _layout(values: Sequence[Any]) -> tuple:

@@ -12,7 +12,7 @@ from models import fused, recompute
 
 import fusioncache
 from fusioncache.backends.nvfuser import backend as nvfuser
-from fusioncache.trace.region import outputs_of
+from fusioncache.backends.symbols import outputs_of
 from fusioncache.trace.transform import FusionCache
 
 

@@ -16,8 +16,9 @@ from thunder.core.trace import TraceCtx, tracectx
 import fusioncache
 from fusioncache.backends import bound_symbols
 from fusioncache.backends.bound_symbols import bind, has_fixed_gpu
+from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Bypass, Const, NumberType, Op, Ref, TensorType
-from fusioncache.trace.region import outputs_of, region_of
+from fusioncache.trace.region import region_of
 
 F32 = TensorType("float32", (2, 3), "cpu")
 
