@@ -10,7 +10,7 @@ from pathlib import Path
 
 logger = logging.getLogger("fusioncache")
 
-_OWN = str(Path(__file__).parent)
+_OWN = str(Path(__file__).parents[1])
 _CALLERS = ("thunder", "torch")
 """Packages between the user's code and ours."""
 

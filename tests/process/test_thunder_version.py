@@ -103,5 +103,6 @@ def test_thunder_can_be_imported_whatever_our_executor_meets(monkeypatch, caplog
 
     monkeypatch.setattr(executors_module, "register", no_such_name)
     caplog.set_level(logging.WARNING, "fusioncache")
-    with pytest.warns(RuntimeWarning, match="does not get to know the executor 'fusioncache': ImportError"):
+    with pytest.warns(RuntimeWarning, match="does not get to know the executor 'fusioncache': ImportError") as caught:
         _thunder_hook._register()
+    assert caught[0].filename == __file__
