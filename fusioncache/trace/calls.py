@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.ir import Bypass
+from fusioncache.ir import AS_WRITTEN, Arithmetic, Bypass
 from fusioncache.residual.streams import Around
 from fusioncache.residual.sums import Call
 from fusioncache.template.vocabulary import EFFECTS
-from fusioncache.trace.compilers import Compilers
-from fusioncache.trace.origin import origin_of
+from fusioncache.trace.executors import origin_of
 from fusioncache.trace.region import region_of
+
+
+def _as_written(fusion: Any) -> Arithmetic:
+    return AS_WRITTEN
+
+
+def _ignore(reason: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Compilers:
+    """The compilers of a trace's regions, as far as planners must know them.
+
+    Attributes:
+        arithmetic: of the one that makes a kernel of this fused call.
+        left: is told why a stream, or a sum, is left as it is.
+    """
+
+    arithmetic: Callable[[Any], Arithmetic] = _as_written
+    left: Callable[[str], None] = _ignore
+
+
+UNKNOWN = Compilers()
+"""Compilers that compute what is written, and nobody who is told what is left."""
 
 
 def adds_twice(trace: Any) -> bool:

@@ -1,16 +1,25 @@
-"""Which executors Thunder is to use, and ours among those that it knows."""
+"""Thunder's executors: which ones to use, ours among them, which one made a region, and what to say where none did."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.registry import problem
+from fusioncache.ir import Bypass
 from fusioncache.process.thunder_version import untried
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
 
+    from fusioncache.provenance.compilation import Compilation
+
 NAME = "fusioncache"
+
+_PASS = "pass executors=fusioncache.executors() to Thunder"
+_INSTALL = 'install it with pip install "fusioncache[nvfuser]"'
 
 
 def register() -> Executor:
@@ -41,3 +50,72 @@ def executors() -> list[Executor]:
         return others
     own = get_executor(NAME) or register()
     return [*(executor for executor in others if executor.name != "nvfuser"), own]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a region comes from.
+
+    Attributes:
+        call: the region as its executor made it.
+        backend: the backend that its executor stands for; None if any will do.
+        options: the backend's options that were given to that executor.
+    """
+
+    call: Callable[..., Any]
+    backend: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def origin_of(fusion: Any) -> Origin:
+    """The maker of a fused bound symbol.
+
+    Raises:
+        Bypass: if the executor is not a known one, or was told to keep each region's inputs.
+    """
+    from thunder.executors.torch_compile import TorchCompileExecutor
+
+    from fusioncache.trace.executor import FusionCacheExecutor
+
+    executor = fusion.sym.executor
+    call = (fusion._call_ctx or {}).get(fusion.sym.name)
+    if call is None:
+        raise Bypass("a fused call without a function")
+    if isinstance(executor, FusionCacheExecutor):
+        return Origin(call)
+    if isinstance(executor, TorchCompileExecutor):
+        return Origin(call, "inductor", {"mode": executor.mode})
+    if getattr(executor, "name", None) == "nvfuser":
+        return _nvfuser_origin(call)
+    raise Bypass(f"regions of executor {getattr(executor, 'name', type(executor).__name__)}")
+
+
+def _nvfuser_origin(wrapper: Any) -> Origin:
+    if wrapper.store_inputs or wrapper.save_fake_inputs:
+        raise Bypass("nvFuser is told to keep each region's inputs")
+    options = {"enable": tuple(wrapper.enable_options or ()), "disable": tuple(wrapper.disable_options or ())}
+    return Origin(wrapper, "nvfuser", options)
+
+
+def why_unfused(compilation: Compilation) -> str | None:
+    """What to say of a trace without a region; None if the executors are as they should be, or not known.
+
+    Nothing is done about it here: other executors compute other bits, and take their time to compile.
+    """
+    if compilation.fuses is not False:
+        return None
+    reason, advice = _problem()
+    return f"Thunder fuses nothing, so there is nothing to share: {reason}. To change that, {advice}"
+
+
+def _problem() -> tuple[str, str]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "there is no CUDA device, and nvFuser needs one", _PASS
+    if find_spec("nvfuser_direct") is None:
+        return "nvFuser is not installed", f"{_INSTALL}, or {_PASS}"
+    reason = problem("nvfuser", "cuda")
+    if reason is None:
+        return "none of the executors that Thunder was given fuses", _PASS
+    return f"nvFuser does not work here, {reason}", f"{_INSTALL}, or {_PASS}"

@@ -14,9 +14,8 @@ from fusioncache.residual.alone import Forward
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.residual.rebuild import Line, Recipe, Saved, recipes_of
 from fusioncache.residual.segments import Rebuilding, rebuildings
-from fusioncache.trace.compilers import UNKNOWN, Compilers
-from fusioncache.trace.fuse import fused_again, named_after
-from fusioncache.trace.rewrite import renewed
+from fusioncache.trace.calls import UNKNOWN, Compilers
+from fusioncache.trace.rewrite import fused_again, named_after, renewed
 
 _OF_TENSORS = "C0"
 """What Thunder calls the collection of saved tensors in a backward trace."""

@@ -15,10 +15,8 @@ from fusioncache.residual.plans import Choice, ResidualPlan, choose
 from fusioncache.residual.schedule import Schedule, Step, schedules_of
 from fusioncache.residual.streams import Stream, streams_of
 from fusioncache.residual.sums import Call
-from fusioncache.trace.calls import adds_twice, read
-from fusioncache.trace.compilers import UNKNOWN, Compilers
-from fusioncache.trace.fuse import fused_again, named_after
-from fusioncache.trace.rewrite import renewed
+from fusioncache.trace.calls import UNKNOWN, Compilers, adds_twice, read
+from fusioncache.trace.rewrite import fused_again, named_after, renewed
 
 _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.residual.plans import Choice, ResidualPlan
-from fusioncache.trace.compilers import Compilers
+from fusioncache.trace.calls import Compilers
 from fusioncache.trace.recompute import Recompute, with_sums, without_sums
 from fusioncache.trace.residual import replanned
 

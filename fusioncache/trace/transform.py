@@ -30,12 +30,11 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace.backend_programs import BackendPrograms
-from fusioncache.trace.compilers import Compilers
-from fusioncache.trace.origin import Origin, origin_of
+from fusioncache.trace.calls import Compilers
+from fusioncache.trace.executors import Origin, origin_of, why_unfused
 from fusioncache.trace.region import region_of
 from fusioncache.trace.rewrite import Callee, call_of, rewritten
 from fusioncache.trace.streams import ResidualOptions, Streams
-from fusioncache.trace.unfused import why_unfused
 from fusioncache.tracing import install
 from fusioncache.verification.verifier import Site, Verifier, when_asked
 

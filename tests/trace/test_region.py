@@ -247,7 +247,7 @@ def test_other_tensors_than_tensors_are_refused():
 
 
 def test_regions_of_unknown_executors_are_refused():
-    from fusioncache.trace.origin import origin_of
+    from fusioncache.trace.executors import origin_of
 
     fusion = fusion_of(prims.sin, (2, 3)).from_bsym(_call_ctx={"region0": print})
     with pytest.raises(Bypass, match="regions of executor SimpleNamespace"):
@@ -257,7 +257,7 @@ def test_regions_of_unknown_executors_are_refused():
 
 
 def test_thunders_own_torch_compile_regions_keep_their_compiler():
-    from fusioncache.trace.origin import origin_of
+    from fusioncache.trace.executors import origin_of
 
     executor = thunder.extend.get_executor("torchcompile")
     compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=[executor])

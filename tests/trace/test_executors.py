@@ -11,8 +11,9 @@ from store_contents import warned
 
 import fusioncache
 from fusioncache.process.warning import warn_once
+from fusioncache.provenance.compilation import Compilation
 from fusioncache.record.reader import Record
-from fusioncache.trace import unfused
+from fusioncache.trace import executors
 
 X = torch.linspace(-1, 1, 6)
 PASS = "pass executors=fusioncache.executors()"
@@ -33,8 +34,8 @@ def no_fuser():
     return [executor for executor in thunder.extend.get_default_executors() if executor.name != "nvfuser"]
 
 
-def compiled(function, cache, executors):
-    return thunder.jit(function, executors=executors, transforms=[fusioncache.FusionCache(cache=cache)])
+def compiled(function, cache, fusers):
+    return thunder.jit(function, executors=fusers, transforms=[fusioncache.FusionCache(cache=cache)])
 
 
 def test_it_is_said_once_and_recorded():
@@ -77,11 +78,11 @@ def test_a_trace_with_nothing_to_fuse_is_as_it_should_be():
 )
 def test_the_cause_decides_what_to_do(monkeypatch, cuda, installed, problem, said):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(unfused, "find_spec", lambda name: object() if installed else None)
-    monkeypatch.setattr(unfused, "problem", lambda name, device: problem)
-    reason = unfused.why_unfused(unfused.Compilation(fuses=False))
+    monkeypatch.setattr(executors, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(executors, "problem", lambda name, device: problem)
+    reason = executors.why_unfused(Compilation(fuses=False))
     assert all(part in reason for part in said) and (INSTALL in reason) is (INSTALL in said)
 
 
 def test_nothing_is_said_where_nothing_is_known():
-    assert unfused.why_unfused(unfused.Compilation()) is None
+    assert executors.why_unfused(Compilation()) is None
