@@ -130,7 +130,7 @@ def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callabl
 def _own_definition(site: Site, args: Sequence[Any]) -> str | None:
     # What Thunder's wrapper ran, if it was what ran.
     definition = getattr(site.fallback.call, "last_used", None)
-    if definition is not None and site.maker.backend == site.backend.name:
+    if definition is not None and site.own_backend == site.backend.name:
         return repr(definition)
     return site.backend.definition(site.instance.region, pick(args, site.instance.inputs))
 
