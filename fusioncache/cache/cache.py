@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Instance, Key, Template
 from fusioncache.ir.request import Option
 from fusioncache.process import forks
+from fusioncache.process.settings import STORE
 from fusioncache.record.events import Events
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.logs import asked_log
@@ -22,8 +22,6 @@ from fusioncache.record.writer import Recorder
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
-
-STORE_VARIABLE = "FUSIONCACHE_STORE"
 
 
 class Cache:
@@ -124,7 +122,4 @@ def _asked(store: bool | str | Path | None) -> bool | str | Path:
         if not isinstance(store, (bool, str, Path)):
             raise TypeError(f"store must be True, False, a directory or None, got {store!r}")
         return store
-    said = os.environ.get(STORE_VARIABLE, "")
-    if said not in ("", "0", "1"):
-        raise ValueError(f"{STORE_VARIABLE} must be 0 or 1, got {said!r}")
-    return said != "0"
+    return STORE.read() != "0"

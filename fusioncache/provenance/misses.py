@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import linecache
 import logging
-import os
 import sys
 import threading
 import weakref
@@ -28,13 +27,13 @@ from fusioncache.explain.nearest import nearest
 from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Arg, Graph, Instance, Key, Op, Ref, Region, Template, map_arg, map_type
 from fusioncache.process import forks
+from fusioncache.process.settings import EXPLAIN
 from fusioncache.record.observations import Line
 from fusioncache.record.stats import TemplateStats
 from fusioncache.template.name import template_name
 
 logger = logging.getLogger("fusioncache")
 
-VARIABLE = "FUSIONCACHE_EXPLAIN"
 
 Lines = Mapping[str, Line]
 """The lines of source that the values of a model come from, by their names in traces."""
@@ -51,10 +50,7 @@ def explain_asked(explain: bool | None) -> bool:
         if not isinstance(explain, bool):
             raise TypeError(f"explain must be True, False or None, got {explain!r}")
         return explain
-    said = os.environ.get(VARIABLE, "")
-    if said not in ("", "0", "1"):
-        raise ValueError(f"{VARIABLE} must be 0 or 1, got {said!r}")
-    return said == "1"
+    return EXPLAIN.read() == "1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
+from fusioncache.process import sqlite_file
 from fusioncache.record.reader import LOCK_SECONDS, RecordError
 
 
@@ -21,18 +21,7 @@ def forget(path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database:
-            _keep_others_out(database)
-            path.unlink(missing_ok=True)
+        sqlite_file.remove(path, LOCK_SECONDS)
     except (sqlite3.Error, OSError) as error:
         raise RecordError(f"{path} cannot be removed ({error}): try again, or remove it yourself") from error
     return True
-
-
-def _keep_others_out(database: sqlite3.Connection) -> None:
-    try:
-        database.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError:
-        raise
-    except sqlite3.DatabaseError:
-        return  # it is no database, so nobody writes it

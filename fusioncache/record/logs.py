@@ -15,16 +15,14 @@ from typing import Literal
 
 from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.process import forks
+from fusioncache.process.settings import LOG
 from fusioncache.process.warning import warn
 from fusioncache.record.events import Event, Log
 
-VARIABLE = "FUSIONCACHE_LOG"
 SCHEMA = 1
 """Of the lines of JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for readers."""
 
 _RANK_VARIABLE = "RANK"
-_NO_FILES = {"-": "stderr or stdout", "0": "./0", "1": "stderr, or ./1"}
-"""What people write who mean something else than a file of that name, and what they may mean."""
 
 
 class JsonLines:
@@ -57,7 +55,7 @@ class JsonLines:
         with self._lock:
             file, self._file = self._file, None
         if file is not None:
-            advice = f"set {VARIABLE} to a file that can be written, to stderr or to stdout"
+            advice = f"set {LOG.name} to a file that can be written, to stderr or to stdout"
             warn(f"events are not logged any more, {file} cannot be written ({error}): {advice}")
 
 
@@ -115,12 +113,10 @@ def asked_log() -> Log | None:
     Raises:
         ValueError: if it says something that is neither a stream nor likely to be meant as a file.
     """
-    given = os.environ.get(VARIABLE, "")
+    given = LOG.read()
     if not given:
         return None
     if given in ("stderr", "stdout"):
         return Lines("stderr" if given == "stderr" else "stdout")
-    if given in _NO_FILES:
-        raise ValueError(f"{VARIABLE} must be stderr, stdout or a file, got {given!r}: say {_NO_FILES[given]}")
     # Absolute now, because a program may change its directory.
     return JsonLines(Path(os.path.expanduser(given)).absolute())

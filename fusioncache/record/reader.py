@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from fusioncache.process import sqlite_file
+from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.record.listing import DEAREST_FIRST, MATCHES, Listing
 from fusioncache.record.naming import run_name
 from fusioncache.record.observations import ChoiceRecord, CompileRecord, Lifetime, Phases, RegionRecord
 from fusioncache.record.schema import (
-    SCHEMA_VERSION,
+    SCHEMA,
     TOTALS,
     choice_of,
     compile_of,
@@ -27,7 +27,6 @@ from fusioncache.record.schema import (
 )
 from fusioncache.record.stats import Stats, TemplateCounts, TemplateStats
 
-DIRECTORY_VARIABLE = "FUSIONCACHE_DIR"
 LOCK_SECONDS = 10.0
 """How long a process waits while another one writes."""
 
@@ -44,12 +43,7 @@ class RecordError(Exception):
 
 def record_path() -> Path:
     """Where the record is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
-    directory = os.environ.get(DIRECTORY_VARIABLE)
-    if not directory:
-        import platformdirs
-
-        directory = platformdirs.user_cache_dir("fusioncache", appauthor=False)
-    return Path(os.path.expanduser(directory)) / f"record-{SCHEMA_VERSION}.sqlite"
+    return find_directory() / f"record-{SCHEMA.version}.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +99,7 @@ class Record:
         self.path = path or record_path()
         if not _has_content(self.path):
             raise RecordError(_no_record(self.path))
-        version = self._rows("PRAGMA user_version")[0]["user_version"]
-        if version != SCHEMA_VERSION:
-            raise RecordError(other_format(self.path, version))
+        self._rows("SELECT 1")
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, newest first."""
@@ -172,15 +164,14 @@ class Record:
         return self._rows(f"SELECT * FROM ({ranked}) WHERE age = 1 ORDER BY {DEAREST_FIRST}", **parameters)
 
     def _rows(self, query: str, **parameters: str | int | None) -> list[sqlite3.Row]:
-        # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the
-        # file, and that takes a connection which may write. sqlite falls back to reading if the file is protected.
-        address = f"{self.path.absolute().as_uri()}?mode=rw"
         try:
-            with closing(sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS)) as database:
-                database.row_factory = sqlite3.Row
+            with sqlite_file.read(self.path, LOCK_SECONDS) as database:
+                SCHEMA.require(database)
                 return database.execute(query, parameters).fetchall()
+        except sqlite_file.OtherVersion as other:
+            raise other_format(self.path, other) from other
         except sqlite3.Error as error:
-            if "locked" in str(error):
+            if sqlite_file.is_locked(error):
                 raise RecordError(f"{self.path} is being written by another process: try again") from error
             raise self._unreadable(error) from error
         except UnicodeEncodeError:
@@ -199,16 +190,16 @@ class Record:
         )
 
 
-def other_format(path: Path, version: int) -> str:
-    """What to say of a record that another version of fusioncache wrote, or that is not one."""
-    return (
-        f"{path} has format {version} and this fusioncache reads format {SCHEMA_VERSION}: move it away, or set "
-        f"{DIRECTORY_VARIABLE} to another directory"
+def other_format(path: Path, other: sqlite_file.OtherVersion) -> RecordError:
+    """Returns what to raise for a record that another version of fusioncache wrote, or that is not one."""
+    return RecordError(
+        f"{path} has format {other.version} and this fusioncache reads format {SCHEMA.version}: move it away, or set "
+        f"{DIRECTORY.name} to another directory"
     )
 
 
 def _no_record(path: Path) -> str:
-    advice = f"run a model with fusioncache first, or set {DIRECTORY_VARIABLE} to the directory of an earlier run"
+    advice = f"run a model with fusioncache first, or set {DIRECTORY.name} to the directory of an earlier run"
     others = sorted(other.name for other in path.parent.glob("record-*.sqlite") if other != path)
     found = f" ({', '.join(others)} is there, of another version of fusioncache)" if others else ""
     return f"there is no record at {path}{found}: {advice}"

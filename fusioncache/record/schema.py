@@ -9,6 +9,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
+from fusioncache.process.sqlite_file import Schema
 from fusioncache.record.observations import (
     ChoiceRecord,
     CompileRecord,
@@ -21,10 +22,7 @@ from fusioncache.record.observations import (
 )
 from fusioncache.record.stats import Stats, TemplateCounts, TemplateStats
 
-SCHEMA_VERSION = 4
-"""It is in the name of the file: what another version wrote stays as it is, in a file of its own."""
-
-TABLES = (
+_TABLES = (
     """CREATE TABLE runs (
     id TEXT PRIMARY KEY, started REAL NOT NULL, updated REAL NOT NULL, ended INTEGER NOT NULL, pid INTEGER NOT NULL,
     command TEXT NOT NULL, models TEXT NOT NULL,
@@ -62,6 +60,11 @@ program of a run.
 
 Regions of equal layers come from the same lines, so these are kept once, whichever regions and runs they are of.
 """
+
+# What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
+# disk, which takes fifty times as long, in the middle of a step.
+SCHEMA = Schema(4, _TABLES, "PRAGMA synchronous = OFF")
+"""Its version is in the name of the file: what another version wrote stays as it is, in a file of its own."""
 
 OF_RUNS = ("uses", "regions", "choices", "compiles")
 """The tables whose rows go with their run."""

@@ -11,21 +11,21 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusioncache.process import forks
+from fusioncache.process import forks, sqlite_file
+from fusioncache.process.settings import DIRECTORY
 from fusioncache.process.warning import warn
 from fusioncache.record.history import Recorded
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import RegionRecord
-from fusioncache.record.reader import DIRECTORY_VARIABLE, LOCK_SECONDS, RecordError, other_format, record_path
+from fusioncache.record.reader import LOCK_SECONDS, RecordError, other_format, record_path
 from fusioncache.record.schema import (
     IN_PAST,
     OF_RUNS,
-    SCHEMA_VERSION,
-    TABLES,
+    SCHEMA,
     Row,
     choice_row,
     compile_row,
@@ -92,7 +92,7 @@ class Recorder:
         try:
             self._save(APPEND_LOCK_SECONDS)
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
+            if not sqlite_file.is_locked(error):
                 raise
             self._crowded = True
 
@@ -212,30 +212,14 @@ def _forget_old_runs(database: sqlite3.Connection) -> None:
 @contextmanager
 def _open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None)
-    with closing(connection) as database, database:
-        # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait
-        # for the disk, which takes fifty times as long, in the middle of a step.
-        database.execute("PRAGMA synchronous = OFF")
-        # A transaction that begins by reading fails at once when another process writes; this one waits its turn.
-        database.execute("BEGIN IMMEDIATE")
-        _make_tables(database, path)
-        yield database
-
-
-def _make_tables(database: sqlite3.Connection, path: Path) -> None:
-    version = database.execute("PRAGMA user_version").fetchone()[0]
-    if version == SCHEMA_VERSION:
-        return
-    # Any other program's sqlite file may have version 0, but only a new file has nothing in it.
-    if version or database.execute("SELECT 1 FROM sqlite_master").fetchone():
-        raise RecordError(other_format(path, version))
-    for table in TABLES:
-        database.execute(table)
-    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    try:
+        with SCHEMA.write(path, lock_seconds) as database:
+            yield database
+    except sqlite_file.OtherVersion as other:
+        raise other_format(path, other) from other
 
 
 def _warn(path: Path, error: Exception) -> None:
     reason = str(error) if isinstance(error, RecordError) else f"{path} cannot be written ({error})"
-    advice = "" if isinstance(error, RecordError) else f": set {DIRECTORY_VARIABLE} to a directory that can be written"
+    advice = "" if isinstance(error, RecordError) else f": set {DIRECTORY.name} to a directory that can be written"
     warn(f"no record of this run is kept. {reason}{advice}")

@@ -7,10 +7,10 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.store.errors import Refusal, StoreError
 from fusioncache.store.files import TEMPORARY, make_folder, owned, publish, read_private, writable_for_others
 
-DIRECTORY_VARIABLE = "FUSIONCACHE_DIR"
 FORMAT = 1
 """The format of everything in the directory. Raise it with every change that an older version could misread."""
 
@@ -24,7 +24,7 @@ _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This directory holds what fusioncache compiled. It can be removed at any time, and backups can leave it out.
 # See https://bford.info/cachedir/
 """
-_ELSEWHERE = f"set {DIRECTORY_VARIABLE} to a directory of your own"
+_ELSEWHERE = f"set {DIRECTORY.name} to a directory of your own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,7 @@ def default_path() -> Path:
 
     The format is in its name, so that two versions of fusioncache keep out of each other's way.
     """
-    base = os.environ.get(DIRECTORY_VARIABLE)
-    if not base:
-        import platformdirs
-
-        base = platformdirs.user_cache_dir("fusioncache", appauthor=False)
-    return Path(os.path.expanduser(base)) / f"store-{FORMAT}"
+    return find_directory() / f"store-{FORMAT}"
 
 
 def open_directory(path: Path) -> Directory:

@@ -7,12 +7,12 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.process import sqlite_file
 from fusioncache.store.directory import INDEX
 from fusioncache.store.entries import Found
 from fusioncache.store.entry import Artifact, Entry
@@ -155,12 +155,12 @@ class Index:
             raise Busy("the index is in use")
         try:
             try:
-                return _transaction(self._path, work)
-            except sqlite3.DatabaseError as error:
+                return _transact(self._path, work)
+            except (sqlite3.DatabaseError, sqlite_file.OtherVersion) as error:
                 if not _is_damage(error):
                     raise
                 self._set_aside()
-                return _transaction(self._path, work)
+                return _transact(self._path, work)
         finally:
             lock.release()
 
@@ -169,50 +169,35 @@ class Index:
         os.replace(self._path, self._path.with_name(f"{INDEX}.damaged-{uuid.uuid4().hex[:8]}"))
 
 
-def _transaction[T](path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
-    with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database, database:
-        _begin(database)
-        return work(database)
+def _transact[T](path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
+    try:
+        with _SCHEMA.write(path, LOCK_SECONDS) as database:
+            return work(database)
+    except sqlite_file.OtherVersion as other:
+        if other.version > SCHEMA_VERSION:
+            raise Refusal("the index is of a later version of fusioncache") from other
+        raise
 
 
-def _begin(database: sqlite3.Connection) -> None:
-    # No WAL: its shared memory does not work on network file systems.
-    database.execute("PRAGMA journal_mode = DELETE")
-    database.execute("BEGIN IMMEDIATE")
-    version = database.execute("PRAGMA user_version").fetchone()[0]
-    if version > SCHEMA_VERSION:
-        raise Refusal("the index is of a later version of fusioncache")
-    if version == SCHEMA_VERSION:
-        return
-    if version == 1:
-        _begin_anew(database)
-        return
-    if version or database.execute("SELECT 1 FROM sqlite_master").fetchone():
-        raise sqlite3.DatabaseError(_DAMAGED)
-    _make(database, TABLES)
-
-
-def _begin_anew(database: sqlite3.Connection) -> None:
-    """From version 1, whose templates had no graph: events stay, and all else is read off the entries again."""
+def _read_entries_anew(database: sqlite3.Connection) -> None:
+    """Upgrades version 1, whose templates had no graph: events stay, and all else is read off the entries again."""
     for table in _READ_OFF_THE_ENTRIES:
         database.execute(f"DROP TABLE {table}")
     database.execute("SELECT 1 FROM events")
-    _make(database, [table for table in TABLES if "TABLE events" not in table])
+    for table in TABLES:
+        if "TABLE events" not in table:
+            database.execute(table)
 
 
-def _make(database: sqlite3.Connection, tables: Sequence[str]) -> None:
-    for table in tables:
-        database.execute(table)
-    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+# No WAL: its shared memory does not work on network file systems.
+_SCHEMA = sqlite_file.Schema(SCHEMA_VERSION, TABLES, "PRAGMA journal_mode = DELETE", {1: _read_entries_anew})
 
 
-_DAMAGED = "not an index"
-
-
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
+def _is_damage(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     missing = isinstance(error, sqlite3.OperationalError) and "no such" in str(error)
-    return missing or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(error) == _DAMAGED
+    foreign = isinstance(error, sqlite_file.OtherVersion)
+    return missing or foreign or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _explained(database: sqlite3.Connection, event: Event, key: Key | None) -> Event:

@@ -10,8 +10,6 @@ from fusioncache.store.entry import Artifact, Entry
 from fusioncache.store.errors import Refusal, RemoteError
 from fusioncache.store.journal import Journal
 
-REMOTE_VARIABLE = "FUSIONCACHE_REMOTE"
-
 
 class ReadThrough:
     """What lies behind a store.

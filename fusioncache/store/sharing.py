@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from fusioncache.process.settings import REMOTE
 from fusioncache.store.copying import Copied, Progress, Tally, each, steps
 from fusioncache.store.disk import Disk
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, encoded
@@ -172,5 +173,5 @@ def _check_room(
     if needed > disk.max_bytes:
         raise StoreError(
             f"{remote} has {needed} bytes that are not here, and the store may have {disk.max_bytes}: with "
-            f"FUSIONCACHE_REMOTE set to it, what is used is brought when it is used"
+            f"{REMOTE.name} set to it, what is used is brought when it is used"
         )

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fusioncache.ir import Key
+from fusioncache.process.settings import REMOTE
 from fusioncache.store.catalog import contents, entries, events, read, reason, texts
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import Disk
@@ -21,7 +22,7 @@ from fusioncache.store.flight import Flights, Turn
 from fusioncache.store.index import Index
 from fusioncache.store.journal import Journal, StoreStats, as_text, host
 from fusioncache.store.memory import Memory
-from fusioncache.store.read_through import REMOTE_VARIABLE, ReadThrough
+from fusioncache.store.read_through import ReadThrough
 from fusioncache.store.stored import Stored
 from fusioncache.store.summary import Event, Summary
 
@@ -78,7 +79,7 @@ class Store:
         if max_bytes <= 0 or max_age <= 0:
             raise ValueError(f"max_bytes and max_age must be positive, got {max_bytes} and {max_age}")
         if remote is None:
-            remote = os.environ.get(REMOTE_VARIABLE, "")
+            remote = REMOTE.read()
         try:
             disk = Disk(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
         except Exception as error:  # whatever it is, a store is not worth a model

@@ -8,7 +8,6 @@ The ledger counts what was verified, and what was compiled for it apart from wha
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -20,6 +19,7 @@ import torch
 from fusioncache.backends.api import Run
 from fusioncache.cache.dispatch import Entry
 from fusioncache.cache.program import Program, Tell
+from fusioncache.process.settings import VERIFY
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.exactness import written
 from fusioncache.template.expand import inline
@@ -27,8 +27,6 @@ from fusioncache.verification.mismatch import Site, problems, report
 from fusioncache.verification.tensors import copied
 
 __all__ = ["Site", "VerificationError", "VerifiedCall", "Verifier", "When", "own_function", "verified", "when_asked"]
-
-VARIABLE = "FUSIONCACHE_VERIFY"
 
 
 class VerificationError(RuntimeError):
@@ -53,9 +51,7 @@ def when_asked(verify: bool | str | None) -> When | None:
         raise TypeError(f'verify must be True, False, "all" or None, got {verify!r}')
     if verify is False:
         return None
-    said = os.environ.get(VARIABLE, "")
-    if said not in ("", "0", "1", "all"):
-        raise ValueError(f"{VARIABLE} must be 0, 1 or all, got {said!r}")
+    said = VERIFY.read()
     if When.EVERY.value in (verify, said):
         return When.EVERY
     return When.FIRST if verify or said == "1" else None

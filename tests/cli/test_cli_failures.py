@@ -9,7 +9,9 @@ import pytest
 from commands import CHAIN, FIRST_RUN, OTHER_RUN, call, error, lines, save_run, save_two_runs
 from recorded_templates import cast_template, save, used
 
-from fusioncache.record.reader import DIRECTORY_VARIABLE, SCHEMA_VERSION, record_path
+from fusioncache.process.settings import DIRECTORY
+from fusioncache.record.reader import record_path
+from fusioncache.record.schema import SCHEMA
 
 _READERS = [
     ("stats",),
@@ -32,7 +34,7 @@ def _run(monkeypatch):
 def test_no_record(command):
     message = error(*command)
     assert message.startswith(f"Error: there is no record at {record_path()}: run a model with fusioncache first")
-    assert DIRECTORY_VARIABLE in message
+    assert DIRECTORY.name in message
 
 
 @pytest.mark.parametrize("command", _READERS, ids=" ".join)
@@ -57,7 +59,7 @@ def test_a_record_that_was_damaged_after_it_was_opened(command):
 def test_a_record_of_another_format(command):
     with closing(sqlite3.connect(record_path())) as database:
         database.execute("PRAGMA user_version = 7")
-    formats = f"has format 7 and this fusioncache reads format {SCHEMA_VERSION}"
+    formats = f"has format 7 and this fusioncache reads format {SCHEMA.version}"
     assert error(*command).startswith(f"Error: {record_path()} {formats}: move it away")
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fusioncache.record.reader import DIRECTORY_VARIABLE, record_path
+from fusioncache.process.settings import DIRECTORY
+from fusioncache.record.reader import record_path
 
 LAYERS = 4
 CHANGED_LAYER = 2
@@ -34,7 +35,7 @@ def save_changed_llama(layer: int | None = CHANGED_LAYER) -> None:
 @cache
 def _record(layer: int | None) -> bytes:
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(DIRECTORY_VARIABLE, directory)
+        patch.setenv(DIRECTORY.name, directory)
         patch.setattr(sys, "argv", ["train.py", "--model", "llama", "--layers", str(LAYERS)])
         train_llama(layer)
         return Path(record_path()).read_bytes()

@@ -21,10 +21,11 @@ from recorded_templates import cast_template, chain_template, full_ledger
 
 import fusioncache
 from fusioncache.ir import Bypass
+from fusioncache.process.settings import LOG
 from fusioncache.record import ledger as ledger_module
 from fusioncache.record.events import Event, Events
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.logs import SCHEMA, VARIABLE, JsonLines, Lines, asked_log
+from fusioncache.record.logs import SCHEMA, JsonLines, Lines, asked_log
 from fusioncache.record.reader import record_path
 from fusioncache.record.stats import Stats
 from fusioncache.store import default_path
@@ -38,7 +39,7 @@ EAGER = replace(CAST, key=make_key(CAST.graph, {"backend": "eager"}))
 
 @pytest.fixture
 def file(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "events.jsonl"))
+    monkeypatch.setenv(LOG.name, str(tmp_path / "events.jsonl"))
     return tmp_path / "events.jsonl"
 
 
@@ -180,9 +181,9 @@ def test_a_log_that_is_moved_away_starts_anew(file):
 
 @pytest.mark.parametrize("place", ["", "missing/events.jsonl"])
 def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(monkeypatch, tmp_path, place):
-    monkeypatch.setenv(VARIABLE, str(tmp_path / place))
+    monkeypatch.setenv(LOG.name, str(tmp_path / place))
     ledger = fusioncache.Cache(record=False).ledger
-    with pytest.warns(RuntimeWarning, match=f"{tmp_path / place} cannot be written .* set {VARIABLE} to a file"):
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path / place} cannot be written .* set {LOG.name} to a file"):
         ledger.region(CHAIN, (1,), hit=False)
     (tmp_path / "missing").mkdir()
     with warnings.catch_warnings():
@@ -204,21 +205,21 @@ def test_a_full_disk_costs_one_warning():
 
 @pytest.mark.parametrize(("value", "meant"), [("0", "./0"), ("1", "stderr, or ./1"), ("-", "stderr or stdout")])
 def test_a_value_that_is_no_file_is_refused(monkeypatch, value, meant):
-    monkeypatch.setenv(VARIABLE, value)
+    monkeypatch.setenv(LOG.name, value)
     with pytest.raises(ValueError) as raised:
         fusioncache.Cache()
-    assert str(raised.value) == f"{VARIABLE} must be stderr, stdout or a file, got {value!r}: say {meant}"
+    assert str(raised.value) == f"{LOG.name} must be stderr, stdout or a file, got {value!r}: say {meant}"
 
 
-@pytest.mark.parametrize("variable", [VARIABLE, "FUSIONCACHE_DIR"])
+@pytest.mark.parametrize("variable", [LOG.name, "FUSIONCACHE_DIR"])
 def test_the_home_directory_is_meant_by_a_tilde(monkeypatch, tmp_path, variable):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(variable, "~/here")
     monkeypatch.chdir(tmp_path)
     Events(asked_log()).tell("unkept", reason="one")
-    assert str(record_path()).startswith(str(tmp_path / "here")) == (variable != VARIABLE)
-    assert str(default_path()).startswith(str(tmp_path / "here")) == (variable != VARIABLE)
-    assert [path.name for path in tmp_path.iterdir()] == (["here"] if variable == VARIABLE else [])
+    assert str(record_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
+    assert str(default_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
+    assert [path.name for path in tmp_path.iterdir()] == (["here"] if variable == LOG.name else [])
 
 
 # Lines for people
@@ -226,7 +227,7 @@ def test_the_home_directory_is_meant_by_a_tilde(monkeypatch, tmp_path, variable)
 
 @pytest.mark.parametrize("stream", ["stderr", "stdout"])
 def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not(monkeypatch, capsys, stream):
-    monkeypatch.setenv(VARIABLE, stream)
+    monkeypatch.setenv(LOG.name, stream)
     ledger = fusioncache.Cache(record=False).ledger
     for hit in (False, True, True):
         ledger.region(EAGER, (), hit=hit)
@@ -269,11 +270,11 @@ def test_a_stream_that_is_gone_costs_nothing(monkeypatch, caplog, stream):
 
 def test_the_file_is_where_it_was_asked_for_wherever_the_program_goes(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "events.jsonl")
+    monkeypatch.setenv(LOG.name, "events.jsonl")
     told = Events(asked_log())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     told.tell("unkept", reason="one")
     assert len(events(tmp_path / "events.jsonl")) == 1
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(LOG.name, "")
     assert asked_log() is None

@@ -9,9 +9,10 @@ from contextlib import closing
 
 from recorded_templates import STARTED, cast_template, chain_template, full_ledger, save, used
 
+from fusioncache.process.settings import DIRECTORY
 from fusioncache.record import writer as recorder
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.reader import DIRECTORY_VARIABLE, Record, record_path
+from fusioncache.record.reader import Record, record_path
 from fusioncache.record.writer import Recorder
 
 
@@ -107,14 +108,14 @@ def test_an_argument_that_is_no_text_does_no_harm(monkeypatch):
 
 def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
     directory = tmp_path / "not" / "yet"
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(directory))
+    monkeypatch.setenv(DIRECTORY.name, str(directory))
     Recorder(used(chain_template())).save()
     assert (directory / "record-4.sqlite").exists()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
 def test_without_the_variable_the_platform_says_where(monkeypatch, tmp_path):
-    monkeypatch.delenv(DIRECTORY_VARIABLE)
+    monkeypatch.delenv(DIRECTORY.name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     assert tmp_path in record_path().parents
@@ -122,6 +123,6 @@ def test_without_the_variable_the_platform_says_where(monkeypatch, tmp_path):
 
 
 def test_a_directory_with_odd_characters_can_be_read(monkeypatch, tmp_path):
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "50% #1? &mode=x"))
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "50% #1? &mode=x"))
     Recorder(used(chain_template())).save()
     assert len(Record().runs()) == 1

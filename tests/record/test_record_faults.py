@@ -12,10 +12,11 @@ from contextlib import closing
 import pytest
 from recorded_templates import chain_template, full_ledger, save, used
 
+from fusioncache.process.settings import DIRECTORY
 from fusioncache.record import reader as record
 from fusioncache.record import writer as recorder
-from fusioncache.record.reader import DIRECTORY_VARIABLE, Record, RecordError, record_path
-from fusioncache.record.schema import SCHEMA_VERSION
+from fusioncache.record.reader import Record, RecordError, record_path
+from fusioncache.record.schema import SCHEMA
 from fusioncache.record.writer import Recorder
 
 
@@ -35,7 +36,7 @@ def _database() -> sqlite3.Connection:
 
 
 def test_no_record():
-    with pytest.raises(RecordError, match=f"no record at {record_path()}: run a model .* set {DIRECTORY_VARIABLE}"):
+    with pytest.raises(RecordError, match=f"no record at {record_path()}: run a model .* set {DIRECTORY.name}"):
         Record()
 
 
@@ -49,7 +50,7 @@ def test_an_empty_file_is_no_record_yet_and_becomes_one():
 
 def test_a_directory_that_is_a_file_holds_no_record(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
     with pytest.raises(RecordError, match="no record"):
         Record()
 
@@ -104,7 +105,7 @@ def _foreign_database() -> None:
 def _later_format() -> None:
     Recorder(used(chain_template())).save()
     with closing(_database()) as database:
-        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        database.execute(f"PRAGMA user_version = {SCHEMA.version + 1}")
 
 
 def _cut_off() -> None:
@@ -131,7 +132,7 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     recorder_ = Recorder(ledger)
     (message,) = _warnings_of(recorder_.save)
     assert str(record_path()) in message
-    assert DIRECTORY_VARIABLE in message
+    assert DIRECTORY.name in message
     ledger.region(chain_template(), (5,), hit=True)
     assert _warnings_of(recorder_.save) == []
     assert record_path().read_bytes() == before
@@ -142,11 +143,11 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
 
 def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
     recorder_ = Recorder(used(chain_template()))
     (message,) = _warnings_of(recorder_.save)
     assert f"{tmp_path / 'file' / 'record-4.sqlite'} cannot be written" in message
-    assert f"set {DIRECTORY_VARIABLE}" in message
+    assert f"set {DIRECTORY.name}" in message
     assert _warnings_of(recorder_.save) == []
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -155,13 +156,13 @@ def test_a_directory_that_cannot_be_written_costs_one_warning(monkeypatch, tmp_p
     tmp_path.chmod(0o500)
     if os.access(tmp_path, os.W_OK):
         pytest.skip("this user may write everywhere")
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path))
     assert len(_warnings_of(Recorder(used(chain_template())).save)) == 1
 
 
 def test_after_a_failure_nothing_is_tried_again(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
     recorder_ = Recorder(used(chain_template()))
     assert len(_warnings_of(recorder_.save)) == 1
     (tmp_path / "file").unlink()

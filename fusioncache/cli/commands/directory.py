@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from fusioncache.cli.data import print_json
 from fusioncache.cli.options import json_option
+from fusioncache.process.settings import REMOTE
 from fusioncache.record.reader import record_path
 
 
@@ -28,10 +27,9 @@ def dir_(as_json: bool) -> None:
     record = record_path()
     if as_json:
         from fusioncache.store import default_path
-        from fusioncache.store.read_through import REMOTE_VARIABLE
         from fusioncache.store.transport import shown
 
-        remote = os.environ.get(REMOTE_VARIABLE)
+        remote = REMOTE.read()
         where = {"directory": record.parent, "record": record, "store": default_path()}
         print_json({**{name: str(path) for name, path in where.items()}, "remote": shown(remote) if remote else None})
     else:

@@ -16,6 +16,7 @@ from fusioncache.cli.options import json_option
 from fusioncache.cli.progress import progress_of
 from fusioncache.cli.storage import existing, listed, opened, store_errors
 from fusioncache.humanize import format_count
+from fusioncache.process.settings import STORE
 
 if TYPE_CHECKING:
     from fusioncache.precompile.warm import Warmed
@@ -139,7 +140,7 @@ def _say_refused(warmed: Warmed) -> None:
 def _run(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
     """Runs a script with the store switched on, and says what the store has got by it."""
     before = _ids()
-    environment = {**os.environ, "FUSIONCACHE_STORE": "1"}
+    environment = {**os.environ, STORE.name: "1"}
     status = subprocess.run([sys.executable, script, *arguments], env=environment, stdout=_STDERR).returncode
     after = _ids()
     new = len(after - before)

@@ -1,0 +1,49 @@
+"""Every variable of fusioncache's own is a setting, is documented, and refuses what it cannot be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fusioncache.process.settings import EXPLAIN, LOG, SETTINGS, STORE, VERIFY
+
+ROOT = Path(__file__).parents[2]
+NAMES = {setting.name for setting in SETTINGS}
+
+
+def _own_variables(*paths: Path) -> set[str]:
+    return {name for path in paths for name in re.findall(r"\bFUSIONCACHE_[A-Z]+\b", path.read_text())}
+
+
+def test_the_package_names_no_other_variable():
+    assert _own_variables(*(ROOT / "fusioncache").rglob("*.py")) == NAMES
+
+
+def test_every_variable_is_documented():
+    assert _own_variables(ROOT / "README.md") == NAMES
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "message"),
+    [
+        (STORE, "yes", "FUSIONCACHE_STORE must be 0 or 1, got 'yes'"),
+        (EXPLAIN, "2", "FUSIONCACHE_EXPLAIN must be 0 or 1, got '2'"),
+        (VERIFY, "every", "FUSIONCACHE_VERIFY must be 0, 1 or all, got 'every'"),
+        (LOG, "-", "FUSIONCACHE_LOG must be stderr, stdout or a file, got '-': say stderr or stdout"),
+    ],
+)
+def test_a_variable_refuses_what_it_cannot_be(monkeypatch, setting, text, message):
+    monkeypatch.setenv(setting.name, text)
+    with pytest.raises(ValueError) as raised:
+        setting.read()
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_a_variable_that_is_empty_or_not_set_says_nothing(monkeypatch, setting):
+    monkeypatch.setenv(setting.name, "")
+    assert setting.read() == ""
+    monkeypatch.delenv(setting.name)
+    assert setting.read() == ""
