@@ -48,7 +48,7 @@ class Cache:
         self._recorder = Recorder(self.ledger) if record else None
         self._keeps = _asked(store)
         self._store: Store | None = None
-        self._ranks = Ranks()
+        self.ranks = Ranks()
         self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
@@ -82,7 +82,7 @@ class Cache:
         store = self.store
         if store is None or backend.artifact_environment() is None:
             return None
-        return PersistentBuilder(store, self._ranks, backend, environment, ledger.unkept, settings)
+        return PersistentBuilder(store, self.ranks, backend, environment, ledger.unkept, settings)
 
     @property
     def store(self) -> Store | None:

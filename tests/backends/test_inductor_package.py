@@ -8,11 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
+from repository import HELPERS, ROOT
 
 from fusioncache.backends.inductor.backend import Inductor
 
@@ -109,12 +109,12 @@ def test_a_new_process_loads_without_compilers_and_without_unpickling(tmp_path):
         (tmp_path / name).mkdir()
         for artifact, content in artifacts_of(made(name)).items():
             (tmp_path / name / artifact).write_bytes(content)
-    program = LOADER.format(tests=str(Path(__file__).parents[1] / "helpers"), folder=str(tmp_path), names=names)
+    program = LOADER.format(tests=str(HELPERS), folder=str(tmp_path), names=names)
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     assert found.returncode == 0, found.stderr
     assert found.stdout.split() == [digest(made(name).run(CASES[name]()[1])) for name in names]

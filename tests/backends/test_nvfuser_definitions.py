@@ -7,21 +7,12 @@ import itertools
 
 import fake_cuda
 import pytest
-import torch
 from models import fused, recompute
+from nvfuser_definitions import add_residuals, define_programs, define_regions
 
 import fusioncache
 from fusioncache.backends.nvfuser import backend as nvfuser
-from fusioncache.backends.symbols import outputs_of
 from fusioncache.trace.transform import FusionCache
-
-
-def residual(x, *weights):
-    import thunder.torch as ltorch
-
-    for weight in weights:
-        x = x + weight @ ltorch.tanh(x)
-    return x
 
 
 def norm_residual(x, *weights):
@@ -40,33 +31,6 @@ def shared(function, inputs: int, *, grad: bool, dtype: str = "float32", residua
         return transform, [transform.transform_trace_post_optimization(trace) for trace in traces]
 
 
-def definitions(transform: FusionCache) -> set[str]:
-    """The distinct definitions that the calls would ask nvFuser to compile for contiguous tensors."""
-    from fusioncache.backends.nvfuser.backend import contiguous, define
-
-    with fake_cuda.pretended_gpu():
-        return {
-            repr(define(program.sources[0], contiguous(program.sources[0])))
-            for call in transform.calls()
-            for arities in call.arities()
-            for program in call.programs(arities)
-        }
-
-
-def plain_definitions(traces) -> set[str]:
-    with fake_cuda.pretended_gpu():
-        create = nvfuser.nvfuser_executor().create_fd
-        return {
-            repr(create(call.subsymbols, [_contiguous(arg.shape) for arg in call.args], call.args, outputs_of(call)))
-            for trace in traces
-            for call in fused(trace)
-        }
-
-
-def _contiguous(shape) -> tuple:
-    return nvfuser._descriptor(tuple(shape), torch.empty(shape, device="meta").stride())
-
-
 @pytest.fixture(autouse=True)
 def _needs_nvfuser():
     fake_cuda.nvfuser_executor()
@@ -78,25 +42,25 @@ def test_the_definitions_of_a_recomputed_residual_stream_do_not_grow_with_depth(
     counts = {}
     for layers in (16, 40):
         with recompute():
-            transform, traces = shared(residual, 2 * layers + 1, grad=True, residual=plan)
+            transform, traces = shared(add_residuals, 2 * layers + 1, grad=True, residual=plan)
         stats = transform.stats()
         assert stats.regions == sum(len(fused(trace)) for trace in traces) == 4 * layers + 1
         assert not stats.bypasses
-        counts[layers] = (stats.templates, len(definitions(transform)))
+        counts[layers] = (stats.templates, len(define_programs(transform)))
     assert counts[16] == counts[40] == expected
 
 
 def test_without_sharing_they_grow():
     with recompute():
         few, more = (
-            plain_definitions(fake_cuda.traces(residual, [(10, 10)] * inputs, grad=True)) for inputs in (9, 17)
+            define_regions(fake_cuda.traces(add_residuals, [(10, 10)] * inputs, grad=True)) for inputs in (9, 17)
         )
     assert len(more) >= len(few) + 8
 
 
 def test_regions_of_the_recomputed_stream_are_those_of_the_issue():
     with recompute():
-        _, (forward, _) = shared(residual, 9, grad=True)
+        _, (forward, _) = shared(add_residuals, 9, grad=True)
     assert [len(call.args) for call in fused(forward)] == list(range(1, 10))
 
 
@@ -106,7 +70,7 @@ def test_templates_of_normed_blocks_do_not_grow_with_depth(dtype):
     for weights in (4, 8):
         transform, _ = shared(norm_residual, weights + 1, grad=True, dtype=dtype)
         assert not transform.stats().bypasses
-        counts.add((transform.stats().templates, len(definitions(transform))))
+        counts.add((transform.stats().templates, len(define_programs(transform))))
     assert len(counts) == 1
 
 
@@ -124,7 +88,7 @@ def test_bfloat16_sums_stay_in_float32_between_kernels():
 def test_a_definition_says_what_the_region_does():
     from fusioncache.backends.nvfuser.backend import contiguous, define
 
-    transform, _ = shared(residual, 2, grad=False)
+    transform, _ = shared(add_residuals, 2, grad=False)
     (call,) = [call for call in transform.calls() if call.template.name.startswith("residual")]
     (program,) = call.programs((1,))
     with fake_cuda.pretended_gpu():
@@ -147,7 +111,7 @@ def test_other_options_are_another_template():
 
 
 def test_an_nvfuser_that_keeps_inputs_is_left_alone():
-    traces = fake_cuda.traces(residual, [(10, 10)] * 3, grad=False)
+    traces = fake_cuda.traces(add_residuals, [(10, 10)] * 3, grad=False)
     for call in fused(traces[0]):
         call._call_ctx[call.sym.name].store_inputs = True
     with fake_cuda.pretended_gpu():
@@ -157,7 +121,6 @@ def test_an_nvfuser_that_keeps_inputs_is_left_alone():
 
 
 def test_symbolic_sizes_are_dynamic_in_the_definition():
-    from fusioncache.backends.nvfuser import backend as nvfuser
     from fusioncache.ir import Graph, Op, Ref, TensorType
 
     type_ = TensorType("float32", (Ref(1), 8), "cuda")
@@ -171,8 +134,8 @@ def test_symbolic_sizes_are_dynamic_in_the_definition():
 def test_a_template_is_compiled_from_the_very_definition_that_thunder_wrote_for_its_first_region(dtype):
     """nvFuser schedules a kernel by the order of its definition: the same definition is the same bits."""
     transform, _ = shared(norm_residual, 7, grad=True, dtype=dtype)
-    plain = plain_definitions(fake_cuda.traces(norm_residual, [(10, 10)] * 7, grad=True, dtype=dtype))
-    ours = definitions(transform)
+    plain = define_regions(fake_cuda.traces(norm_residual, [(10, 10)] * 7, grad=True, dtype=dtype))
+    ours = define_programs(transform)
     assert len(ours) == transform.stats().templates < transform.stats().regions
     # Thunder hands on an input that nobody uses there, and ours does not.
     with_unused_inputs = {definition for definition in ours - plain if "permute(tv0" in definition}

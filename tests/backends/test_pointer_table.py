@@ -7,13 +7,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import fake_cuda
 import pytest
 import torch
 from drawn_regions import residual
+from repository import ROOT
 
 from fusioncache.backends.api import FOLDS, check_fold
 from fusioncache.backends.eager import Eager
@@ -26,8 +26,6 @@ from fusioncache.record.ledger import Ledger
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import Plan
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass

@@ -15,7 +15,7 @@ import torch._dynamo.config
 import torch._functorch.config
 import torch._inductor.config
 from persistent_backend import KeepingEager
-from test_persistence import Process, X, Y, region
+from store_processes import Process, X, Y, make_region
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -339,7 +339,7 @@ def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatc
             raise Bypass("a setting that cannot be compared")
 
     process = Process(tmp_path)
-    process.run(region(), X, Y)
+    process.run(make_region(), X, Y)
     assert warmed(process, Unsure(), monkeypatch) == Outcome("refused", "a setting that cannot be compared")
 
 
@@ -348,10 +348,10 @@ def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monke
     theirs = {"torch.default_dtype": "torch.bfloat16", "torch.float32_matmul_precision": "high"}
     before, after, others = (Process(tmp_path, KeepingEager({"machine": name})) for name in ("old", "new", "new"))
     with under(theirs):
-        before.run(region(), X, Y)
+        before.run(make_region(), X, Y)
     assert warmed(before, KeepingEager({"machine": "new"}), monkeypatch) == Outcome("compiled")
     assert torch_settings() == here
-    others.run(region(), X, Y)
+    others.run(make_region(), X, Y)
     with under(theirs):
-        after.run(region(), X, Y)
+        after.run(make_region(), X, Y)
     assert (others.told, after.told) == ([False], [True])

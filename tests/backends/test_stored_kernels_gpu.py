@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 from gpu_artifacts import CASES, copies, keeper, kept, loaded, pick, same
+from repository import ROOT
 
 pytestmark = pytest.mark.gpu
 
@@ -56,7 +56,7 @@ def elsewhere(tmp_path_factory):
             (folder / name).write_bytes(content)
         torch.save(item.args, folder / "args.pt")
     command = [sys.executable, "-W", "ignore", "-c", OTHER_PROCESS, *map(str, folders.values())]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+    subprocess.run(command, check=True, cwd=ROOT)
     return {name: torch.load(folder / "results.pt") for name, folder in folders.items()}
 
 

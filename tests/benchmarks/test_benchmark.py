@@ -6,13 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import forked_processes as forks
 import pytest
 from click.testing import CliRunner
+from repository import ROOT
 
 from benchmarks import compile_scaling, first_step, processes, scaling
 from benchmarks.counting import Counter, count_nvfuser
@@ -20,7 +20,6 @@ from benchmarks.recompute import recomputing, with_zero_weight
 from benchmarks.spec import PHASES, Spec
 from fusioncache.backends.nvfuser import backend as nvfuser
 
-ROOT = Path(__file__).resolve().parents[2]
 RESIDUAL = Spec(
     model="residual",
     layers=3,

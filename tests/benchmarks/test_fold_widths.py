@@ -7,12 +7,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from drawn_regions import residual
+from repository import ROOT
 
 from benchmarks import fold_widths, fold_widths_report, fold_widths_run
 from benchmarks.fold_widths_device import Arena, CudaClock, Timing
@@ -37,8 +37,6 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.expand import fold
 from fusioncache.template.plan import FOLD_WIDTHS
 from fusioncache.template.plan import fold_widths as widths_of_plan
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repository import HELPERS
 
 _STEP = """
 import hashlib, json, sys, warnings
@@ -35,9 +36,8 @@ print(json.dumps({
 
 def process(directory: Path, seed: int, **options: Any) -> dict[str, Any]:
     """One training step, twice, in a process whose sets have an order of their own."""
-    here = Path(__file__).parents[1] / "helpers"
     environment = os.environ | {
-        "PYTHONPATH": f"{here.parent}:{here}",
+        "PYTHONPATH": str(HELPERS),
         "FUSIONCACHE_DIR": str(directory),
         "FUSIONCACHE_STORE": "1",
         "PYTHONHASHSEED": str(seed),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,71 +13,23 @@ from drawn_regions import Sketch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from persistent_backend import KeepingEager
-from test_properties import graphs
+from random_regions import graphs
+from store_processes import Process, X, Y, make_region
 
-from fusioncache.backends.torch_settings import torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.persistence import REGION, REQUEST, PersistentBuilder
-from fusioncache.cache.program import Program
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Graph, Instance, NumberType, Ref, TensorType, codec
+from fusioncache.ir import Instance, NumberType, Ref, TensorType, codec
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 
-X, Y = torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)
-
-
-def region(*, swapped: bool = False) -> Graph:
-    """``sin(x), y - x``, or the same with inputs, ops and outputs the other way round."""
-    s = Sketch()
-    if swapped:
-        y, x = s.input(), s.input()
-        difference, sine = s.op("sub", y, x), s.op("sin", x)
-        return s.graph(difference, sine)
-    x, y = s.input(), s.input()
-    sine, difference = s.op("sin", x), s.op("sub", y, x)
-    return s.graph(sine, difference)
-
-
-class Process:
-    """What one process has: a cache of its own, over a directory that others have too."""
-
-    def __init__(self, directory: Path, backend: Any = None, ranks: Ranks | None = None):
-        self.backend = backend or KeepingEager()
-        self.cache = Cache(record=False, store=directory)
-        if ranks:
-            self.cache._ranks = ranks
-        self.ledger = self.cache.ledger
-        self.told: list[bool] = []
-        self.took: list[float] = []
-
-    def program(self, source: Graph) -> tuple[Program, list[int]]:
-        canonical = canonicalize(source)
-        environment = self.backend.environment()
-        more = {"settings": torch_settings()}
-        builder = self.cache.builder(self.backend, environment, self.ledger, **more)
-        instance = instance_of(source, canonical.binding)
-        program = self.cache.program(canonical.graph, instance, environment, self.backend, builder)
-        return program, list(canonical.binding.arguments)
-
-    def run(self, source: Graph, *inputs: Any) -> list[Any]:
-        """The region's outputs."""
-        program, arguments = self.program(source)
-        args = [inputs[place] for place in arguments]
-        results = program.run_for(args, self._tell)(args)
-        return [results[place] for place in canonicalize(source).binding.outputs]
-
-    def _tell(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
-        self.told.append(loaded)
-        self.took.append(compile_seconds)
-
 
 def test_a_second_process_compiles_nothing(tmp_path):
     first, second = Process(tmp_path), Process(tmp_path)
     for process in (first, second):
-        sine, difference = process.run(region(), X, Y)
+        sine, difference = process.run(make_region(), X, Y)
         assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
     assert (first.told, second.told) == ([False], [True])
     assert (len(first.backend.compiled), len(second.backend.compiled), len(second.backend.loaded)) == (1, 0, 1)
@@ -89,28 +40,28 @@ def test_a_second_process_compiles_nothing(tmp_path):
 
 def test_a_region_in_another_order_is_loaded_in_the_order_that_it_was_compiled_in(tmp_path):
     first, second = Process(tmp_path), Process(tmp_path)
-    first.run(region(), X, Y)
-    difference, sine = second.run(region(swapped=True), Y, X)
+    first.run(make_region(), X, Y)
+    difference, sine = second.run(make_region(swapped=True), Y, X)
     assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
-    program, _ = second.program(region(swapped=True))
-    assert second.told == [True] and program.sources == (region(),)
+    program = second.program(make_region(swapped=True))
+    assert second.told == [True] and program.sources == (make_region(),)
 
 
 def test_other_strides_are_another_program(tmp_path):
     first, second = Process(tmp_path), Process(tmp_path)
-    first.run(region(), X, Y)
+    first.run(make_region(), X, Y)
     turned = X.mT.contiguous().mT
-    assert torch.equal(second.run(region(), turned, Y)[0], torch.sin(X))
+    assert torch.equal(second.run(make_region(), turned, Y)[0], torch.sin(X))
     assert second.told == [False]
-    second.run(region(), X, Y)
+    second.run(make_region(), X, Y)
     assert second.told == [False, True] or second.told == [False]  # eager takes any layout once it has compiled
 
 
 def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):
     first, second = Process(tmp_path), Process(tmp_path)
-    first.run(region(), X, Y)
-    second.run(region(), X, Y)
-    second.run(region(), X.mT.contiguous().mT, Y)
+    first.run(make_region(), X, Y)
+    second.run(make_region(), X, Y)
+    second.run(make_region(), X.mT.contiguous().mT, Y)
     assert second.told == [True, False]
 
 
@@ -120,11 +71,11 @@ def test_each_ingredient_of_the_environment_makes_a_miss(tmp_path, changed):
         def environment(self):
             return {**super().environment(), **({changed: "other"} if changed != "machine" else {})}
 
-    Process(tmp_path).run(region(), X, Y)
+    Process(tmp_path).run(make_region(), X, Y)
     other = Process(tmp_path, Other({"machine": "other"} if changed == "machine" else None))
-    other.run(region(), X, Y)
+    other.run(make_region(), X, Y)
     same = Process(tmp_path)
-    same.run(region(), X, Y)
+    same.run(make_region(), X, Y)
     assert (other.told, same.told) == ([False], [True])
 
 
@@ -135,7 +86,7 @@ def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path):
 
     first, second = Process(tmp_path, Changing()), Process(tmp_path, Changing())
     for process in (first, second):
-        assert torch.equal(process.run(region(), X, Y)[1], Y - X)
+        assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
         assert process.told == [False]
         assert process.ledger.stats().unkept == {"not kept: settings changed while it was compiled": 1}
     assert not second.cache.store.entries()
@@ -143,8 +94,8 @@ def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path):
 
 def test_the_key_names_what_differs(tmp_path):
     place = ((X.shape, X.stride()), (Y.shape, Y.stride()))
-    canonical = canonicalize(region())
-    graph, instance = canonical.graph, instance_of(region(), canonical.binding)
+    canonical = canonicalize(make_region())
+    graph, instance = canonical.graph, instance_of(make_region(), canonical.binding)
 
     def key(environment: dict[str, str], place: Any = place) -> dict[str, str]:
         backend = KeepingEager(environment)
@@ -169,31 +120,25 @@ def test_the_key_names_what_differs(tmp_path):
 )
 def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, spoil):
     first = Process(tmp_path)
-    program, arguments = first.program(region())
-    args = [(X, Y)[place] for place in arguments]
-    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance)
-    good = first.backend.persist(region(), [X, Y]).artifacts | {
-        REGION: codec.encode(instance_of(region(), canonicalize(region()).binding))
+    good = first.backend.persist(make_region(), [X, Y]).artifacts | {
+        REGION: codec.encode(instance_of(make_region(), canonicalize(make_region()).binding))
     }
-    first.cache.store.save(key, "eager", spoil(good))
+    first.cache.store.save(first.key(make_region(), X, Y), "eager", spoil(good))
     second, third = Process(tmp_path), Process(tmp_path)
     with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
-        assert torch.equal(second.run(region(), X, Y)[1], Y - X)
-    third.run(region(), X, Y)
+        assert torch.equal(second.run(make_region(), X, Y)[1], Y - X)
+    third.run(make_region(), X, Y)
     assert (second.told, third.told) == ([False], [True])
 
 
 def test_a_stored_region_of_another_template_is_not_run(tmp_path):
     first = Process(tmp_path)
-    program, arguments = first.program(region())
-    args = [(X, Y)[place] for place in arguments]
-    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance)
     s = Sketch()
     other = s.graph(s.op("sin", s.input()))
     artifacts = {"code": b"run it op by op", REGION: codec.encode(Instance(other, (0,), (0,)))}
-    first.cache.store.save(key, "eager", artifacts)
+    first.cache.store.save(first.key(make_region(), X, Y), "eager", artifacts)
     with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
-        first.run(region(), X, Y)
+        first.run(make_region(), X, Y)
     assert first.told == [False]
 
 
@@ -201,7 +146,7 @@ def test_a_stored_region_of_another_template_is_not_run(tmp_path):
 def test_a_store_that_cannot_be_used_is_counted_as_the_reason(tmp_path):
     (tmp_path / "file").touch()
     process = Process(tmp_path / "file")
-    process.run(region(), X, Y)
+    process.run(make_region(), X, Y)
     assert process.ledger.stats().unkept == {"not kept: the store's directory cannot be used": 1}
 
 
@@ -209,35 +154,30 @@ def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
     first = Process(tmp_path, KeepingEager(refuse="a number among its inputs"))
     second = Process(tmp_path)
     for process in (first, second):
-        process.run(region(), X, Y)
+        process.run(make_region(), X, Y)
         assert process.told == [False]
         assert process.ledger.stats().unkept == {"not kept: a number among its inputs": 1}
     assert list(second.cache.store.contents(REFUSED).values()) == [b"a number among its inputs"]
     assert {entry.artifacts for entry in second.cache.store.entries()} == {3}
-    key = second.program(region())[0]._builder.key(*_asked_for(second))
-    assert set(second.cache.store.load(key, "eager")) == {REFUSED, REGION, REQUEST}
-
-
-def _asked_for(process: Process) -> tuple[Graph, Any, Instance]:
-    program, arguments = process.program(region())
-    args = [(X, Y)[place] for place in arguments]
-    return program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance
+    assert set(second.cache.store.load(second.key(make_region(), X, Y), "eager")) == {REFUSED, REGION, REQUEST}
 
 
 def test_what_the_compiler_raises_is_raised_and_nothing_is_kept(tmp_path):
     first = Process(tmp_path)
     first.backend.error = RuntimeError("no such kernel")
     with pytest.raises(RuntimeError, match="no such kernel"):
-        first.run(region(), X, Y)
+        first.run(make_region(), X, Y)
     assert not first.cache.store.entries()
     first.backend.error = None
-    assert torch.equal(first.run(region(), X, Y)[1], Y - X)
+    assert torch.equal(first.run(make_region(), X, Y)[1], Y - X)
 
 
 def test_threads_of_several_processes_compile_once(tmp_path):
     backend = KeepingEager()
     processes = [Process(tmp_path, backend) for _ in range(4)]
-    threads = [threading.Thread(target=process.run, args=(region(), X, Y)) for process in processes for _ in range(4)]
+    threads = [
+        threading.Thread(target=process.run, args=(make_region(), X, Y)) for process in processes for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -275,10 +215,10 @@ def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
     process = Process(tmp_path / "file")
     with pytest.warns(RuntimeWarning, match="not kept for later processes"):
-        assert torch.equal(process.run(region(), X, Y)[1], Y - X)
+        assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        process.run(region(swapped=True), Y, X)
+        process.run(make_region(swapped=True), Y, X)
 
 
 @given(graph=graphs())
@@ -309,7 +249,7 @@ def test_no_other_bytes_pass_for_a_region(content):
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_region_with_a_byte_changed_is_a_sound_one_or_refused(data):
-    content = bytearray(codec.encode(Instance(region(), (0, 1), (0, 1))))
+    content = bytearray(codec.encode(Instance(make_region(), (0, 1), (0, 1))))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
     try:
         instance = codec.decode(bytes(content))

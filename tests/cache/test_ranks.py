@@ -17,7 +17,8 @@ import torch
 import torch.distributed as distributed
 from hypothesis import given
 from hypothesis import strategies as st
-from test_persistence import Process, X, Y, region
+from repository import HELPERS
+from store_processes import Process, X, Y, make_region
 
 from fusioncache.cache import ranks as ranks_module
 from fusioncache.cache.ranks import Ranks, packed, unpacked
@@ -39,40 +40,37 @@ def rank(path: Path, wait_seconds: float = 60.0) -> Process:
 
 def test_the_first_rank_compiles_and_the_others_load(tmp_path, job):
     ranks = [rank(tmp_path) for _ in range(4)]
-    threads = [threading.Thread(target=one.run, args=(region(), X, Y)) for one in ranks]
+    threads = [threading.Thread(target=one.run, args=(make_region(), X, Y)) for one in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(told for one in ranks for told in one.told) == [False, True, True, True]
-    assert all(torch.equal(one.run(region(), X, Y)[1], Y - X) for one in ranks)
+    assert all(torch.equal(one.run(make_region(), X, Y)[1], Y - X) for one in ranks)
 
 
 def test_a_rank_that_hits_leaves_the_others_alone(tmp_path, job):
     hitting = rank(tmp_path)
-    hitting.run(region(), X, Y)
+    hitting.run(make_region(), X, Y)
     again = Process(hitting.cache.store.directory, ranks=Ranks(60.0))
-    again.run(region(), X, Y)
+    again.run(make_region(), X, Y)
     assert again.told == [True]
     # The job's store was there when the first one compiled, so that a rank without the directory takes it from there.
     missing = rank(tmp_path)
-    missing.run(region(), X, Y)
+    missing.run(make_region(), X, Y)
     assert missing.told == [True]
 
 
 def test_a_dead_rank_costs_one_wait(tmp_path, job):
-    key_only = rank(tmp_path)
-    program, arguments = key_only.program(region())
-    args = [(X, Y)[place] for place in arguments]
-    key = program._builder.key(program.graph, tuple((arg.shape, arg.stride()) for arg in args), program._instance)
+    key = rank(tmp_path).key(make_region(), X, Y)
     assert job.add(f"{key.digest}.eager/claims", 1) == 1  # and then it died
     waiting = rank(tmp_path, wait_seconds=0.2)
     with pytest.warns(RuntimeWarning, match="another rank did not share"):
-        assert torch.equal(waiting.run(region(), X, Y)[1], Y - X)
+        assert torch.equal(waiting.run(make_region(), X, Y)[1], Y - X)
     assert waiting.told == [False]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        waiting.run(region(), X.mT.contiguous().mT, Y)
+        waiting.run(make_region(), X.mT.contiguous().mT, Y)
         assert job.num_keys() == 1
 
 
@@ -80,8 +78,8 @@ def test_a_rank_whose_compile_fails_lets_the_others_go_on(tmp_path, job):
     failing, other = rank(tmp_path), rank(tmp_path)
     failing.backend.error = RuntimeError("out of registers")
     with pytest.raises(RuntimeError, match="out of registers"):
-        failing.run(region(), X, Y)
-    other.run(region(), X, Y)
+        failing.run(make_region(), X, Y)
+    other.run(make_region(), X, Y)
     assert other.told == [False]
 
 
@@ -89,7 +87,7 @@ def test_what_cannot_be_kept_is_compiled_by_every_rank(tmp_path, job):
     first, other = rank(tmp_path), rank(tmp_path)
     first.backend.refuse = "a number among its inputs"
     for one in (first, other):
-        one.run(region(), X, Y)
+        one.run(make_region(), X, Y)
         assert one.told == [False]
 
 
@@ -98,7 +96,7 @@ def test_a_store_that_fails_costs_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks_module, "_job_store", lambda: broken)
     one = rank(tmp_path)
     with pytest.warns(RuntimeWarning, match="another rank did not share"):
-        assert torch.equal(one.run(region(), X, Y)[1], Y - X)
+        assert torch.equal(one.run(make_region(), X, Y)[1], Y - X)
 
 
 def test_without_a_job_nobody_waits():
@@ -118,10 +116,10 @@ def test_a_message_comes_back_whole_or_not_at_all(artifacts, place):
 _RANK = """
 import json, sys, torch, torch.distributed as distributed
 from pathlib import Path
-from test_persistence import Process, X, Y, region
+from store_processes import Process, X, Y, make_region
 distributed.init_process_group("gloo")
 one = Process(Path(sys.argv[1]) / str(distributed.get_rank()))
-sine, difference = one.run(region(), X, Y)
+sine, difference = one.run(make_region(), X, Y)
 assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
 distributed.barrier()
 told = [None, None]
@@ -133,8 +131,7 @@ if distributed.get_rank() == 0:
 
 def test_two_ranks_of_a_real_job_compile_once(tmp_path):
     (tmp_path / "rank.py").write_text(_RANK)
-    here = Path(__file__).parent
-    environment = os.environ | {"PYTHONPATH": f"{here}:{here.parent / 'helpers'}", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(HELPERS), "OMP_NUM_THREADS": "1"}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, str(tmp_path / "rank.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)

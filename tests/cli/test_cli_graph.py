@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 from commands import CHAIN, call, error, out, save_run
-from test_drawing import _DOT
 
 from fusioncache.drawing import dot
+from fusioncache.drawing.dot import dot_text
 from fusioncache.drawing.nodes import drawn
 from fusioncache.drawing.svg import svg_text
 
@@ -22,7 +22,7 @@ def _run(monkeypatch):
 
 
 def test_dot():
-    assert out("graph", "residual") == _DOT.replace('"chain"', f'"{CHAIN.name}"')
+    assert out("graph", "residual") == dot_text(drawn(CHAIN.graph), CHAIN.name)
 
 
 def test_svg():
@@ -76,4 +76,4 @@ def test_graphviz_that_fails_is_done_without(tmp_path, monkeypatch):
 @pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz")
 def test_the_real_graphviz(monkeypatch):
     monkeypatch.undo()
-    assert "<svg" in (dot.graphviz_svg(_DOT) or "")
+    assert "<svg" in (dot.graphviz_svg(dot_text(drawn(CHAIN.graph), CHAIN.name)) or "")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from repository import DOCS
 
 from fusioncache.cli.main import COMMANDS
 from fusioncache.cli.reference import pages, write
 
-_FOLDER = Path(__file__).parents[2] / "docs" / "commands"
+_FOLDER = DOCS / "commands"
 _PAGE = """\
 # fusioncache dir
 

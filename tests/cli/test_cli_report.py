@@ -7,7 +7,7 @@ import json
 import click
 import pytest
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, error, out, save_run, save_two_runs
-from test_report_scaling import SMALL
+from report_records import SCALING
 
 from fusioncache.report import page
 
@@ -59,7 +59,7 @@ def test_it_is_opened_in_the_browser(monkeypatch, tmp_path):
 
 def test_a_scaling_plot(monkeypatch, tmp_path):
     save_run(monkeypatch)
-    (tmp_path / "bench.json").write_text(json.dumps(SMALL))
+    (tmp_path / "bench.json").write_text(json.dumps(SCALING))
     assert call("report", "--scaling", "bench.json").exit_code == 0
     assert '<section id="scaling"' in (tmp_path / "fusioncache-report.html").read_text()
     (tmp_path / "bench.json").write_text("no json")
@@ -69,7 +69,7 @@ def test_a_scaling_plot(monkeypatch, tmp_path):
 
 def test_json_is_what_a_report_is_made_of(monkeypatch, tmp_path):
     save_run(monkeypatch)
-    (tmp_path / "bench.json").write_text(json.dumps(SMALL))
+    (tmp_path / "bench.json").write_text(json.dumps(SCALING))
     monkeypatch.setattr(page, "html", None)
     data = json.loads(out("report", "--json", "--scaling", "bench.json"))
     assert not (tmp_path / "fusioncache-report.html").exists()

@@ -14,15 +14,13 @@ from contextlib import closing
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from commands import call, error, out
+from repository import ROOT
 from store_contents import BACKEND, artifacts, key, load, object_path, present, save
 
 from fusioncache.store import Store, entry, transport
-
-_ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -257,7 +255,7 @@ def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path):
     program = "import sys; from fusioncache.cli.main import main; main(sys.argv[1:], prog_name='fusioncache')"
     command = [sys.executable, "-c", program, "push", shared]
     ours, theirs = pty.openpty()
-    done = subprocess.run([*command, "--dry-run"], stdout=subprocess.PIPE, stderr=theirs, cwd=_ROOT, check=True)
+    done = subprocess.run([*command, "--dry-run"], stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT, check=True)
     os.close(theirs)
     shown = b""
     while part := _part(ours):
@@ -265,7 +263,7 @@ def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path):
     assert b"push" in shown
     assert b"/12" in shown
     assert done.stdout.startswith(b"would push 5 entries and 7 objects")
-    done = subprocess.run(command, capture_output=True, cwd=_ROOT, check=True)
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
     assert done.stderr == b""
     assert done.stdout.startswith(b"pushed 5 entries and 7 objects")
 
@@ -284,6 +282,6 @@ def test_torch_is_not_loaded(store, tmp_path):
         f"for command in (['push', {str(tmp_path / 'shared')!r}], ['warm']): main(command, standalone_mode=False)\n"
         "assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=_ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "left out 1: stored by a version that kept no request\n")
     assert Store.open(remote="").entry(key(1).digest, BACKEND)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, error, out, save_run, save_two_runs
+from repository import ROOT
 from store_contents import save
 
 import fusioncache
@@ -18,7 +18,6 @@ from fusioncache.cli.main import COMMANDS, main
 from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes
 from fusioncache.store import Store
 
-_ROOT = Path(__file__).parents[2]
 _LIGHT = [
     *([name] for name in ("stats", "ls", "dir", "prune", "verify", "diff")),
     ["ls", "--store"],
@@ -31,7 +30,7 @@ _TORCHLESS = [["show", CHAIN.name, "--repro"], ["graph", CHAIN.name, "--svg"], [
 
 
 def _python(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *args], check=False, cwd=_ROOT, capture_output=True, text=True)
+    return subprocess.run([sys.executable, *args], check=False, cwd=ROOT, capture_output=True, text=True)
 
 
 def test_no_command_imports_what_it_does_not_need(monkeypatch):

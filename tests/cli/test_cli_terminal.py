@@ -7,15 +7,14 @@ import pty
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from commands import CAST, CHAIN, save_run
 from recorded_templates import save, used
+from repository import ROOT
 
 from fusioncache.record.reader import Record
 
-_ROOT = Path(__file__).parents[2]
 _COLOR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
 
 
@@ -26,7 +25,7 @@ def _on_terminal(*command: str, **variables: str) -> str:
     for name in ("NO_COLOR", "FORCE_COLOR"):
         environment.pop(name, None)
     arguments, environment = [sys.executable, "-m", "fusioncache", *command], {**environment, **variables}
-    with subprocess.Popen(arguments, cwd=_ROOT, env=environment, stdout=theirs, stderr=theirs) as process:
+    with subprocess.Popen(arguments, cwd=ROOT, env=environment, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         chunks = []
         while chunk := _read(ours):

@@ -6,13 +6,12 @@ import json
 import sys
 import uuid
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from commands import call, error, out
 from persistent_backend import KeepingEager
-from test_persistence import Process, X, Y, region
-from test_warm import filled
+from repository import HELPERS
+from store_processes import Process, X, Y, fill_store, make_region
 
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.store import Store, default_path
@@ -37,10 +36,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> KeepingEager:
 
 
 def test_what_is_compiled_and_what_is_ready(tmp_path):
-    filled(tmp_path)
+    fill_store(tmp_path)
     assert out("warm", str(tmp_path), "--dry-run") == "would compile 2 of 2 templates; 0 are ready\n"
     assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
-    Process(tmp_path).run(region(), X.mT.contiguous().mT, Y)
+    Process(tmp_path).run(make_region(), X.mT.contiguous().mT, Y)
     assert out("warm", str(tmp_path), "--dry-run") == "would compile 1 of 3 templates; 2 are ready\n"
     assert out("warm", "--jobs", "1", str(tmp_path)).endswith(" s; 2 were ready\n")
 
@@ -52,7 +51,7 @@ def no_compiler(monkeypatch):
 
 
 def test_where_all_is_ready_it_answers_without_looking_again(tmp_path, here, no_compiler):
-    filled(tmp_path)
+    fill_store(tmp_path)
     assert json.loads(out("warm", str(tmp_path), "--json", "--jobs", "1"))["compiled"] == 2
     no_compiler()
     assert out("warm", str(tmp_path)) == "compiled 0 of 2 templates in 0.0 s; 2 were ready\n"
@@ -62,7 +61,7 @@ def test_where_all_is_ready_it_answers_without_looking_again(tmp_path, here, no_
 
 
 def test_what_was_refused_for_good_is_said_again_without_looking(tmp_path, here, no_compiler):
-    filled(tmp_path)
+    fill_store(tmp_path)
     here.refuse = "no such kernel"
     first = call("warm", str(tmp_path), "--jobs", "1")
     no_compiler()
@@ -80,7 +79,7 @@ def _package(monkeypatch, tmp_path):
 
 
 def _entry(monkeypatch, tmp_path):
-    filled(tmp_path / "store", {"machine": "another"})
+    fill_store(tmp_path / "store", {"machine": "another"})
 
 
 def _object(monkeypatch, tmp_path):
@@ -93,7 +92,7 @@ def _note(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("change", [_variable, _package, _entry, _object, _note])
 def test_what_changed_is_looked_at_again(change, tmp_path, monkeypatch):
-    filled(tmp_path / "store")
+    fill_store(tmp_path / "store")
     out("warm", str(tmp_path / "store"), "--jobs", "1")
     change(monkeypatch, tmp_path)
     asked = []
@@ -103,7 +102,7 @@ def test_what_changed_is_looked_at_again(change, tmp_path, monkeypatch):
 
 
 def test_what_failed_is_tried_again(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     here.error = RuntimeError()
     assert call("warm", str(tmp_path), "--jobs", "1").exit_code == 1
     here.error = None
@@ -111,7 +110,7 @@ def test_what_failed_is_tried_again(tmp_path, here):
 
 
 def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     here.refuse, here.lasting = "busy", False
     assert call("warm", str(tmp_path), "--jobs", "1").stderr == "left out 2: not kept: busy\n"
     here.refuse = None
@@ -124,7 +123,7 @@ def test_an_empty_store_has_nothing_to_compile():
 
 
 def test_the_usual_store_as_json():
-    filled(default_path())
+    fill_store(default_path())
     data = json.loads(out("warm", "--json", "--jobs", "1"))
     assert data.pop("seconds") > 0
     wanted = {"command": "warm", "store": str(default_path()), "dry_run": False}
@@ -132,7 +131,7 @@ def test_the_usual_store_as_json():
 
 
 def test_a_url_is_pulled_first(tmp_path):
-    filled(tmp_path)
+    fill_store(tmp_path)
     url = f"memory://{uuid.uuid4().hex}"
     assert call("push", url, "--dir", str(tmp_path)).exit_code == 0
     assert out("warm", url, "--jobs", "1").startswith("compiled 2 of 2 templates in ")
@@ -140,12 +139,12 @@ def test_a_url_is_pulled_first(tmp_path):
 
 
 def test_what_is_left_out_is_said_and_what_fails_is_an_error(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     here.refuse = "no such kernel"
     result = call("warm", str(tmp_path), "--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "left out 2: not kept: no such kernel\n")
     here.refuse, here.error = None, RuntimeError()
-    filled(tmp_path / "other")
+    fill_store(tmp_path / "other")
     result = call("warm", str(tmp_path / "other"), "--jobs", "1")
     assert (result.exit_code, result.stderr) == (1, "left out 2: failed: RuntimeError\n")
     assert result.stdout.startswith("compiled 0 of 2 templates in ")
@@ -167,7 +166,7 @@ def test_wrong_usage_says_what_to_do(tmp_path):
 
 
 def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("PYTHONPATH", ":".join([str(Path(__file__).parents[1] / "helpers"), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(HELPERS), *sys.path]))
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
     assert out("warm", str(script), "1", "2", "0") == "compiled 2 programs; 2 are kept now\n"

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType, operands
-from fusioncache.template.canonical import Canonical
+from fusioncache.template.canonical import Canonical, canonicalize
 from fusioncache.template.expand import fold, inline
 from fusioncache.template.simplify import Commuting
 from fusioncache.template.vocabulary import CONVERT
 from fusioncache.template.writer import rename_operands
 
+ENVIRONMENT = {"backend": "nvfuser", "versions": "nvfuser 1\ntorch 2", "options": "enable ", "architecture": "sm_90"}
 TYPE = TensorType("float32", (2, 3), "cpu")
 
 
@@ -76,6 +77,15 @@ def residual(adds: int, *, dtype: str = "float32", swap: bool = False) -> Graph:
     for term in terms[1:]:
         total = sketch.op("add", *((term, total) if swap else (total, term)))
     return sketch.graph(sketch.op("tanh", total))
+
+
+def make_template(name="sin", *, type_=TYPE, constant=2.0, dims=(0,), both=False) -> Graph:
+    """Returns ``sum(2 * sin(x))`` in canonical form, and what is summed if asked."""
+    s = Sketch()
+    x = s.input(type_)
+    value = s.op("mul", s.op(name, x), constant)
+    total = s.op("sum", value, dims)
+    return canonicalize(s.graph(total, value) if both else s.graph(total)).graph
 
 
 def scrambled(graph: Graph, chance: random.Random) -> Graph:

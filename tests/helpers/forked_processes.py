@@ -13,15 +13,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from subprocess import CompletedProcess
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from repository import ROOT
+
 if TYPE_CHECKING:
     import pytest
-
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,10 +53,10 @@ def run(command: Sequence[str], **options: Any) -> CompletedProcess[Any]:
 @cache
 def _server() -> subprocess.Popen[str]:
     """One for all tests of this process. It ends when its standard input does."""
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, __file__]
     pipe = subprocess.PIPE
-    server = subprocess.Popen(command, env=environment, cwd=_ROOT, stdin=pipe, stdout=pipe, text=True)
+    server = subprocess.Popen(command, env=environment, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
     assert server.stdin
     atexit.register(server.wait)
     atexit.register(server.stdin.close)

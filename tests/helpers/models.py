@@ -10,6 +10,8 @@ from unittest import mock
 
 import torch
 
+import fusioncache
+
 
 class Residual(torch.nn.Module):
     """The model of NVIDIA/Fuser#2916: two residual branches a layer, norm = tanh, attention = mlp = weight @ x."""
@@ -85,3 +87,16 @@ def step(compiled: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> list[t
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     """Whether all tensors agree bit for bit."""
     return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def train_residual(steps: int = 1) -> fusioncache.FusionCache:
+    """Trains a model for some steps with a cache of its own, and returns its transform."""
+    import thunder
+
+    torch.manual_seed(0)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
+    model = Residual(2)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    for _ in range(steps):
+        step(compiled, model, torch.randn(10, 10))
+    return transform

@@ -1,4 +1,4 @@
-"""Regions of models that need not be trained, and records that are out to do harm."""
+"""Reports of models that need not be trained, of benchmarks that need not be run, and of records that do harm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from recorded_templates import cast_template, chain_template, save
 
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import Record, Run
+from fusioncache.record.stats import Stats
 from fusioncache.report.contents import Contents, Place, contents
 from fusioncache.report.page import html
 from fusioncache.report.scaling import Scaling
@@ -79,6 +80,28 @@ def hostile(monkeypatch: MonkeyPatch) -> Contents:
     ledger.records.choice(ChoiceRecord(HOSTILE, "forward", 0, HOSTILE, 4, HOSTILE, costs))
     save(monkeypatch, ledger, argv=[HOSTILE])
     return newest()
+
+
+def make_run(**fields: object) -> Run:
+    """Returns a run that recorded nothing but these fields."""
+    return Run(id="a" * 32, started=0.0, pid=1, command="train.py", stats=Stats(), **fields)  # type: ignore[arg-type]
+
+
+def make_scaling_result(*points: tuple[str, int, float, float], **options: object) -> dict:
+    """Returns a result of the benchmark of scaling with these points: mode, layers, seconds of step and compiler."""
+    given = {"model": "llama", "recompute": False, "grad": True, "backend": "nvfuser", **options}
+    return {
+        "environment": {"gpu": None, "cpus": 2, "options": given},
+        "points": [
+            {"mode": mode, "layers": layers, "seconds": {"first_step": first, "compile": compiling, "run": 0.1}}
+            for mode, layers, first, compiling in points
+        ],
+    }
+
+
+SCALING = make_scaling_result(
+    ("uncached", 2, 8.0, 4.0), ("cached", 4, 2.0, 0.5), ("cached", 1, 1.0, 0.5), ("uncached", 1, 4.0, 2.0)
+)
 
 
 def newest() -> Contents:

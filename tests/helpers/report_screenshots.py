@@ -14,10 +14,10 @@ from changed_layer import save_changed_llama
 from PIL import Image
 from playwright.sync_api import sync_playwright
 from report_records import newest
+from repository import DOCS
 
 from fusioncache.report.page import html
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 ODD = "#c10"
 """The first norm of the layer that was changed."""
 PICTURES = (("report-wide-light.png", 1240, 1400, 1.5, "light"), ("report-narrow-dark.png", 360, 1640, 2, "dark"))

@@ -7,7 +7,7 @@ import torch
 from drawn_regions import Sketch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_persistence import region
+from store_processes import make_region
 
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
 from fusioncache.ir.request import Request, decode, encode
@@ -55,7 +55,7 @@ def test_nobodys_random_numbers_become_others():
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    one, other = (arguments(region(), (((2, 3), (3, 1)),) * 2) for _ in range(2))
+    one, other = (arguments(make_region(), (((2, 3), (3, 1)),) * 2) for _ in range(2))
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(one[0], other[0]) and not torch.equal(one[0], one[1])
 
@@ -68,7 +68,7 @@ def test_the_devices_of_results_count_too():
 
 def _asked() -> Request:
     return Request(
-        region(),
+        make_region(),
         (((2, 3), (3, 1)),) * 2,
         "nvfuser",
         {"enable": ("a", "b"), "mode": None, "flag": True},
@@ -103,4 +103,4 @@ def test_a_request_with_a_byte_changed_is_a_sound_one_or_refused(data):
 )
 def test_a_request_for_other_arguments_is_refused(place):
     with pytest.raises(ValueError):
-        decode(encode(Request(region(), place, "eager", {})))
+        decode(encode(Request(make_region(), place, "eager", {})))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from drawn_regions import Sketch
 from persistent_backend import KeepingEager
-from test_persistence import Process, X, Y, region
+from store_processes import Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
 from fusioncache.cache.persistence import REGION, REQUEST, layout_text
-from fusioncache.ir import Graph, TensorType, codec, request
+from fusioncache.ir import Graph, codec, request
 from fusioncache.ir.request import ArgumentLayouts, Request
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.store import Store
@@ -23,11 +21,6 @@ from fusioncache.template.instance import instance_of
 from fusioncache.template.key import make_key
 
 PLACE: ArgumentLayouts = ((X.shape, X.stride()),)
-
-
-def other(name: str = "cos", device: str = "cpu") -> Graph:
-    s = Sketch()
-    return s.graph(s.op(name, s.input(TensorType("float32", (2, 3), device))))
 
 
 def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -> None:
@@ -49,64 +42,59 @@ def here(monkeypatch: pytest.MonkeyPatch) -> KeepingEager:
     return backend
 
 
-def filled(directory: Path, *environments: dict[str, str], **options: Any) -> None:
-    for environment in environments or ({},):
-        process = Process(directory, KeepingEager(environment, **options))
-        process.run(region(), X, Y)
-        process.run(other(), X)
-
-
 def test_a_job_finds_all_that_was_compiled_ahead(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     warmed = fusioncache.warm(tmp_path)
     assert (warmed.known, warmed.ready, warmed.compiled, warmed.refused) == (2, 0, 2, {})
     job = Process(tmp_path, KeepingEager({"machine": "there"}))
-    assert torch.equal(job.run(region(), X, Y)[1], Y - X) and torch.equal(job.run(other(), X)[0], X.cos())
+    assert torch.equal(job.run(make_region(), X, Y)[1], Y - X) and torch.equal(
+        job.run(make_unary_region(), X)[0], X.cos()
+    )
     assert job.told == [True, True] and not job.backend.compiled
 
 
 def test_what_is_compiled_is_the_region_in_its_own_order(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     fusioncache.warm(tmp_path)
-    assert region() in here.compiled
+    assert make_region() in here.compiled
 
 
 def test_what_is_ready_is_not_compiled_again(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     fusioncache.warm(tmp_path)
     again = fusioncache.warm(tmp_path)
     assert (again.known, again.ready, again.compiled) == (4, 2, 0) and len(here.compiled) == 2
 
 
 def test_several_versions_of_a_template_are_one(tmp_path, here):
-    filled(tmp_path, {"machine": "a"}, {"machine": "b"}, {"versions": "old"})
+    fill_store(tmp_path, {"machine": "a"}, {"machine": "b"}, {"versions": "old"})
     warmed = fusioncache.warm(tmp_path)
     assert (warmed.known, warmed.compiled, warmed.templates) == (6, 2, 2)
 
 
 def test_other_strides_are_another_template(tmp_path, here):
     process = Process(tmp_path)
-    process.run(other(), X)
-    Process(tmp_path).run(other(), X.mT.contiguous().mT)
+    process.run(make_unary_region(), X)
+    Process(tmp_path).run(make_unary_region(), X.mT.contiguous().mT)
     assert fusioncache.warm(tmp_path).compiled == 2
 
 
 def test_a_dry_run_says_what_would_be_compiled(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     warmed = fusioncache.warm(tmp_path, dry_run=True, jobs=2)
     assert (warmed.ready, warmed.compiled) == (0, 2) and not here.compiled
     assert len(Store.open(tmp_path).entries()) == 2
 
 
 def test_progress_is_told(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     told = []
     fusioncache.warm(tmp_path, progress=lambda *counts: told.append(counts))
     assert told == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_the_tensors_of_one_template_are_gone_before_the_next(tmp_path, here, monkeypatch):
-    filled(tmp_path)
+    fill_store(tmp_path)
     compile_, alive = here.compile, []
     made: list[weakref.ref] = []
 
@@ -121,12 +109,12 @@ def test_the_tensors_of_one_template_are_gone_before_the_next(tmp_path, here, mo
 
 
 def test_what_another_version_could_not_keep_is_tried(tmp_path, here):
-    filled(tmp_path, refuse="no such kernel")
+    fill_store(tmp_path, refuse="no such kernel")
     assert fusioncache.warm(tmp_path).compiled == 2
 
 
 def test_what_cannot_be_kept_here_is_refused_and_not_tried_again(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     here.refuse = "no such kernel"
     for _ in range(2):
         warmed = fusioncache.warm(tmp_path)
@@ -136,9 +124,9 @@ def test_what_cannot_be_kept_here_is_refused_and_not_tried_again(tmp_path, here)
 
 def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
     first = Process(tmp_path, KeepingEager(refuse="busy", lasting=False))
-    first.run(other(), X)
+    first.run(make_unary_region(), X)
     assert first.ledger.stats().unkept == {"not kept: busy": 1} and not first.cache.store.entries()
-    filled(tmp_path)
+    fill_store(tmp_path)
     here.refuse, here.lasting = "busy", False
     assert fusioncache.warm(tmp_path).refused == {"not kept: busy": 2}
     here.refuse = None
@@ -146,15 +134,17 @@ def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
 
 
 def test_what_fails_costs_only_itself(tmp_path, here, monkeypatch):
-    filled(tmp_path)
+    fill_store(tmp_path)
     compile_ = here.compile
-    monkeypatch.setattr(here, "compile", lambda graph, args: 1 / 0 if graph == other() else compile_(graph, args))
+    monkeypatch.setattr(
+        here, "compile", lambda graph, args: 1 / 0 if graph == make_unary_region() else compile_(graph, args)
+    )
     warmed = fusioncache.warm(tmp_path)
     assert (warmed.compiled, warmed.refused, warmed.failed) == (1, {"failed: ZeroDivisionError": 1}, 1)
 
 
 def test_a_damaged_entry_costs_only_itself(tmp_path, here):
-    filled(tmp_path)
+    fill_store(tmp_path)
     store = Store.open(tmp_path)
     digest = store.entries()[0].digest
     (part,) = [part for part in store.entry(digest, "eager").artifacts if part.name == REGION]
@@ -165,14 +155,14 @@ def test_a_damaged_entry_costs_only_itself(tmp_path, here):
 
 def test_a_request_that_is_not_the_entrys_own_is_refused(tmp_path, here):
     store = Store.open(tmp_path)
-    put(store, other("cos"), other("sin"))
+    put(store, make_unary_region("cos"), make_unary_region("sin"))
     assert fusioncache.warm(store).refused == {"damaged": 1} and not here.compiled
 
 
 def test_entries_for_other_devices_and_of_older_versions_are_left_out(tmp_path, here):
     store = Store.open(tmp_path)
-    put(store, other(device="xpu"))
-    assert store.save(make_key(other(), {}), "eager", {REGION: b"{}", "code": b""})
+    put(store, make_unary_region(device="xpu"))
+    assert store.save(make_key(make_unary_region(), {}), "eager", {REGION: b"{}", "code": b""})
     refused = {"other device type: xpu": 1, "stored by a version that kept no request": 1}
     warmed = fusioncache.warm(store)
     assert (warmed.known, warmed.refused, warmed.failed) == (2, refused, 0)
@@ -180,7 +170,7 @@ def test_entries_for_other_devices_and_of_older_versions_are_left_out(tmp_path, 
 
 def test_a_backend_that_is_not_here_is_named(tmp_path, monkeypatch):
     store = Store.open(tmp_path)
-    put(store, other())
+    put(store, make_unary_region())
     assert fusioncache.warm(store).refused == {"backend eager keeps nothing": 1}
 
     def missing(name: str, **options: Any) -> None:
@@ -192,7 +182,7 @@ def test_a_backend_that_is_not_here_is_named(tmp_path, monkeypatch):
 
 def test_what_the_store_does_not_take_is_not_called_compiled(tmp_path, here, monkeypatch):
     store = Store.open(tmp_path)
-    put(store, other())
+    put(store, make_unary_region())
     monkeypatch.setattr(store, "save", lambda *args, **more: False)
     assert fusioncache.warm(store).refused == {"not stored": 1}
 
@@ -204,7 +194,7 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     options = {"enable": ("b", "a"), "mode": None}
     monkeypatch.setattr(process.backend, "options", lambda: options)
     builder = process.cache.builder(process.backend, environment, process.ledger)
-    graph = canonicalize(other()).graph
+    graph = canonicalize(make_unary_region()).graph
     builder.build(graph, instance_of(graph, canonicalize(graph).binding), PLACE, [X])
     monkeypatch.setattr(
         warmer, "make_backend", lambda name, **options: made.append((name, options)) or KeepingEager({"machine": "b"})
@@ -225,8 +215,9 @@ def test_wrong_arguments_are_named(tmp_path):
 def test_the_environment_of_artifacts_is_read_at_each_build(tmp_path):
     """The number of threads, say, may change while a process runs."""
     process = Process(tmp_path)
-    program, _ = process.program(other())
+    builder, canonical = process.builder(), canonicalize(make_unary_region())
+    instance = instance_of(make_unary_region(), canonical.binding)
     for threads in ("2", "1", "1"):
         process.backend.more["threads"] = threads
-        program._builder.build(program.graph, program._instance, PLACE, [X])
+        builder.build(canonical.graph, instance, PLACE, [X])
     assert len(process.backend.compiled) == 2 and len(process.backend.loaded) == 1

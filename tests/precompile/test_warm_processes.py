@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from persistent_backend import KeepingEager
-from test_persistence import Process, X, Y, region
-from test_warm import other
+from repository import HELPERS
+from store_processes import Process, X, Y, make_region, make_unary_region
 
 import fusioncache
 from fusioncache.backends.inductor.backend import Inductor
@@ -36,15 +35,13 @@ worker.main(sys.argv[1])
 
 def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "command", lambda directory: [sys.executable, "-c", _WORKER, str(directory)])
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), *filter(None, sys.path)])
-    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HELPERS), *filter(None, sys.path)]))
     before, after = Process(tmp_path), Process(tmp_path, KeepingEager({"machine": "there"}))
-    before.run(region(), X, Y)
-    before.run(other("exp"), X)
+    before.run(make_region(), X, Y)
+    before.run(make_unary_region("exp"), X)
     warmed = fusioncache.warm(tmp_path, jobs=2)
     assert (warmed.known, warmed.compiled, warmed.refused, warmed.failed) == (2, 1, {"worker died": 1}, 1)
-    after.run(region(), X, Y)
+    after.run(make_region(), X, Y)
     assert after.told == [True]
 
 
@@ -56,9 +53,9 @@ def test_what_an_older_torchinductor_compiled(tmp_path):
             return {**super().environment(), "versions": "torch 2.9.0"}
 
     before, after = Process(tmp_path, Older()), Process(tmp_path, Inductor())
-    before.run(region(), X, Y)
+    before.run(make_region(), X, Y)
     warmed = fusioncache.warm(tmp_path)
     assert (warmed.ready, warmed.compiled, warmed.refused) == (0, 1, {})
-    assert torch.allclose(after.run(region(), X, Y)[0], X.sin())
+    assert torch.allclose(after.run(make_region(), X, Y)[0], X.sin())
     assert (before.told, after.told) == ([False], [True])
     assert fusioncache.warm(tmp_path).ready == 1

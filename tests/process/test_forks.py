@@ -12,9 +12,9 @@ from contextlib import ExitStack
 import pytest
 import thunder
 import torch
+from repository import PACKAGE
 from store_contents import fork, status_of
-from test_persistence import Process, X, Y, region
-from test_structure import PACKAGE
+from store_processes import Process, X, Y, make_region
 
 import fusioncache
 from fusioncache.backends.eager import Eager
@@ -114,7 +114,7 @@ def test_a_thread_keeps_a_program_while_another_one_forks(tmp_path, monkeypatch)
     """Of the store the child waits for what others hold; the parent goes on, so that its wait is short."""
     process = Process(tmp_path)
     own = process.backend.compile
-    holder = Holder(lambda: process.run(region(), X, Y))
+    holder = Holder(lambda: process.run(make_region(), X, Y))
 
     def halfway(*args):
         if threading.current_thread() is holder:
@@ -126,7 +126,7 @@ def test_a_thread_keeps_a_program_while_another_one_forks(tmp_path, monkeypatch)
 
     def child():
         os.write(begin, b".")
-        assert torch.equal(process.run(region(), X, Y)[1], Y - X)
+        assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
         assert process.told == [True]
 
     with holder:
@@ -151,7 +151,7 @@ def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
 
     def child():
         assert torch.equal(compiled(torch.ones(4)), model(torch.ones(4)))
-        assert torch.equal(process.run(region(), X, Y)[1], Y - X)
+        assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
         process.cache.store.sweep()
         process.cache.store.close()
         assert cache.stats().regions and cache.templates() and process.told == [False]

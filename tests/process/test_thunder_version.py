@@ -8,7 +8,7 @@ import tomllib
 import pytest
 import thunder
 import torch
-from test_structure import PACKAGE
+from repository import PACKAGE
 from thunder.extend import OperatorExecutor, get_executor
 
 import fusioncache

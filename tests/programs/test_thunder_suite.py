@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repository import HELPERS
 from thunder_suite.compare import Difference, again, differences
 from thunder_suite.explained import EXPLAINED
 from thunder_suite.outcomes import Counts, Result, Run, load
@@ -20,7 +21,7 @@ from thunder_suite.running import folder_of_tests
 from thunder_suite.settings import Selection, Settings
 from thunder_suite.suites import SUITES
 
-_SCRIPT = Path(__file__).parents[1] / "helpers" / "thunder_suite" / "run.py"
+_SCRIPT = HELPERS / "thunder_suite" / "run.py"
 _NEEDED = ("pytest_benchmark", "looseversion", "litgpt", "xdist")  # by Thunder's tests, and not by Thunder
 
 

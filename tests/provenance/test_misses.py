@@ -9,7 +9,7 @@ import pytest
 import thunder
 import torch
 from persistent_backend import KeepingEager
-from test_persistence import Process, X, Y, region
+from store_processes import Process, X, Y, make_region
 
 import fusioncache
 from fusioncache.humanize import format_duration
@@ -132,7 +132,7 @@ def built(directory, backend: KeepingEager, capfd) -> list[str]:
     environment, cache = backend.environment(), process.cache
     plain = cache.builder(backend, environment, process.ledger)
     cache.builder = lambda *args, **more: Misses(cache).watched(plain, "eager")  # type: ignore[method-assign]
-    process.run(region(), X, Y)
+    process.run(make_region(), X, Y)
     for thread in threading.enumerate():
         if thread.name == "fusioncache explain":
             thread.join()

@@ -6,19 +6,18 @@ import gc
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from recorded_templates import chain_template
+from repository import HELPERS, ROOT
 
 from fusioncache.record.reader import Record
 
 
 def _start(script: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}
+    environment = {**os.environ, "PYTHONPATH": str(HELPERS)}
     command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    root = Path(__file__).parents[2]
-    return subprocess.Popen(command, env=environment, cwd=root, text=True, **pipes)
+    return subprocess.Popen(command, env=environment, cwd=ROOT, text=True, **pipes)
 
 
 def _python(script: str) -> None:

@@ -9,14 +9,14 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import thunder
 import torch
 from commands import call, out
-from models import Residual, step
+from models import train_residual
 from recorded_templates import cast_template, chain_template, used
+from repository import HELPERS
 
 import fusioncache
 from fusioncache.record import writer as recorder
@@ -24,30 +24,17 @@ from fusioncache.record.ledger import Ledger
 from fusioncache.record.reader import Record, record_path
 from fusioncache.record.writer import Recorder
 
-
-def trained(steps: int = 1) -> fusioncache.FusionCache:
-    """A model after some steps, in a run of its own."""
-    torch.manual_seed(0)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
-    model = Residual(2)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
-    for _ in range(steps):
-        step(compiled, model, torch.randn(10, 10))
-    return transform
-
-
 _JOB = """
-import test_record_steps
-stats = test_record_steps.trained().stats()
+from models import train_residual
+stats = train_residual().stats()
 print(stats.compiles, flush=True)
 input()
 """
 
 
 def test_a_job_that_goes_on_and_one_that_was_killed():
-    before = trained().stats()
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": f"{here}:{here.parent / 'helpers'}"}
+    before = train_residual().stats()
+    environment = {**os.environ, "PYTHONPATH": str(HELPERS)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-W", "ignore", "-c", _JOB], env=environment, text=True, **pipes) as job:
         assert job.stdout is not None and int(job.stdout.readline()) == before.compiles > 0
@@ -71,13 +58,13 @@ def test_later_steps_do_not_touch_the_record(monkeypatch):
     opened = []
     real = recorder._open_for_writing
     monkeypatch.setattr(recorder, "_open_for_writing", lambda *args: opened.append(args) or real(*args))
-    stats = trained(1).stats()
+    stats = train_residual(1).stats()
     after_one = len(opened)
     # Two traces, and at most once for each first call of a template.
     assert 2 < after_one <= 2 + stats.templates
     (run,) = Record().runs()
     assert run.stats == stats and len(Record().compiles(run.id)) == stats.compiles
-    trained(4)
+    train_residual(4)
     assert len(opened) == 2 * after_one
 
 

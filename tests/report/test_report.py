@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 from commands import CAST, CHAIN, save_run
 from recorded_templates import cast_template, save, used
-from report_records import HOSTILE, SHOWN, Page, deep, hostile, newest, places
+from report_records import HOSTILE, SHOWN, Page, deep, hostile, make_run, newest, places
+from repository import ROOT
 
-from fusioncache import report
 from fusioncache.humanize import format_duration
 from fusioncache.record.observations import Phases
-from fusioncache.record.reader import Run
-from fusioncache.record.stats import Stats, TemplateStats
+from fusioncache.record.stats import TemplateStats
 from fusioncache.report.contents import Contents, Entry
 from fusioncache.report.misses import misses
 from fusioncache.report.phases import slices
-
-
-def run(**fields: object) -> Run:
-    return Run(id="a" * 32, started=0.0, pid=1, command="train.py", stats=Stats(), **fields)  # type: ignore[arg-type]
 
 
 def test_it_is_one_file_in_which_every_link_leads_somewhere(monkeypatch):
@@ -89,7 +83,7 @@ def test_a_run_of_which_little_is_known_says_so(monkeypatch):
         "Nothing was refused",
     ):
         assert said in text
-    nothing = Page(Contents(run(), (), (), ())).text
+    nothing = Page(Contents(make_run(), (), (), ())).text
     for said in (
         "There was no region to share. Thunder found nothing to fuse",
         "has no templates",
@@ -102,16 +96,15 @@ def test_a_run_of_which_little_is_known_says_so(monkeypatch):
 
 
 def test_what_the_record_had_no_room_for_is_told():
-    assert "had no room for 7 regions" in Page(Contents(run(unrecorded=7), (), (), ())).text
+    assert "had no room for 7 regions" in Page(Contents(make_run(unrecorded=7), (), (), ())).text
 
 
 def test_its_pages_are_installed():
-    root = Path(report.__file__).parents[2]
-    given = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    given = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     installed = {
-        path for name, globs in given.items() for glob in globs for path in (root / name.replace(".", "/")).glob(glob)
+        path for name, globs in given.items() for glob in globs for path in (ROOT / name.replace(".", "/")).glob(glob)
     }
-    assert {path for path in (root / "fusioncache").rglob("*.*") if path.suffix not in (".py", ".pyc")} <= installed
+    assert {path for path in (ROOT / "fusioncache").rglob("*.*") if path.suffix not in (".py", ".pyc")} <= installed
 
 
 # Texts that somebody else wrote
@@ -135,7 +128,7 @@ def test_every_text_is_shown_as_it_is(monkeypatch):
 
 def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
     stats = TemplateStats("odd", "0" * 64, 1, 1, 0, ((),), 0, 0.0, 0, 0.0, 0.0, (("ops", "<no op>"),))
-    page = Page(Contents(run(), (Entry(1, stats, (), None),), (), ()))
+    page = Page(Contents(make_run(), (Entry(1, stats, (), None),), (), ()))
     assert "cannot be read as a graph" in page.text
     assert "&lt;no op&gt;" in page.section("templates")
 
@@ -186,10 +179,10 @@ def test_seconds(seconds, text):
 )
 def test_shares(share, text):
     found = Phases(tracing=share, fusing=1 - share)
-    assert f'<td class="n">{text}</td>' in Page(Contents(run(phases=found), (), (), ())).section("time")
+    assert f'<td class="n">{text}</td>' in Page(Contents(make_run(phases=found), (), (), ())).section("time")
 
 
 def test_a_deep_model_is_whole():
-    found = Contents(run(), (), tuple(places(*deep(128, 5))), ())
+    found = Contents(make_run(), (), tuple(places(*deep(128, 5))), ())
     page = Page(found)
     assert sum(link.startswith("#r") for link in page.links) == 1280

@@ -6,31 +6,16 @@ import json
 from itertools import pairwise
 
 import pytest
-from report_records import HOSTILE, Page
-from test_report import run
+from report_records import HOSTILE, SCALING, Page, make_run, make_scaling_result
 
 from benchmarks.plot import title
 from fusioncache.report.contents import Contents
 from fusioncache.report.scaling import HEIGHT, WIDTH, plot, read_scaling
 
 
-def result(*points: tuple[str, int, float, float], **options: object) -> dict:
-    given = {"model": "llama", "recompute": False, "grad": True, "backend": "nvfuser", **options}
-    return {
-        "environment": {"gpu": None, "cpus": 2, "options": given},
-        "points": [
-            {"mode": mode, "layers": layers, "seconds": {"first_step": first, "compile": compiling, "run": 0.1}}
-            for mode, layers, first, compiling in points
-        ],
-    }
-
-
-SMALL = result(("uncached", 2, 8.0, 4.0), ("cached", 4, 2.0, 0.5), ("cached", 1, 1.0, 0.5), ("uncached", 1, 4.0, 2.0))
-
-
 def test_points_are_read_by_mode_and_depth():
     found = read_scaling(
-        json.dumps({**SMALL, "points": [*SMALL["points"], {"mode": "lru", "layers": 1, "error": "x"}]})
+        json.dumps({**SCALING, "points": [*SCALING["points"], {"mode": "lru", "layers": 1, "error": "x"}]})
     )
     assert [(point.mode, point.layers, point.seconds) for point in found.points] == [
         ("uncached", 1, (4.0, 2.0)),
@@ -38,7 +23,7 @@ def test_points_are_read_by_mode_and_depth():
         ("cached", 1, (1.0, 0.5)),
         ("cached", 4, (2.0, 0.5)),
     ]
-    assert found.title == title(SMALL) == "llama without recompute, forward and backward, nvfuser, 2 CPUs"
+    assert found.title == title(SCALING) == "llama without recompute, forward and backward, nvfuser, 2 CPUs"
 
 
 @pytest.mark.parametrize(
@@ -47,9 +32,9 @@ def test_points_are_read_by_mode_and_depth():
         ("{", "no result"),
         ("[]", "no result"),
         ('{"points": []}', "no result"),
-        (json.dumps(result()), "none of its points has seconds"),
-        (json.dumps(result(("cached", 0, 1.0, 1.0))), "cannot be drawn"),
-        (json.dumps(result(("cached", 1, float("nan"), 1.0))), "cannot be drawn"),
+        (json.dumps(make_scaling_result()), "none of its points has seconds"),
+        (json.dumps(make_scaling_result(("cached", 0, 1.0, 1.0))), "cannot be drawn"),
+        (json.dumps(make_scaling_result(("cached", 1, float("nan"), 1.0))), "cannot be drawn"),
     ],
 )
 def test_what_cannot_be_plotted_is_refused(text, reason):
@@ -58,7 +43,7 @@ def test_what_cannot_be_plotted_is_refused(text, reason):
 
 
 def test_both_axes_are_logarithmic_and_everything_is_inside():
-    found = plot(read_scaling(json.dumps(SMALL)))
+    found = plot(read_scaling(json.dumps(SCALING)))
     first = {curve.label: [(x, y) for x, y, _ in curve.points] for curve in found.curves}
     (x1, y1), (x2, y2) = first["uncached: first step"]
     (x4, y4) = first["cached: first step"][1]
@@ -70,19 +55,19 @@ def test_both_axes_are_logarithmic_and_everything_is_inside():
 
 
 def test_labels_are_apart():
-    places = sorted(curve.label_y for curve in plot(read_scaling(json.dumps(SMALL))).curves)
+    places = sorted(curve.label_y for curve in plot(read_scaling(json.dumps(SCALING))).curves)
     assert all(low - high >= 14.9 for high, low in pairwise(places))
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_one_point_alone_can_be_plotted(seconds):
-    found = plot(read_scaling(json.dumps(result(("cached", 8, seconds, seconds)))))
+    found = plot(read_scaling(json.dumps(make_scaling_result(("cached", 8, seconds, seconds)))))
     assert len(found.curves) == 2 and found.y_ticks
 
 
 def test_it_is_in_the_report_and_escaped():
-    scaling = read_scaling(json.dumps(result((HOSTILE, 1, 1.0, 1.0), model=HOSTILE)))
-    page = Page(Contents(run(), (), (), ()), scaling)
+    scaling = read_scaling(json.dumps(make_scaling_result((HOSTILE, 1, 1.0, 1.0), model=HOSTILE)))
+    page = Page(Contents(make_run(), (), (), ()), scaling)
     assert page.tags.count("script") == 1 and page.tags.count("polyline") == 2
     assert "#scaling" in page.links
-    assert "scaling" not in Page(Contents(run(), (), (), ())).ids
+    assert "scaling" not in Page(Contents(make_run(), (), (), ())).ids

@@ -9,11 +9,10 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
-from pathlib import Path
 
 import pytest
+from repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 _BUILD = "from setuptools import build_meta as b; b.build_wheel('dist'); b.build_sdist('dist')"
 _NOT_BUILT_FROM = shutil.ignore_patterns(".venv", ".git*", ".*_cache", ".hypothesis", "*.egg-info", "build", "results")
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import PACKAGE
 
-PACKAGE = Path(__file__).parents[2] / "fusioncache"
 MAY_IMPORT = {
     "ir": set(),
     "template": {"ir"},

@@ -5,26 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from drawn_regions import TYPE, Sketch, residual
+from drawn_regions import ENVIRONMENT, Sketch, make_template, residual
+from repository import HELPERS
 
-from fusioncache.ir import Graph, Key, TensorType
+from fusioncache.ir import Key, TensorType
 from fusioncache.template import key as key_module
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import framed, inputs_text, make_key, ops_text, outputs_text
 from fusioncache.template.text import Inline
-
-ENVIRONMENT = {"backend": "nvfuser", "versions": "nvfuser 1\ntorch 2", "options": "enable ", "architecture": "sm_90"}
-
-
-def region(name="sin", *, type_=TYPE, constant=2.0, dims=(0,), both=False) -> Graph:
-    s = Sketch()
-    x = s.input(type_)
-    value = s.op("mul", s.op(name, x), constant)
-    total = s.op("sum", value, dims)
-    return canonicalize(s.graph(total, value) if both else s.graph(total)).graph
 
 
 def differing(one: Key, other: Key) -> list[str]:
@@ -33,7 +23,7 @@ def differing(one: Key, other: Key) -> list[str]:
 
 
 def test_ingredients_in_order():
-    names = [part.name for part in make_key(region(), ENVIRONMENT).ingredients]
+    names = [part.name for part in make_key(make_template(), ENVIRONMENT).ingredients]
     core = ["format", "inputs", "ops", "constants", "attributes", "outputs"]
     assert names == [*core, "architecture", "backend", "options", "versions"]
 
@@ -41,49 +31,49 @@ def test_ingredients_in_order():
 @pytest.mark.parametrize(
     ("ingredient", "other"),
     [
-        ("ops", region("tanh")),
-        ("constants", region(constant=3.0)),
-        ("attributes", region(dims=(1,))),
+        ("ops", make_template("tanh")),
+        ("constants", make_template(constant=3.0)),
+        ("attributes", make_template(dims=(1,))),
     ],
 )
 def test_one_ingredient_differs(ingredient, other):
-    assert make_key(region(), ENVIRONMENT) == make_key(region(), dict(ENVIRONMENT))
-    assert make_key(region(), ENVIRONMENT) != make_key(other, ENVIRONMENT)
-    assert differing(make_key(region(), ENVIRONMENT), make_key(other, ENVIRONMENT)) == [ingredient]
+    assert make_key(make_template(), ENVIRONMENT) == make_key(make_template(), dict(ENVIRONMENT))
+    assert make_key(make_template(), ENVIRONMENT) != make_key(other, ENVIRONMENT)
+    assert differing(make_key(make_template(), ENVIRONMENT), make_key(other, ENVIRONMENT)) == [ingredient]
 
 
 @pytest.mark.parametrize("ingredient", ["backend", "versions", "options", "architecture"])
 def test_the_environment_differs(ingredient):
     changed = {**ENVIRONMENT, ingredient: ENVIRONMENT[ingredient] + "x"}
-    assert make_key(region(), ENVIRONMENT) != make_key(region(), changed)
-    assert differing(make_key(region(), ENVIRONMENT), make_key(region(), changed)) == [ingredient]
+    assert make_key(make_template(), ENVIRONMENT) != make_key(make_template(), changed)
+    assert differing(make_key(make_template(), ENVIRONMENT), make_key(make_template(), changed)) == [ingredient]
 
 
 def test_the_format_differs(monkeypatch):
-    before = make_key(region(), {})
-    assert make_key(region(), {}) == before
+    before = make_key(make_template(), {})
+    assert make_key(make_template(), {}) == before
     monkeypatch.setattr(key_module, "FORMAT", "0")
-    assert differing(before, make_key(region(), {})) == ["format"]
+    assert differing(before, make_key(make_template(), {})) == ["format"]
 
 
 def test_inputs_ingredient():
-    other = region(type_=TensorType("float64", (2, 3), "cpu"))
-    assert inputs_text(region()) == inputs_text(region("tanh")) == "input %0: float32[2, 3] cpu"
-    assert inputs_text(region()) != inputs_text(other)
+    other = make_template(type_=TensorType("float64", (2, 3), "cpu"))
+    assert inputs_text(make_template()) == inputs_text(make_template("tanh")) == "input %0: float32[2, 3] cpu"
+    assert inputs_text(make_template()) != inputs_text(other)
 
 
 def test_ops_ingredient():
-    assert ops_text(region(), Inline()) == ops_text(region(), Inline())
-    assert ops_text(region(), Inline()) != ops_text(region("tanh"), Inline())
+    assert ops_text(make_template(), Inline()) == ops_text(make_template(), Inline())
+    assert ops_text(make_template(), Inline()) != ops_text(make_template("tanh"), Inline())
 
 
 def test_outputs_ingredient():
-    assert outputs_text(region()) == outputs_text(region("tanh"))
-    assert outputs_text(region()) != outputs_text(region(both=True))
+    assert outputs_text(make_template()) == outputs_text(make_template("tanh"))
+    assert outputs_text(make_template()) != outputs_text(make_template(both=True))
 
 
 def test_text_decides_and_not_the_digest():
-    key = make_key(region(), ENVIRONMENT)
+    key = make_key(make_template(), ENVIRONMENT)
     forged = Key(key.digest, key.text + " ", key.ingredients)
     assert forged != key and hash(forged) == hash(key)
     assert Key("other digest", key.text, key.ingredients) == key
@@ -95,22 +85,22 @@ def test_frames_cannot_be_mistaken():
 
 
 _PROGRAM = """
-from test_key import ENVIRONMENT, region, residual
+from drawn_regions import ENVIRONMENT, make_template, residual
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
-print(make_key(region(both=True), ENVIRONMENT).digest, make_key(canonicalize(residual(5)).graph, {}).digest)
+print(make_key(make_template(both=True), ENVIRONMENT).digest, make_key(canonicalize(residual(5)).graph, {}).digest)
 """
 
 
 def test_keys_are_the_same_in_every_process_and_for_every_hash_seed():
     def digests(seed: str) -> str:
-        path = os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), *sys.path])
+        path = os.pathsep.join([str(HELPERS), *sys.path])
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
         command = [sys.executable, "-c", _PROGRAM]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    here = f"{make_key(region(both=True), ENVIRONMENT).digest} {make_key(canonicalize(residual(5)).graph, {}).digest}\n"
-    assert digests("0") == digests("1") == digests("4242") == here
+    here = make_key(make_template(both=True), ENVIRONMENT), make_key(canonicalize(residual(5)).graph, {})
+    assert digests("0") == digests("1") == digests("4242") == f"{here[0].digest} {here[1].digest}\n"
 
 
 def test_the_digest_is_this_one():

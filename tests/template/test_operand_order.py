@@ -9,7 +9,7 @@ import thunder
 import torch
 from drawn_regions import Sketch
 from persistent_backend import KeepingEager
-from test_persistence import Process, X, Y
+from store_processes import Process, X, Y
 
 import fusioncache
 from fusioncache.ir import Op, Ref, TensorType
@@ -192,11 +192,11 @@ def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_
     """A program is asked without a region as well, by folds: what it was given then is the first region's only."""
     graphs = {commuted: product(commuted=commuted) for commuted in (False, True)}
     process = Process(tmp_path)
-    program, arguments = process.program(graphs[False])
-    args = [(X.mT.contiguous().mT, Y)[place] for place in arguments]
+    program = process.program(graphs[False])
+    args = [(X.mT.contiguous().mT, Y)[index] for index in canonicalize(graphs[False]).binding.arguments]
     canonical = canonicalize(graphs[True])
     results = [
-        program.run_for(args, process._tell, instance)(args)[0]
+        program.run_for(args, process.tell, instance)(args)[0]
         for instance in (None, instance_of(graphs[True], canonical.binding))
     ]
     assert [result.stride() for result in results] == [(1, 2), (3, 1)]

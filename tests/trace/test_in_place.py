@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import fake_cuda
 import pytest
-import thunder
 import torch
 from drawn_regions import Sketch
-from test_nvfuser_definitions import definitions, plain_definitions
+from in_place_models import InPlaceExecutor, run_counters
+from nvfuser_definitions import define_programs, define_regions
 from thunder.core import prims
-from thunder.extend import ImplInfo
 
 import fusioncache
 from fusioncache.ir import Graph, Ref, operands
@@ -17,7 +16,6 @@ from fusioncache.template.canonical import _Writer, canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import folding_is_bitwise
 from fusioncache.template.residual import Collapsed
-from fusioncache.trace.executor import FusionCacheExecutor
 from fusioncache.trace.region import _check_effects
 
 
@@ -77,51 +75,13 @@ def test_a_residual_add_in_place_keeps_its_target_and_is_never_folded():
     assert not folding_is_bitwise(canonical.graph)
 
 
-class _TakesWrites(FusionCacheExecutor):
-    """fusioncache's executor leaves effects outside of its regions; nvFuser's does not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._implmap[prims.PrimIDs.COPY_] = ImplInfo()
-
-
-class Counters(torch.nn.Module):
-    """Keeps running means of its layers' values in buffers, as batch norm does."""
-
-    def __init__(self, layers: int):
-        super().__init__()
-        self.layers = layers
-        for layer in range(layers):
-            self.register_buffer(f"mean{layer}", torch.zeros(4, 6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in range(self.layers):
-            mean = getattr(self, f"mean{layer}")
-            x = torch.tanh(x @ x.T @ x)
-            mean.mul_(0.9).add_(x * 0.1)
-            x = x + mean
-        return x
-
-
-def counters(layers: int, device: str, executors, transforms=()) -> list[torch.Tensor]:
-    """The outputs of two calls, and what the buffers hold after each."""
-    torch.manual_seed(0)
-    x = torch.randn(4, 6, device=device)
-    model = Counters(layers).to(device)
-    compiled = thunder.jit(model, executors=executors, transforms=list(transforms))
-    results = []
-    for _ in range(3):
-        results += [compiled(x), *(buffer.clone() for buffer in model.buffers())]
-    return results
-
-
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_each_call_writes_once(backend, monkeypatch):
     monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: backend)
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend)
     layers = 3 if backend == "eager" else 2
-    found = counters(layers, "cpu", [_TakesWrites()], [transform])
-    assert all(map(torch.equal, found, counters(layers, "cpu", [_TakesWrites()])))
+    found = run_counters(layers, "cpu", [InPlaceExecutor()], [transform])
+    assert all(map(torch.equal, found, run_counters(layers, "cpu", [InPlaceExecutor()])))
     stats = transform.stats()
     assert not stats.bypasses
     assert stats.templates < stats.regions == stats.hits + stats.misses
@@ -139,16 +99,16 @@ def test_a_write_is_in_the_definition_that_nvfuser_gets():
         for trace in traces:
             transform.transform_trace_post_optimization(trace)
     assert not transform.stats().bypasses
-    assert definitions(transform) == plain_definitions(traces)
-    assert any("add_output(tv3, tv0)" in text for text in definitions(transform))
+    assert define_programs(transform) == define_regions(traces)
+    assert any("add_output(tv3, tv0)" in text for text in define_programs(transform))
 
 
 @pytest.mark.gpu
 def test_each_call_writes_once_on_the_gpu():
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="nvfuser")
     executors = fusioncache.executors()
-    found = counters(3, "cuda", executors, [transform])
-    assert all(map(torch.equal, found, counters(3, "cuda", executors)))
+    found = run_counters(3, "cuda", executors, [transform])
+    assert all(map(torch.equal, found, run_counters(3, "cuda", executors)))
     stats = transform.stats()
     assert not stats.bypasses
     assert stats.templates < stats.regions

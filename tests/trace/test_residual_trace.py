@@ -9,6 +9,7 @@ import pytest
 import thunder
 import torch
 from models import Blocks, Residual, all_fused, fused, recompute, same, step
+from nvfuser_definitions import add_residuals, define_programs
 from thunder.core.transform_common import Transform
 from unrounded_backend import Unrounded
 
@@ -300,20 +301,18 @@ def test_regions_of_thunders_torch_compile_executor(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_regions_of_nvfuser(dtype):
-    from test_nvfuser_definitions import definitions, residual
-
     fake_cuda.nvfuser_executor()
     counts = []
     for layers in (6, 12):
         with recompute():
-            traces = fake_cuda.traces(residual, [(10, 10)] * (2 * layers + 1), grad=True, dtype=dtype)
+            traces = fake_cuda.traces(add_residuals, [(10, 10)] * (2 * layers + 1), grad=True, dtype=dtype)
         with fake_cuda.pretended_gpu():
             transform = fusioncache.FusionCache(cache=fusioncache.Cache())
             new = [replanned(trace, CARRY, None)[0] for trace in traces]
             calls = [call for trace in new for call in fused(transform.transform_trace_post_optimization(trace))]
         assert max(len(call.args) for call in calls) <= 4
         assert not transform.stats().bypasses
-        counts.append(len(definitions(transform)))
+        counts.append(len(define_programs(transform)))
     assert counts[0] == counts[1]
 
 

@@ -14,8 +14,8 @@ import pytest
 import thunder
 import torch
 from drawn_regions import Sketch, residual
+from in_place_models import InPlaceExecutor, run_counters
 from models import Blocks, Residual, all_fused, recompute, same, step
-from test_in_place import _TakesWrites, counters
 
 import fusioncache
 from fusioncache.backends.eager import Eager
@@ -135,9 +135,9 @@ def test_two_chains_take_their_arities_first(own_calls):
 
 def test_regions_that_write_in_place_run_on_copies(monkeypatch, own_calls):
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
-    found = counters(3, "cpu", [_TakesWrites()], [transform])
+    found = run_counters(3, "cpu", [InPlaceExecutor()], [transform])
     assert own_calls and not transform.stats().bypasses
-    assert all(map(torch.equal, found, counters(3, "cpu", [_TakesWrites()])))
+    assert all(map(torch.equal, found, run_counters(3, "cpu", [InPlaceExecutor()])))
 
 
 def test_numbers_and_symbolic_sizes(own_calls):
@@ -278,7 +278,7 @@ def test_a_wrong_write_in_place_is_found(wrong):
     wrong(change)
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
     with pytest.raises(VerificationError, match="1 more"):
-        counters(1, "cpu", [_TakesWrites()], [transform])
+        run_counters(1, "cpu", [InPlaceExecutor()], [transform])
     (report,) = reports()
     assert re.search(r"input \d, which it writes in place, differs in 1 of 24 elements", report.read_text())
 
@@ -539,8 +539,8 @@ def test_reductions_behind_a_folded_bfloat16_stream_are_within_the_rule(monkeypa
 @pytest.mark.gpu
 def test_writes_in_place_with_nvfuser(own_calls):
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="nvfuser", verify=True)
-    found = counters(3, "cuda", fusioncache.executors(), [transform])
-    assert all(map(torch.equal, found, counters(3, "cuda", fusioncache.executors())))
+    found = run_counters(3, "cuda", fusioncache.executors(), [transform])
+    assert all(map(torch.equal, found, run_counters(3, "cuda", fusioncache.executors())))
     assert own_calls
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from repository import HELPERS, ROOT
+
 from thunder_suite.outcomes import Run, load
 from thunder_suite.settings import VARIABLE, Settings
 
-ROOT = Path(__file__).resolve().parents[3]
 _GRACE = 5.0  # seconds for pytest to end by itself once it is told to
 
 
@@ -86,7 +87,7 @@ def _command(files: Sequence[str], how: How) -> list[str]:
 
 
 def _environment(directory: Path, name: str) -> dict[str, str]:
-    paths = [str(ROOT), str(ROOT / "tests" / "helpers"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(ROOT), str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     environment = {**inherited, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: str(directory / f"{name}.json")}
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,0 +1,50 @@
+"""The definitions that nvFuser is asked to compile, as texts, without a GPU."""
+
+from __future__ import annotations
+
+import fake_cuda
+import torch
+from models import fused
+
+from fusioncache.backends.nvfuser import backend as nvfuser
+from fusioncache.trace.region import outputs_of
+from fusioncache.trace.transform import FusionCache
+
+
+def add_residuals(x, *weights):
+    """Computes residual adds of a matrix, for each weight one."""
+    import thunder.torch as ltorch
+
+    for weight in weights:
+        x = x + weight @ ltorch.tanh(x)
+    return x
+
+
+def define_programs(transform: FusionCache) -> set[str]:
+    """Returns the distinct definitions that the calls would ask nvFuser to compile for contiguous tensors."""
+    with fake_cuda.pretended_gpu():
+        return {
+            repr(nvfuser.define(program.sources[0], nvfuser.contiguous(program.sources[0])))
+            for call in transform.calls()
+            for arities in call.arities()
+            for program in call.programs(arities)
+        }
+
+
+def define_regions(traces: list) -> set[str]:
+    """Returns the distinct definitions that Thunder asks nvFuser to compile for the regions of its traces."""
+    with fake_cuda.pretended_gpu():
+        create = nvfuser.nvfuser_executor().create_fd
+        return {
+            repr(
+                create(
+                    call.subsymbols, [_describe_contiguous(arg.shape) for arg in call.args], call.args, outputs_of(call)
+                )
+            )
+            for trace in traces
+            for call in fused(trace)
+        }
+
+
+def _describe_contiguous(shape) -> tuple:
+    return nvfuser._descriptor(tuple(shape), torch.empty(shape, device="meta").stride())

@@ -1,0 +1,86 @@
+"""Processes that share a directory of stored programs, the regions that they run, and their inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from drawn_regions import Sketch
+from persistent_backend import KeepingEager
+
+from fusioncache.backends.torch_settings import torch_settings
+from fusioncache.cache.cache import Cache
+from fusioncache.cache.persistence import PersistentBuilder
+from fusioncache.cache.program import Program, layouts_of
+from fusioncache.cache.ranks import Ranks
+from fusioncache.ir import Graph, Key, TensorType
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.instance import instance_of
+
+X, Y = torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)
+
+
+def make_region(*, swapped: bool = False) -> Graph:
+    """Returns ``sin(x), y - x``, or the same with inputs, ops and outputs the other way round."""
+    s = Sketch()
+    if swapped:
+        y, x = s.input(), s.input()
+        difference, sine = s.op("sub", y, x), s.op("sin", x)
+        return s.graph(difference, sine)
+    x, y = s.input(), s.input()
+    sine, difference = s.op("sin", x), s.op("sub", y, x)
+    return s.graph(sine, difference)
+
+
+def make_unary_region(name: str = "cos", device: str = "cpu") -> Graph:
+    """Returns a region of one operation of one input."""
+    s = Sketch()
+    return s.graph(s.op(name, s.input(TensorType("float32", (2, 3), device))))
+
+
+class Process:
+    """This class has what one process has: a cache of its own, over a directory that others have too."""
+
+    def __init__(self, directory: Path, backend: Any = None, ranks: Ranks | None = None):
+        self.backend = backend or KeepingEager()
+        self.cache = Cache(record=False, store=directory)
+        if ranks:
+            self.cache.ranks = ranks
+        self.ledger = self.cache.ledger
+        self.told: list[bool] = []
+        self.took: list[float] = []
+
+    def builder(self) -> PersistentBuilder:
+        """Returns what builds the process's programs with the directory."""
+        return self.cache.builder(self.backend, self.backend.environment(), self.ledger, torch_settings())
+
+    def key(self, source: Graph, *inputs: Any) -> Key:
+        """Returns what names the entry of a region with inputs of this layout."""
+        canonical = canonicalize(source)
+        layouts = layouts_of([inputs[index] for index in canonical.binding.arguments])
+        return self.builder().key(canonical.graph, layouts, instance_of(source, canonical.binding))
+
+    def program(self, source: Graph) -> Program:
+        canonical = canonicalize(source)
+        instance, environment = instance_of(source, canonical.binding), self.backend.environment()
+        return self.cache.program(canonical.graph, instance, environment, self.backend, self.builder())
+
+    def run(self, source: Graph, *inputs: Any) -> list[Any]:
+        """Runs a region, and returns its outputs."""
+        binding = canonicalize(source).binding
+        args = [inputs[index] for index in binding.arguments]
+        results = self.program(source).run_for(args, self.tell)(args)
+        return [results[index] for index in binding.outputs]
+
+    def tell(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
+        self.told.append(loaded)
+        self.took.append(compile_seconds)
+
+
+def fill_store(directory: Path, *environments: dict[str, str], **options: Any) -> None:
+    """Lets a process of each environment compile two regions and store them."""
+    for environment in environments or ({},):
+        process = Process(directory, KeepingEager(environment, **options))
+        process.run(make_region(), X, Y)
+        process.run(make_unary_region(), X)
