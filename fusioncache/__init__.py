@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fusioncache._thunder_hook import register_with_thunder
+from fusioncache.thunder_hook import register_with_thunder
 
 if TYPE_CHECKING:
     from fusioncache.cache.cache import Cache

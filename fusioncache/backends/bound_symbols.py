@@ -73,19 +73,19 @@ def on_each_gpu(
         made: takes the number of a GPU, and makes a function of single arguments.
     """
     if not any(map(is_here, _literals(graph))):
-        function = made(_gpu_of(args))
+        function = made(find_gpu(args))
         return lambda args: function(*args)
     functions: dict[int, Callable[..., Any]] = {}
 
     def run(args: Sequence[Any]) -> Any:
-        gpu = _gpu_of(args)
+        gpu = find_gpu(args)
         function = functions.get(gpu) or functions.setdefault(gpu, made(gpu))
         return function(*args)
 
     return run
 
 
-def _gpu_of(args: Sequence[Any]) -> int:
+def find_gpu(args: Sequence[Any]) -> int:
     """The number of the GPU that arguments lie on; 0 if they lie on none."""
     return next((arg.get_device() for arg in args if getattr(arg, "is_cuda", False)), 0)
 

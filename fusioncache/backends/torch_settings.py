@@ -23,7 +23,7 @@ SETTINGS = "settings"
 """The name of the ingredient."""
 
 
-_AT_FIRST: Mapping[str, str] = dict(os.environ)
+VARIABLES_AT_START: Mapping[str, str] = dict(os.environ)
 """The variables before anything was compiled."""
 
 _NO_ANSWER = "no answer"
@@ -76,9 +76,9 @@ def variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str,
         names: of others.
         but: what names begin with that say no more than where something is put, printed or asked for.
     """
-    for name in sorted({*os.environ, *_AT_FIRST}):
+    for name in sorted({*os.environ, *VARIABLES_AT_START}):
         if (name.startswith(prefixes) or name in names) and not name.startswith(but):
-            first, now = _AT_FIRST.get(name), os.environ.get(name)
+            first, now = VARIABLES_AT_START.get(name), os.environ.get(name)
             yield f"{name} {now!r}" if now == first else f"{name} {now!r} (at first {first!r})"
 
 

@@ -13,9 +13,10 @@ _making = forks.lock()
 def default_cache() -> Cache:
     """The process's cache, made when it is first asked for, also if several threads ask at once."""
     with _making:
-        return _made()
+        return make_default_cache()
 
 
 @cache
-def _made() -> Cache:
+def make_default_cache() -> Cache:
+    """Returns the same cache each time it is called."""
     return Cache()

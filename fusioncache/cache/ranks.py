@@ -68,7 +68,7 @@ class Ranks:
 
     def after_fork(self) -> None:
         """A forked child is no rank of its parent's job: on one connection answers get mixed up."""
-        self._parents = _default_store() if "torch.distributed" in sys.modules else None
+        self._parents = find_default_store() if "torch.distributed" in sys.modules else None
 
     @contextmanager
     def turn(self, key: Key, backend: str) -> Iterator[Turn]:
@@ -80,8 +80,8 @@ class Ranks:
             turn.publish(None)
 
     def _turn(self, name: str) -> Turn:
-        alone = self._given_up or (self._parents is not None and self._parents is _default_store())
-        store = None if alone else _job_store()
+        alone = self._given_up or (self._parents is not None and self._parents is find_default_store())
+        store = None if alone else find_job_store()
         if store is None:
             return Turn()
         try:
@@ -122,15 +122,15 @@ def unpacked(message: bytes) -> Stored:
     return Stored(artifacts, seconds)
 
 
-def _job_store() -> Any:
+def find_job_store() -> Any:
     """The store that the ranks of a job share; None if there is no job of several ranks."""
     import torch.distributed as distributed
 
-    store = _default_store()
+    store = find_default_store()
     return None if store is None or distributed.get_world_size() < 2 else distributed.PrefixStore(_PREFIX, store)
 
 
-def _default_store() -> Any:
+def find_default_store() -> Any:
     """What torch's own ranks of this process's job meet at; None if there is no job."""
     import torch.distributed as distributed
 

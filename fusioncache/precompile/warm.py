@@ -81,7 +81,7 @@ def warm(
         progress(0, len(found.ids))
     counts: Counter[str] = Counter()
     refused = Counter(found.refused)
-    for done, outcome in enumerate(_outcomes(opened, found, 1 if dry_run else jobs, dry_run), 1):
+    for done, outcome in enumerate(compile_entries(opened, found, 1 if dry_run else jobs, dry_run), 1):
         counts[outcome.did] += 1
         if outcome.did == "refused":
             refused[outcome.reason] += 1
@@ -103,7 +103,8 @@ def _opened(store: Store | str | Path | None) -> Store:
     return Store.open(store)
 
 
-def _outcomes(store: Store, found: Survey, jobs: int, dry_run: bool) -> Iterator[Outcome]:
+def compile_entries(store: Store, found: Survey, jobs: int, dry_run: bool) -> Iterator[Outcome]:
+    """Compiles what was found, in this process or in workers, and yields what became of each."""
     if jobs > 1 and store.directory is not None:
         yield from outcomes(store.directory, found.ids, jobs)
     elif found.ids:

@@ -26,7 +26,7 @@ def lock() -> threading.RLock:
     It is one that its thread may take again: only such a lock knows who holds it.
     """
     made = threading.RLock()
-    _locks.add(made)
+    locks.add(made)
     return made
 
 
@@ -36,12 +36,13 @@ def register(thing: Inherited) -> None:
 
 
 # Of the process, as its threads are.
-_locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
 _inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
-def _after_fork() -> None:
-    for each in list(_locks):
+def after_fork() -> None:
+    """Frees the locks in a forked child, and has every object that is registered set itself right."""
+    for each in list(locks):
         # As the threading module does with its own locks; there is no public name for either.
         if not each._is_owned():  # type: ignore[attr-defined]
             each._at_fork_reinit()  # type: ignore[attr-defined]
@@ -50,4 +51,4 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=after_fork)

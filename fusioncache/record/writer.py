@@ -64,7 +64,7 @@ class Recorder:
         self._whole = True
         self._broken = self._crowded = False
         # Keeps the ledger alive to the end, because it may have counted something since it was last saved.
-        atexit.register(self._end)
+        atexit.register(self.end)
 
     def save(self) -> None:
         """Writes what was counted since the last time. Never raises."""
@@ -96,7 +96,7 @@ class Recorder:
                 raise
             self._crowded = True
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """The process exits."""
         self.save()
         if self._saved is not None and not self._broken and os.getpid() == self._pid:
@@ -106,7 +106,7 @@ class Recorder:
     def _say_that_it_ended(self) -> None:
         if self._path.exists():
             phases = json.dumps(self._ledger.phases().known())
-            with _open_for_writing(self._path, LOCK_SECONDS) as database:
+            with open_for_writing(self._path, LOCK_SECONDS) as database:
                 ended = "UPDATE runs SET updated = ?, ended = 1, phases = ? WHERE id = ?"
                 database.execute(ended, (time.time(), phases, self._run))
 
@@ -119,7 +119,7 @@ class Recorder:
             return
         # Until this one is written, because then the next has to write what this one took.
         whole, self._whole = self._whole, True
-        with _open_for_writing(self._path, lock_seconds) as database:
+        with open_for_writing(self._path, lock_seconds) as database:
             # Other processes may have let this run be forgotten since.
             new = whole or not database.execute("SELECT 1 FROM runs WHERE id = ?", (self._run,)).fetchone()
             changed, recorded = self._ledger.take_changed(), records.take()
@@ -129,12 +129,12 @@ class Recorder:
             self._write_records(database, records.now() if new else recorded)
             if new or recorded.regions:
                 database.execute("DELETE FROM past WHERE id = ?", (self._run,))
-                _forget_old_runs(database)
+                forget_old_runs(database)
         self._saved, self._whole = now, False
         records.spent("recording", time.perf_counter() - start)
 
     def _write_run(self, database: sqlite3.Connection, now: _Saved) -> None:
-        _put(
+        put_row(
             database,
             "runs",
             {
@@ -152,17 +152,17 @@ class Recorder:
         )
 
     def _write_template(self, database: sqlite3.Connection, template: TemplateStats) -> None:
-        _put(database, "templates", template_row(template))
-        _put(database, "uses", {"run": self._run, **use_row(template)})
+        put_row(database, "templates", template_row(template))
+        put_row(database, "uses", {"run": self._run, **use_row(template)})
 
     def _write_records(self, database: sqlite3.Connection, records: Recorded) -> None:
         for number, region in records.regions.items():
             row = {**region_row(region), "lines": _lines_id(database, region)}
-            _put(database, "regions", {"run": self._run, "number": number, **row})
+            put_row(database, "regions", {"run": self._run, "number": number, **row})
         for number, choice in records.choices.items():
-            _put(database, "choices", {"run": self._run, "number": number, **choice_row(choice)})
+            put_row(database, "choices", {"run": self._run, "number": number, **choice_row(choice)})
         for number, made in records.compiles.items():
-            _put(database, "compiles", {"run": self._run, "number": number, **compile_row(made)})
+            put_row(database, "compiles", {"run": self._run, "number": number, **compile_row(made)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,8 @@ def _lines_id(database: sqlite3.Connection, region: RegionRecord) -> int:
     return id_
 
 
-def _put(database: sqlite3.Connection, table: str, row: Row) -> None:
+def put_row(database: sqlite3.Connection, table: str, row: Row) -> None:
+    """Inserts a row, or replaces the one with the same key."""
     names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
     database.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", row)
 
@@ -190,7 +191,8 @@ def _command_line() -> str:
     return shlex.join(sys.argv).encode(errors="backslashreplace").decode()
 
 
-def _forget_old_runs(database: sqlite3.Connection) -> None:
+def forget_old_runs(database: sqlite3.Connection) -> None:
+    """Deletes the oldest runs, and what only they used, where there are too many."""
     # By the last save, not the start: a run that is still going on is not old.
     ranked = """SELECT id, row_number() OVER newest AS place, sum(regions) OVER newest AS so_far
         FROM runs WINDOW newest AS (ORDER BY updated DESC)"""
@@ -210,7 +212,8 @@ def _forget_old_runs(database: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
+def open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connection]:
+    """Opens the record for one transaction, which is undone where anything is raised."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with SCHEMA.write(path, lock_seconds) as database:

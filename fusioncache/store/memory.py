@@ -29,7 +29,7 @@ class Memory:
     def __init__(self, max_bytes: int):
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._size = 0
+        self.size = 0
         self._lock = forks.lock()
         forks.register(self)
 
@@ -50,8 +50,8 @@ class Memory:
         with self._lock:
             self._drop(id_)
             self._kept[id_] = _Kept(key, Stored(MappingProxyType(dict(artifacts)), seconds), size)
-            self._size += size
-            while self._size > self._max_bytes:
+            self.size += size
+            while self.size > self._max_bytes:
                 self._drop(next(iter(self._kept)))
         return True
 
@@ -62,9 +62,9 @@ class Memory:
 
     def after_fork(self) -> None:
         """In a forked child: another thread may have been about to count what it had just kept or dropped."""
-        self._size = sum(kept.size for kept in self._kept.values())
+        self.size = sum(kept.size for kept in self._kept.values())
 
     def _drop(self, id_: str) -> None:
         kept = self._kept.pop(id_, None)
         if kept:
-            self._size -= kept.size
+            self.size -= kept.size

@@ -55,13 +55,14 @@ def reason(database: sqlite3.Connection, key: Key, backend: str, time: float) ->
     if not found:
         return NEW
     try:
-        return _apart(key, [text for (text,) in found])
+        return explain_difference(key, [text for (text,) in found])
     except Exception as error:  # whatever it is, an explanation is not worth an index
         logger.info("a miss is not explained", exc_info=error)
         return UNKNOWN
 
 
-def _apart(key: Key, texts: list[str]) -> str:
+def explain_difference(key: Key, texts: list[str]) -> str:
+    """Returns what keeps a key apart from the nearest of other keys, given by their texts."""
     # Imported here: a store that misses nothing needs neither.
     from fusioncache.explain.difference import compare
     from fusioncache.explain.nearest import nearest

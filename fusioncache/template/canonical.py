@@ -41,10 +41,10 @@ def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
     if any(value < simple.first_result for value in simple.outputs):
         raise Bypass("an output is an input")
     collapsed = collapse(simple) if chains else Collapsed(simple, ())
-    return _Writer(collapsed).write()
+    return CanonicalWriter(collapsed).write()
 
 
-class _Writer:
+class CanonicalWriter:
     """Writes the ops of a graph depth first from its outputs, in an order that depends on their structure alone.
 
     Effects come last; nothing uses their results.
@@ -64,6 +64,7 @@ class _Writer:
         self.rank = _ranks(self.old, self.commutes)
 
     def write(self) -> Canonical:
+        """Returns the canonical graph, and what of the graph fills it."""
         outputs = sorted(set(self.old.outputs), key=self._order)
         effects = sorted((first for op, first in self.old.results() if op.name in EFFECTS), key=self._order)
         inputs, ops = self._visit(list(dict.fromkeys([*outputs, *effects])))

@@ -37,7 +37,7 @@ class _Reader:
         sizes = self._define_sizes(inputs)
         types = tuple(self._type(proxy) for proxy in inputs)
         ops = tuple(self._op(bound_symbol) for bound_symbol in self.fusion.subsymbols)
-        _check_effects(ops, len(types))
+        check_effects(ops, len(types))
         outputs = tuple(self._known(proxy) for proxy in outputs_of(self.fusion))
         return Region(types, ops, outputs, sizes)
 
@@ -119,7 +119,7 @@ def _only_device(proxies: Sequence[Any]) -> Any:
     return gpus[0] if len(gpus) == 1 else None
 
 
-def _check_effects(ops: Sequence[Op], inputs: int) -> None:
+def check_effects(ops: Sequence[Op], inputs: int) -> None:
     """Takes writes into inputs of which nothing is read or written afterwards, so that it does not matter when.
 
     Raises:
@@ -150,7 +150,7 @@ def _checked_name(bound_symbol: Any) -> str:
         raise Bypass(f"unknown operation {bound_symbol.sym.name}")
     tags = _tags(bound_symbol)
     if bound_symbol.sym.id is PrimIDs.COPY_:
-        return name  # `_check_effects` looks at it
+        return name  # `check_effects` looks at it
     if OpTags.IN_PLACE in tags or bound_symbol.sym.id is PrimIDs.UPDATE_ALIASES:
         raise Bypass(f"in-place effect of {name}")
     if OpTags.RANDOM_OP in tags and name not in RANDOM:

@@ -95,7 +95,7 @@ def test_what_fails_only_where_it_is_to_be_kept_is_compiled_as_ever(monkeypatch)
     def fail(*args: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(compiled, "_compiled", fail)
+    monkeypatch.setattr(compiled, "compile_graph", fail)
     made = Stub().persist(*CASES["two"]())
     assert made == Compiled("compiled by Inductor", None, "AssertionError where its code is to be kept", lasting=False)
 
@@ -105,7 +105,7 @@ def test_a_wrapper_that_calls_other_things_is_not_kept():
     source = (
         "def call(args):\n    a, = args\n    args.clear()\n    b = torch.ops.aten.sort.default(a)\n    return (b, )\n"
     )
-    wrapper, outputs = compiled._wrapper(source)
+    wrapper, outputs = compiled.read_wrapper(source)
     assert outputs == 1
     with pytest.raises(NotPersistable, match="a wrapper that calls default"):
         language.checked(wrapper, {})
@@ -126,22 +126,22 @@ def test_products_are_called_only_as_torchinductor_does(call):
 
 def test_a_product_that_was_replaced_is_not_kept():
     own = {name: getattr(torch, name) for name in language.OPERATIONS}
-    compiled._check_operations(SimpleNamespace(**own))
-    compiled._check_operations(None)  # a wrapper without any
+    compiled.check_operations(SimpleNamespace(**own))
+    compiled.check_operations(None)  # a wrapper without any
     for name in own:
         with pytest.raises(NotPersistable, match="an operation that was replaced"):
-            compiled._check_operations(SimpleNamespace(**{**own, name: torch.add}))
+            compiled.check_operations(SimpleNamespace(**{**own, name: torch.add}))
 
 
 def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
     seen = []
-    load = libraries._load_library
+    load = libraries.load_library
 
     def watching(library: bytes, folder: Path) -> Any:
         seen.append((folder.parent, folder.stat().st_mode & 0o777))
         return load(library, folder)
 
-    monkeypatch.setattr(libraries, "_load_library", watching)
+    monkeypatch.setattr(libraries, "load_library", watching)
     artifacts = artifacts_of(made("two"))  # which imports TorchInductor
     before = {name for name in sys.modules if "kernel" in name}
     backend = Inductor(scratch=tmp_path)

@@ -126,7 +126,7 @@ def test_symbolic_sizes_are_dynamic_in_the_definition():
     type_ = TensorType("float32", (Ref(1), 8), "cuda")
     graph = Graph((type_,), (Op("prims.tanh", (Ref(0),), (type_,)),), (2,), sizes=1)
     with fake_cuda.pretended_gpu():
-        text = repr(nvfuser.define(graph, [nvfuser._descriptor((5, 8), (8, 1))]))
+        text = repr(nvfuser.define(graph, [nvfuser.describe_tensor((5, 8), (8, 1))]))
     assert "shape=[-1, 8]" in text
 
 

@@ -166,7 +166,7 @@ def test_a_variable_that_was_changed_is_not_like_one_that_was_so_from_the_beginn
     name = "TORCHINDUCTOR_MAX_AUTOTUNE"
     found = []
     for at_first, now in itertools.product(({}, {name: "0"}, {name: "1"}), (None, "0", "1")):
-        monkeypatch.setattr(settings_module, "_AT_FIRST", at_first)
+        monkeypatch.setattr(settings_module, "VARIABLES_AT_START", at_first)
         monkeypatch.delenv(name, raising=False)
         if now is not None:
             monkeypatch.setenv(name, now)

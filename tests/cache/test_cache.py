@@ -44,14 +44,14 @@ def tanh_graph():
     return canonicalize(s.graph(s.op("tanh", s.input()))).graph
 
 
-def call_of(region, plan=Plan.INLINE, compiler=None):
+def call_of(region, plan=Plan.INLINE, compiler=None, fallback=None):
     compiler = compiler or CountingEager()
     canonical = canonicalize(region)
     template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
     programs: dict = {}
     ledger = Ledger()
     call = TemplateCall(template, lambda graph, _: programs.setdefault(graph, Program(graph, compiler)), ledger)
-    call.allow(canonical.binding.arities, plan, Fallback(lambda *args: pytest.fail("fell back"), (), ()))
+    call.allow(canonical.binding.arities, plan, fallback or Fallback(lambda *args: pytest.fail("fell back"), (), ()))
     return call, canonical.binding, ledger, compiler
 
 
@@ -247,11 +247,12 @@ def test_a_fallback_runs_in_the_templates_terms():
     s = Sketch()
     x, _unused, y = s.input(), s.input(), s.input()
     region = s.graph(s.op("tanh", y), s.op("sub", x, y))
-    call, binding, ledger, _ = call_of(region, compiler=Broken())
+    binding = canonicalize(region).binding
     place = {position: index for index, position in enumerate(binding.arguments)}
     inputs = tuple(place.get(position) for position in range(3))
     outputs = tuple(binding.outputs.index(slot) for slot in range(2))
-    call._fallbacks[()] = Fallback(lambda x, unused, y: (torch.tanh(y), x - y), inputs, outputs)
+    fallback = Fallback(lambda x, unused, y: (torch.tanh(y), x - y), inputs, outputs)
+    call, _, ledger, _ = call_of(region, compiler=Broken(), fallback=fallback)
     a, b = torch.randn(2, 3), torch.randn(2, 3)
     with pytest.warns(RuntimeWarning, match="named could not be compiled and runs as Thunder made it: broken"):
         results = call.entry(*[(a, None, b)[position] for position in binding.arguments])
@@ -343,7 +344,7 @@ def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):
         return object()
 
     monkeypatch.setattr(default, "Cache", make)
-    monkeypatch.setattr(default, "_made", cache(default._made.__wrapped__))
+    monkeypatch.setattr(default, "make_default_cache", cache(default.make_default_cache.__wrapped__))
     threads = [
         threading.Thread(target=lambda: (meeting.wait(), made.append(default.default_cache()))) for _ in range(4)
     ]

@@ -29,7 +29,7 @@ from fusioncache.store import Stored
 def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The store that the ranks of a job share."""
     store = distributed.HashStore()
-    monkeypatch.setattr(ranks_module, "_job_store", lambda: store)
+    monkeypatch.setattr(ranks_module, "find_job_store", lambda: store)
     return store
 
 
@@ -93,14 +93,14 @@ def test_what_cannot_be_kept_is_compiled_by_every_rank(tmp_path, job):
 
 def test_a_store_that_fails_costs_a_warning(tmp_path, monkeypatch):
     broken = SimpleNamespace(add=lambda *_: 1 / 0)
-    monkeypatch.setattr(ranks_module, "_job_store", lambda: broken)
+    monkeypatch.setattr(ranks_module, "find_job_store", lambda: broken)
     one = rank(tmp_path)
     with pytest.warns(RuntimeWarning, match="another rank did not share"):
         assert torch.equal(one.run(make_region(), X, Y)[1], Y - X)
 
 
 def test_without_a_job_nobody_waits():
-    assert ranks_module._job_store() is None
+    assert ranks_module.find_job_store() is None
 
 
 @given(artifacts=st.dictionaries(st.text(max_size=8), st.binary(max_size=40), max_size=4), place=st.integers(0, 200))

@@ -47,7 +47,7 @@ def test_what_is_compiled_and_what_is_ready(tmp_path):
 @pytest.fixture
 def no_compiler(monkeypatch):
     """From its call on nothing is compiled and nobody asks for it."""
-    return lambda: monkeypatch.setattr(warm, "_outcomes", lambda *args: 1 / 0)
+    return lambda: monkeypatch.setattr(warm, "compile_entries", lambda *args: 1 / 0)
 
 
 def test_where_all_is_ready_it_answers_without_looking_again(tmp_path, here, no_compiler):
@@ -96,7 +96,7 @@ def test_what_changed_is_looked_at_again(change, tmp_path, monkeypatch):
     out("warm", str(tmp_path / "store"), "--jobs", "1")
     change(monkeypatch, tmp_path)
     asked = []
-    monkeypatch.setattr(warm, "_outcomes", lambda *args: asked.append(args) or ())
+    monkeypatch.setattr(warm, "compile_entries", lambda *args: asked.append(args) or ())
     call("warm", str(tmp_path / "store"))
     assert len(asked) == 1
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+from contextlib import redirect_stderr
 
 import pytest
 from changed_layer import CHANGED_LAYER, train_llama
@@ -15,14 +18,13 @@ from report_records import Page, newest
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
     """The record of two runs, as it was and as it was changed, and what the second one explained as it went."""
-    said: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(said):
         directory = tmp_path_factory.mktemp("session")
         patch.setenv("FUSIONCACHE_DIR", str(directory))
-        patch.setattr("fusioncache.provenance.misses._print", said.append)
         train_llama(None)
         train_llama(CHANGED_LAYER, explain=True)
-    return directory, said
+    return directory, re.split(r"^(?=fusioncache: )", said.getvalue(), flags=re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)

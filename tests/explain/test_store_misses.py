@@ -106,7 +106,7 @@ def test_several_ingredients_are_counted_and_a_store_can_be_asked_beforehand(sto
 
 def test_an_explanation_that_fails_does_not_cost_the_index(store, monkeypatch):
     assert store.load(key(driver="1"), "eager") is None
-    monkeypatch.setattr(reasons, "_apart", lambda *args: 1 / 0)
+    monkeypatch.setattr(reasons, "explain_difference", lambda *args: 1 / 0)
     assert missed(store) == ["unknown"]
 
 

@@ -47,4 +47,4 @@ def define_regions(traces: list) -> set[str]:
 
 
 def _describe_contiguous(shape) -> tuple:
-    return nvfuser._descriptor(tuple(shape), torch.empty(shape, device="meta").stride())
+    return nvfuser.describe_tensor(tuple(shape), torch.empty(shape, device="meta").stride())

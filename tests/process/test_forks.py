@@ -13,7 +13,7 @@ import pytest
 import thunder
 import torch
 from repository import PACKAGE
-from store_contents import fork, status_of
+from store_contents import fork, key, status_of
 from store_processes import Process, X, Y, make_region
 
 import fusioncache
@@ -145,7 +145,7 @@ def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
 
     def hold_all():
         with ExitStack() as held:
-            for each in list(forks._locks):
+            for each in list(forks.locks):
                 held.enter_context(each)
             holder.stop()
 
@@ -204,22 +204,24 @@ def test_a_value_that_was_being_made_is_made_by_the_child():
 
 def test_what_is_kept_in_memory_is_counted_anew():
     memory = Memory(100)
-    memory._size = 1000  # a thread had dropped entries, and was about to say so
+    memory.size = 1000  # a thread had dropped entries, and was about to say so
     memory.after_fork()
-    assert memory._size == 0
+    assert memory.size == 0
 
 
 def test_a_child_leaves_its_parents_job_alone(monkeypatch):
     parents, own = object(), object()
-    monkeypatch.setattr(ranks_module, "_default_store", lambda: parents)
-    monkeypatch.setattr(ranks_module, "_job_store", lambda: pytest.fail("the parent's connection was used"))
+    monkeypatch.setattr(ranks_module, "find_default_store", lambda: parents)
+    monkeypatch.setattr(ranks_module, "find_job_store", lambda: pytest.fail("the parent's connection was used"))
     ranks = Ranks()
     ranks.after_fork()
-    assert ranks._turn("key").artifacts is None
+    with ranks.turn(key("key"), "eager") as turn:
+        assert turn.artifacts is None
     used = []
-    monkeypatch.setattr(ranks_module, "_default_store", lambda: own)
-    monkeypatch.setattr(ranks_module, "_job_store", lambda: used.append(own))
-    ranks._turn("key")
+    monkeypatch.setattr(ranks_module, "find_default_store", lambda: own)
+    monkeypatch.setattr(ranks_module, "find_job_store", lambda: used.append(own))
+    with ranks.turn(key("key"), "eager"):
+        pass
     assert used == [own]
 
 
@@ -250,7 +252,7 @@ def test_what_is_gone_is_told_nothing():
     thing = Thing()
     forks.register(thing)
     forks.register(Thing())
-    forks._after_fork()
+    forks.after_fork()
     assert told == [thing]
 
 

@@ -12,10 +12,10 @@ from repository import PACKAGE
 from thunder.extend import OperatorExecutor, get_executor
 
 import fusioncache
-from fusioncache import _thunder_hook
 from fusioncache.process import thunder_version
 from fusioncache.process.warning import warn_once
 from fusioncache.record.reader import Record
+from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.trace import executors as executors_module
 from fusioncache.tracing import installation
 
@@ -104,5 +104,5 @@ def test_thunder_can_be_imported_whatever_our_executor_meets(monkeypatch, caplog
     monkeypatch.setattr(executors_module, "register", no_such_name)
     caplog.set_level(logging.WARNING, "fusioncache")
     with pytest.warns(RuntimeWarning, match="does not get to know the executor 'fusioncache': ImportError") as caught:
-        _thunder_hook._register()
+        register_with_thunder()
     assert caught[0].filename == __file__

@@ -94,9 +94,10 @@ def test_old_runs_are_forgotten_with_their_templates(monkeypatch):
 
 def test_a_run_that_goes_on_is_kept_whenever_it_started(monkeypatch):
     monkeypatch.setattr(recorder, "RUNS_KEPT", 1)
+    monkeypatch.setattr(recorder.time, "time", lambda: 10.0)
     long_run = Recorder(used(chain_template()))
-    save(monkeypatch, used(cast_template()), run="b", started=long_run._started + 1e-3)
-    monkeypatch.setattr(recorder.time, "time", lambda: long_run._started + 1.0)
+    save(monkeypatch, used(cast_template()), run="b", started=10.5)
+    monkeypatch.setattr(recorder.time, "time", lambda: 11.0)
     long_run.save()
     assert [run.pid for run in Record().runs()] == [os.getpid()]
 

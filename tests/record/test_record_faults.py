@@ -180,7 +180,7 @@ def test_a_failed_save_leaves_nothing_half_written(monkeypatch):
     ledger = full_ledger()
     save(monkeypatch, ledger)
     before = Record().runs()
-    monkeypatch.setattr(recorder, "_forget_old_runs", lambda database: 1 / 0)
+    monkeypatch.setattr(recorder, "forget_old_runs", lambda database: 1 / 0)
     assert len(_warnings_of(Recorder(used(chain_template())).save)) == 1
     assert Record().runs() == before
 
@@ -201,7 +201,7 @@ def test_a_record_that_is_gone_at_the_end_is_not_made_again():
     recorder_ = Recorder(used(chain_template()))
     recorder_.save()
     record_path().write_text("somebody else's")
-    assert _warnings_of(recorder_._end) == []
+    assert _warnings_of(recorder_.end) == []
     record_path().unlink()
-    assert _warnings_of(recorder_._end) == []
+    assert _warnings_of(recorder_.end) == []
     assert not record_path().exists()

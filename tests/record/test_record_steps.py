@@ -56,8 +56,8 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
 
 def test_later_steps_do_not_touch_the_record(monkeypatch):
     opened = []
-    real = recorder._open_for_writing
-    monkeypatch.setattr(recorder, "_open_for_writing", lambda *args: opened.append(args) or real(*args))
+    real = recorder.open_for_writing
+    monkeypatch.setattr(recorder, "open_for_writing", lambda *args: opened.append(args) or real(*args))
     stats = train_residual(1).stats()
     after_one = len(opened)
     # Two traces, and at most once for each first call of a template.
@@ -75,8 +75,10 @@ def test_an_append_writes_only_what_is_new(monkeypatch):
     recorder_ = Recorder(ledger)
     recorder_.save()
     rows = []
-    real = recorder._put
-    monkeypatch.setattr(recorder, "_put", lambda database, table, row: rows.append(table) or real(database, table, row))
+    real = recorder.put_row
+    monkeypatch.setattr(
+        recorder, "put_row", lambda database, table, row: rows.append(table) or real(database, table, row)
+    )
     ledger.compiled(cast_template("cast_7", "7"), 1.0)
     recorder_.append()
     assert sorted(rows) == ["compiles", "runs", "templates", "uses"]
@@ -95,7 +97,7 @@ def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch,
         other.execute("BEGIN EXCLUSIVE")
         recorder_.append()
         with monkeypatch.context() as patch:
-            patch.setattr(recorder, "_open_for_writing", None)
+            patch.setattr(recorder, "open_for_writing", None)
             recorder_.append()  # it does not even try
     recorder_.save()
     (run,) = Record().runs()
@@ -133,6 +135,6 @@ def test_whether_a_run_ended_is_known(ended):
     recorder_ = Recorder(used(chain_template()))
     recorder_.save()
     if ended:
-        recorder_._end()
+        recorder_.end()
     (run,) = Record().runs()
     assert run.ended == ended

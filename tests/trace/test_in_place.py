@@ -12,11 +12,11 @@ from thunder.core import prims
 
 import fusioncache
 from fusioncache.ir import Graph, Ref, operands
-from fusioncache.template.canonical import _Writer, canonicalize
+from fusioncache.template.canonical import CanonicalWriter, canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import folding_is_bitwise
 from fusioncache.template.residual import Collapsed
-from fusioncache.trace.region import _check_effects
+from fusioncache.trace.region import check_effects
 
 
 def key(graph: Graph):
@@ -127,7 +127,7 @@ def many_writes(count: int) -> Graph:
 def test_the_check_of_many_writes_looks_at_each_operand_once(monkeypatch):
     graph, looked_at = many_writes(300), []
     monkeypatch.setattr("fusioncache.trace.region.operands", lambda op: looked_at.append(op) or operands(op))
-    _check_effects(graph.ops, len(graph.inputs))
+    check_effects(graph.ops, len(graph.inputs))
     assert len(looked_at) <= len(graph.ops)
 
 
@@ -153,6 +153,6 @@ def test_many_writes_are_written_behind_the_rest_without_a_search_for_each(monke
     plain = many_writes(300)
     monkeypatch.setattr(Compared, "times", 0)
     graph = Watched(plain.inputs, plain.ops, plain.outputs)
-    written = _Writer(Collapsed(graph, ())).write().graph
+    written = CanonicalWriter(Collapsed(graph, ())).write().graph
     assert [op.name for op in written.ops] == ["prims.sub"] * 300 + ["prims.copy_"] * 300
     assert Compared.times <= 40 * len(plain.ops)

@@ -135,7 +135,7 @@ def test_nothing_is_no_device():
 
 
 def test_a_function_is_made_for_each_gpu_only_where_it_makes_tensors(monkeypatch):
-    monkeypatch.setattr(bound_symbols, "_gpu_of", lambda args: args[0])
+    monkeypatch.setattr(bound_symbols, "find_gpu", lambda args: args[0])
     makes, other = (region_of(fusion_of(build, (2, 3), device="cuda:0")) for build in (filled("cuda:0"), prims.sin))
     for region, expected in ((makes, [1, 0]), (other, [1])):
         made = []

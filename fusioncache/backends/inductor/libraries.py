@@ -33,14 +33,15 @@ def loaded(libraries: Mapping[str, bytes], scratch: Path | None) -> dict[str, An
         return {}
     folder = Path(tempfile.mkdtemp(prefix="fusioncache-", dir=scratch))
     try:
-        return {name: _load_library(library, folder) for name, library in libraries.items()}
+        return {name: load_library(library, folder) for name, library in libraries.items()}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():  # where files in use cannot be removed
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
-def _load_library(library: bytes, folder: Path) -> Any:
+def load_library(library: bytes, folder: Path) -> Any:
+    """Loads one library, as TorchInductor does, from a file in this folder."""
     import torch
 
     # The system and Python both take a path that they have seen before for the library that they already have.

@@ -33,7 +33,7 @@ class Package:
 
 def package(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Package:
     """A function of torch operations, which takes tensors and returns a list of them, compiled for such arguments."""
-    compiled = _compiled(function, args, mode)
+    compiled = compile_graph(function, args, mode)
     source = getattr(compiled, "source_code", None)
     if source is None:
         raise NotPersistable("nothing to compile")
@@ -41,17 +41,17 @@ def package(function: Callable[..., Any], args: Sequence[Any], mode: str | None)
         raise NotPersistable("in-place effects")
     if compiled.constants or compiled.torchbind_constants:
         raise NotPersistable("constant tensors")
-    wrapper, outputs = _wrapper(source)
+    wrapper, outputs = read_wrapper(source)
     call = compiled.current_callable
     values = getattr(getattr(call, "__func__", call), "__globals__", {})
     kernels = {name: values[name] for name in _called(wrapper) if name not in TORCH_FUNCTIONS and name in values}
     code = checked(wrapper, kernels)
-    _check_operations(values.get(EXTERNAL))
+    check_operations(values.get(EXTERNAL))
     libraries = {name: _library(kernel) for name, kernel in kernels.items()}
     return Package(wrapper, code, kernels, libraries, _cpp(source, kernels), outputs)
 
 
-def _compiled(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Any:
+def compile_graph(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Any:
     """What torch.compile calls once its guards have passed: TorchInductor's ``CompiledFxGraph``.
 
     The way there is that of torch.compile from AOTAutograd on. Dynamo is left out: Thunder's function is straight-line
@@ -90,7 +90,7 @@ def _compiled(function: Callable[..., Any], args: Sequence[Any], mode: str | Non
     return found[0]
 
 
-def _check_operations(external: Any) -> None:
+def check_operations(external: Any) -> None:
     """Refuses operations that are not torch's own: TorchInductor lets them be replaced."""
     import torch
 
@@ -108,7 +108,7 @@ def _library(kernel: Any) -> bytes:
     return Path(path).read_bytes()
 
 
-def _wrapper(source: str) -> tuple[str, int]:
+def read_wrapper(source: str) -> tuple[str, int]:
     """The function in the module that TorchInductor wrote, as a text of its own, and how many outputs it has."""
     functions = [
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "call"

@@ -172,7 +172,7 @@ def define(graph: Graph, layouts: Sequence[Any]) -> Any:
 
 def descriptors(args: Sequence[Any]) -> tuple:
     """What ``define`` must know of the layout of tensors and numbers."""
-    return tuple(_descriptor(tuple(a.shape), a.stride()) if hasattr(a, "stride") else None for a in args)
+    return tuple(describe_tensor(tuple(a.shape), a.stride()) if hasattr(a, "stride") else None for a in args)
 
 
 def contiguous(graph: Graph) -> tuple:
@@ -183,13 +183,14 @@ def contiguous(graph: Graph) -> tuple:
         if not isinstance(type_, TensorType):
             return None
         meta = torch.empty(type_.shape, device="meta")  # type: ignore[arg-type]
-        return _descriptor(tuple(meta.shape), meta.stride())
+        return describe_tensor(tuple(meta.shape), meta.stride())
 
     return tuple(of(type_) for type_ in graph.inputs)
 
 
 @lru_cache(maxsize=4096)
-def _descriptor(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple:
+def describe_tensor(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple:
+    """Returns what Thunder tells nvFuser of the layout of an input."""
     from nvfuser_direct import compute_tensor_descriptor
 
     contiguity, stride_order = compute_tensor_descriptor(shape, strides)
