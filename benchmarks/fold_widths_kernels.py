@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.fold_widths_spec import SUM, Widths
 from fusioncache.backends.api import Backend
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
+from fusioncache.ir.ops import RESIDUAL
 from fusioncache.template.expand import inline
-from fusioncache.template.vocabulary import RESIDUAL
 
 Tensors = Sequence[Any]
 Sum = Callable[[Tensors], Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from fusioncache.ir import Graph
+from fusioncache.ir.ops import op_traits
 
 _NVFUSER_EXECUTOR = "thunder.executors.nvfuserex_impl"
 
@@ -66,6 +66,24 @@ def outputs_of(fusion: Any) -> list[Any]:
     return [proxy for proxy in fusion.flat_proxy_outs if proxy.name not in inputs]
 
 
-def has_effects(graph: Graph) -> bool:
-    """Whether a graph writes into its inputs: Thunder names in-place operations as torch does."""
-    return any(op.name.endswith("_") and not op.name.endswith("__") for op in graph.ops)
+def may_write(bound_symbol: Any) -> bool:
+    """Returns whether a bound symbol, or one that it consists of, may write into its arguments."""
+    return any(True for _ in _writing(bound_symbol))
+
+
+def written_values(bound_symbol: Any) -> Iterator[str]:
+    """Yields the names of the values that a bound symbol, or one that it consists of, may write into."""
+    for writing in _writing(bound_symbol):
+        yield from argument_names(writing)
+
+
+def _writing(bound_symbol: Any) -> Iterator[Any]:
+    from thunder.core.prims import OpTags
+
+    symbol = bound_symbol.sym
+    # Executors give operations implementations of their own under the same id.
+    name = _tables(_NVFUSER_EXECUTOR in sys.modules)[0].get(symbol.id, symbol.name)
+    if OpTags.IN_PLACE in (symbol.tags or ()) or op_traits(name).writes:
+        yield bound_symbol
+    for inner in bound_symbol.subsymbols:
+        yield from _writing(inner)

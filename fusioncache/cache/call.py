@@ -12,12 +12,12 @@ from fusioncache.backends.api import Run, Sum
 from fusioncache.cache.dispatch import make_entry
 from fusioncache.cache.program import Program, layouts_of
 from fusioncache.ir import Bypass, Graph, Instance, Template
+from fusioncache.ir.ops import RESIDUAL
 from fusioncache.process.warning import warn
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.operand_order import order_shows
 from fusioncache.template.plan import Arities, Plan
-from fusioncache.template.vocabulary import RESIDUAL
 
 logger = logging.getLogger("fusioncache")
 

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from fusioncache.backends.api import Backend, Run
 from fusioncache.ir import Graph, Instance, refs_in
+from fusioncache.ir.ops import COPY
 from fusioncache.ir.permutation import pick, picker
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.process import forks
 from fusioncache.template.operand_order import order_shows
-from fusioncache.template.vocabulary import EFFECTS
 
 _MOST_SEEN = 1024
 
@@ -143,7 +143,7 @@ def _as_it_is(graph: Graph) -> Instance:
 
 def _spared(graph: Graph, args: Sequence[Any]) -> Sequence[Any]:
     """The arguments with copies, of the same layout, of those that the graph writes into: compiling runs it once."""
-    written = {index for op in graph.ops if op.name in EFFECTS for _, index in refs_in(op.args[1])}
+    written = {index for op in graph.ops if op.name == COPY for _, index in refs_in(op.args[1])}
     return [_copied(arg) if place in written else arg for place, arg in enumerate(args)] if written else args
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from fusioncache.ir import Arg, Graph, Op, Ref, ValueType, map_type, operands
-from fusioncache.template.vocabulary import COMMUTATIVE
+from fusioncache.ir.ops import op_traits
 
 _ROUNDS = 4
 _WHOLE = 16
@@ -70,7 +70,7 @@ class Likeness:
 def edges(op: Op) -> Iterator[tuple[str, int]]:
     """Each value that an op uses, with its place. The two operands of a commutative op have one place."""
     for path, value in operands(op):
-        yield ("operand" if op.name in COMMUTATIVE and path in ("0", "1") else path), value
+        yield ("operand" if op_traits(op.name).commutes and path in ("0", "1") else path), value
 
 
 def _colours(nodes: Nodes, full: bool, interned: dict[Hashable, int]) -> dict[int, list[int]]:
@@ -110,7 +110,7 @@ def _labels(nodes: Nodes, full: bool) -> dict[int, Hashable]:
     for first, (_, op) in nodes.op_at.items():
         if full:
             args = tuple(
-                sorted(map(repr, map(_literal, op.args))) if op.name in COMMUTATIVE else map(_literal, op.args)
+                sorted(map(repr, map(_literal, op.args))) if op_traits(op.name).commutes else map(_literal, op.args)
             )
             kwargs = tuple((name, _literal(arg)) for name, arg in op.kwargs)
             labels[first] = (op.name, args, kwargs, tuple(_anonymous(type_) for type_ in op.outputs))

@@ -12,11 +12,8 @@ from fusioncache.explain.pairing import Met, Pairing, type_of
 from fusioncache.explain.types import aspects
 from fusioncache.explain.words import op_text, short_names, value_text
 from fusioncache.ir import Graph, Op, TensorType, operands, refs_in
+from fusioncache.ir.ops import op_traits
 from fusioncache.template.text import type_text
-from fusioncache.template.vocabulary import CONVERT
-
-_FOLLOW_TYPES = frozenset({CONVERT, *(f"prims.{name}" for name in ("broadcast_in_dim", "reshape", "squeeze"))})
-"""Ops that are there or not as the types of inputs have it."""
 
 
 def graph_changes(a: Graph, b: Graph) -> tuple[Change, ...]:
@@ -56,7 +53,7 @@ class _Changes:
                 self.found.append(Change("ops", "an op", NONE, op_text(b, node), b.number(node)))
 
     def _follows(self, op: Op) -> bool:
-        return bool(self.inputs.changes) and op.name in _FOLLOW_TYPES
+        return bool(self.inputs.changes) and op_traits(op.name).follows_types
 
     def _inside(self, node_a: int, node_b: int) -> None:
         """What differs in one op of both graphs: a literal, or the types of its results if nothing above says why."""

@@ -8,7 +8,7 @@ from fusioncache.explain.change import NONE, Change, ordinal
 from fusioncache.explain.colours import Nodes
 from fusioncache.explain.words import op_text
 from fusioncache.ir import Arg, Const, Op, Ref
-from fusioncache.template.vocabulary import COMMUTATIVE, RESIDUAL
+from fusioncache.ir.ops import RESIDUAL, op_traits
 
 _NUMBERS = ("int", "float", "bool", "complex")
 
@@ -16,13 +16,13 @@ _NUMBERS = ("int", "float", "bool", "complex")
 def argument_changes(nodes: Nodes, node: int, a: Op, b: Op) -> list[Change]:
     """What differs in the literals of an op, ``a``, and its like in the other graph, ``b``."""
     args_a, args_b = a.args, b.args
-    if a.name in COMMUTATIVE:
+    if op_traits(a.name).commutes:
         args_a, args_b = _values_first(args_a), _values_first(args_b)
     where = op_text(nodes, node)
     changes = []
     for place, (x, y) in enumerate(zip_longest(args_a, args_b)):
         if _differ(x, y):
-            at = a.args.index(x) if a.name in COMMUTATIVE and x in a.args else place
+            at = a.args.index(x) if op_traits(a.name).commutes and x in a.args else place
             changes.append(_positional(a, at, x, y, where))
     names = dict.fromkeys([*dict(a.kwargs), *dict(b.kwargs)])
     for name in names:

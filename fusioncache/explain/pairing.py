@@ -8,7 +8,7 @@ from itertools import islice
 
 from fusioncache.explain.colours import Likeness, Nodes
 from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, operands, refs_in
-from fusioncache.template.vocabulary import COMMUTATIVE
+from fusioncache.ir.ops import op_traits
 
 _SETTLED = 1 << 20
 """What it counts that two values were paired before."""
@@ -144,7 +144,7 @@ class Pairing:
 
     def _go_on(self, node_a: int, node_b: int, op_a: Op, op_b: Op) -> None:
         uses_a, uses_b = _uses(op_a), _uses(op_b)
-        if op_a.name in COMMUTATIVE and op_b.name in COMMUTATIVE and len(uses_a) == len(uses_b):
+        if op_traits(op_a.name).commutes and op_traits(op_b.name).commutes and len(uses_a) == len(uses_b):
             if len(uses_a) == 2:
                 self._undecided.append((node_a, node_b))
                 return

@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusioncache.ir import TensorType
-from fusioncache.template.vocabulary import ADD, ADDS, CONVERT, ELEMENTWISE, IDENTITY, passes_product_on, products
-
-_PASSES_ON = {CONVERT} | IDENTITY
+from fusioncache.ir.ops import ADD, op_traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class _Finder:
         for place, line in enumerate(lines):
             self.place.update(dict.fromkeys(line.results, place))
             of_product = any(self.product.get(operand or "", False) for operand in line.operands)
-            self.product.update(dict.fromkeys(line.results, products(line.operation, of_product)))
+            self.product.update(dict.fromkeys(line.results, op_traits(line.operation).may_be_product(of_product)))
             self.parents.read(line)
 
     def may_be_dropped(self, name: str) -> bool:
@@ -109,10 +107,13 @@ class _Finder:
         while pending:
             value, added = pending.pop()
             place = self.place.get(value)
-            if place is None or self.lines[place].operation not in ELEMENTWISE or len(seen) == _MOST_LINES:
+            if place is None or len(seen) == _MOST_LINES:
                 return None
             line = self.lines[place]
-            added = line.operation in ADDS or (added and passes_product_on(line.operation))
+            traits = op_traits(line.operation)
+            if not traits.elementwise:
+                return None
+            added = traits.adds or (added and traits.passes_product)
             if (place, added) in seen:
                 continue
             seen.add((place, added))
@@ -170,7 +171,7 @@ class _Parents:
                 for type_, value in self._at_hand(operand):
                     found.setdefault(type_, value)
             self._addends.update(dict.fromkeys(line.results, found))
-        elif line.operation in _PASSES_ON and operands and operands[0] == line.operands[0]:
+        elif op_traits(line.operation).conversion and operands and operands[0] == line.operands[0]:
             self._origin.update(dict.fromkeys(line.results, self._unconverted(operands[0])))
 
     def parent(self, name: str) -> str | None:

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, Op, Ref, Region, TensorType, map_arg, operands
+from fusioncache.ir.ops import ADD, op_traits
 from fusioncache.residual.sizes import size_of
-from fusioncache.template.vocabulary import ADD, CONVERT, IDENTITY
 
-_LINKS = IDENTITY | {CONVERT}
 _MANY = ""
 
 
@@ -117,7 +116,7 @@ class Sums:
 
     def _kind(self, op: Op, kinds: list[bool | None], types: list) -> bool | None:
         """Whether an op makes a sum, or only converts a region input, or None if neither."""
-        if op.name in _LINKS and op.args and isinstance(op.args[0], Ref) and _is_static(op.outputs[0]):
+        if op_traits(op.name).conversion and op.args and isinstance(op.args[0], Ref) and _is_static(op.outputs[0]):
             return kinds[op.args[0].index]
         match op:
             case Op(name, (Ref(left), Ref(right)), (result,), ()) if name == ADD and _is_static(result):
@@ -143,7 +142,7 @@ class Sums:
         node.parents.update(names[index] for index in used if kinds[index])
 
     def _use(self, op: Op, names: Sequence[str], first: int) -> None:
-        user = names[first] if op.name in _LINKS else _MANY
+        user = names[first] if op_traits(op.name).conversion else _MANY
         for _, index in operands(op):
             node = self._nodes.get(names[index])
             if node is not None:

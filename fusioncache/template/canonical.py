@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, map_type, operands, refs_in
+from fusioncache.ir.ops import RESIDUAL, op_traits
 from fusioncache.template.refine import Edge, canonical_ranks
 from fusioncache.template.residual import Collapsed, collapse
 from fusioncache.template.simplify import Commuting, simplify
 from fusioncache.template.text import type_text
-from fusioncache.template.vocabulary import EFFECTS, RESIDUAL
 from fusioncache.template.writer import rename_operands
 
 
@@ -66,7 +66,7 @@ class CanonicalWriter:
     def write(self) -> Canonical:
         """Returns the canonical graph, and what of the graph fills it."""
         outputs = sorted(set(self.old.outputs), key=self._order)
-        effects = sorted((first for op, first in self.old.results() if op.name in EFFECTS), key=self._order)
+        effects = sorted((first for op, first in self.old.results() if op_traits(op.name).writes), key=self._order)
         inputs, ops = self._visit(list(dict.fromkeys([*outputs, *effects])))
         written = set(effects)
         ops = [*(first for first in ops if first not in written), *effects] if effects else ops

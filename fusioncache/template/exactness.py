@@ -11,8 +11,8 @@ from math import prod, sqrt
 from types import MappingProxyType
 
 from fusioncache.ir import Graph, Op, TensorType, ValueType, operands, refs_in
+from fusioncache.ir.ops import COPY, op_traits
 from fusioncache.template.plan import Plan, folding_is_bitwise
-from fusioncache.template.vocabulary import EFFECTS, adds_up_elements
 
 UNITS: Mapping[str, float] = MappingProxyType(
     {
@@ -98,7 +98,7 @@ def rules_of(template: Graph, *, exact: bool) -> Rules:
 def written(template: Graph) -> Iterator[tuple[int, int]]:
     """Each value that is written in place, and the input that it is written into."""
     for op in template.ops:
-        if op.name in EFFECTS:
+        if op.name == COPY:
             (_, source), (_, target) = *refs_in(op.args[0]), *refs_in(op.args[1])
             yield source, target
 
@@ -114,7 +114,7 @@ def reordered_values(graph: Graph) -> Mapping[int, Reordered]:
     for op, first in graph.results():
         used = [index for _, index in operands(op)]
         sources = [behind[index] for index in used if index in behind]
-        if adds_up_elements(op.name):
+        if op_traits(op.name).adds_up:
             sources += _sums(op, [types[index] for index in used])
         types += op.outputs
         for place, type_ in enumerate(op.outputs):

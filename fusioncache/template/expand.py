@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType, ValueType, map_type
+from fusioncache.ir.ops import ADD, CONVERT, RESIDUAL
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Arities, fold_widths
-from fusioncache.template.vocabulary import ADD, CONVERT, RESIDUAL
 from fusioncache.template.writer import GraphWriter
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from fusioncache.ir import Graph, Key
-from fusioncache.template.vocabulary import RESIDUAL
+from fusioncache.ir.ops import RESIDUAL, op_traits
 
-_UNTELLING = frozenset(
-    {"convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "transpose", "add", "mul", "sub", "full"}
-)
 _MOST_WORDS = 3
 
 
 def template_name(graph: Graph, key: Key) -> str:
     """A Python identifier such as ``residual_tanh_3f9a2c71``: the most telling ops, then the start of the digest."""
     words = list(dict.fromkeys(op.name.rpartition(".")[2] for op in graph.ops))
-    telling = [word for word in words if word not in _UNTELLING] or words
+    telling = [word for word in words if not op_traits(f"prims.{word}").common] or words
     if RESIDUAL in telling:
         telling.remove(RESIDUAL)
         telling.insert(0, RESIDUAL)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, refs_in
+from fusioncache.ir.ops import op_traits
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.template.strides import Strided, strides_of
-from fusioncache.template.vocabulary import COMMUTATIVE
 
 
 def order_shows(graph: Graph, place: ArgumentLayouts) -> bool:
@@ -33,7 +33,7 @@ def order_shows(graph: Graph, place: ArgumentLayouts) -> bool:
     for op, _ in graph.results():
         operands = [values[index] for arg in op.args for _, index in refs_in(arg) if is_tensor[index]]
         results = [_result(op, operands, type_, sizes) for type_ in op.outputs]
-        if op.name in COMMUTATIVE and len(operands) > 1:
+        if op_traits(op.name).commutes and len(operands) > 1:
             other = _result(op, operands[::-1], op.outputs[0], sizes)
             if results[0] is None or other is None or results[0].apparent != other.apparent:
                 return True

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from enum import Enum
 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Const, Graph
+from fusioncache.ir.ops import RESIDUAL, op_traits, writes_in_place
 from fusioncache.template.varying import varies
-from fusioncache.template.vocabulary import EFFECTS, RESIDUAL, adds_up_elements
 
 FOLD_WIDTHS = (32, 16, 8, 4, 2, 1)
 """How many terms one fold adds. Few, so that they are soon all compiled: chains of up to 32 terms use every one.
@@ -78,9 +78,9 @@ def folding_is_bitwise(template: Graph) -> bool:
         op.name == RESIDUAL and isinstance(op.args[1], Const) and op.args[1].text.rstrip("_") in _EXACT
         for op in template.ops
     )
-    if any(op.name in EFFECTS for op in template.ops):
+    if writes_in_place(template):
         return False
-    return not (stored_exactly and any(adds_up_elements(op.name) for op in template.ops))
+    return not (stored_exactly and any(op_traits(op.name).adds_up for op in template.ops))
 
 
 def fold_widths(arity: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType, operands
-from fusioncache.template.vocabulary import ADD, CONVERT, RESIDUAL
+from fusioncache.ir.ops import ADD, CONVERT, RESIDUAL
 from fusioncache.template.writer import GraphWriter
 
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusioncache.ir import Arg, Bypass, Graph, Op, Ref, operands, refs_in
-from fusioncache.template.vocabulary import (
-    ADD,
-    COMMUTATIVE,
-    EFFECTS,
-    IDENTITY,
-    MAKES_MEMORY,
-    MUL,
-    NEVER_MERGED,
-    products,
-)
+from fusioncache.ir.ops import ADD, COPY, MUL, op_traits
 from fusioncache.template.writer import GraphWriter, rename_operands
 
 
@@ -37,19 +28,20 @@ def _without_identities(graph: Graph) -> Graph:
 
     Whoever uses what was written in place uses what it was written from.
     """
-    if not any(op.name in IDENTITY | EFFECTS for op in graph.ops):
+    if not any(op.name == COPY or op_traits(op.name).identity for op in graph.ops):
         return graph
     outputs, leaving = set(graph.outputs), _leaving(graph)
     written: dict[int, int] = {}
     writer = GraphWriter(graph)
     for op, first in graph.results():
-        source = op.args[0] if op.name in IDENTITY | EFFECTS else None
-        if isinstance(source, Ref) and (op.name in EFFECTS or source.index in written):
+        traits = op_traits(op.name)
+        source = op.args[0] if traits.identity or op.name == COPY else None
+        if isinstance(source, Ref) and (op.name == COPY or source.index in written):
             written[first] = written.get(source.index, source.index)
-        if op.name not in IDENTITY:
+        if not traits.identity:
             used = op
             op = rename_operands(op, lambda index: Ref(written.get(index, index)))
-            if op != used and op.name not in MAKES_MEMORY and first in leaving:
+            if op != used and not traits.allocates and first in leaving:
                 raise Bypass("a view of a value written in place")
         operand = _forwarded(writer.renamed(op))
         if operand is None or (operand < graph.first_result and first in outputs):
@@ -61,7 +53,7 @@ def _without_identities(graph: Graph) -> Graph:
 
 def _forwarded(op: Op) -> int | None:
     match op.args:
-        case (Ref(operand),) if op.name in IDENTITY:
+        case (Ref(operand),) if op_traits(op.name).identity:
             return operand
     return None
 
@@ -75,7 +67,7 @@ def _without_duplicates(graph: Graph) -> Graph:
     for op, first in graph.results():
         op = writer.renamed(op)
         signature = commuting.sorted(op)
-        stays = op.name in NEVER_MERGED or not leaving.isdisjoint(range(first, first + len(op.outputs)))
+        stays = op_traits(op.name).never_merged or not leaving.isdisjoint(range(first, first + len(op.outputs)))
         known = None if stays else seen.get(signature)
         if known is None:
             known = writer.append(op)
@@ -90,7 +82,7 @@ def _leaving(graph: Graph) -> set[int]:
     """The results, and the values that results may be views of."""
     leaving = set(graph.outputs)
     for op, first in reversed(list(graph.results())):
-        if op.name not in MAKES_MEMORY and not leaving.isdisjoint(range(first, first + len(op.outputs))):
+        if not op_traits(op.name).allocates and not leaving.isdisjoint(range(first, first + len(op.outputs))):
             leaving.update(index for _, index in operands(op))
     return leaving
 
@@ -99,13 +91,13 @@ def without_dead_ops(graph: Graph) -> Graph:
     """The same function with nothing computed in vain. Inputs and outputs keep their places."""
     live = set(graph.outputs)
     for op, first in reversed(list(graph.results())):
-        if op.name in EFFECTS or not live.isdisjoint(range(first, first + len(op.outputs))):
+        if op_traits(op.name).writes or not live.isdisjoint(range(first, first + len(op.outputs))):
             live.update(index for _, index in operands(op))
     if live.issuperset(range(graph.first_result, graph.first_result + sum(len(op.outputs) for op in graph.ops))):
         return graph
     writer = GraphWriter(graph)
     for op, first in graph.results():
-        kept = [op.name in EFFECTS or first + place in live for place in range(len(op.outputs))]
+        kept = [op_traits(op.name).writes or first + index in live for index in range(len(op.outputs))]
         if any(kept):
             outputs = tuple(type_ if keep else None for type_, keep in zip(op.outputs, kept, strict=True))
             writer.copy(replace(op, outputs=outputs), first)
@@ -121,10 +113,10 @@ class Commuting:
     def define(self, op: Op) -> None:
         """Takes in the next op of the graph."""
         operand = any(self._product[index] for arg in op.args for _, index in refs_in(arg))
-        self._product.extend([products(op.name, operand)] * len(op.outputs))
+        self._product.extend([op_traits(op.name).may_be_product(operand)] * len(op.outputs))
 
     def __call__(self, op: Op) -> bool:
-        if op.name not in COMMUTATIVE or len(op.args) != 2 or op.kwargs or _is_complex_product(op):
+        if not op_traits(op.name).commutes or len(op.args) != 2 or op.kwargs or _is_complex_product(op):
             return False
         both_products = all(isinstance(arg, Ref) and self._product[arg.index] for arg in op.args)
         return not (op.name == ADD and both_products)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusioncache.ir import Const, Op
-from fusioncache.template.vocabulary import ELEMENTWISE, prims
+from fusioncache.ir.ops import op_traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,10 @@ def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...
     rule = _RULES.get(op.name)
     if rule is not None and len(known) == 1:
         return rule(op, known[0], shape)
-    if op.name in ELEMENTWISE and op.name not in _RULES:
+    traits = op_traits(op.name)
+    if traits.elementwise and rule is None:
         return _elementwise(known, shape)
-    return row_major(shape) if op.name in _MADE_CONTIGUOUS and all(value.is_contiguous for value in known) else None
+    return row_major(shape) if traits.contiguous and all(value.is_contiguous for value in known) else None
 
 
 def _elementwise(operands: Sequence[Strided], shape: tuple[int, ...]) -> Strided | None:
@@ -189,6 +190,3 @@ _RULES: Mapping[str, Callable[[Op, Strided, tuple[int, ...]], Strided | None]] =
     "prims.squeeze": _squeezed,
     "prims.transpose": _transposed,
 }
-
-_MADE_CONTIGUOUS = prims("full iota uniform_philox sum prod amax amin var var_mean cat pad")
-"""Of contiguous tensors these make a contiguous one, whoever compiles them."""

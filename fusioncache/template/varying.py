@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusioncache.ir import Arithmetic, Graph, TensorType, ValueType, operands
-from fusioncache.template.vocabulary import ADDS, RESIDUAL, products
+from fusioncache.ir.ops import op_traits
 
 _NARROW = frozenset({"bfloat16", "float16"})
 
@@ -32,8 +32,8 @@ def _adds_a_product(graph: Graph) -> bool:
     product = [False] * graph.first_result
     for op in graph.ops:
         of_product = any(product[index] for _, index in operands(op))
-        composite = not op.name.startswith("prims.") and op.name != RESIDUAL  # there may be anything inside
-        if composite or (of_product and op.name in ADDS):
+        traits = op_traits(op.name)
+        if traits.composite or (of_product and traits.adds):
             return True
-        product += [products(op.name, of_product)] * len(op.outputs)
+        product += [traits.may_be_product(of_product)] * len(op.outputs)
     return False

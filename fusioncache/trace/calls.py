@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.backends.symbols import symbol_name, written_values
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Bypass
+from fusioncache.ir.ops import ADD, op_traits, writes_in_place
 from fusioncache.residual.streams import Around
 from fusioncache.residual.sums import Call
-from fusioncache.template.vocabulary import EFFECTS
 from fusioncache.trace.executors import origin_of
 from fusioncache.trace.region import region_of
 
@@ -56,12 +57,11 @@ def adds_twice(trace: Any) -> bool:
 
 def _leaf(symbol: Any) -> Any:
     """The one add or conversion that an operation consists of, as in regions of ``torch.compile``; else itself."""
-    from thunder.core.prims import PrimIDs
-
     leaf = symbol
     while len(leaf.subsymbols) == 1:
         leaf = leaf.subsymbols[0]
-    return leaf if leaf.sym.id in (PrimIDs.ADD, PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.SHALLOW_COPY) else symbol
+    name = symbol_name(leaf.sym) or ""
+    return leaf if name == ADD or op_traits(name).conversion else symbol
 
 
 def read(trace: Any, compilers: Compilers) -> tuple[list[Call], Around]:
@@ -83,7 +83,7 @@ def read(trace: Any, compilers: Compilers) -> tuple[list[Call], Around]:
         elif symbol.sym.id is not PrimIDs.DEL:
             defined.update(results)
             used.update(proxy.name for proxy in symbol.flat_proxy_args)
-            written.update(_written(symbol))
+            written.update(written_values(symbol))
     waiting = {name: position for name, position in there.items() if name not in used}
     return calls, Around(defined, written, waiting)
 
@@ -95,20 +95,10 @@ def _call(position: int, fusion: Any, compilers: Compilers) -> Call | None:
         region = region_of(fusion.from_bsym(subsymbols=leaves))
     except Bypass:
         return None
-    if region.sizes or any(op.name in EFFECTS for op in region.ops):
+    if region.sizes or writes_in_place(region):
         return None
     names = [proxy.name for proxy in fusion.args]
     for symbol in leaves:
         results = symbol.output if isinstance(symbol.output, (tuple, list)) else (symbol.output,)
         names += ["" if proxy is None else proxy.name for proxy in results]
     return Call(position, region, tuple(names), compilers.arithmetic(fusion))
-
-
-def _written(symbol: Any) -> Iterator[str]:
-    """The values that a bound symbol may write in place."""
-    from thunder.core.prims import OpTags, PrimIDs
-
-    if OpTags.IN_PLACE in (symbol.sym.tags or ()) or symbol.sym.id in (PrimIDs.COPY_, PrimIDs.UPDATE_ALIASES):
-        yield from (proxy.name for proxy in symbol.flat_proxy_args)
-    for inner in symbol.subsymbols:
-        yield from _written(inner)

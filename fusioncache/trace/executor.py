@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from thunder.core import prims, utils
+from thunder.core import utils
 from thunder.core.proxies import unvariableify
 from thunder.core.rematerialization import rematerialize
-from thunder.core.symbol import BoundSymbol, has_tags
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceProvenance, from_trace
 from thunder.core.transform_common import dce
 from thunder.executors.data_dependent_partition import Node, fuse_bound_symbols
@@ -19,16 +19,10 @@ from thunder.extend import FusionExecutor, ImplInfo
 
 from fusioncache.backends.inductor.backend import inductor_function
 from fusioncache.backends.registry import best_backend
+from fusioncache.backends.symbols import symbol_name, symbol_named
 from fusioncache.backends.torch_function import torch_function
+from fusioncache.ir.ops import TABLE, op_traits
 from fusioncache.trace.executors import NAME
-
-_FUSIBLE = """
-    abs acos acosh asin asinh atan atan2 atanh bitwise_not ceil cos cosh erf erfc exp exp2 expm1 floor isfinite lgamma
-    log log10 log1p log2 neg reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc
-    add bitwise_and bitwise_or bitwise_xor div eq fmod ge gt le lt maximum minimum mul ne pow remainder sub where
-    amax amin prod sum var var_mean
-    broadcast_in_dim cat convert_element_type full pad reshape shallow_copy slice_prim squeeze transpose
-"""
 
 
 class FusionCacheExecutor(FusionExecutor):
@@ -40,7 +34,7 @@ class FusionCacheExecutor(FusionExecutor):
 
     def __init__(self) -> None:
         super().__init__(NAME)
-        self._implmap = {getattr(prims, name).id: ImplInfo() for name in _FUSIBLE.split()}
+        self._implmap = {symbol_named(name).id: ImplInfo() for name, traits in TABLE.items() if traits.fusible}
 
     def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:
         """One call for a group of bound symbols."""
@@ -97,7 +91,8 @@ class FusionCacheExecutor(FusionExecutor):
         """Whether there is anything to compute: changes of shape alone are views, and cheaper left as they are."""
         if len(group) == 1 and not self.can_fuse(group[0]):
             return False
-        return not all(has_tags(inner, {prims.OpTags.SHAPE_OP}) for bsym in group for inner in _primitives(bsym))
+        primitives = [primitive for bsym in group for primitive in _primitives(bsym)]
+        return not all(op_traits(symbol_name(primitive.sym) or "").shape_only for primitive in primitives)
 
 
 def _primitives(bound_symbol: BoundSymbol) -> list[BoundSymbol]:

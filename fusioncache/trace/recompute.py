@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.symbols import symbol_name
+from fusioncache.backends.symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
 from fusioncache.residual.alone import Forward
 from fusioncache.residual.plans import Choice, ResidualPlan
@@ -153,15 +153,7 @@ class _Reader:
 
     def _written(self) -> set[str]:
         """What is written in place somewhere: its memory does not hold for good what its name says."""
-        from thunder.core.prims import PrimIDs
-
-        every = [inner for symbol in self.trace.bound_symbols for inner in (symbol, *symbol.subsymbols)]
-        return {
-            proxy.name
-            for symbol in every
-            if symbol.sym.id in (PrimIDs.COPY_, PrimIDs.UPDATE_ALIASES) or symbol.sym.name.endswith("_")
-            for proxy in symbol.flat_proxy_args
-        }
+        return {name for symbol in self.trace.bound_symbols for name in written_values(symbol)}
 
 
 def with_sums(trace: Any, recompute: Recompute) -> Any:

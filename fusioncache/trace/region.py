@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusioncache.backends.literals import HERE, encode
-from fusioncache.backends.symbols import outputs_of, symbol_name
+from fusioncache.backends.symbols import may_write, outputs_of, symbol_name
 from fusioncache.ir import Arg, Bypass, NumberType, Op, Ref, Region, TensorType, ValueType, operands, refs_in
-from fusioncache.template.vocabulary import EFFECTS, RANDOM
+from fusioncache.ir.ops import COPY, op_traits
 
 
 def region_of(fusion: Any) -> Region:
@@ -125,7 +125,7 @@ def check_effects(ops: Sequence[Op], inputs: int) -> None:
     Raises:
         Bypass: for any other write.
     """
-    copies = [op for op in ops if op.name in EFFECTS]
+    copies = [op for op in ops if op.name == COPY]
     targets = {index for op in copies for _, index in refs_in(op.args[1])}
     if len(targets) < len(copies):
         raise Bypass("a value written in place twice")
@@ -133,7 +133,7 @@ def check_effects(ops: Sequence[Op], inputs: int) -> None:
     for op in ops if copies else ():
         if not written.isdisjoint(index for _, index in operands(op)):
             raise Bypass("a value used after it was written in place")
-        if op.name in EFFECTS:
+        if op.name == COPY:
             source, target = op.args[0], op.args[1]
             if not (isinstance(target, Ref) and target.index < inputs):
                 raise Bypass("a value of the region written in place")
@@ -143,17 +143,17 @@ def check_effects(ops: Sequence[Op], inputs: int) -> None:
 
 
 def _checked_name(bound_symbol: Any) -> str:
-    from thunder.core.prims import OpTags, PrimIDs
+    from thunder.core.prims import OpTags
 
     name = symbol_name(bound_symbol.sym)
     if name is None:
         raise Bypass(f"unknown operation {bound_symbol.sym.name}")
-    tags = _tags(bound_symbol)
-    if bound_symbol.sym.id is PrimIDs.COPY_:
+    if name == COPY:
         return name  # `check_effects` looks at it
-    if OpTags.IN_PLACE in tags or bound_symbol.sym.id is PrimIDs.UPDATE_ALIASES:
+    if may_write(bound_symbol):
         raise Bypass(f"in-place effect of {name}")
-    if OpTags.RANDOM_OP in tags and name not in RANDOM:
+    tags, traits = _tags(bound_symbol), op_traits(name)
+    if (OpTags.RANDOM_OP in tags or traits.random) and not traits.seeded:
         raise Bypass(f"random state used by {name}")
     if OpTags.DONT_DCE in tags or OpTags.CTX_MANAGER_ENTER_EXIT_OP in tags or OpTags.DEVICE_SYNC_OP in tags:
         raise Bypass(f"side effect of {name}")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType, operands
+from fusioncache.ir.ops import CONVERT
 from fusioncache.template.canonical import Canonical, canonicalize
 from fusioncache.template.expand import fold, inline
 from fusioncache.template.simplify import Commuting
-from fusioncache.template.vocabulary import CONVERT
 from fusioncache.template.writer import rename_operands
 
 ENVIRONMENT = {"backend": "nvfuser", "versions": "nvfuser 1\ntorch 2", "options": "enable ", "architecture": "sm_90"}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusioncache.backends.api import NotPersistable, NotPersistableNow, Run
-from fusioncache.backends.symbols import has_effects
 from fusioncache.ir import Graph, TensorType
+from fusioncache.ir.ops import writes_in_place
 from fusioncache.process import forks
 
 
@@ -25,7 +25,7 @@ def refuse_unkeepable(graph: Graph, args: Sequence[Any]) -> None:
         raise NotPersistable("a tensor that is not on the CPU")
     if (problem := _mode() or _no_plain_tensor(args)) is not None:
         raise NotPersistableNow(problem)
-    if has_effects(graph):  # what slips through is found again in what was compiled
+    if writes_in_place(graph):  # what slips through is found again in what was compiled
         raise NotPersistable("in-place effects")
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, Description, Run, Source
 from fusioncache.backends.inductor.settings import inductor_settings
-from fusioncache.backends.symbols import has_effects
 from fusioncache.backends.torch_settings import SETTINGS, settings_text
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import Arithmetic, Graph
+from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.request import Option
 
 _SOURCES = {"kernels.cpp": "cpp", "wrapper.py": "python"}
@@ -98,7 +98,7 @@ class Inductor(Backend):
         def made(gpu: int) -> Callable[..., Any]:
             bound = bind(graph, gpu)
             function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-            return inductor_function(function, self._mode, in_place=has_effects(graph))
+            return inductor_function(function, self._mode, in_place=writes_in_place(graph))
 
         run = on_each_gpu(graph, args, made)
         run(args)  # compiles

@@ -18,8 +18,8 @@ from fusioncache.backends.nvfuser.kernel_db import OPTION, kernel_database, read
 from fusioncache.backends.nvfuser.parts import CUBIN, Launch
 from fusioncache.backends.nvfuser.recipe import VERSION
 from fusioncache.backends.nvfuser.unfit import device_kinds, refuse_unfit
-from fusioncache.backends.symbols import has_effects
 from fusioncache.ir import Graph
+from fusioncache.ir.ops import writes_in_place
 from fusioncache.process import forks
 
 if TYPE_CHECKING:
@@ -187,4 +187,4 @@ class _Compiling:
         """What to compile with, which runs it once: copies, where it writes into its arguments."""
         from fusioncache.backends.nvfuser.tensors import copied
 
-        return [copied(arg) for arg in args] if has_effects(self._graph) else args
+        return [copied(arg) for arg in args] if writes_in_place(self._graph) else args

@@ -7,8 +7,7 @@ from typing import Any
 
 from fusioncache.backends.api import NotPersistable, NotPersistableNow
 from fusioncache.ir import Graph, NumberType
-
-_RANDOM = ("uniform", "random", "philox", "multinomial", "rng")
+from fusioncache.ir.ops import op_traits
 
 
 def refuse_unfit(graph: Graph, args: Sequence[Any]) -> None:
@@ -23,7 +22,7 @@ def refuse_unfit(graph: Graph, args: Sequence[Any]) -> None:
         raise NotPersistable("a number among the inputs")
     if graph.sizes:
         raise NotPersistable("symbolic sizes")
-    if any(word in op.name for op in graph.ops for word in _RANDOM):
+    if any(op_traits(op.name).random for op in graph.ops):
         raise NotPersistable("random numbers")
     if not args:
         raise NotPersistable("no inputs")

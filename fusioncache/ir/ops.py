@@ -1,0 +1,161 @@
+"""What is known of single operations: one table, which all stages ask. Everything else is opaque.
+
+A new operation is added to the row that has its traits, or to a row of its own, and to ``tests/ir/test_ops.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+
+from fusioncache.ir.graph import Graph
+
+ADD = "prims.add"
+MUL = "prims.mul"
+CONVERT = "prims.convert_element_type"
+COPY = "prims.copy_"
+"""``copy_(source, target)``: writes a value into the memory of a region input. Its result has the source's value."""
+RESIDUAL = "residual"
+"""A left-to-right sum ``head + term + term + ...`` whose terms are region inputs.
+
+``args`` is ``(head, dtype)`` with the dtype in which the terms are stored; head and terms are converted to the result's
+dtype before they are added.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpTraits:
+    """What is known of an operation. An operation that is not in the table has hardly any of these traits.
+
+    Attributes:
+        commutes: its two operands may change places without a bit changing, but for which of two NaNs comes out, and
+            for products of complex numbers (see ``template.simplify.Commuting``).
+        identity: inside a region it returns its operand.
+        conversion: its result is its operand but for the dtype. An identity is one, too.
+        elementwise: it is cheap to compute again, and a function of its operands alone, element by element. Changes of
+            shape count; reductions and random numbers do not.
+        shape_only: it computes nothing: its result has its operand's elements in another shape.
+        follows_types: it is there or not, and has its arguments, as the types of its operands and results have it.
+        fusible: our own fusion executor puts it into regions.
+        allocates: its results lie in no operand's memory. Those of all others may be views of one, or an operand.
+        contiguous: of contiguous tensors it makes a contiguous one, whoever compiles it.
+        adds: a compiler may contract it with a product among its operands into one rounding.
+        passes_product: as far as contraction is concerned, its result is its operand.
+        never_product: its result is never the direct result of a multiplication.
+        adds_up: it adds elements of one tensor in an order that the compiler chooses anew for every kernel.
+        random: it draws random numbers.
+        seeded: it draws them from a seed and an offset that are its operands, so that it is a function of these.
+        writes: it may write into its operands. It is never dead, and comes behind everything that is computed: what
+            reads the target reads it as it was.
+        never_merged: two of these with the same operands stay two: writes; draws, to be on the safe side; and residual
+            chains, for their terms.
+        composite: it consists of others, so that there may be anything inside.
+        common: regions have it so often that it says nothing in a template's name.
+    """
+
+    commutes: bool = False
+    identity: bool = False
+    conversion: bool = False
+    elementwise: bool = False
+    shape_only: bool = False
+    follows_types: bool = False
+    fusible: bool = False
+    allocates: bool = False
+    contiguous: bool = False
+    adds: bool = False
+    passes_product: bool = False
+    never_product: bool = False
+    adds_up: bool = False
+    random: bool = False
+    seeded: bool = False
+    writes: bool = False
+    never_merged: bool = False
+    composite: bool = False
+    common: bool = False
+
+    def may_be_product(self, operand_is_product: bool) -> bool:
+        """Returns whether a result may be the direct result of a multiplication, inside one kernel.
+
+        A compiler may contract ``a * b + c`` into one rounding. If both operands of an add are products, which of them
+        is contracted depends on their order, so such an add does not commute bitwise.
+        """
+        return operand_is_product if self.passes_product else not self.never_product
+
+
+_MATH = OpTraits(elementwise=True, fusible=True, allocates=True)
+_BOUNDED = replace(_MATH, never_product=True)
+_VIEW = OpTraits(elementwise=True, fusible=True, shape_only=True, passes_product=True, common=True)
+_REDUCTION = OpTraits(fusible=True, allocates=True, contiguous=True)
+_RANDOM = OpTraits(random=True, never_merged=True)
+_WRITES = OpTraits(writes=True, never_merged=True)
+
+# maximum and minimum do not commute: they may tell 0.0 from -0.0 by position. What passes a product on is short on
+# purpose: exp, tanh, sin and their like are library code that may itself end in a multiplication.
+_ROWS: tuple[tuple[str, OpTraits], ...] = (
+    (
+        "acos acosh asin asinh atan atan2 atanh bitwise_not cos cosh div erf erfc exp exp2 expm1 fmod isfinite log "
+        "log10 log1p log2 pow reciprocal remainder round rsqrt signbit sin sinh sqrt tan tanh trunc where",
+        _MATH,
+    ),
+    ("abs neg", replace(_MATH, passes_product=True)),
+    ("ceil floor ge gt le lt maximum minimum sign", _BOUNDED),
+    ("bitwise_and bitwise_or bitwise_xor eq ne", replace(_BOUNDED, commutes=True)),
+    ("add", replace(_BOUNDED, commutes=True, adds=True, common=True)),
+    ("sub", replace(_BOUNDED, adds=True, common=True)),
+    ("mul", replace(_MATH, commutes=True, common=True)),
+    ("full", replace(_BOUNDED, contiguous=True, common=True)),
+    ("lgamma", OpTraits(fusible=True)),
+    ("broadcast_in_dim reshape squeeze", replace(_VIEW, follows_types=True)),
+    ("transpose", _VIEW),
+    ("convert_element_type", replace(_VIEW, conversion=True, shape_only=False, follows_types=True)),
+    ("shallow_copy", OpTraits(identity=True, conversion=True, elementwise=True, fusible=True, shape_only=True)),
+    ("slice_prim", OpTraits(fusible=True, shape_only=True, passes_product=True)),
+    ("stride_order unfold view", OpTraits(shape_only=True)),
+    ("amax amin", replace(_REDUCTION, never_product=True)),
+    ("sum", replace(_REDUCTION, never_product=True, adds_up=True)),
+    ("prod var var_mean", replace(_REDUCTION, adds_up=True)),
+    ("cat", _REDUCTION),
+    ("pad", OpTraits(fusible=True, contiguous=True)),
+    ("iota", OpTraits(allocates=True, contiguous=True, never_product=True)),
+    (
+        "_grouped_mm convolution cumsum embedding_backward index_add index_put linear matmul scatter_add",
+        OpTraits(adds_up=True),
+    ),
+    ("uniform_philox", replace(_RANDOM, seeded=True, contiguous=True)),
+    ("get_and_update_rng_state multinomial randint randn uniform", _RANDOM),
+    ("copy_ update_aliases", _WRITES),
+)
+
+TABLE: Mapping[str, OpTraits] = MappingProxyType(
+    {
+        **{f"prims.{name}": traits for names, traits in _ROWS for name in names.split()},
+        RESIDUAL: OpTraits(allocates=True, never_product=True, never_merged=True),
+    }
+)
+"""The traits of each operation that is known, by its name."""
+
+_RANDOM_WORDS = ("uniform", "random", "philox", "multinomial", "rng")
+
+
+def op_traits(name: str) -> OpTraits:
+    """Returns what is known of the operation of this name, such as ``prims.add``."""
+    return TABLE.get(name) or _opaque(name)
+
+
+@cache
+def _opaque(name: str) -> OpTraits:
+    """What must be expected of an operation that is not in the table. Its name tells of effects, as in torch."""
+    composite = not name.startswith("prims.")
+    return OpTraits(
+        composite=composite,
+        adds_up=composite,
+        writes=name.endswith("_") and not name.endswith("__"),
+        random=any(word in name for word in _RANDOM_WORDS),
+    )
+
+
+def writes_in_place(graph: Graph) -> bool:
+    """Returns whether a graph may write into its inputs."""
+    return any(op_traits(op.name).writes for op in graph.ops)

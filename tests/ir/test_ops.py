@@ -1,0 +1,100 @@
+"""The table of operations: every trait of every operation is stated here once more, and consumers ask the table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from fusioncache.ir import Graph, Op, Ref, TensorType
+from fusioncache.ir.ops import RESIDUAL, TABLE, OpTraits, op_traits, writes_in_place
+
+PACKAGE = Path(__file__).parents[2] / "fusioncache"
+
+FUNCTIONS = (
+    "abs acos acosh asin asinh atan atan2 atanh bitwise_not ceil cos cosh erf erfc exp exp2 expm1 floor isfinite log "
+    "log10 log1p log2 neg reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh trunc add bitwise_and bitwise_or "
+    "bitwise_xor div eq fmod ge gt le lt maximum minimum mul ne pow remainder sub where full"
+)
+REDUCTIONS = "amax amin prod sum var var_mean"
+FACTS = {
+    "commutes": "add mul eq ne bitwise_and bitwise_or bitwise_xor",
+    "identity": "shallow_copy",
+    "conversion": "convert_element_type shallow_copy",
+    "elementwise": f"{FUNCTIONS} broadcast_in_dim convert_element_type reshape shallow_copy squeeze transpose",
+    "shape_only": "broadcast_in_dim reshape shallow_copy slice_prim squeeze stride_order transpose unfold view",
+    "follows_types": "broadcast_in_dim convert_element_type reshape squeeze",
+    "fusible": f"{FUNCTIONS} {REDUCTIONS} lgamma cat pad broadcast_in_dim convert_element_type reshape shallow_copy "
+    "slice_prim squeeze transpose",
+    "allocates": f"{FUNCTIONS} {REDUCTIONS} cat iota residual",
+    "contiguous": f"{REDUCTIONS} cat full iota pad uniform_philox",
+    "adds": "add sub",
+    "passes_product": "abs neg broadcast_in_dim convert_element_type reshape slice_prim squeeze transpose",
+    "never_product": "add sub eq ne lt le gt ge sum amax amin full iota maximum minimum floor ceil sign bitwise_and "
+    "bitwise_or bitwise_xor residual",
+    "adds_up": "sum prod var var_mean cumsum linear matmul convolution embedding_backward scatter_add index_add "
+    "index_put _grouped_mm",
+    "random": "get_and_update_rng_state multinomial randint randn uniform uniform_philox",
+    "seeded": "uniform_philox",
+    "writes": "copy_ update_aliases",
+    "never_merged": "copy_ update_aliases get_and_update_rng_state multinomial randint randn uniform uniform_philox "
+    "residual",
+    "composite": "",
+    "common": "add broadcast_in_dim convert_element_type full mul reshape squeeze sub transpose",
+}
+
+
+@pytest.mark.parametrize("trait", [field.name for field in fields(OpTraits)])
+def test_the_operations_that_have_a_trait_are_these(trait):
+    names = {name if name == RESIDUAL else f"prims.{name}" for name in FACTS[trait].split()}
+    assert {name for name, traits in TABLE.items() if getattr(traits, trait)} == names
+
+
+def test_an_unknown_primitive_has_no_trait():
+    assert op_traits("prims.gather") == OpTraits()
+    assert op_traits("prims.gather").may_be_product(operand_is_product=False)
+
+
+def test_an_unknown_composite_may_add_up_anything():
+    assert op_traits("torch.softmax") == OpTraits(composite=True, adds_up=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "trait"),
+    [("torch.add_", "writes"), ("torch.index_put_", "writes"), ("torch.rand_uniform", "random"), ("x.rng", "random")],
+)
+def test_the_name_of_an_unknown_operation_tells_of_effects(name, trait):
+    assert getattr(op_traits(name), trait)
+    assert not getattr(op_traits("torch.__add__"), trait)
+
+
+@pytest.mark.parametrize(
+    ("name", "of_product", "of_other"),
+    [("prims.mul", True, True), ("prims.neg", True, False), ("prims.add", False, False), ("prims.tanh", True, True)],
+)
+def test_what_may_be_a_product(name, of_product, of_other):
+    traits = op_traits(name)
+    assert (traits.may_be_product(True), traits.may_be_product(False)) == (of_product, of_other)
+
+
+@pytest.mark.parametrize(("name", "writes"), [("prims.copy_", True), ("prims.neg", False), ("torch.neg_", True)])
+def test_a_graph_that_writes_in_place_is_known(name, writes):
+    type_ = TensorType("float32", (2,), "cpu")
+    assert writes_in_place(Graph((type_,), (Op(name, (Ref(0),), (type_,)),), (1,))) == writes
+
+
+def test_every_known_primitive_is_one_of_thunders():
+    from fusioncache.backends.symbols import symbol_named
+
+    # Running sums are no primitive in this version.
+    for name in TABLE.keys() - {RESIDUAL, "prims.cumsum"}:
+        assert symbol_named(name).name == name.removeprefix("prims.")
+
+
+def test_nobody_else_lists_operations():
+    """Names of primitives stand in the table alone, but for the rules of what each does to strides."""
+    naming = [path for path in PACKAGE.rglob("*.py") if re.search(r'"prims\.\w', path.read_text())]
+    named = {path.relative_to(PACKAGE).as_posix() for path in naming}
+    assert named == {"ir/ops.py", "template/strides.py"}
