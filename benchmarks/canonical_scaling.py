@@ -1,74 +1,10 @@
-"""Seconds from a region to its template's key, as the region gets larger. Needs neither torch nor Thunder.
-
-- ``chain``: ``x = sin(x) + x``, again and again, on one input: as deep as a graph can be, and all of it shared.
-- ``wide``: ``tanh`` of many inputs that nothing tells apart: as much symmetry as a graph can have.
-- ``residual``: ``tanh`` of a sum of many inputs.
-"""
-
-from __future__ import annotations
+"""The command of ``benchmarks.overhead.canonical`` as a script, which starts in any folder."""
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-
-import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.options import Layers
-from fusioncache.ir import Graph, Op, Ref, TensorType
-from fusioncache.template.canonical import canonicalize
-from fusioncache.template.key import make_key
+from benchmarks.overhead.canonical import main
 
-_TYPE = TensorType("float32", (10, 10), "cuda")
-
-
-def chain(ops: int) -> Graph:
-    """A region of ``x = sin(x) + x`` with this many ops."""
-    written: list[Op] = []
-    for _ in range(ops // 2):
-        x = len(written)
-        written += [Op("prims.sin", (Ref(x),), (_TYPE,)), Op("prims.add", (Ref(x + 1), Ref(x)), (_TYPE,))]
-    return Graph((_TYPE,), tuple(written), (len(written),))
-
-
-def wide(ops: int) -> Graph:
-    """A region of this many independent ops, each on an input of its own."""
-    written = tuple(Op("prims.tanh", (Ref(value),), (_TYPE,)) for value in range(ops))
-    return Graph((_TYPE,) * ops, written, tuple(range(ops, 2 * ops)))
-
-
-def residual(ops: int) -> Graph:
-    """A region that sums its inputs, one op each, and takes ``tanh``."""
-    sums = [Op("prims.add", (Ref(ops + i - 1 if i else 0), Ref(i + 1)), (_TYPE,)) for i in range(ops - 1)]
-    return Graph((_TYPE,) * ops, (*sums, Op("prims.tanh", (Ref(2 * ops - 2),), (_TYPE,))), (2 * ops - 1,))
-
-
-SHAPES: tuple[Callable[[int], Graph], ...] = (chain, wide, residual)
-
-
-@click.command(context_settings={"show_default": True}, help=__doc__)
-@click.option("--ops", type=Layers(), default="1000,10000,100000", help="Sizes of the regions.")
-def main(ops: tuple[int, ...]) -> None:
-    from rich.table import Table
-
-    from benchmarks import report
-
-    table = Table(title="seconds from a region to its key")
-    table.add_column("ops", justify="right")
-    for shape in SHAPES:
-        table.add_column(shape.__name__, justify="right")
-    for count in ops:
-        table.add_row(str(count), *(f"{_seconds(shape(count)):.3f}" for shape in SHAPES))
-    report.console().print(table)
-
-
-def _seconds(region: Graph) -> float:
-    start = time.perf_counter()
-    make_key(canonicalize(region).graph, {})
-    return time.perf_counter() - start
-
-
-if __name__ == "__main__":
-    main()
+main()

@@ -1,99 +1,10 @@
-"""What recompute of the residual stream saves of a GPU's memory, and what it costs: a table of the trade.
+"""The command of ``benchmarks.memory.__main__`` as a script, which starts in any folder."""
 
-A stack of blocks of OLMo-2 and of Gemma-2, both of which add *normalized* terms to the residual stream, is trained by
-Thunder with fusioncache: once without recompute, which is the reference, and then with each plan for the sums. Every
-point is a fresh process with empty cache directories, and says how much memory a step takes at most, how much of it is
-saved for backward, how long a step is, and whether the output and every gradient have the reference's bits.
-
-They are litgpt's configurations at their own widths and depth, with two changes. No layer of Gemma-2 has a sliding
-window: litgpt fills the window's mask row by row, which Thunder traces as regions by the thousand. So that model is
-Gemma-2-like, not Gemma-2. And without --head there is next to no vocabulary, no head and no cross entropy: the backward
-pass starts from random numbers behind the last norm, because the logits' memory would hide that of the blocks.
-"""
-
-from __future__ import annotations
-
-import json
 import sys
-from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import recompute_memory_report, recompute_memory_run
-from benchmarks.hardware import look
-from benchmarks.options import Layers, Modes, NewFile
-from benchmarks.recompute_memory_spec import MODELS, PLANS, REFERENCE, WIDTHS, MemorySpec
+from benchmarks.memory.__main__ import main
 
-SCHEMA = 1
-_DEFAULT_PLANS = ("reference", "again", "auto", "segmented", "carry", "inline")
-
-
-@click.command(context_settings={"show_default": True}, help=__doc__)
-@click.option("--models", type=Modes(tuple(MODELS)), default=",".join(MODELS), help="As in olmo-2,gemma-2.")
-@click.option("--layers", type=click.IntRange(min=1), help="Of each model.  [default: as in its configuration]")
-@click.option("--sequence", type=click.IntRange(min=1), default=4096, help="Tokens in a row of the input.")
-@click.option("--batch", type=click.IntRange(min=1), default=1, help="Rows of the input.")
-@click.option("--width", type=click.Choice(WIDTHS), default="real", help="real: the configuration's own.")
-@click.option("--head/--no-head", default=False, help="With the vocabulary, the head and the cross entropy.")
-@click.option("--plans", type=Modes(PLANS), default=",".join(_DEFAULT_PLANS), help="The reference is always there.")
-@click.option("--budgets", type=Layers(), default="64,256,1024", help="MiB of sums alive, each with plan auto.")
-@click.option("--no-budgets", is_flag=True, help="No points with a budget.")
-@click.option("--backend", type=click.Choice(["auto", "nvfuser", "inductor", "eager"]), default="auto")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16")
-@click.option("--steps", type=click.IntRange(min=1), default=10, help="Later steps to time, after as many untimed.")
-@click.option("--seconds", type=click.IntRange(min=0), default=300, help="End a point that takes more; 0: never.")
-@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
-def main(json_file: Path | None, **options: Any) -> None:
-    if find_spec("litgpt") is None:
-        raise click.UsageError("this benchmark needs litgpt: pip install litgpt==0.5.13 jsonargparse")
-    here = look(options["backend"])
-    plan = _plan(here, **options)
-    environment = here["environment"] | {"options": _options(plan)}
-
-    def save(outcome: recompute_memory_run.Outcome) -> None:
-        if json_file:
-            # In one go, so that whoever ends this process while it writes finds the last result whole.
-            part = json_file.with_name(json_file.name + ".part")
-            result = {"schema": SCHEMA, "environment": environment, "points": outcome.points}
-            part.write_text(json.dumps(result, indent=1) + "\n")
-            part.replace(json_file)
-
-    outcome = recompute_memory_run.run(plan, lambda text: click.echo(text, err=True, nl=False), save)
-    recompute_memory_report.print_outcome(outcome, _title(plan.spec, here["environment"]))
-    sys.exit(1 if outcome.failed else 0)
-
-
-def _plan(here: dict[str, Any], **options: Any) -> recompute_memory_run.Plan:
-    names = ("layers", "sequence", "batch", "width", "head", "dtype", "steps", "seconds")
-    spec = MemorySpec(
-        model="",
-        plan=REFERENCE,
-        budget=None,
-        backend=here["backend"],
-        device=here["device"],
-        **{name: options[name] for name in names},
-    )
-    budgets = () if options["no_budgets"] else options["budgets"]
-    return recompute_memory_run.Plan(spec, options["models"], options["plans"], budgets)
-
-
-def _options(plan: recompute_memory_run.Plan) -> dict[str, Any]:
-    options = asdict(plan)
-    common = options.pop("spec")
-    return {name: value for name, value in common.items() if name not in ("model", "plan", "budget")} | options
-
-
-def _title(spec: MemorySpec, environment: dict[str, Any]) -> str:
-    layers = f"{spec.layers} layers, " if spec.layers else ""
-    what = f"{layers}{spec.batch} x {spec.sequence} tokens, {spec.dtype}, {spec.width} widths"
-    where = environment["gpu"] or f"{environment['cpus']} CPUs"
-    return f"training step, {what}, {'with' if spec.head else 'without'} head, {spec.backend}, {where}"
-
-
-if __name__ == "__main__":
-    main()
+main()

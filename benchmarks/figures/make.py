@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plot
+from benchmarks.common.processes import ROOT
 from benchmarks.figures import readme, recompute, tables, warm
-from benchmarks.processes import ROOT
+from benchmarks.scaling import plot
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")

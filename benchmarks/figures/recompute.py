@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from benchmarks.choices import in_words
+from benchmarks.common.choices import in_words
 from benchmarks.figures.numbers import seconds
 from benchmarks.figures.readme import table
 from benchmarks.figures.tables import compiles
-from benchmarks.fold_widths_report import by_name, over_floor
-from benchmarks.recompute_memory_report import bitwise, gibibytes
-from benchmarks.scaling_summary import summary
+from benchmarks.folds.report import by_name, over_floor
+from benchmarks.memory.report import bitwise, gibibytes
+from benchmarks.scaling.summary import summary
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]

@@ -191,7 +191,7 @@ def test_out_of_memory_is_not_hidden(late):
 POINTER_TABLES = """
 import itertools, sys
 import torch
-from benchmarks.fold_widths_kernels import reference, same_bits
+from benchmarks.folds.kernels import reference, same_bits
 from fusioncache.backends.nvfuser import pointer_table as kernel
 
 device = sys.argv[1]

@@ -10,7 +10,7 @@ import torch
 from models import same
 
 import fusioncache
-from benchmarks.fold_widths_kernels import reference, same_bits
+from benchmarks.folds.kernels import reference, same_bits
 from fusioncache.template.plan import Plan
 from fusioncache.trace import transform as transform_module
 

@@ -14,10 +14,13 @@ import pytest
 from click.testing import CliRunner
 from repository import ROOT
 
-from benchmarks import compile_scaling, first_step, processes, scaling
-from benchmarks.counting import Counter, count_nvfuser
-from benchmarks.recompute import recomputing, with_zero_weight
-from benchmarks.spec import PHASES, Spec
+from benchmarks.common import processes
+from benchmarks.common.counting import Counter, count_nvfuser
+from benchmarks.common.recompute import recomputing, with_zero_weight
+from benchmarks.first_step import __main__ as first_step
+from benchmarks.scaling import __main__ as compile_scaling
+from benchmarks.scaling import run as scaling
+from benchmarks.scaling.spec import PHASES, Spec
 from fusioncache.backends.nvfuser import backend as nvfuser
 
 RESIDUAL = Spec(
@@ -196,7 +199,7 @@ def test_repetitions_that_disagree_are_an_error(monkeypatch):
 
 def test_a_process_that_raises_is_reported_with_its_reason():
     with pytest.raises(processes.ProcessFailed, match=r"^TypeError: ") as failure:
-        processes.call("benchmarks.worker", {"model": "residual"})
+        processes.call("benchmarks.scaling.worker", {"model": "residual"})
     assert "Traceback" in failure.value.log
 
 
@@ -226,8 +229,8 @@ def inputs_of_regions(monkeypatch: Any, recompute: bool) -> list[int]:
     import thunder
     from thunder.core import rematerialization
 
-    from benchmarks.backends import executors
-    from benchmarks.models import make_model
+    from benchmarks.common.executors import executors
+    from benchmarks.common.models import make_model
     from fusioncache.trace import executor
 
     original = rematerialization.find_cut

@@ -7,7 +7,7 @@ import os
 
 from click.testing import CliRunner
 
-from benchmarks import cli_timing
+from benchmarks.store import commands as cli_timing
 
 
 def test_every_figure_is_there(tmp_path, monkeypatch):

@@ -14,10 +14,12 @@ from click.testing import CliRunner
 from drawn_regions import residual
 from repository import ROOT
 
-from benchmarks import fold_widths, fold_widths_report, fold_widths_run
-from benchmarks.fold_widths_device import Arena, CudaClock, Timing
-from benchmarks.fold_widths_kernels import Folds, graph_of, reference, same_bits
-from benchmarks.fold_widths_spec import (
+from benchmarks.folds import __main__ as fold_widths
+from benchmarks.folds import report as fold_widths_report
+from benchmarks.folds import run as fold_widths_run
+from benchmarks.folds.device import Arena, CudaClock, Timing
+from benchmarks.folds.kernels import Folds, graph_of, reference, same_bits
+from benchmarks.folds.spec import (
     ITEM_BYTES,
     MB,
     NARROWEST_FIRST,

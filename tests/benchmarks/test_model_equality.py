@@ -10,9 +10,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import model_equality, processes
-from benchmarks.model_equality import mark_growth, problem_of
-from benchmarks.model_equality_worker import compare, epsilons, same_bits
+from benchmarks.common import processes
+from benchmarks.equality import __main__ as model_equality
+from benchmarks.equality.__main__ import mark_growth, problem_of
+from benchmarks.equality.worker import compare, epsilons, same_bits
 
 HERE = {"environment": {"gpu": None}, "device": "cpu", "backend": "eager", "problem": None}
 

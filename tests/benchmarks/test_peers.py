@@ -15,12 +15,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import peers, peers_check, peers_report, peers_run, processes
-from benchmarks.peers_check import compare, digest_of, judge, tensors_of
-from benchmarks.peers_resume import finished
-from benchmarks.peers_run import Outcome, Plan, summary
-from benchmarks.peers_spec import PARTS, PEERS, PeerSpec
-from benchmarks.peers_work import Work, make_work
+from benchmarks.common import processes
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers import check as peers_check
+from benchmarks.peers import report as peers_report
+from benchmarks.peers import run as peers_run
+from benchmarks.peers.check import compare, digest_of, judge, tensors_of
+from benchmarks.peers.resume import finished
+from benchmarks.peers.run import Outcome, Plan, summary
+from benchmarks.peers.spec import PARTS, PEERS, PeerSpec
+from benchmarks.peers.work import Work, make_work
 
 RESIDUAL = PeerSpec(
     peer="eager",
@@ -80,7 +84,7 @@ def test_what_inductor_did_is_found_in_the_metrics_of_this_torch(monkeypatch):
 
 
 def test_marked_blocks_are_compiled_as_one_region_and_compute_the_same():
-    from benchmarks.peers_torch_compile import TorchCompile
+    from benchmarks.peers.torch_compile import TorchCompile
 
     spec = replace(RESIDUAL, model="Llama-2-7b-hf", sequence=8)
     work = make_work(spec)

@@ -12,10 +12,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import processes, recompute_memory, recompute_memory_report, recompute_memory_run, zoo
+from benchmarks import zoo
+from benchmarks.common import processes
 from benchmarks.figures import recompute as recompute_figures
-from benchmarks.recompute_memory_run import Outcome, Plan, against, differences
-from benchmarks.recompute_memory_spec import MODELS, MemorySpec
+from benchmarks.memory import __main__ as recompute_memory
+from benchmarks.memory import report as recompute_memory_report
+from benchmarks.memory import run as recompute_memory_run
+from benchmarks.memory.run import Outcome, Plan, against, differences
+from benchmarks.memory.spec import MODELS, MemorySpec
 
 SPEC = MemorySpec(
     model="olmo-2",
@@ -134,7 +138,7 @@ def test_the_table_of_the_readme(monkeypatch):
 
 def test_saved_storages_count_once_and_those_of_the_model_not():
     pytest.importorskip("litgpt")
-    from benchmarks.recompute_memory_worker import Saved
+    from benchmarks.memory.worker import Saved
 
     weight, x = torch.ones(4, 4), torch.ones(8)
     saved = Saved([weight])
@@ -146,7 +150,7 @@ def test_saved_storages_count_once_and_those_of_the_model_not():
 @pytest.mark.parametrize("width", ["narrow", "real"])
 def test_no_layer_has_a_sliding_window(width):
     pytest.importorskip("litgpt")
-    from benchmarks.recompute_memory_work import make_work
+    from benchmarks.memory.work import make_work
 
     model: Any = make_work(replace(SPEC, model="gemma-2", layers=1, width=width)).workload.model
     assert not any(block.attn.apply_sliding_window_attention for block in model.transformer.h)
@@ -157,7 +161,7 @@ def test_no_layer_has_a_sliding_window(width):
 @pytest.mark.parametrize("head", [False, True])
 def test_every_parameter_gets_a_gradient_that_is_a_number(model, head):
     pytest.importorskip("litgpt")
-    from benchmarks.recompute_memory_work import make_work
+    from benchmarks.memory.work import make_work
 
     work = make_work(replace(SPEC, model=model, head=head))
     work.backward(work.forward(work.workload.model))

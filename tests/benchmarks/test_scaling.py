@@ -12,12 +12,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import compile_scaling, processes, scaling, scaling_report
-from benchmarks.compile_counts import explained
+from benchmarks.common import processes
+from benchmarks.common.steady import measure_steps
 from benchmarks.figures import recompute
-from benchmarks.scaling_summary import slope, summary
-from benchmarks.spec import MODES, ON_REQUEST, PHASES, Spec
-from benchmarks.steady import measure_steps
+from benchmarks.scaling import __main__ as compile_scaling
+from benchmarks.scaling import report as scaling_report
+from benchmarks.scaling import run as scaling
+from benchmarks.scaling.compile_counts import explained
+from benchmarks.scaling.spec import MODES, ON_REQUEST, PHASES, Spec
+from benchmarks.scaling.summary import slope, summary
 
 SPEC = Spec(
     model="residual",

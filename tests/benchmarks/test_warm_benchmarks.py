@@ -7,10 +7,12 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import processes, ranks, warm_start
-from benchmarks.spec import Spec
-from benchmarks.warm.profile import stages
-from benchmarks.warm.spec import WAYS
+from benchmarks.common import processes
+from benchmarks.ranks import __main__ as ranks
+from benchmarks.scaling.spec import Spec
+from benchmarks.warm_start import __main__ as warm_start
+from benchmarks.warm_start.profile import stages
+from benchmarks.warm_start.spec import WAYS
 
 EAGER = Spec("residual", 2, "cached", False, True, "eager", "cpu", "float32", 10, 2)
 

@@ -13,8 +13,8 @@ from thunder.dynamo import thunderfx
 
 import fusioncache
 from benchmarks import zoo
-from benchmarks.backends import compile_regions_with, executors
-from benchmarks.model_equality_worker import compare, count_folded, train
+from benchmarks.common.executors import compile_regions_with, executors
+from benchmarks.equality.worker import compare, count_folded, train
 from fusioncache.trace import executor, transform
 
 GROWN = {"llama-2", "gemma-2", "mistral", "mixtral", "pythia", "hf-bert", "hf-vit"}

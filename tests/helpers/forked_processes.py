@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the benchmarks' processes start so in this test."""
-    from benchmarks import processes
+    from benchmarks.common import processes
 
     monkeypatch.setattr(processes, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
 

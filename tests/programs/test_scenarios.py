@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import fusioncache
-from benchmarks.backends import compile_regions_with, executors
+from benchmarks.common.executors import compile_regions_with, executors
 from fusioncache.trace import executor
 
 WIDTH, HEADS, WORDS, LENGTH = 32, 2, 64, 12

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from report_records import HOSTILE, SCALING, Page, make_run, make_scaling_result
 
-from benchmarks.plot import title
+from benchmarks.scaling.plot import title
 from fusioncache.report.contents import Contents
 from fusioncache.report.scaling import HEIGHT, WIDTH, plot, read_scaling
 

@@ -12,7 +12,7 @@ import pytest
 from documents import README, assert_shown, blocks, session
 
 import fusioncache
-from benchmarks.backends import compile_regions_with
+from benchmarks.common.executors import compile_regions_with
 from fusioncache.cli.main import COMMANDS, main
 from fusioncache.trace import executor, transform
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from drawn_regions import TYPE, Sketch, residual
 
-from benchmarks import canonical_scaling
+from benchmarks.overhead import canonical as canonical_scaling
 from fusioncache.ir import Bypass, Const, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key

@@ -167,7 +167,7 @@ def main(
 
 
 def _write(file: Path, comparison: Comparison, options: dict[str, Any]) -> None:
-    from benchmarks.environment import describe
+    from benchmarks.common.environment import describe
 
     result = {"environment": describe() | {"options": options}} | as_json(comparison)
     file.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,0 +1,57 @@
+"""The models whose compile time is measured, with their inputs, from a fixed seed."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from benchmarks.scaling.spec import Spec
+
+_SEED = 2916
+
+
+class Residual(nn.Module):
+    """The case of NVIDIA/Fuser#2916: two residual adds a layer, norm = tanh, attention = mlp = weight @ x."""
+
+    def __init__(self, layers: int, size: int):
+        super().__init__()
+        # Small enough that values neither explode nor vanish in 128 layers.
+        scale = 0.1 * size**-0.5
+        self.weights = nn.ParameterList(nn.Parameter(scale * torch.randn(size, size)) for _ in range(2 * layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = x + weight @ torch.tanh(x)
+        return x
+
+
+def make_model(spec: Spec) -> tuple[nn.Module, torch.Tensor]:
+    """The model on its device, and its input.
+
+    Raises:
+        ModuleNotFoundError: if the model needs a package that is not installed; the message says which.
+    """
+    torch.manual_seed(_SEED)
+    dtype = getattr(torch, spec.dtype)
+    if spec.model == "residual":
+        model: nn.Module = Residual(spec.layers, spec.size)
+        example = torch.randn(spec.size, spec.size).to(dtype)
+    else:
+        model, example = _llama(spec)
+    model = model.to(device=spec.device, dtype=dtype).requires_grad_(spec.grad)
+    return model, example.to(spec.device)
+
+
+def _llama(spec: Spec) -> tuple[nn.Module, torch.Tensor]:
+    try:
+        from litgpt import GPT, Config
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"--model llama needs {error.name}: pip install litgpt==0.5.13 jsonargparse (or fusioncache[bench])"
+        ) from error
+    widths = {"n_embd": 128, "n_head": 4, "intermediate_size": 384, "padded_vocab_size": 512}
+    if spec.device == "cuda":
+        widths = {"n_embd": 512, "n_head": 8, "intermediate_size": 1376, "padded_vocab_size": 1024}
+    config = Config.from_name("Llama-2-7b-hf", n_layer=spec.layers, block_size=128, **widths)
+    tokens = torch.randint(0, config.padded_vocab_size, (2, 64))
+    return GPT(config), tokens

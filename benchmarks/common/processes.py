@@ -1,0 +1,90 @@
+"""Runs a module of the benchmarks in a fresh process with empty cache directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+_CACHES = ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TMPDIR")
+"""Where compilers keep things. nvFuser's database of kernels is in the directory for temporary files."""
+
+_LINES_OF_LOG = 25
+
+
+class ProcessFailed(Exception):
+    """The process left no result. ``log`` holds the end of what it printed."""
+
+    def __init__(self, message: str, log: str):
+        super().__init__(message)
+        self.log = log
+
+
+def call(
+    module: str, argument: Any, *, caches: Path | None = None, environment: Mapping[str, str] = MappingProxyType({})
+) -> Any:
+    """What ``serve`` in this module's process answers to an argument. Both are JSON.
+
+    Args:
+        module: the one to run.
+        argument: of its function.
+        caches: where the cache directories are made, or found as the last process left them; not given: somewhere
+            new that is removed afterwards.
+        environment: more variables for the process.
+
+    Raises:
+        ProcessFailed: if the process raised or died.
+    """
+    with TemporaryDirectory(prefix="fusioncache-benchmark-") as directory:
+        answer, log = Path(directory, "answer.json"), Path(directory, "log")
+        variables = {**environment_in(directory if caches is None else str(caches)), **environment}
+        command = [sys.executable, "-m", module, json.dumps(argument), str(answer)]
+        with log.open("wb") as output:
+            code = subprocess.run(
+                command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            ).returncode
+        end = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:])
+        if not answer.exists():
+            raise ProcessFailed(_ending(code), end)
+        result = json.loads(answer.read_text())
+        if "raised" in result:
+            raise ProcessFailed(result["raised"], end)
+        return result["value"]
+
+
+def serve(function: Any) -> None:
+    """The other end of ``call``: answers one argument and ends. To be called in a module that runs as a script."""
+    argument, answer = json.loads(sys.argv[1]), Path(sys.argv[2])
+    try:
+        value = function(argument)
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        answer.write_text(json.dumps({"raised": f"{type(error).__name__}: {first_line}"}))
+        raise
+    answer.write_text(json.dumps({"value": value}))
+
+
+def environment_in(directory: str) -> dict[str, str]:
+    """The variables of a process whose caches are in this directory, which are made if they are not there."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    # Without it cuBLAS may pick its workspace, and so its order of summation, differently in each process.
+    environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    for variable in _CACHES:
+        environment[variable] = str(Path(directory, variable.lower()))
+        Path(environment[variable]).mkdir(exist_ok=True)
+    return environment
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"the process was ended by {signal.Signals(-code).name}"
+    return f"the process ended with code {code} and left no result"

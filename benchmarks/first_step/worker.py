@@ -1,0 +1,168 @@
+"""One point of ``benchmarks/first_step.py``, measured in a process of its own.
+
+Each phase is the time inside some of Thunder's functions, less that inside those of other phases:
+
+- ``interpret``: the interpretation of the model's bytecode, which yields the first traces.
+- ``prologue``: the checks that run before every call are made executable.
+- ``grad``: the backward pass is derived, and later split off.
+- ``claim``: executors claim the operations that they run.
+- ``fuse``: the fusion executor groups operations into regions.
+- ``rematerialize``: what regions pass to each other is cut down.
+- ``cleanup``: dead code is dropped, and ``del`` statements are inserted.
+- ``codegen``: traces are printed as Python and compiled by it.
+- ``fusioncache``: regions become templates, keys and calls.
+- ``compile``: the backend compiles, each time up to the end of the first execution.
+- ``rest``: what remains of ``total``: execution, autograd, and what Thunder does between the passes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+import thunder
+import thunder.executors.nvfuserex  # so that its functions are there to be timed
+import torch
+from thunder.core import rematerialization, trace, transform_common
+from thunder.executors import passes
+from thunder.transforms import autodiff
+
+import fusioncache
+from benchmarks.common.executors import executors
+from benchmarks.common.models import make_model
+from benchmarks.common.processes import serve
+from benchmarks.common.recompute import recomputing
+from benchmarks.scaling.spec import Spec
+from fusioncache.backends.registry import make_backend
+from fusioncache.trace.executor import FusionCacheExecutor
+
+
+class Stopwatch:
+    """Seconds by phase, each less those of the phases that it calls."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._inner = [0.0]
+        self._whole = False
+
+    def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its time counted for a phase."""
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._whole:
+                return function(*args, **kwargs)
+            start = time.perf_counter()
+            self._inner.append(0.0)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                whole = time.perf_counter() - start
+                self.seconds[phase] += whole - self._inner.pop()
+                self._inner[-1] += whole
+
+        return call
+
+    def timed_whole(self, phase: str, function: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
+        """The function, all its time counted for a phase where ``when`` says so of its arguments."""
+        timed = self.timed(phase, self._without_inner(function))
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return timed(*args, **kwargs) if when(*args, **kwargs) else function(*args, **kwargs)
+
+        return call
+
+    def _without_inner(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._whole = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._whole = False
+
+        return call
+
+
+def measure(options: Mapping[str, Any]) -> dict[str, float]:
+    """The seconds of each phase."""
+    tracing = options["tracing"]
+    spec = Spec(**{name: value for name, value in options.items() if name != "tracing"})
+    _step(spec, _warm_up_model(spec), torch.ones(3, 7, device=spec.device), fast_tracing=tracing == "fast")
+    model, example = make_model(spec)
+    stopwatch = Stopwatch()
+    _time_passes(stopwatch, spec.backend)
+    if not spec.recompute:
+        return _measured(spec, model, example, tracing, stopwatch)
+    with recomputing():
+        return _measured(spec, model, example, tracing, stopwatch)
+
+
+def _measured(spec: Spec, model: Any, example: Any, tracing: str, stopwatch: Stopwatch) -> dict[str, float]:
+    start = time.perf_counter()
+    _step(spec, model, example, fast_tracing=tracing == "fast")
+    total = time.perf_counter() - start
+    seconds = dict(stopwatch.seconds)
+    return seconds | {"rest": total - sum(seconds.values()), "total": total}
+
+
+def _warm_up_model(spec: Spec) -> torch.nn.Module:
+    """Has nothing in common with the models that are measured."""
+    return torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(spec.device)
+
+
+def _step(spec: Spec, model: Any, example: Any, *, fast_tracing: bool) -> None:
+    cache = fusioncache.Cache(record=False)
+    transform = fusioncache.FusionCache(cache=cache, backend=spec.backend, fast_tracing=fast_tracing)
+    compiled = thunder.jit(model, executors=executors(spec.backend), transforms=[transform])
+    output = compiled(example)
+    output.sum().backward()
+    if spec.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _time_passes(stopwatch: Stopwatch, backend: str) -> None:
+    """Times Thunder's passes from now on, wherever they are called from."""
+    phases: dict[str, tuple[Any, ...]] = {
+        "interpret": (thunder.thunder_general_jit,),
+        "grad": (autodiff.grad_transform_on_trace, autodiff.split_into_forward_and_backward),
+        "claim": (passes._transform_for_operator_executor_execution,),
+        "rematerialize": (rematerialization.rematerialize,),
+        "cleanup": (transform_common.dce, passes.del_last_used),
+    }
+    for phase, functions in phases.items():
+        for function in functions:
+            _replace_everywhere(function, stopwatch.timed(phase, function))
+    of_prologue = stopwatch.timed_whole("prologue", thunder.transform_for_execution, _is_for_the_prologue)
+    _replace_everywhere(thunder.transform_for_execution, of_prologue)
+    trace.TraceCtx.python_callable = stopwatch.timed("codegen", trace.TraceCtx.python_callable)
+    FusionCacheExecutor.fusion_pass = stopwatch.timed("fuse", FusionCacheExecutor.fusion_pass)  # type: ignore[method-assign]
+    transform, compiler = fusioncache.FusionCache, type(make_backend(backend))
+    hook = transform.transform_trace_post_optimization
+    transform.transform_trace_post_optimization = stopwatch.timed("fusioncache", hook)  # type: ignore[method-assign]
+    compiler.compile = stopwatch.timed_whole("compile", compiler.compile, lambda *_: True)  # type: ignore[method-assign]
+    nvfuser = thunder.get_executor("nvfuser")
+    if nvfuser is not None:
+        type(nvfuser).fusion_pass = stopwatch.timed("fuse", type(nvfuser).fusion_pass)
+
+
+def _is_for_the_prologue(*args: Any, executors_list: Any, **kwargs: Any) -> bool:
+    """The prologue is claimed by Python alone."""
+    return executors_list == (thunder.pythonex,)
+
+
+def _replace_everywhere(function: Any, replacement: Any) -> None:
+    """In every module of Thunder's or ours that imported the function by name."""
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] in ("thunder", "fusioncache"):
+            for attribute, value in list(vars(module).items()):
+                if value is function:
+                    setattr(module, attribute, replacement)
+
+
+if __name__ == "__main__":
+    serve(measure)

@@ -1,1 +1,0 @@
-"""What a second process finds, and what many processes at once compile."""
