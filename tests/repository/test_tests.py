@@ -79,6 +79,12 @@ def test_folders_are_those_of_the_package():
     assert {path.relative_to(TESTS).parts[0] for path in FILES if path.parent != TESTS} <= rooms | NO_ROOMS
 
 
+def test_no_two_tests_have_one_name():
+    """Folders of tests are no packages, so that pytest imports each by its name alone."""
+    names = [path.name for path in FILES if path.name.startswith("test_")]
+    assert len(names) == len(set(names))
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_file)
 def test_no_test_is_imported(path):
     """Not in the text of a program for another process either."""
