@@ -7,7 +7,7 @@ import torch
 from models import fused
 
 from fusioncache.backends.nvfuser import backend as nvfuser
-from fusioncache.trace.region import outputs_of
+from fusioncache.backends.symbols import outputs_of
 from fusioncache.trace.transform import FusionCache
 
 
