@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from commands import out
+from commands import get_output
 from inductor_artifacts import CASES, artifacts_of, digest, made
-from recorded_templates import save, used
+from recorded_templates import make_ledger, save_ledger
 
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Template
@@ -32,12 +32,12 @@ def test_loading_does_not_look_at_the_source():
 
 def test_the_source_of_the_very_kernel_is_shown(monkeypatch):
     graph, _ = CASES["two"]()
-    save(monkeypatch, used(Template(graph, make_key(graph, {}), "two")))
+    save_ledger(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "two")))
     store = Store.open()
     assert store.save(make_key(graph, {"layout": "any"}), "inductor", artifacts_of(made("two")))
     store.close()
     ((kernel, _),) = json.loads(artifacts_of(made("two"))["signature.json"])["kernels"]
-    text = out("show", "two", "--code")
+    text = get_output("show", "two", "--code")
     assert f"# kernels.cpp\n// {kernel}\n" in text
     assert 'extern "C"' in text
     assert "tanh(" in text

@@ -7,7 +7,7 @@ import itertools
 
 import fake_cuda
 import pytest
-from models import fused, recompute
+from models import find_fused, recompute
 from nvfuser_definitions import add_residuals, define_programs, define_regions
 
 import fusioncache
@@ -25,15 +25,15 @@ def norm_residual(x, *weights):
 
 def shared(function, inputs: int, *, grad: bool, dtype: str = "float32", residual: str = "auto"):
     """The transform and its traces for a function of square matrices."""
-    traces = fake_cuda.traces(function, [(10, 10)] * inputs, grad=grad, dtype=dtype)
-    with fake_cuda.pretended_gpu():
+    traces = fake_cuda.make_traces(function, [(10, 10)] * inputs, grad=grad, dtype=dtype)
+    with fake_cuda.pretend_gpu():
         transform = FusionCache(cache=fusioncache.Cache(), residual=residual)
         return transform, [transform.transform_trace_post_optimization(trace) for trace in traces]
 
 
 @pytest.fixture(autouse=True)
 def _needs_nvfuser():
-    fake_cuda.nvfuser_executor()
+    fake_cuda.find_nvfuser_executor()
 
 
 # All folds of up to 32 terms are among the nine.
@@ -44,7 +44,7 @@ def test_the_definitions_of_a_recomputed_residual_stream_do_not_grow_with_depth(
         with recompute():
             transform, traces = shared(add_residuals, 2 * layers + 1, grad=True, residual=plan)
         stats = transform.stats()
-        assert stats.regions == sum(len(fused(trace)) for trace in traces) == 4 * layers + 1
+        assert stats.regions == sum(len(find_fused(trace)) for trace in traces) == 4 * layers + 1
         assert not stats.bypasses
         counts[layers] = (stats.templates, len(define_programs(transform)))
     assert counts[16] == counts[40] == expected
@@ -53,7 +53,7 @@ def test_the_definitions_of_a_recomputed_residual_stream_do_not_grow_with_depth(
 def test_without_sharing_they_grow():
     with recompute():
         few, more = (
-            define_regions(fake_cuda.traces(add_residuals, [(10, 10)] * inputs, grad=True)) for inputs in (9, 17)
+            define_regions(fake_cuda.make_traces(add_residuals, [(10, 10)] * inputs, grad=True)) for inputs in (9, 17)
         )
     assert len(more) >= len(few) + 8
 
@@ -61,7 +61,7 @@ def test_without_sharing_they_grow():
 def test_regions_of_the_recomputed_stream_are_those_of_the_issue():
     with recompute():
         _, (forward, _) = shared(add_residuals, 9, grad=True)
-    assert [len(call.args) for call in fused(forward)] == list(range(1, 10))
+    assert [len(call.args) for call in find_fused(forward)] == list(range(1, 10))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -91,7 +91,7 @@ def test_a_definition_says_what_the_region_does():
     transform, _ = shared(add_residuals, 2, grad=False)
     (call,) = [call for call in transform.calls() if call.template.name.startswith("residual")]
     (program,) = call.programs((1,))
-    with fake_cuda.pretended_gpu():
+    with fake_cuda.pretend_gpu():
         text = repr(define(program.sources[0], contiguous(program.sources[0])))
     assert text.count("define_tensor") == 2
     assert text.count("ops.add") == 1
@@ -103,7 +103,7 @@ def test_other_options_are_another_template():
     def key(**options):
         from fusioncache.backends.nvfuser.backend import NvFuser
 
-        with fake_cuda.pretended_gpu():
+        with fake_cuda.pretend_gpu():
             return NvFuser(**options).environment()
 
     assert key() == key()
@@ -111,10 +111,10 @@ def test_other_options_are_another_template():
 
 
 def test_an_nvfuser_that_keeps_inputs_is_left_alone():
-    traces = fake_cuda.traces(add_residuals, [(10, 10)] * 3, grad=False)
-    for call in fused(traces[0]):
+    traces = fake_cuda.make_traces(add_residuals, [(10, 10)] * 3, grad=False)
+    for call in find_fused(traces[0]):
         call._call_ctx[call.sym.name].store_inputs = True
-    with fake_cuda.pretended_gpu():
+    with fake_cuda.pretend_gpu():
         transform = FusionCache(cache=fusioncache.Cache())
         assert transform.transform_trace_post_optimization(traces[0]) is traces[0]
     assert set(transform.stats().bypasses) == {"nvFuser is told to keep each region's inputs"}
@@ -125,7 +125,7 @@ def test_symbolic_sizes_are_dynamic_in_the_definition():
 
     type_ = TensorType("float32", (Ref(1), 8), "cuda")
     graph = Graph((type_,), (Op("prims.tanh", (Ref(0),), (type_,)),), (2,), sizes=1)
-    with fake_cuda.pretended_gpu():
+    with fake_cuda.pretend_gpu():
         text = repr(nvfuser.define(graph, [nvfuser.describe_tensor((5, 8), (8, 1))]))
     assert "shape=[-1, 8]" in text
 
@@ -134,7 +134,7 @@ def test_symbolic_sizes_are_dynamic_in_the_definition():
 def test_a_template_is_compiled_from_the_very_definition_that_thunder_wrote_for_its_first_region(dtype):
     """nvFuser schedules a kernel by the order of its definition: the same definition is the same bits."""
     transform, _ = shared(norm_residual, 7, grad=True, dtype=dtype)
-    plain = define_regions(fake_cuda.traces(norm_residual, [(10, 10)] * 7, grad=True, dtype=dtype))
+    plain = define_regions(fake_cuda.make_traces(norm_residual, [(10, 10)] * 7, grad=True, dtype=dtype))
     ours = define_programs(transform)
     assert len(ours) == transform.stats().templates < transform.stats().regions
     # Thunder hands on an input that nobody uses there, and ours does not.
@@ -145,5 +145,5 @@ def test_a_template_is_compiled_from_the_very_definition_that_thunder_wrote_for_
 
 def test_the_module_that_stands_in_for_nvfuser_can_be_asked_for():
     """Other packages look whether there is one; a module without a specification would make that raise."""
-    fake_cuda.nvfuser_executor()
+    fake_cuda.find_nvfuser_executor()
     assert importlib.util.find_spec("nvfuser") is not None

@@ -12,7 +12,7 @@ from typing import Any
 import fake_cuda
 import pytest
 import torch
-from drawn_regions import residual
+from drawn_regions import draw_residual
 from repository import ROOT
 
 from fusioncache.backends.api import FOLDS, check_fold
@@ -89,8 +89,8 @@ def test_an_unknown_fold_is_refused():
 
 
 def test_nvfuser_is_the_same_backend_whatever_folds():
-    fake_cuda.nvfuser_executor()
-    with fake_cuda.pretended_gpu():
+    fake_cuda.find_nvfuser_executor()
+    with fake_cuda.pretend_gpu():
         backends = [make_backend("nvfuser", fold=fold) for fold in FOLDS]
         assert len({repr(backend.environment()) for backend in backends}) == 1
     assert [one_launch(backend.fold) for backend in backends] == [OneLaunch(False), None, OneLaunch(True)]
@@ -104,7 +104,7 @@ def test_choosing_imports_no_triton():
 
 def folded(terms: int, sum_chain: Any, device: str = "cpu") -> tuple[Any, Ledger]:
     """A sum of this many terms, as the call of its template, and what it counts."""
-    canonical = canonicalize(residual(terms))
+    canonical = canonicalize(draw_residual(terms))
     template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
     programs: dict = {}
     ledger = Ledger()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
-from models import same
+from models import are_same
 
 import fusioncache
 from benchmarks.folds.kernels import reference, same_bits
@@ -58,7 +58,7 @@ def test_one_launch_is_bitwise_the_folds(terms, dtype, launches, monkeypatch):
     folds, _ = compiled_with("nvfuser", monkeypatch)
     for _ in range(3):
         args = stream(terms, dtype, 65, 513)
-        assert same(list(one(*args)), list(folds(*args)))
+        assert are_same(list(one(*args)), list(folds(*args)))
     assert launches and all(launches)
     assert not transform.stats().bypasses
 
@@ -68,7 +68,7 @@ def test_by_default_only_long_chains_of_large_terms(terms, rows, expected, launc
     one, _ = compiled_with("auto", monkeypatch)
     folds, _ = compiled_with("nvfuser", monkeypatch)
     args = stream(terms, torch.bfloat16, rows, 1024)
-    assert same(list(one(*args)), list(folds(*args)))
+    assert are_same(list(one(*args)), list(folds(*args)))
     assert any(launches) == expected
 
 
@@ -80,7 +80,7 @@ def test_terms_that_are_not_aligned_are_folded(launches, monkeypatch):
     launches.clear()
     shifted = [torch.cat([arg.new_zeros(1), arg.flatten()])[1:].view(64, 512) for arg in args]
     for given, made in ((shifted, False), (args[:-1] + shifted[-1:], False), (args, True)):
-        assert same(list(one(*given)), list(folds(*given)))
+        assert are_same(list(one(*given)), list(folds(*given)))
         assert launches.pop() is made
     assert not transform.stats().bypasses
 
@@ -121,7 +121,7 @@ def test_a_cuda_graph_captures_the_folds(launches, monkeypatch):
         for arg in args:
             arg.copy_(torch.randn(arg.shape, device="cuda"))
         graph.replay()
-        assert same(list(results), list(folds(*args)))
+        assert are_same(list(results), list(folds(*args)))
     assert not transform.stats().bypasses
 
 

@@ -14,7 +14,7 @@ import torch
 import torch._dynamo.config
 import torch._functorch.config
 import torch._inductor.config
-from persistent_backend import KeepingEager
+from persistent_backend import PersistentEager
 from store_processes import Process, X, Y, make_region
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -93,7 +93,7 @@ def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
     from fusioncache.backends.nvfuser.backend import NvFuser
 
     def key() -> dict[str, str]:
-        with fake_cuda.pretended_gpu():
+        with fake_cuda.pretend_gpu():
             return settings(NvFuser())
 
     before = key()
@@ -334,7 +334,7 @@ def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> O
 
 
 def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatch):
-    class Unsure(KeepingEager):
+    class Unsure(PersistentEager):
         def environment(self):
             raise Bypass("a setting that cannot be compared")
 
@@ -346,10 +346,10 @@ def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatc
 def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monkeypatch):
     here = torch_settings()
     theirs = {"torch.default_dtype": "torch.bfloat16", "torch.float32_matmul_precision": "high"}
-    before, after, others = (Process(tmp_path, KeepingEager({"machine": name})) for name in ("old", "new", "new"))
+    before, after, others = (Process(tmp_path, PersistentEager({"machine": name})) for name in ("old", "new", "new"))
     with under(theirs):
         before.run(make_region(), X, Y)
-    assert warmed(before, KeepingEager({"machine": "new"}), monkeypatch) == Outcome("compiled")
+    assert warmed(before, PersistentEager({"machine": "new"}), monkeypatch) == Outcome("compiled")
     assert torch_settings() == here
     others.run(make_region(), X, Y)
     with under(theirs):

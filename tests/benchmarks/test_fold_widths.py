@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from drawn_regions import residual
+from drawn_regions import draw_residual
 from repository import ROOT
 
 from benchmarks.folds import __main__ as fold_widths
@@ -251,7 +251,7 @@ def test_the_folds_are_those_of_a_template(dtype):
     import torch
 
     element = getattr(torch, dtype)
-    template = canonicalize(residual(5, dtype=dtype)).graph
+    template = canonicalize(draw_residual(5, dtype=dtype)).graph
     terms, head = [torch.zeros(2, 3, dtype=element)], torch.zeros(2, 3, dtype=element)
     for step in fold(template, (77,)).chains[0].folds:
         assert graph_of([head, *terms * len(step.terms)]) == step.graph

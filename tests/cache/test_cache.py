@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 import torch
-from drawn_regions import Sketch, residual
+from drawn_regions import Sketch, draw_residual
 
 import fusioncache
 from fusioncache.backends.eager import Eager
@@ -110,7 +110,7 @@ def test_threads_make_one_value():
 
 
 def test_threads_compile_once():
-    call, _, ledger, compiler = call_of(residual(2))
+    call, _, ledger, compiler = call_of(draw_residual(2))
     args = [torch.randn(2, 3) for _ in range(3)]
     in_threads(8, lambda: call.entry(*args))
     assert compiler.compiled == ledger.stats().compiles == 1
@@ -120,7 +120,7 @@ def test_a_bounded_cache_forgets_and_compiled_models_live_on():
     cache = fusioncache.Cache(capacity=1)
     one, hit = cache.template(tanh_graph(), {})
     assert not hit and cache.template(tanh_graph(), {}) == (one, True)
-    cache.template(canonicalize(residual(1)).graph, {})
+    cache.template(canonicalize(draw_residual(1)).graph, {})
     assert cache.template(tanh_graph(), {}) == (one, False)
     cache.clear()
     assert cache.template(tanh_graph(), {}) == (one, False)
@@ -161,9 +161,9 @@ def test_numbers_come_first_and_have_no_layout():
 
 @pytest.mark.parametrize("plan", list(Plan))
 def test_every_arity_gives_the_sum_in_order(plan):
-    call, _, _, _ = call_of(residual(1), plan)
+    call, _, _, _ = call_of(draw_residual(1), plan)
     for adds in range(1, 20):
-        canonical = canonicalize(residual(adds))
+        canonical = canonicalize(draw_residual(adds))
         call.allow(canonical.binding.arities, plan, Fallback(pytest.fail, (), ()))
         inputs = [torch.randn(2, 3) * 10**6 for _ in range(adds + 1)]
         total = inputs[0]
@@ -174,9 +174,9 @@ def test_every_arity_gives_the_sum_in_order(plan):
 
 
 def test_folds_and_one_core_serve_every_arity():
-    call, _, ledger, compiler = call_of(residual(1), Plan.FOLD)
+    call, _, ledger, compiler = call_of(draw_residual(1), Plan.FOLD)
     for adds in (1, 2, 4, 8, 7, 15, 31, 64):
-        binding = canonicalize(residual(adds)).binding
+        binding = canonicalize(draw_residual(adds)).binding
         call.allow(binding.arities, Plan.FOLD, Fallback(pytest.fail, (), ()))
         call.entry(*[torch.randn(2, 3) for _ in range(adds + 1)])
     assert compiler.compiled == ledger.stats().compiles == 7  # folds of 1, 2, 4, 8, 16 and 32 terms, and the core
@@ -234,7 +234,7 @@ def test_out_of_memory_is_not_hidden():
         def compile(self, graph, args):
             raise torch.OutOfMemoryError("full")
 
-    call, *_ = call_of(residual(1), compiler=Full())
+    call, *_ = call_of(draw_residual(1), compiler=Full())
     with pytest.raises(torch.OutOfMemoryError):
         call.entry(torch.randn(2, 3), torch.randn(2, 3))
 

@@ -12,7 +12,7 @@ import torch
 from drawn_regions import Sketch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from persistent_backend import KeepingEager
+from persistent_backend import PersistentEager
 from random_regions import graphs
 from store_processes import Process, X, Y, make_region
 
@@ -67,7 +67,7 @@ def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):
 
 @pytest.mark.parametrize("changed", ["backend", "versions", "machine"])
 def test_each_ingredient_of_the_environment_makes_a_miss(tmp_path, changed):
-    class Other(KeepingEager):
+    class Other(PersistentEager):
         def environment(self):
             return {**super().environment(), **({changed: "other"} if changed != "machine" else {})}
 
@@ -80,7 +80,7 @@ def test_each_ingredient_of_the_environment_makes_a_miss(tmp_path, changed):
 
 
 def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path):
-    class Changing(KeepingEager):
+    class Changing(PersistentEager):
         def environment(self):
             return {**super().environment(), "settings": f"compiled {len(self.compiled)}"}
 
@@ -98,7 +98,7 @@ def test_the_key_names_what_differs(tmp_path):
     graph, instance = canonical.graph, instance_of(make_region(), canonical.binding)
 
     def key(environment: dict[str, str], place: Any = place) -> dict[str, str]:
-        backend = KeepingEager(environment)
+        backend = PersistentEager(environment)
         kept = PersistentBuilder(Store.open(tmp_path), Ranks(), backend, {}, print)
         return {part.name: part.digest for part in kept.key(graph, place, instance).ingredients}
 
@@ -151,7 +151,7 @@ def test_a_store_that_cannot_be_used_is_counted_as_the_reason(tmp_path):
 
 
 def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
-    first = Process(tmp_path, KeepingEager(refuse="a number among its inputs"))
+    first = Process(tmp_path, PersistentEager(refuse="a number among its inputs"))
     second = Process(tmp_path)
     for process in (first, second):
         process.run(make_region(), X, Y)
@@ -173,7 +173,7 @@ def test_what_the_compiler_raises_is_raised_and_nothing_is_kept(tmp_path):
 
 
 def test_threads_of_several_processes_compile_once(tmp_path):
-    backend = KeepingEager()
+    backend = PersistentEager()
     processes = [Process(tmp_path, backend) for _ in range(4)]
     threads = [
         threading.Thread(target=process.run, args=(make_region(), X, Y)) for process in processes for _ in range(4)

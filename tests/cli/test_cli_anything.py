@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from commands import CHAIN, call, save_two_runs
-from store_contents import key
+from store_contents import make_numbered_key
 from store_contents import save as fill
 
 from fusioncache.cli.main import COMMANDS, main
@@ -39,7 +39,7 @@ def kept(tmp_path, monkeypatch) -> Path:
     save_two_runs(monkeypatch)
     store = Store.open()
     fill(store, 1, 2, 3)
-    assert store.save(key(4), "inductor", {"refused": b"a reason"})
+    assert store.save(make_numbered_key(4), "inductor", {"refused": b"a reason"})
     store.close()
     return tmp_path / "kept"
 

@@ -6,13 +6,25 @@ import json
 import time
 
 import pytest
-from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, error, lines, out, save_other, save_run, save_two_runs
-from recorded_templates import cast_template, used
+from commands import (
+    CAST,
+    CHAIN,
+    FIRST_RUN,
+    OTHER_RUN,
+    call,
+    drop_first_break,
+    get_error,
+    get_output,
+    save_other,
+    save_run,
+    save_two_runs,
+)
+from recorded_templates import make_cast_template, make_ledger
 
 from fusioncache.record.ledger import Ledger
 
 _PAD = " " * 62
-_NEW = cast_template("cast_new", "nvfuser=0.2.37")
+_NEW = make_cast_template("cast_new", "nvfuser=0.2.37")
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +39,12 @@ def _in_utc(monkeypatch):
 @pytest.fixture
 def _runs(monkeypatch):
     save_run(monkeypatch)
-    save_other(monkeypatch, used(CAST, _NEW))
+    save_other(monkeypatch, make_ledger(CAST, _NEW))
 
 
 @pytest.mark.usefixtures("_runs")
 def test_diff():
-    text = lines(f"""
+    text = drop_first_break(f"""
 old  train.py · 2023-11-14 22:13  (run aaaaaaaa)
 new  other.py · 2023-11-14 22:14  (run ab000000)
 
@@ -54,12 +66,18 @@ id{_PAD}  name                           what            compile seconds
 {CHAIN.key.digest}  {CHAIN.name}         gone                      2.000
 {CAST.key.digest}  {CAST.name}  compiled again            1.000
 """)
-    assert out("diff") == out("diff", "aa") == out("diff", "aa", "ab") == out("diff", "train", "last") == text
+    assert (
+        get_output("diff")
+        == get_output("diff", "aa")
+        == get_output("diff", "aa", "ab")
+        == get_output("diff", "train", "last")
+        == text
+    )
 
 
 @pytest.mark.usefixtures("_runs")
 def test_diff_as_json():
-    data = json.loads(out("diff", "aa", "--json"))
+    data = json.loads(get_output("diff", "aa", "--json"))
     assert (data["schema"], data["old"], data["new"]) == (1, FIRST_RUN, OTHER_RUN)
     assert data["names"] == {"old": "train.py · 2023-11-14 22:13", "new": "other.py · 2023-11-14 22:14"}
     assert data["counts"]["regions"] == {"old": 7, "new": 2}
@@ -74,7 +92,7 @@ def test_diff_as_json():
 
 @pytest.mark.usefixtures("_runs")
 def test_the_other_way_round():
-    data = json.loads(out("diff", "ab", "aa", "--json"))
+    data = json.loads(get_output("diff", "ab", "aa", "--json"))
     assert [template["name"] for template in data["new_templates"]] == [CHAIN.name]
     assert [template["name"] for template in data["gone_templates"]] == ["cast_new"]
 
@@ -93,5 +111,5 @@ def test_nothing_changed(monkeypatch):
 
 def test_it_takes_two_runs(monkeypatch):
     save_run(monkeypatch)
-    assert "has one run, and it takes two to differ" in error("diff")
-    assert "'f00', or a name with that in it: see 'fusioncache stats --runs'" in error("diff", "f00")
+    assert "has one run, and it takes two to differ" in get_error("diff")
+    assert "'f00', or a name with that in it: see 'fusioncache stats --runs'" in get_error("diff", "f00")

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 from drawn_regions import Sketch
-from recorded_templates import STARTED, cast_template, chain_template, save, used
+from recorded_templates import STARTED, make_cast_template, make_chain_template, make_ledger, save_ledger
 
 from fusioncache.cli import misses
 from fusioncache.cli.main import main
@@ -22,8 +22,10 @@ from fusioncache.template.key import make_key
 
 @pytest.fixture(autouse=True)
 def _templates(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = [chain_template("chain_b", options="fast_math off"), cast_template("cast")]
-    save(monkeypatch, used(chain_template("chain_a", options="fast_math on"), *others), started=STARTED)
+    others = [make_chain_template("chain_b", options="fast_math off"), make_cast_template("cast")]
+    save_ledger(
+        monkeypatch, make_ledger(make_chain_template("chain_a", options="fast_math on"), *others), started=STARTED
+    )
 
 
 def call(*args: str) -> Result:
@@ -47,8 +49,8 @@ def test_the_sentence_comes_first_and_then_both_side_by_side():
     result = call("chain_a", "chain_b", "--width", "100")
     first, empty, a, b, *lines = result.stdout.splitlines()
     assert (first, empty) == ("They differ in the option fast_math: on in A, off in B.", "")
-    assert a == f"A  {chain_template('', options='fast_math on').key.digest}  chain_a"
-    assert b == f"B  {chain_template('', options='fast_math off').key.digest}  chain_b"
+    assert a == f"A  {make_chain_template('', options='fast_math on').key.digest}  chain_a"
+    assert b == f"B  {make_chain_template('', options='fast_math off').key.digest}  chain_b"
     assert [line for line in lines if " | " in line] == [f"{'options: fast_math on':48} | options: fast_math off"]
     assert all(len(line) <= 100 for line in lines)
     assert (result.stderr, result.exit_code) == ("", 0)
@@ -120,12 +122,12 @@ def test_a_store_that_is_named_and_not_there(tmp_path):
 
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records a run that compiled one template again, and a new one; loaded one, and did not call the last."""
-    ledger = used(chain_template("chain_a", options="fast_math on"))
-    new = chain_template("chain_c", options="fast_math odd")
+    ledger = make_ledger(make_chain_template("chain_a", options="fast_math on"))
+    new = make_chain_template("chain_c", options="fast_math odd")
     ledger.region(new, (2,), hit=False)
     ledger.compiled(new, 0.25)
     ledger.compiled(new, 0.25)
-    cast, last = cast_template("cast"), cast_template("last", options="other")
+    cast, last = make_cast_template("cast"), make_cast_template("last", options="other")
     for template in (cast, last):
         ledger.region(template, (), hit=False)
     ledger.loaded(cast, 0.001)
@@ -134,12 +136,12 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.records.regions(
         [RegionRecord("M", "forward", 0, 1, "nvFusion0", digest, "miss", None, (2,), "inline", where, 3, 2, 1)]
     )
-    save(monkeypatch, ledger, run="b" * 32, started=STARTED + 60)
+    save_ledger(monkeypatch, ledger, run="b" * 32, started=STARTED + 60)
 
 
 def test_the_misses_of_the_last_run(monkeypatch):
     later(monkeypatch)
-    a, c = (chain_template(options=f"fast_math {how}").key.digest[:12] for how in ("on", "odd"))
+    a, c = (make_chain_template(options=f"fast_math {how}").key.digest[:12] for how in ("on", "odd"))
     result = call()
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
@@ -169,12 +171,12 @@ def test_the_misses_of_another_run_are_compared_with_what_it_knew(monkeypatch):
 
 def test_the_misses_as_json(monkeypatch):
     later(monkeypatch)
-    keep_note(chain_template(options="fast_math odd"), "a reason")
+    keep_note(make_chain_template(options="fast_math odd"), "a reason")
     data = json.loads(call("--json").stdout)
     new, again = data.pop("misses")
-    cast, last = cast_template("cast").key.digest, cast_template("last", options="other").key.digest
+    cast, last = make_cast_template("cast").key.digest, make_cast_template("last", options="other").key.digest
     assert data == {"schema": 1, "run": "b" * 32, "loaded": [cast], "others": [last]}
-    assert (new["nearest"], new["again"]) == (chain_template(options="fast_math off").key.digest, False)
+    assert (new["nearest"], new["again"]) == (make_chain_template(options="fast_math off").key.digest, False)
     assert new["places"] == [{"place": "blocks.2, forward", "file": "/home/me/model.py", "line": 31}]
     assert [change["place"] for change in new["changes"]] == ["the option fast_math"]
     assert new["not_kept"] == {"a reason": 1}
@@ -191,11 +193,11 @@ def keep_note(template: Template, reason: str) -> None:
 
 def test_a_run_that_compiled_nothing(monkeypatch):
     ledger = Ledger()
-    ledger.region(cast_template("cast"), (), hit=False)
-    ledger.loaded(cast_template("cast"), 0.001)
-    save(monkeypatch, ledger, run="c" * 32, started=STARTED + 60)
+    ledger.region(make_cast_template("cast"), (), hit=False)
+    ledger.loaded(make_cast_template("cast"), 0.001)
+    save_ledger(monkeypatch, ledger, run="c" * 32, started=STARTED + 60)
     assert call().stdout.startswith("0 of 1 template compiled, 1 loaded from the store in run cccccccccccc")
-    save(monkeypatch, without_templates(), run="d" * 32, started=STARTED + 120)
+    save_ledger(monkeypatch, without_templates(), run="d" * 32, started=STARTED + 120)
     result = call()
     assert (result.exit_code, result.stdout) == (0, "")
     assert "has no templates: 'fusioncache stats' says what was bypassed and why" in result.stderr

@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from commands import CHAIN, FIRST_RUN, OTHER_RUN, call, error, lines, save_run, save_two_runs
-from recorded_templates import cast_template, save, used
+from commands import CHAIN, FIRST_RUN, OTHER_RUN, call, drop_first_break, get_error, save_run, save_two_runs
+from recorded_templates import make_cast_template, make_ledger, save_ledger
 
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.record.reader import record_path
@@ -32,7 +32,7 @@ def _run(monkeypatch):
 
 @pytest.mark.parametrize("command", _READERS, ids=" ".join)
 def test_no_record(command):
-    message = error(*command)
+    message = get_error(*command)
     assert message.startswith(f"Error: there is no record at {record_path()}: run a model with fusioncache first")
     assert DIRECTORY.name in message
 
@@ -40,7 +40,7 @@ def test_no_record(command):
 @pytest.mark.parametrize("command", _READERS, ids=" ".join)
 def test_a_corrupt_record(command):
     record_path().write_text("This is no database. " * 1000)
-    message = error(*command)
+    message = get_error(*command)
     assert message.startswith(f"Error: {record_path()} cannot be read (file is not a database)")
     assert "move it away" in message
 
@@ -51,7 +51,7 @@ def test_a_record_that_was_damaged_after_it_was_opened(command):
     with closing(sqlite3.connect(record_path())) as database, database:
         database.execute("UPDATE templates SET ingredients = '[1]'")
         database.execute("UPDATE runs SET bypasses = '[1]'")
-    assert "cannot be read" in error(*command)
+    assert "cannot be read" in get_error(*command)
 
 
 @pytest.mark.usefixtures("_run")
@@ -60,20 +60,20 @@ def test_a_record_of_another_format(command):
     with closing(sqlite3.connect(record_path())) as database:
         database.execute("PRAGMA user_version = 7")
     formats = f"has format 7 and this fusioncache reads format {SCHEMA.version}"
-    assert error(*command).startswith(f"Error: {record_path()} {formats}: move it away")
+    assert get_error(*command).startswith(f"Error: {record_path()} {formats}: move it away")
 
 
 @pytest.mark.usefixtures("_run")
 def test_a_record_without_runs():
     with closing(sqlite3.connect(record_path())) as database, database:
         database.execute("DELETE FROM runs")
-    assert f"{record_path()} has no runs: run a model" in error("stats")
+    assert f"{record_path()} has no runs: run a model" in get_error("stats")
 
 
 @pytest.mark.usefixtures("_run")
 @pytest.mark.parametrize("command", ["show", "graph"])
 def test_an_unknown_template(command):
-    message = error(command, "nosuch")
+    message = get_error(command, "nosuch")
     assert str(record_path()) in message
     assert "'nosuch': see 'fusioncache ls'" in message
 
@@ -81,7 +81,7 @@ def test_an_unknown_template(command):
 @pytest.mark.usefixtures("_run")
 @pytest.mark.parametrize("command", [("stats", "--run"), ("ls", "--run"), ("diff",)], ids=" ".join)
 def test_an_unknown_run(command):
-    message = error(*command, "f00")
+    message = get_error(*command, "f00")
     assert str(record_path()) in message
     assert "'f00', or a name with that in it: see 'fusioncache stats --runs'" in message
 
@@ -89,15 +89,15 @@ def test_an_unknown_run(command):
 @pytest.mark.parametrize("command", [("stats", "--run"), ("ls", "--run"), ("diff", "aa")], ids=" ".join)
 def test_an_ambiguous_run(monkeypatch, command):
     save_two_runs(monkeypatch)
-    said, other, first = error(*command, "a").splitlines()
+    said, other, first = get_error(*command, "a").splitlines()
     assert said == "Error: 'a' stands for 2 runs, give more of one:"
     assert other.startswith(f"  {OTHER_RUN[:12]}  other.py · ") and first.startswith(f"  {FIRST_RUN[:12]}  train.py · ")
 
 
 def test_an_ambiguous_template(monkeypatch):
-    first, second = (cast_template(f"cast_{options}", options) for options in ("a", "b"))
-    save(monkeypatch, used(first, second))
-    assert error("show", "cast") == lines(f"""
+    first, second = (make_cast_template(f"cast_{options}", options) for options in ("a", "b"))
+    save_ledger(monkeypatch, make_ledger(first, second))
+    assert get_error("show", "cast") == drop_first_break(f"""
 Error: 'cast' stands for 2 templates, give more of one:
   {first.key.digest}  cast_a
   {second.key.digest}  cast_b
@@ -105,8 +105,8 @@ Error: 'cast' stands for 2 templates, give more of one:
 
 
 def test_an_ambiguous_template_does_not_fill_the_screen(monkeypatch):
-    save(monkeypatch, used(*(cast_template(f"cast_{number}", str(number)) for number in range(13))))
-    said = error("show", "cast").splitlines()
+    save_ledger(monkeypatch, make_ledger(*(make_cast_template(f"cast_{number}", str(number)) for number in range(13))))
+    said = get_error("show", "cast").splitlines()
     assert len(said) == 12
     assert said[-1] == "  and 3 more"
 

@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from commands import CHAIN, call, error, out, save_run
+from commands import CHAIN, call, get_error, get_output, save_run
 
 from fusioncache.drawing import dot
 from fusioncache.drawing.dot import dot_text
@@ -22,28 +22,28 @@ def _run(monkeypatch):
 
 
 def test_dot():
-    assert out("graph", "residual") == dot_text(drawn(CHAIN.graph), CHAIN.name)
+    assert get_output("graph", "residual") == dot_text(drawn(CHAIN.graph), CHAIN.name)
 
 
 def test_svg():
-    assert out("graph", "residual", "--svg") == svg_text(drawn(CHAIN.graph), CHAIN.name)
+    assert get_output("graph", "residual", "--svg") == svg_text(drawn(CHAIN.graph), CHAIN.name)
 
 
 @pytest.mark.parametrize(("name", "start"), [("x.svg", "<svg "), ("x.dot", "digraph ")])
 def test_a_file(tmp_path, name, start):
     path = tmp_path / name
-    assert out("graph", "residual", "-o", "-") == out("graph", "residual")
+    assert get_output("graph", "residual", "-o", "-") == get_output("graph", "residual")
     result = call("graph", "residual", "-o", str(path))
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"wrote {path}\n")
     assert path.read_text().startswith(start)
 
 
 def test_a_file_that_cannot_be_written(tmp_path):
-    assert "cannot be written (No such file" in error("graph", "residual", "-o", str(tmp_path / "none" / "x.svg"))
+    assert "cannot be written (No such file" in get_error("graph", "residual", "-o", str(tmp_path / "none" / "x.svg"))
 
 
 def test_json():
-    data = json.loads(out("graph", "residual", "--json"))
+    data = json.loads(get_output("graph", "residual", "--json"))
     assert (data["schema"], data["digest"]) == (1, CHAIN.key.digest)
     assert data["edges"] == [["v0", "v1"], ["v1", "v2"], ["v2", "v3"], ["v3", "out0"]]
     assert data["nodes"][2] == {
@@ -53,7 +53,7 @@ def test_json():
         "detail": "float32[10, 10]",
         "text": "%2: float32[10, 10] cuda = prims.tanh(%1)",
     }
-    assert "leave out --svg" in error("graph", "residual", "--json", "--svg", code=2)
+    assert "leave out --svg" in get_error("graph", "residual", "--json", "--svg", code=2)
 
 
 def _graphviz(tmp_path, monkeypatch, script: str) -> None:
@@ -65,12 +65,12 @@ def _graphviz(tmp_path, monkeypatch, script: str) -> None:
 
 def test_graphviz_lays_it_out_where_it_is_installed(tmp_path, monkeypatch):
     _graphviz(tmp_path, monkeypatch, 'echo "$@"; cat')
-    assert out("graph", "residual", "--svg") == "-Tsvg\n" + out("graph", "residual")
+    assert get_output("graph", "residual", "--svg") == "-Tsvg\n" + get_output("graph", "residual")
 
 
 def test_graphviz_that_fails_is_done_without(tmp_path, monkeypatch):
     _graphviz(tmp_path, monkeypatch, "exit 1")
-    assert out("graph", "residual", "--svg").startswith("<svg ")
+    assert get_output("graph", "residual", "--svg").startswith("<svg ")
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz")

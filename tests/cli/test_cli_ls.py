@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from commands import CAST, CHAIN, FIRST_RUN, call, error, lines, out, save_run, save_two_runs
-from recorded_templates import cast_template, chain_template, save, used
-from store_contents import key
+from commands import CAST, CHAIN, FIRST_RUN, call, drop_first_break, get_error, get_output, save_run, save_two_runs
+from recorded_templates import make_cast_template, make_chain_template, make_ledger, save_ledger
+from store_contents import make_numbered_key
 from store_contents import save as fill
 
 from fusioncache.cli import pages
@@ -27,12 +27,12 @@ _PAD = " " * 62
 
 
 def _names(*args: str) -> list[str]:
-    return [template["name"] for template in json.loads(out("ls", *args, "--json"))["templates"]]
+    return [template["name"] for template in json.loads(get_output("ls", *args, "--json"))["templates"]]
 
 
 def test_ls(monkeypatch):
     save_run(monkeypatch)
-    assert out("ls") == lines(f"""
+    assert get_output("ls") == drop_first_break(f"""
 id{_PAD}  name                           ops  regions  hits  arities  compiles  seconds
 {CHAIN.key.digest}  {CHAIN.name}           3        4     3  1-3, 7          2    2.000
 {CAST.key.digest}  {CAST.name}    1        1     0  -               1    0.125
@@ -45,7 +45,7 @@ def test_ls_as_json(monkeypatch):
     chain = {"ops": 3, "regions": 4, **counts, "loads": 0, "load_seconds": 0.0, "loaded_compile_seconds": 0.0}
     counts = {"hits": 0, "arities": [[]], "compiles": 1, "compile_seconds": 0.125}
     cast = {"ops": 1, "regions": 1, **counts, "loads": 1, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125}
-    assert json.loads(out("ls", "--json")) == {
+    assert json.loads(get_output("ls", "--json")) == {
         "schema": 1,
         "run": FIRST_RUN,
         "templates": [
@@ -90,44 +90,47 @@ def test_filters_and_orders(monkeypatch, options, expected):
 
 def test_the_backend_is_an_ingredient(monkeypatch):
     with_backend = replace(CAST, key=make_key(CAST.graph, {"backend": "eager"}), name="eager_cast")
-    save(monkeypatch, used(CHAIN, with_backend))
+    save_ledger(monkeypatch, make_ledger(CHAIN, with_backend))
     assert _names("--backend", "eager") == ["eager_cast"]
 
 
 @pytest.mark.parametrize("text", ['a "quoted" \\', "\u00e9\u4e16", "two\nlines", "%_", "100"])
 def test_a_text_is_found_however_it_is_written_down(monkeypatch, text):
-    other, odd = cast_template("other", options="1.0"), cast_template("odd", options=f"before {text} after")
-    save(monkeypatch, used(other, odd))
+    other, odd = make_cast_template("other", options="1.0"), make_cast_template("odd", options=f"before {text} after")
+    save_ledger(monkeypatch, make_ledger(other, odd))
     assert _names("--text", text) == ["odd"]
 
 
 def test_a_backend_is_the_whole_of_its_ingredient_and_of_no_other(monkeypatch):
     keys = {"one": {"backend": "eager"}, "two": {"backend": "eagerly"}, "three": {"options": "eager"}}
-    save(monkeypatch, used(*(replace(CAST, key=make_key(CAST.graph, key), name=name) for name, key in keys.items())))
+    save_ledger(
+        monkeypatch,
+        make_ledger(*(replace(CAST, key=make_key(CAST.graph, key), name=name) for name, key in keys.items())),
+    )
     assert _names("--backend", "eager") == ["one"]
 
 
 @pytest.mark.parametrize("sort", get_args(Sort))
 def test_among_equals_the_most_expensive_come_first(monkeypatch, sort):
-    ledger = used(*(cast_template(name, options=name) for name in "cab"))
-    ledger.compiled(cast_template("b", options="b"), 2.0)
-    save(monkeypatch, ledger)
+    ledger = make_ledger(*(make_cast_template(name, options=name) for name in "cab"))
+    ledger.compiled(make_cast_template("b", options="b"), 2.0)
+    save_ledger(monkeypatch, ledger)
     assert _names("--sort", sort) == (["a", "b", "c"] if sort == "name" else ["b", "a", "c"])
 
 
 def test_a_list_reads_no_ingredients(monkeypatch):
     save_run(monkeypatch)
-    expected = out("ls")
+    expected = get_output("ls")
     with closing(sqlite3.connect(record_path())) as database, database:
         database.execute("UPDATE templates SET ingredients = 'nonsense'")
-    assert out("ls") == expected
-    assert "malformed JSON" in error("ls", "--text", "tanh")
+    assert get_output("ls") == expected
+    assert "malformed JSON" in get_error("ls", "--text", "tanh")
 
 
 def test_ls_of_a_run_without_templates(monkeypatch):
     ledger = Ledger()
     ledger.bypass("unknown op")
-    save(monkeypatch, ledger)
+    save_ledger(monkeypatch, ledger)
     result = call("ls")
     assert (result.exit_code, result.stdout.split()[:2]) == (0, ["id", "name"])
     assert result.stderr == f"Run {FIRST_RUN} has no templates: 'fusioncache stats' says what was bypassed and why.\n"
@@ -147,8 +150,8 @@ def programs(monkeypatch):
 
 @pytest.mark.usefixtures("programs")
 def test_the_programs_of_the_store():
-    one, twelve = key(1).digest, key(12).digest
-    assert out("ls", "--store") == lines(f"""
+    one, twelve = make_numbered_key(1).digest, make_numbered_key(12).digest
+    assert get_output("ls", "--store") == drop_first_break(f"""
 id{_PAD}  name         backend     size  age  seconds
 {twelve}  template_12  eager    35.3 kB  3 d   12.000
 {one}  template_1   eager     3.0 kB  3 d    1.000
@@ -157,7 +160,7 @@ id{_PAD}  name         backend     size  age  seconds
 
 @pytest.mark.usefixtures("programs")
 def test_the_programs_of_the_store_as_json():
-    data = json.loads(out("ls", "--store", "--limit", "1", "--json"))
+    data = json.loads(get_output("ls", "--store", "--limit", "1", "--json"))
     (program,) = data.pop("programs")
     assert data == {"schema": 1, "store": str(default_path())}
     assert program.pop("pid") > 0
@@ -170,7 +173,7 @@ def test_the_programs_of_the_store_as_json():
         "size": 35340,
         "refused": None,
     }
-    assert program == {"digest": key(12).digest, "backend": "eager", **expected}
+    assert program == {"digest": make_numbered_key(12).digest, "backend": "eager", **expected}
 
 
 @pytest.mark.usefixtures("programs")
@@ -200,7 +203,7 @@ _REASON = "a wrapper that calls mm, which has no source that could be built agai
 def refused():
     """A note that the third program cannot be kept."""
     opened = Store.open()
-    assert opened.save(key(3), "inductor", {"refused": _REASON.encode()}, name="template_3")
+    assert opened.save(make_numbered_key(3), "inductor", {"refused": _REASON.encode()}, name="template_3")
     opened.close()
 
 
@@ -210,11 +213,11 @@ def refused():
 def test_of_what_is_not_kept_the_store_says_why(index, monkeypatch):
     if not index:
         monkeypatch.setattr(Index, "artifacts", lambda *args: 1 / 0)
-    head, *rows, empty, why = out("ls", "--store").splitlines()
+    head, *rows, empty, why = get_output("ls", "--store").splitlines()
     assert head.endswith("  seconds  kept")
     assert [row.endswith("  no") for row in rows] == ["template_3" in row for row in rows]
     assert (empty, why) == ("", f"1 of 3 cannot be kept, so that each process compiles them: {_REASON}")
-    data = json.loads(out("ls", "--store", "--json"))["programs"]
+    data = json.loads(get_output("ls", "--store", "--json"))["programs"]
     assert {program["name"]: program["refused"] for program in data} == {
         "template_1": None,
         "template_12": None,
@@ -231,15 +234,15 @@ def long_names(monkeypatch):
     names = [f"residual_scaled_dot_product_attention_{word}_{word}_0123456{word[0]}" for word in ("softmax", "tanh")]
     ledger = Ledger()
     for name in names:
-        template = chain_template(name, options=name)
+        template = make_chain_template(name, options=name)
         for arity in range(1, 40, 2):
             ledger.region(template, (arity,), hit=arity > 1)
         ledger.compiled(template, 12345.678)
-    save(monkeypatch, ledger)
+    save_ledger(monkeypatch, ledger)
     opened = Store.open()
     for number, name in enumerate(names):
-        assert opened.save(key(number), "inductor", {"code": b"x" * 99_999}, name=name, seconds=1234.5)
-    assert opened.save(key(9), "inductor", {"refused": _REASON.encode()}, name=names[0])
+        assert opened.save(make_numbered_key(number), "inductor", {"code": b"x" * 99_999}, name=name, seconds=1234.5)
+    assert opened.save(make_numbered_key(9), "inductor", {"refused": _REASON.encode()}, name=names[0])
     opened.close()
 
 
@@ -249,7 +252,7 @@ def long_names(monkeypatch):
 def test_no_line_is_wider_than_the_terminal_and_a_wider_one_shows_more(monkeypatch, columns, command):
     monkeypatch.setenv("COLUMNS", str(columns))
     found = _json(*command)
-    shown = out(*command).splitlines()
+    shown = get_output(*command).splitlines()
     assert max(map(len, shown)) <= max(columns, 24)
     head, *rows = shown[: len(found) + 1]
     assert all(one["digest"].startswith(row[:12]) for one, row in zip(found, rows, strict=True))
@@ -259,14 +262,14 @@ def test_no_line_is_wider_than_the_terminal_and_a_wider_one_shows_more(monkeypat
         assert all(one["name"][-9:] in row for one, row in zip(found, rows, strict=True))
     assert ("…" in "".join(rows)) == (columns < 400)
     monkeypatch.delenv("COLUMNS")
-    whole = out(*command)
+    whole = get_output(*command)
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert out(*command, "--wide") == whole
+    assert get_output(*command, "--wide") == whole
     assert all(one["digest"] in whole and one["name"] in whole for one in _json(*command))
 
 
 def _json(*command: str) -> list[dict[str, str]]:
-    data = json.loads(out(*command, "--json"))
+    data = json.loads(get_output(*command, "--json"))
     found: list[dict[str, str]] = data.get("templates") or data["programs"]
     return found
 
@@ -282,12 +285,12 @@ def test_another_store(tmp_path):
     opened = Store.open(tmp_path / "there")
     fill(opened, 3)
     opened.close()
-    assert "template_3" in out("ls", "--store", "--dir", str(tmp_path / "there"))
+    assert "template_3" in get_output("ls", "--store", "--dir", str(tmp_path / "there"))
 
 
 def test_no_store():
     assert (
-        error("ls", "--store")
+        get_error("ls", "--store")
         == f"Error: there is no store in {default_path()}: run a model with fusioncache first (eager keeps nothing)\n"
     )
     assert not default_path().exists()
@@ -299,4 +302,4 @@ def test_no_store():
     ids=" ".join,
 )
 def test_what_is_about_templates_is_not_about_programs(options):
-    assert "--store" in error("ls", *options, code=2)
+    assert "--store" in get_error("ls", *options, code=2)

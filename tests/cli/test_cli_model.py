@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 import torch
-from commands import out
-from models import Blocks, same, step
+from commands import get_output
+from models import Blocks, are_same, step
 
 import fusioncache
 from fusioncache.backends.eager import Eager
@@ -38,7 +38,7 @@ def _record(directory, monkeypatch):
 
 
 def _templates() -> list[str]:
-    return [template["digest"] for template in json.loads(out("ls", "--json"))["templates"]]
+    return [template["digest"] for template in json.loads(get_output("ls", "--json"))["templates"]]
 
 
 def test_every_script_computes_what_its_template_computes():
@@ -48,24 +48,24 @@ def test_every_script_computes_what_its_template_computes():
     assert len(templates) > 3
     for digest in templates:
         names: dict = {"__name__": "repro"}
-        exec(out("show", digest, "--repro"), names)
+        exec(get_output("show", digest, "--repro"), names)
         values = names["arguments"]()
         found = thunder.jit(names["template"], executors=names["executors"]("eager"))(*values)
         (template,) = Record().with_ingredients(Record().find(digest))
         graph = inline(graph_of(template), max(template.arities, key=sum))
-        assert same(list(found), list(Eager().compile(graph, values)(values)))
+        assert are_same(list(found), list(Eager().compile(graph, values)(values)))
 
 
 def test_every_template_is_drawn():
     for digest in _templates():
-        picture = json.loads(out("graph", digest, "--json"))
+        picture = json.loads(get_output("graph", digest, "--json"))
         assert sum(node["kind"] == "op" for node in picture["nodes"]) == picture["ops"]
-        ElementTree.fromstring(out("graph", digest, "--svg"))
+        ElementTree.fromstring(get_output("graph", digest, "--svg"))
 
 
 def test_every_region_says_where_it_comes_from():
-    seen = [region for digest in _templates() for region in json.loads(out("show", digest, "--json"))["seen_in"]]
-    assert len(seen) == sum(template["regions"] for template in json.loads(out("ls", "--json"))["templates"])
+    seen = [region for digest in _templates() for region in json.loads(get_output("show", digest, "--json"))["seen_in"]]
+    assert len(seen) == sum(template["regions"] for template in json.loads(get_output("ls", "--json"))["templates"])
     assert {region["model"] for region in seen} == {"Blocks"}
     assert {region["trace"] for region in seen} == {"forward", "backward"}
     assert any(line["file"] == Blocks.forward.__code__.co_filename for region in seen for line in region["lines"])

@@ -6,7 +6,7 @@ import json
 
 import click
 import pytest
-from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, error, out, save_run, save_two_runs
+from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_run, save_two_runs
 from report_records import SCALING
 
 from fusioncache.report import page
@@ -35,7 +35,7 @@ def test_a_report_may_be_written_again_and_nothing_else(monkeypatch, tmp_path):
     save_run(monkeypatch)
     mine = tmp_path / "mine.html"
     mine.write_text("<p>my thesis</p>")
-    assert "mine.html is there and is no report: give another -o, or --force" in error("report", "-o", "mine.html")
+    assert "mine.html is there and is no report: give another -o, or --force" in get_error("report", "-o", "mine.html")
     assert mine.read_text() == "<p>my thesis</p>"
     for options in (["--force"], []):
         assert call("report", "-o", "mine.html", *options).exit_code == 0
@@ -46,7 +46,7 @@ def test_a_report_may_be_written_again_and_nothing_else(monkeypatch, tmp_path):
 
 def test_a_file_that_cannot_be_written(monkeypatch):
     save_run(monkeypatch)
-    assert "cannot be written (No such file" in error("report", "-o", "none/report.html")
+    assert "cannot be written (No such file" in get_error("report", "-o", "none/report.html")
 
 
 def test_it_is_opened_in_the_browser(monkeypatch, tmp_path):
@@ -63,15 +63,15 @@ def test_a_scaling_plot(monkeypatch, tmp_path):
     assert call("report", "--scaling", "bench.json").exit_code == 0
     assert '<section id="scaling"' in (tmp_path / "fusioncache-report.html").read_text()
     (tmp_path / "bench.json").write_text("no json")
-    assert "bench.json cannot be plotted: it is no result of" in error("report", "--scaling", "bench.json")
-    assert "does not exist" in error("report", "--scaling", "none.json", code=2)
+    assert "bench.json cannot be plotted: it is no result of" in get_error("report", "--scaling", "bench.json")
+    assert "does not exist" in get_error("report", "--scaling", "none.json", code=2)
 
 
 def test_json_is_what_a_report_is_made_of(monkeypatch, tmp_path):
     save_run(monkeypatch)
     (tmp_path / "bench.json").write_text(json.dumps(SCALING))
     monkeypatch.setattr(page, "html", None)
-    data = json.loads(out("report", "--json", "--scaling", "bench.json"))
+    data = json.loads(get_output("report", "--json", "--scaling", "bench.json"))
     assert not (tmp_path / "fusioncache-report.html").exists()
     assert (data["schema"], data["run"]["id"], data["run"]["hits"]) == (1, FIRST_RUN, 3)
     assert [(template["digest"], template["regions_at"]) for template in data["templates"]] == [

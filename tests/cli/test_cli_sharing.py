@@ -16,9 +16,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 
 import pytest
-from commands import call, error, out
+from commands import call, get_error, get_output
 from repository import ROOT
-from store_contents import BACKEND, artifacts, key, load, object_path, present, save
+from store_contents import BACKEND, find_object, find_present, load, make_artifacts, make_numbered_key, save
 
 from fusioncache.store import Store, entry, transport
 
@@ -67,18 +67,18 @@ def served(tmp_path):
 
 def test_what_was_pushed_is_pulled(url, store, tmp_path):
     save(store, 1, 2)
-    assert out("push", url) == f"pushed 2 entries and 4 objects (0.0 MB) to {url}; 0 were there already\n"
-    assert out("push", url) == f"pushed 0 entries and 0 objects (0.0 MB) to {url}; 2 were there already\n"
+    assert get_output("push", url) == f"pushed 2 entries and 4 objects (0.0 MB) to {url}; 0 were there already\n"
+    assert get_output("push", url) == f"pushed 0 entries and 0 objects (0.0 MB) to {url}; 2 were there already\n"
     there = tmp_path / "there" / "store"
-    assert out("pull", url, "--dir", str(there)).startswith("pulled 2 entries and 4 objects")
+    assert get_output("pull", url, "--dir", str(there)).startswith("pulled 2 entries and 4 objects")
     save(store, 3)
-    assert out("push", url).startswith("pushed 1 entry and 1 object (")
+    assert get_output("push", url).startswith("pushed 1 entry and 1 object (")
     assert all(load(Store.open(there), number) for number in (1, 2))
 
 
 def test_json_has_exact_numbers(url, store, tmp_path):
     save(store, 1, 2)
-    pushed = json.loads(out("push", url, "--json"))
+    pushed = json.loads(get_output("push", url, "--json"))
     assert pushed["bytes"] > 6060
     assert pushed == {
         "schema": 1,
@@ -91,23 +91,23 @@ def test_json_has_exact_numbers(url, store, tmp_path):
         "skipped": 0,
         "refused": {},
     }
-    pulled = json.loads(out("pull", url, "--json", "--dir", str(tmp_path / "there")))
+    pulled = json.loads(get_output("pull", url, "--json", "--dir", str(tmp_path / "there")))
     assert (pulled["command"], pulled["entries"], pulled["skipped"]) == ("pull", 2, 0)
 
 
 def test_a_dry_run_copies_nothing(url, store, tmp_path):
     save(store, 1)
-    assert out("push", url, "--dry-run").startswith("would push 1 entry and 3 objects")
-    assert json.loads(out("push", url, "--dry-run", "--json"))["dry_run"] is True
-    out("push", url)
+    assert get_output("push", url, "--dry-run").startswith("would push 1 entry and 3 objects")
+    assert json.loads(get_output("push", url, "--dry-run", "--json"))["dry_run"] is True
+    get_output("push", url)
     there = str(tmp_path / "there")
-    assert out("pull", url, "--dry-run", "--dir", there).startswith("would pull 1 entry and 3 objects")
-    assert present(Store.open(there), 1) == []
+    assert get_output("pull", url, "--dry-run", "--dir", there).startswith("would pull 1 entry and 3 objects")
+    assert find_present(Store.open(there), 1) == []
 
 
 def test_what_is_damaged_is_left_out_and_said(url, store):
     save(store, 1, 2)
-    object_path(store, artifacts(1)["code"]).write_bytes(b"x" * 3000)
+    find_object(store, make_artifacts(1)["code"]).write_bytes(b"x" * 3000)
     result = call("push", url)
     assert result.exit_code == 1
     assert result.stdout.startswith("pushed 1 entry and 3 objects")
@@ -118,16 +118,16 @@ def test_what_another_version_wrote_is_no_failure(url, store, monkeypatch, tmp_p
     with monkeypatch.context() as later:
         later.setattr(entry, "FORMAT", 2)
         save(store, 1)
-        out("push", url)
+        get_output("push", url)
     result = call("pull", url, "--dir", str(tmp_path / "there"))
     assert (result.exit_code, result.stderr) == (0, "left out 1: an entry of another format\n")
 
 
 def test_a_place_that_is_there_and_empty_is_said_to_be(url, store, tmp_path):
-    assert out("pull", url) == f"nothing to pull: {url} has no entries\n"
-    assert out("pull", str(tmp_path)) == f"nothing to pull: {tmp_path} has no entries\n"
-    assert out("push", url) == "nothing to push: the store has no entries\n"
-    assert json.loads(out("pull", url, "--json"))["entries"] == 0
+    assert get_output("pull", url) == f"nothing to pull: {url} has no entries\n"
+    assert get_output("pull", str(tmp_path)) == f"nothing to pull: {tmp_path} has no entries\n"
+    assert get_output("push", url) == "nothing to push: the store has no entries\n"
+    assert json.loads(get_output("pull", url, "--json"))["entries"] == 0
 
 
 _CHECK = "check the address"
@@ -152,7 +152,7 @@ _S4 = f"Protocol not known: s4: {_CHECK}, s3:// may be meant"
 )
 def test_a_place_that_is_not_there_is_an_error(command, address, said, store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = error(command, address)
+    message = get_error(command, address)
     assert message.startswith(f"Error: {address} cannot be used, ")
     assert message.endswith(f"{said}\n")
     assert os.listdir(tmp_path) == []
@@ -164,22 +164,22 @@ def test_a_server_that_gives_no_answer_is_an_error(served, monkeypatch):
     with closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{closed.getsockname()[1]}/x"
-        said = error("pull", dead)
+        said = get_error("pull", dead)
     assert said.startswith(f"Error: {dead} cannot be used, could not list: ")
     assert said.endswith(f": {_CHECK}, and that something answers there\n")
-    assert error("pull", f"{served}/x") == (
+    assert get_error("pull", f"{served}/x") == (
         f"Error: {served}/x cannot be used, its server knows no such folder: {_CHECK}\n"
     )
-    assert out("pull", served) == f"nothing to pull: {served} has no entries\n"
+    assert get_output("pull", served) == f"nothing to pull: {served} has no entries\n"
 
 
 def test_what_a_server_keeps_to_itself_is_not_taken_for_nothing(served, store, tmp_path, monkeypatch):
     monkeypatch.setattr(transport, "PAUSES", (0.0,))
     save(store, 1)
-    out("push", str(tmp_path / "served"))
+    get_output("push", str(tmp_path / "served"))
     (shard,) = (tmp_path / "served" / "entries").iterdir()
     Server.broken = f"/entries/{shard.name}"
-    assert "could not list: ClientResponseError: 500" in error("pull", served, "--dir", str(tmp_path / "there"))
+    assert "could not list: ClientResponseError: 500" in get_error("pull", served, "--dir", str(tmp_path / "there"))
 
 
 def test_a_missing_package_is_named_with_what_installs_it(store, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_missing_package_is_named_with_what_installs_it(store, monkeypatch):
         ("gs://bucket/x", "gcsfs", "gs"),
         ("https://host/x", "aiohttp", "http"),
     ):
-        said = error("pull", address)
+        said = get_error("pull", address)
         assert said.endswith(f': it needs the package {package}, pip install "fusioncache[{extra}]"\n')
 
 
@@ -200,21 +200,21 @@ def test_what_cannot_be_used_fails_and_says_why(url, store, tmp_path, monkeypatc
     monkeypatch.setattr(transport, "PAUSES", (0.0,))
     save(store, 1)
     missing = tmp_path / "missing"
-    assert error("push", url, "--dir", str(missing)) == (
+    assert get_error("push", url, "--dir", str(missing)) == (
         f"Error: there is no store in {missing}: run a model with fusioncache first (eager keeps nothing)\n"
     )
     assert not missing.exists()
     (tmp_path / "thesis.tex").touch()
-    assert "is no store and not empty (thesis.tex)" in error("pull", url, "--dir", str(tmp_path))
-    assert "Protocol not known: nothing: check the address" in error("push", "nothing://x")
-    assert "can only be read" in error("push", "https://example.org/x")
-    assert "/proc/none cannot be written" in error("push", "/proc/none")
+    assert "is no store and not empty (thesis.tex)" in get_error("pull", url, "--dir", str(tmp_path))
+    assert "Protocol not known: nothing: check the address" in get_error("push", "nothing://x")
+    assert "can only be read" in get_error("push", "https://example.org/x")
+    assert "/proc/none cannot be written" in get_error("push", "/proc/none")
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
 def test_a_full_disk_is_said(url, store, tmp_path, monkeypatch):
     save(store, 1)
-    out("push", url)
+    get_output("push", url)
     there = str(tmp_path / "there")
     Store.open(there).close()
 
@@ -222,7 +222,7 @@ def test_a_full_disk_is_said(url, store, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    assert "the store cannot be used: [Errno 28] No space left on device" in error("pull", url, "--dir", there)
+    assert "the store cannot be used: [Errno 28] No space left on device" in get_error("pull", url, "--dir", there)
 
 
 def test_credentials_are_not_shown(store):
@@ -239,13 +239,13 @@ _WRONG += [[command, address] for command in ("push", "pull") for address in (""
 
 @pytest.mark.parametrize("args", _WRONG, ids=" ".join)
 def test_a_wrong_use_exits_with_2(args):
-    assert error(*args, code=2).startswith("Usage: ")
+    assert get_error(*args, code=2).startswith("Usage: ")
 
 
 def test_no_store_is_made_for_an_address_that_is_none(tmp_path):
-    error("pull", "/nowhere", "--dir", str(tmp_path / "there"))
-    error("pull", "/nowhere", "--dir", str(tmp_path))
-    error("push", str(tmp_path / "shared"), "--dir", str(tmp_path))
+    get_error("pull", "/nowhere", "--dir", str(tmp_path / "there"))
+    get_error("pull", "/nowhere", "--dir", str(tmp_path))
+    get_error("push", str(tmp_path / "shared"), "--dir", str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
@@ -284,4 +284,4 @@ def test_torch_is_not_loaded(store, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "left out 1: stored by a version that kept no request\n")
-    assert Store.open(remote="").entry(key(1).digest, BACKEND)
+    assert Store.open(remote="").entry(make_numbered_key(1).digest, BACKEND)

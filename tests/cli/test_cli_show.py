@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from commands import CHAIN, call, error, lines, out, save_other, save_run, save_two_runs
-from recorded_templates import cast_template, save, used
+from commands import CHAIN, call, drop_first_break, get_error, get_output, save_other, save_run, save_two_runs
+from recorded_templates import make_cast_template, make_ledger, save_ledger
 
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.record.reader import Record
@@ -71,7 +71,7 @@ def _run(monkeypatch):
 
 def test_show():
     everything = [_COUNTS, _FORMAT, _INPUTS, _OPS, _OPTIONS, _PARAMETERS, _REGIONS]
-    assert out("show", "residual_tanh") == "".join(everything)
+    assert get_output("show", "residual_tanh") == "".join(everything)
 
 
 @pytest.mark.parametrize(
@@ -86,17 +86,17 @@ def test_show():
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_parts(options, expected):
-    assert out("show", "residual_tanh", *options) == lines(expected)
+    assert get_output("show", "residual_tanh", *options) == drop_first_break(expected)
 
 
 def test_show_says_that_a_part_is_empty():
-    assert "constants  e3b0c44298fc\n  (none)\n" in out("show", "convert")
-    assert out("show", "convert", "--parameters") == "parameters\n  (none)\n"
+    assert "constants  e3b0c44298fc\n  (none)\n" in get_output("show", "convert")
+    assert get_output("show", "convert", "--parameters") == "parameters\n  (none)\n"
 
 
 def test_show_as_json():
-    data = json.loads(out("show", CHAIN.key.digest[:12], "--json"))
-    (listed,) = (one for one in json.loads(out("ls", "--json"))["templates"] if one["name"] == CHAIN.name)
+    data = json.loads(get_output("show", CHAIN.key.digest[:12], "--json"))
+    (listed,) = (one for one in json.loads(get_output("ls", "--json"))["templates"] if one["name"] == CHAIN.name)
     own = {name: data.pop(name) for name in ("ingredients", "parameters", "seen_in")}
     assert data == {"schema": 1, **listed, "not_kept": {}}
     parts = [{"name": part.name, "digest": part.digest, "text": part.text} for part in CHAIN.key.ingredients]
@@ -110,7 +110,7 @@ def test_show_as_json():
 
 
 def test_a_region_as_json():
-    (region,) = json.loads(out("show", "convert", "--regions", "--json"))["seen_in"]
+    (region,) = json.loads(get_output("show", "convert", "--regions", "--json"))["seen_in"]
     assert region == {
         "model": "Blocks",
         "trace": "forward",
@@ -131,36 +131,36 @@ def test_a_region_as_json():
 
 
 def test_parts_as_json():
-    data = json.loads(out("show", "residual", "--inputs", "--ops", "--json"))
+    data = json.loads(get_output("show", "residual", "--inputs", "--ops", "--json"))
     assert [part["name"] for part in data["ingredients"]] == ["inputs", "ops", "constants", "attributes", "outputs"]
     assert "parameters" not in data
 
 
 def test_the_regions_are_those_of_the_newest_run_that_has_some(monkeypatch):
     save_two_runs(monkeypatch)
-    assert "nvFusion0" in out("show", "convert", "--regions")
+    assert "nvFusion0" in get_output("show", "convert", "--regions")
 
 
 def test_a_template_without_recorded_regions(monkeypatch):
-    save_other(monkeypatch, used(cast_template("alone", "other")))
-    assert out("show", "alone", "--regions") == "regions\n  (none)\n"
+    save_other(monkeypatch, make_ledger(make_cast_template("alone", "other")))
+    assert get_output("show", "alone", "--regions") == "regions\n  (none)\n"
 
 
 @pytest.mark.parametrize("id_", [CHAIN.name, CHAIN.name[:10], CHAIN.key.digest, CHAIN.key.digest[:12]])
 def test_an_id_is_the_start_of_a_name_or_digest(id_):
-    assert out("show", id_).startswith(f"name             {CHAIN.name}\n")
+    assert get_output("show", id_).startswith(f"name             {CHAIN.name}\n")
     assert len(Record().find(id_)) == 1
 
 
 def test_an_unknown_template():
-    assert "'nosuch': see 'fusioncache ls'" in error("show", "nosuch")
+    assert "'nosuch': see 'fusioncache ls'" in get_error("show", "nosuch")
 
 
 def test_sizes_and_numbers_are_parameters(monkeypatch):
     vector = TensorType("float32", (Ref(2),), "cpu")
     graph = Graph((NumberType("float"), vector), (Op("prims.mul", (Ref(0), Ref(1)), (vector,)),), (3,), 1)
-    save(monkeypatch, used(Template(graph, make_key(graph, {}), "scaled")))
-    assert out("show", "scaled", "--parameters") == "parameters\n  size %2\n  number %0\n"
+    save_ledger(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "scaled")))
+    assert get_output("show", "scaled", "--parameters") == "parameters\n  size %2\n  number %0\n"
 
 
 def test_wrong_usage():

@@ -10,8 +10,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from commands import CAST, CHAIN, call, error, out, save_other, save_run
-from recorded_templates import save, used
+from commands import CAST, CHAIN, call, get_error, get_output, save_other, save_run
+from recorded_templates import make_ledger, save_ledger
 
 from fusioncache.cli import highlight
 from fusioncache.cli.repro import script
@@ -39,13 +39,13 @@ def _run(monkeypatch):
 
 def test_the_definition():
     pytest.importorskip("nvfuser_direct")
-    assert out("show", "convert", "--definition") == _DEFINITION
-    assert json.loads(out("show", "convert", "--definition", "--json"))["definition"] == _DEFINITION
+    assert get_output("show", "convert", "--definition") == _DEFINITION
+    assert json.loads(get_output("show", "convert", "--definition", "--json"))["definition"] == _DEFINITION
 
 
 def test_the_definition_has_the_most_terms_of_any_region():
     pytest.importorskip("nvfuser_direct")
-    assert out("show", "residual", "--definition").count("define_tensor") == 8
+    assert get_output("show", "residual", "--definition").count("define_tensor") == 8
 
 
 def test_a_template_for_the_cpu_is_defined_for_the_gpu(monkeypatch):
@@ -54,15 +54,15 @@ def test_a_template_for_the_cpu_is_defined_for_the_gpu(monkeypatch):
     full = Op("prims.full", ((Const("int", "4"), Const("int", "4")), Const("float", (2.0).hex())), (_MATRIX,))
     ops = (replace(full, kwargs=(device, dtype)), Op("prims.add", (Ref(0), Ref(1)), (_MATRIX,)))
     graph = Graph((_MATRIX,), ops, (2,))
-    save_other(monkeypatch, used(Template(graph, make_key(graph, {}), "for_cpu")))
-    assert "is_cpu=False" in out("show", "for_cpu", "--definition")
+    save_other(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "for_cpu")))
+    assert "is_cpu=False" in get_output("show", "for_cpu", "--definition")
 
 
 def test_what_nvfuser_cannot_do_has_no_definition(monkeypatch):
     pytest.importorskip("nvfuser_direct")
     graph = Graph((_MATRIX,), (Op("prims.nosuch", (Ref(0),), (_MATRIX,)),), (1,))
-    save_other(monkeypatch, used(Template(graph, make_key(graph, {}), "odd")))
-    assert "nvFuser has no definition for this template (KeyError: " in error("show", "odd", "--definition")
+    save_other(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "odd")))
+    assert "nvFuser has no definition for this template (KeyError: " in get_error("show", "odd", "--definition")
 
 
 def test_no_gpu_is_pretended_afterwards():
@@ -70,7 +70,7 @@ def test_no_gpu_is_pretended_afterwards():
     import torch
 
     before = (torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability)
-    out("show", "convert", "--definition")
+    get_output("show", "convert", "--definition")
     assert before == (torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability)
 
 
@@ -78,7 +78,7 @@ def test_the_definition_needs_nvfuser(monkeypatch):
     from fusioncache.backends.nvfuser import definition
 
     monkeypatch.setattr(definition.importlib.util, "find_spec", lambda name: None)
-    assert "it is not installed. Seen working: torch" in error("show", "convert", "--definition")
+    assert "it is not installed. Seen working: torch" in get_error("show", "convert", "--definition")
 
 
 # --repro
@@ -95,7 +95,7 @@ def _ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pa
 
 def test_the_script_runs(monkeypatch, capsys, tmp_path):
     path = tmp_path / "repro.py"
-    path.write_text(out("show", "residual", "--repro"))
+    path.write_text(get_output("show", "residual", "--repro"))
     names = _ran(monkeypatch, capsys, path, "--executor", "eager", "--calls", "1")
     import thunder
     import torch
@@ -110,10 +110,10 @@ def test_the_script_runs(monkeypatch, capsys, tmp_path):
 
 
 def test_the_script_does_not_need_fusioncache():
-    text = out("show", "residual", "--repro")
+    text = get_output("show", "residual", "--repro")
     assert "import fusioncache" not in text
     assert "from fusioncache" not in text
-    assert json.loads(out("show", "residual", "--repro", "--json"))["repro"] == text
+    assert json.loads(get_output("show", "residual", "--repro", "--json"))["repro"] == text
 
 
 def test_a_script_of_every_sort_of_argument(monkeypatch, capsys, tmp_path):
@@ -171,8 +171,8 @@ def test_the_source_of_kernels(backend, machine_code, source):
     """Plain where it is piped, and without what a terminal would obey."""
     key = _keep(inline(CHAIN.graph, (7,)), backend, {machine_code: b"\xff", source: b"// k\nint x;\t// \x1b[2J\n"})
     head = f"# {key.digest}.{backend}\n# {machine_code} 1 B, {source} 20 B\n"
-    assert out("show", "residual", "--code") == f"{head}\n# {source}\n// k\nint x;\t// \\x1b[2J\n"
-    (program,) = json.loads(out("show", "residual", "--code", "--json"))["code"]
+    assert get_output("show", "residual", "--code") == f"{head}\n# {source}\n// k\nint x;\t// \\x1b[2J\n"
+    (program,) = json.loads(get_output("show", "residual", "--code", "--json"))["code"]
     assert program["sources"] == {source: "// k\nint x;\t// \x1b[2J\n"}
 
 
@@ -226,19 +226,19 @@ def test_code_of_all_parts_of_a_template():
 def test_why_there_is_no_code():
     _keep(inline(CHAIN.graph, (1,)), "eager", {"refused": b"random numbers"})
     _keep(CAST.graph, "eager", {"refused": b"of another template"})
-    assert out("show", "residual", "--code").endswith(".eager\n# refused 14 B\n# not kept: random numbers\n")
-    assert "\nnot kept         1: random numbers\n" in out("show", "residual")
-    assert json.loads(out("show", "residual", "--json"))["not_kept"] == {"random numbers": 1}
-    assert "\n   not kept: random numbers\n" in out("explain", "residual")
-    assert json.loads(out("explain", "residual", "--json"))["a"]["not_kept"] == ["random numbers"]
+    assert get_output("show", "residual", "--code").endswith(".eager\n# refused 14 B\n# not kept: random numbers\n")
+    assert "\nnot kept         1: random numbers\n" in get_output("show", "residual")
+    assert json.loads(get_output("show", "residual", "--json"))["not_kept"] == {"random numbers": 1}
+    assert "\n   not kept: random numbers\n" in get_output("explain", "residual")
+    assert json.loads(get_output("explain", "residual", "--json"))["a"]["not_kept"] == ["random numbers"]
 
 
 def test_no_code():
-    said = error("show", "residual", "--code")
+    said = get_error("show", "residual", "--code")
     assert f"the store has no code of {CHAIN.name}" in said
     assert "NVFUSER_DUMP=cuda_kernel" in said
     _keep(Graph((_MATRIX,), (), (0,)), "inductor", {})
-    assert "the store has no code" in error("show", "residual", "--code")
+    assert "the store has no code" in get_error("show", "residual", "--code")
 
 
 # What cannot be read
@@ -250,5 +250,5 @@ def test_a_template_of_another_format(monkeypatch):
     graph = Graph((_MATRIX,), (Op("prims.cos", (Ref(0),), (_MATRIX,)),), (1,))
     parts = make_key(graph, {}).ingredients
     odd = tuple(Ingredient(part.name, "cos of it" if part.name == "ops" else part.text, part.digest) for part in parts)
-    save(monkeypatch, used(Template(graph, Key("f" * 64, "odd", odd), "odd")))
-    assert "what is recorded of odd cannot be read" in error("show", "odd", "--repro")
+    save_ledger(monkeypatch, make_ledger(Template(graph, Key("f" * 64, "odd", odd), "odd")))
+    assert "what is recorded of odd cannot be read" in get_error("show", "odd", "--repro")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from click.shell_completion import ShellComplete
-from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, error, out, save_run, save_two_runs
+from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_run, save_two_runs
 from repository import ROOT
 from store_contents import save
 
@@ -71,22 +71,22 @@ def test_module_fails_under_its_own_name():
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids=" ".join)
 def test_help_gives_an_example(command):
-    assert re.search(rf"Examples?:\n +fusioncache {' '.join(command)}", out(*command, "--help"))
+    assert re.search(rf"Examples?:\n +fusioncache {' '.join(command)}", get_output(*command, "--help"))
 
 
 def test_help_lists_all_commands_by_their_names():
-    text = out("--help")
+    text = get_output("--help")
     for name in COMMANDS:
         assert re.search(rf"^  {name} +[A-Z]", text, re.MULTILINE)
         assert main.get_command(None, name).name == name  # type: ignore[arg-type]
 
 
 def test_help_says_that_saved_seconds_are_an_estimate():
-    assert "an estimate" in out("stats", "--help")
+    assert "an estimate" in get_output("stats", "--help")
 
 
 def test_version():
-    assert out("--version") == f"fusioncache, version {fusioncache.__version__}\n"
+    assert get_output("--version") == f"fusioncache, version {fusioncache.__version__}\n"
 
 
 # Completion
@@ -100,7 +100,7 @@ def _completed(*words: str) -> list[str]:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_script_calls_the_command(shell):
-    assert f"_FUSIONCACHE_COMPLETE={shell}_complete" in out("completion", shell)
+    assert f"_FUSIONCACHE_COMPLETE={shell}_complete" in get_output("completion", shell)
 
 
 def test_commands_and_options_complete():
@@ -145,7 +145,7 @@ def test_bench_hands_everything_over(monkeypatch, tmp_path, capfd):
 
 def test_bench_says_where_the_benchmarks_are(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "SCRIPT", tmp_path / "none.py")
-    assert "clone fusioncache's repository" in error("bench")
+    assert "clone fusioncache's repository" in get_error("bench")
 
 
 def test_bench_finds_the_script_of_a_checkout():

@@ -8,8 +8,8 @@ import time
 from contextlib import closing
 
 import pytest
-from commands import CAST, FIRST_RUN, OTHER_RUN, call, error, lines, out, save_run, save_two_runs
-from recorded_templates import STARTED, full_ledger, save, used
+from commands import CAST, FIRST_RUN, OTHER_RUN, call, drop_first_break, get_error, get_output, save_run, save_two_runs
+from recorded_templates import STARTED, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 
 from fusioncache.record import writer as recorder
@@ -90,28 +90,28 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_what_it_says(monkeypatch):
-    ledger = full_ledger()
+    ledger = make_full_ledger()
     ledger.records.next_trace("GPT")
     ledger.records.spent("tracing", 0.5)
     ledger.records.spent("fusing", 0.25)
     ledger.verify_compiled(0.25)
     for _ in range(2):
         ledger.verified()
-    save(monkeypatch, ledger)
-    assert out("stats") == lines(_SUMMARY)
-    assert out("stats", "--verbose") == out("stats", "-v") == lines(_COUNTS)
+    save_ledger(monkeypatch, ledger)
+    assert get_output("stats") == drop_first_break(_SUMMARY)
+    assert get_output("stats", "--verbose") == get_output("stats", "-v") == drop_first_break(_COUNTS)
 
 
 def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
-    ledger = full_ledger()
+    ledger = make_full_ledger()
     for model in ("Generator", "Discriminator", HOSTILE, "Fourth"):
         ledger.records.next_trace(model)
     for number in range(40):
         ledger.bypass(f"reason {number}, which is a long one because it says very much of what there is to say")
         ledger.unkept(f"not kept: reason {number}")
     ledger.verified()
-    save(monkeypatch, ledger, argv=["/home/me/" + "long_" * 30 + "name.py", HOSTILE])
-    shown = out("stats").splitlines()
+    save_ledger(monkeypatch, ledger, argv=["/home/me/" + "long_" * 30 + "name.py", HOSTILE])
+    shown = get_output("stats").splitlines()
     assert len(shown) <= 30 and max(map(len, shown)) <= 80
     assert shown[0].endswith("… · 2023-11-14 22:13  (run aaaaaaaa)")
     assert not any("\x1b" in line for line in shown)
@@ -121,19 +121,19 @@ def test_loading_that_takes_longer_than_compiling_saves_nothing(monkeypatch):
     ledger = Ledger()
     ledger.region(CAST, (), hit=False)
     ledger.loaded(CAST, 0.5, 0.25)
-    save(monkeypatch, ledger)
-    assert "saved       nothing: loading took 250 ms longer than compiling had\n" in out("stats")
-    assert json.loads(out("stats", "--json"))["saved_seconds"] == -0.25
+    save_ledger(monkeypatch, ledger)
+    assert "saved       nothing: loading took 250 ms longer than compiling had\n" in get_output("stats")
+    assert json.loads(get_output("stats", "--json"))["saved_seconds"] == -0.25
 
 
 def test_a_run_without_regions_says_why(monkeypatch):
     ledger = Ledger()
     ledger.records.next_trace("GPT")
-    save(monkeypatch, ledger)
-    assert "\nregions     0. Thunder found nothing to fuse in what it traced\n" in out("stats")
+    save_ledger(monkeypatch, ledger)
+    assert "\nregions     0. Thunder found nothing to fuse in what it traced\n" in get_output("stats")
     ledger.bypass("Thunder fuses nothing: there is no GPU. To change that, pass other executors", region=False)
-    save(monkeypatch, ledger)
-    text = " ".join(out("stats").split())
+    save_ledger(monkeypatch, ledger)
+    text = " ".join(get_output("stats").split())
     assert "regions 0. Thunder fuses nothing: there is no GPU. To change that, pass other executors compiled 0" in text
 
 
@@ -141,17 +141,17 @@ def test_the_store_is_counted(monkeypatch):
     save_run(monkeypatch)
     store = Store.open()
     store.save(make_key(CAST.graph, {}), "eager", {"code": b"x" * 5000}, seconds=1.0)
-    data = json.loads(out("stats", "--json"))["store"]
+    data = json.loads(get_output("stats", "--json"))["store"]
     assert (data["path"], data["programs"]) == (str(store.directory), 1) and 5000 < data["bytes"] < 8000
-    (line,) = [line for line in out("stats").splitlines() if line.startswith("store ")]
+    (line,) = [line for line in get_output("stats").splitlines() if line.startswith("store ")]
     assert line.startswith("store       1 program, 6.")
 
 
 def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
     monkeypatch.setattr(recorder, "RUNS_KEPT", 1)
     save_two_runs(monkeypatch)
-    assert [run["id"] for run in json.loads(out("stats", "--runs", "--json"))["runs"]] == [OTHER_RUN]
-    assert json.loads(out("stats", "--json"))["lifetime"] == {
+    assert [run["id"] for run in json.loads(get_output("stats", "--runs", "--json"))["runs"]] == [OTHER_RUN]
+    assert json.loads(get_output("stats", "--json"))["lifetime"] == {
         "since": STARTED,
         "runs": 2,
         "regions": 8,
@@ -169,13 +169,13 @@ def test_a_run_that_was_forgotten_and_goes_on_is_counted_once(monkeypatch):
         patch.setattr(recorder, "RUNS_KEPT", 1)
         save_two_runs(monkeypatch)
     save_run(monkeypatch)
-    assert len(json.loads(out("stats", "--runs", "--json"))["runs"]) == 2
-    assert json.loads(out("stats", "--json"))["lifetime"]["regions"] == 8
+    assert len(json.loads(get_output("stats", "--runs", "--json"))["runs"]) == 2
+    assert json.loads(get_output("stats", "--json"))["lifetime"]["regions"] == 8
 
 
 def test_stats_as_json(monkeypatch):
     save_run(monkeypatch)
-    data = json.loads(out("stats", "--json"))
+    data = json.loads(get_output("stats", "--json"))
     assert data.pop("lifetime")["runs"] == 1
     assert data == {
         "schema": 1,
@@ -211,7 +211,7 @@ def test_stats_as_json(monkeypatch):
 
 def test_runs(monkeypatch):
     save_two_runs(monkeypatch)
-    assert out("stats", "--runs") == lines("""
+    assert get_output("stats", "--runs") == drop_first_break("""
 id        run                          regions  compiles  loads   saved
 ab000000  other.py · 2023-11-14 22:14        1         1      0    0 ms
 aaaaaaaa  train.py · 2023-11-14 22:13        7         3      1  6.12 s
@@ -219,16 +219,16 @@ aaaaaaaa  train.py · 2023-11-14 22:13        7         3      1  6.12 s
 
 
 def test_a_table_of_runs_fits_80_columns(monkeypatch):
-    save(monkeypatch, used(CAST, seconds=123456.0), argv=["pretrain_a_large_model_on_many_nodes.py"])
-    assert [len(line) <= 80 for line in out("stats", "--runs").splitlines()] == [True, True]
+    save_ledger(monkeypatch, make_ledger(CAST, seconds=123456.0), argv=["pretrain_a_large_model_on_many_nodes.py"])
+    assert [len(line) <= 80 for line in get_output("stats", "--runs").splitlines()] == [True, True]
 
 
 def test_runs_as_json(monkeypatch):
     save_two_runs(monkeypatch)
-    data = json.loads(out("stats", "--runs", "--json"))
+    data = json.loads(get_output("stats", "--runs", "--json"))
     assert [run["id"] for run in data["runs"]] == [OTHER_RUN, FIRST_RUN]
     shared = {name: data[name] for name in ("schema", "lifetime", "store")}
-    assert {**data["runs"][1], **shared} == json.loads(out("stats", "--json", "--run", "aa"))
+    assert {**data["runs"][1], **shared} == json.loads(get_output("stats", "--json", "--run", "aa"))
 
 
 @pytest.mark.parametrize(
@@ -237,12 +237,12 @@ def test_runs_as_json(monkeypatch):
 )
 def test_a_run_by_its_id_or_a_part_of_its_name(monkeypatch, wanted, found):
     save_two_runs(monkeypatch)
-    assert json.loads(out("stats", "--run", wanted, "--json"))["id"] == found
+    assert json.loads(get_output("stats", "--run", wanted, "--json"))["id"] == found
 
 
 def test_a_part_of_several_names(monkeypatch):
     save_two_runs(monkeypatch)
-    assert error("stats", "--run", ".py · ") == lines("""
+    assert get_error("stats", "--run", ".py · ") == drop_first_break("""
 Error: '.py · ' stands for 2 runs, give more of one:
   ab0000000000  other.py · 2023-11-14 22:14
   aaaaaaaaaaaa  train.py · 2023-11-14 22:13
@@ -250,10 +250,10 @@ Error: '.py · ' stands for 2 runs, give more of one:
 
 
 def test_a_command_line_cannot_break_a_table_or_the_terminal(monkeypatch):
-    save(monkeypatch, used(CAST), argv=["a\nb\x1b[31m"])
-    assert out("stats", "--runs").splitlines()[1].startswith("aaaaaaaa  a\\nb\\x1b[31m · 2023-11-14 22:13")
-    assert "'a\\nb\\x1b[31m'\n" in out("stats", "-v")
-    assert out("stats").startswith("a\\nb\\x1b[31m · ")
+    save_ledger(monkeypatch, make_ledger(CAST), argv=["a\nb\x1b[31m"])
+    assert get_output("stats", "--runs").splitlines()[1].startswith("aaaaaaaa  a\\nb\\x1b[31m · 2023-11-14 22:13")
+    assert "'a\\nb\\x1b[31m'\n" in get_output("stats", "-v")
+    assert get_output("stats").startswith("a\\nb\\x1b[31m · ")
 
 
 @pytest.mark.parametrize("options", [("--run", "a"), ("-v",)])
@@ -268,7 +268,7 @@ def test_a_run_that_ended_says_so(monkeypatch):
     save_run(monkeypatch)
     with closing(sqlite3.connect(record_path())) as database, database:
         database.execute("UPDATE runs SET ended = 1, updated = started + 90")
-    assert "\nIt ended after 90 s.\n" in out("stats")
+    assert "\nIt ended after 90 s.\n" in get_output("stats")
 
 
 def test_names_of_runs():

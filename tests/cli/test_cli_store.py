@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from commands import call, error, out, save_run
-from store_contents import artifacts, entry_path, load, object_path, present, save, unused_for
+from commands import call, get_error, get_output, save_run
+from store_contents import age_entry, find_entry, find_object, find_present, load, make_artifacts, save
 
 from fusioncache.record.reader import record_path
 from fusioncache.store import Store, default_path, entry
@@ -21,23 +21,23 @@ def store():
     save(opened, 1, 2, 3)
     opened.close()
     for number in (1, 2, 3):
-        unused_for(opened, number, number * _DAY)
+        age_entry(opened, number, number * _DAY)
     return opened
 
 
 def _left(store: Store) -> list[int]:
-    return present(store, 1, 2, 3)
+    return find_present(store, 1, 2, 3)
 
 
 # dir
 
 
 def test_dir(monkeypatch):
-    assert out("dir") == f"{record_path().parent}\n"
+    assert get_output("dir") == f"{record_path().parent}\n"
     where = {"directory": str(record_path().parent), "record": str(record_path()), "store": str(default_path())}
-    assert json.loads(out("dir", "--json")) == {"schema": 1, **where, "remote": None}
+    assert json.loads(get_output("dir", "--json")) == {"schema": 1, **where, "remote": None}
     monkeypatch.setenv("FUSIONCACHE_REMOTE", "s3://me:secret@bucket/x")
-    assert json.loads(out("dir", "--json"))["remote"] == "s3://bucket/x"
+    assert json.loads(get_output("dir", "--json"))["remote"] == "s3://bucket/x"
     assert not default_path().exists()
 
 
@@ -45,25 +45,25 @@ def test_dir(monkeypatch):
 
 
 def test_prune_leaves_what_is_within_the_limits(store):
-    assert out("prune").startswith("removed 0 entries and 0 objects; ")
+    assert get_output("prune").startswith("removed 0 entries and 0 objects; ")
     assert _left(store) == [1, 2, 3]
 
 
 def test_prune_by_age(store):
-    size = sum(path.stat().st_size for path in (entry_path(store, 1), object_path(store, artifacts(1)["code"])))
-    size += sum(len(artifacts(1)[name]) for name in ("empty", "shared"))
-    assert out("prune", "--max-age", "36h", "--dry-run") == (
+    size = sum(path.stat().st_size for path in (find_entry(store, 1), find_object(store, make_artifacts(1)["code"])))
+    size += sum(len(make_artifacts(1)[name]) for name in ("empty", "shared"))
+    assert get_output("prune", "--max-age", "36h", "--dry-run") == (
         f"would remove 2 entries and 2 objects; {size / 1000:.1f} kB would be left\n"
     )
     assert _left(store) == [1, 2, 3]
-    assert out("prune", "--max-age", "36h") == f"removed 2 entries and 2 objects; {size / 1000:.1f} kB left\n"
+    assert get_output("prune", "--max-age", "36h") == f"removed 2 entries and 2 objects; {size / 1000:.1f} kB left\n"
     assert _left(store) == [1]
     assert load(store, 1)
 
 
 def test_prune_by_size_takes_what_was_not_used_for_longest(store):
-    before = json.loads(out("prune", "--dry-run", "--max-bytes", "11kB", "--json"))
-    after = json.loads(out("prune", "--max-bytes", "11kB", "--json"))
+    before = json.loads(get_output("prune", "--dry-run", "--max-bytes", "11kB", "--json"))
+    after = json.loads(get_output("prune", "--max-bytes", "11kB", "--json"))
     assert before == {**after, "dry_run": True}
     assert after.pop("bytes_left") < 11_000
     assert after == {
@@ -79,15 +79,15 @@ def test_prune_by_size_takes_what_was_not_used_for_longest(store):
 
 def test_prune_leaves_what_is_in_use(store):
     assert load(store, 3)
-    assert out("prune", "--max-bytes", "0").startswith("removed 2 entries")
+    assert get_output("prune", "--max-bytes", "0").startswith("removed 2 entries")
     assert _left(store) == [3]
     store.close()
-    assert out("prune", "--max-bytes", "0").startswith("removed 1 entry")
+    assert get_output("prune", "--max-bytes", "0").startswith("removed 1 entry")
 
 
 @pytest.mark.parametrize("options", [("--max-bytes", "many"), ("--max-bytes", "3 pounds"), ("--max-age", "-1d")])
 def test_limits_that_are_none(options):
-    assert f"{options[1]!r} is no " in error("prune", *options, code=2)
+    assert f"{options[1]!r} is no " in get_error("prune", *options, code=2)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("1", 1), ("2kB", 2000), ("1.5 MiB", 1.5 * 2**20), ("3GB", 3e9)])
@@ -121,10 +121,10 @@ def test_clear_asks_first(store, monkeypatch):
 def test_clear(store, monkeypatch):
     save_run(monkeypatch)
     text = "would remove 3 entries and 5 objects; 0 B would be left\n"
-    assert out("clear", "--dry-run") == f"{text}would remove the record {record_path()}\n"
+    assert get_output("clear", "--dry-run") == f"{text}would remove the record {record_path()}\n"
     assert (_left(store), record_path().exists()) == ([1, 2, 3], True)
     removed = "removed 3 entries and 5 objects; 0 B left\n"
-    assert out("clear", "-y") == f"{removed}removed the record {record_path()}\n"
+    assert get_output("clear", "-y") == f"{removed}removed the record {record_path()}\n"
     assert (_left(store), record_path().exists()) == ([], False)
     result = call("clear", "--yes")
     assert (result.exit_code, result.stdout) == (0, removed.replace("3", "0").replace("5", "0"))
@@ -133,19 +133,24 @@ def test_clear(store, monkeypatch):
 def test_clear_as_json(store, monkeypatch):
     save_run(monkeypatch)
     swept = {"entries": 3, "objects": 5, "litter": 0, "bytes_left": 0}
-    assert json.loads(out("clear", "-y", "--json")) == {"schema": 1, "dry_run": False, "store": swept, "record": True}
+    assert json.loads(get_output("clear", "-y", "--json")) == {
+        "schema": 1,
+        "dry_run": False,
+        "store": swept,
+        "record": True,
+    }
 
 
 @pytest.mark.parametrize(("option", "expected"), [("--store", ([], True)), ("--record", ([1, 2, 3], False))])
 def test_clear_one_of_them(store, monkeypatch, option, expected):
     save_run(monkeypatch)
-    out("clear", "-y", option)
+    get_output("clear", "-y", option)
     assert (_left(store), record_path().exists()) == expected
 
 
 def test_clear_leaves_what_is_in_use(store):
     assert load(store, 2)
-    assert json.loads(out("clear", "-y", "--json"))["store"]["entries"] == 2
+    assert json.loads(get_output("clear", "-y", "--json"))["store"]["entries"] == 2
     assert _left(store) == [2]
     assert load(store, 2)
     store.close()
@@ -159,7 +164,7 @@ def test_nothing_to_clear():
 
 def test_a_damaged_record_can_be_removed():
     record_path().write_text("This is no database. " * 1000)
-    assert out("clear", "-y", "--record") == f"removed the record {record_path()}\n"
+    assert get_output("clear", "-y", "--record") == f"removed the record {record_path()}\n"
 
 
 # verify
@@ -170,28 +175,28 @@ def _damage(path) -> None:
 
 
 def test_verify(store):
-    assert out("verify").startswith("3 entries and 5 objects (")
-    assert out("verify").endswith("kB), 0 damaged\n")
-    data = json.loads(out("verify", "--json"))
+    assert get_output("verify").startswith("3 entries and 5 objects (")
+    assert get_output("verify").endswith("kB), 0 damaged\n")
+    data = json.loads(get_output("verify", "--json"))
     assert data.pop("bytes") > 9000
     counts = {"entries": 3, "objects": 5, "other": 0, "damaged": [], "removed": 0}
     assert data == {"schema": 1, "store": str(default_path()), **counts}
 
 
 def test_verify_finds_what_is_damaged_and_removes_it(store):
-    _damage(entry_path(store, 2))
+    _damage(find_entry(store, 2))
     result = call("verify")
     assert result.exit_code == 1
     head, damaged, counts = result.stdout.splitlines()
     assert head.split() == ["what", "id", "reason"]
-    assert damaged == f"entry  {entry_path(store, 2).name}  a damaged entry"
+    assert damaged == f"entry  {find_entry(store, 2).name}  a damaged entry"
     assert counts.endswith(", 1 damaged")
     result = call("verify", "--remove", "--json")
     assert result.exit_code == 0
     (found,) = json.loads(result.stdout)["damaged"]
-    assert found == {"what": "entry", "id": entry_path(store, 2).name, "reason": "a damaged entry"}
+    assert found == {"what": "entry", "id": find_entry(store, 2).name, "reason": "a damaged entry"}
     assert _left(store) == [1, 3]
-    assert out("verify").startswith("2 entries")
+    assert get_output("verify").startswith("2 entries")
 
 
 def test_verify_counts_what_another_version_wrote(store, monkeypatch):
@@ -199,7 +204,7 @@ def test_verify_counts_what_another_version_wrote(store, monkeypatch):
         patch.setattr(entry, "FORMAT", 7)
         save(store, 4)
         store.close()
-    assert out("verify").endswith("0 damaged, 1 entry of another version\n")
+    assert get_output("verify").endswith("0 damaged, 1 entry of another version\n")
 
 
 # What goes wrong
@@ -208,7 +213,7 @@ def test_verify_counts_what_another_version_wrote(store, monkeypatch):
 @pytest.mark.parametrize("command", ["prune", "verify"])
 def test_no_store(command):
     assert (
-        error(command)
+        get_error(command)
         == f"Error: there is no store in {default_path()}: run a model with fusioncache first (eager keeps nothing)\n"
     )
     assert not default_path().exists()
@@ -216,12 +221,12 @@ def test_no_store(command):
 
 @pytest.mark.parametrize("command", [("prune",), ("verify",), ("ls", "--store")], ids=" ".join)
 def test_an_empty_directory_is_left_empty(command, tmp_path):
-    assert f"{tmp_path} is empty, and no store" in error(*command, "--dir", str(tmp_path))
+    assert f"{tmp_path} is empty, and no store" in get_error(*command, "--dir", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", [("prune",), ("verify",), ("clear", "-y"), ("ls", "--store")], ids=" ".join)
 def test_a_directory_that_is_no_store(command, tmp_path):
     (tmp_path / "mine").write_text("mine")
-    assert f"{tmp_path} is no store and not empty (mine)" in error(*command, "--dir", str(tmp_path))
+    assert f"{tmp_path} is no store and not empty (mine)" in get_error(*command, "--dir", str(tmp_path))
     assert (tmp_path / "mine").read_text() == "mine"

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from commands import CAST, CHAIN, save_run
-from recorded_templates import save, used
+from recorded_templates import make_ledger, save_ledger
 from repository import ROOT
 
 from fusioncache.record.reader import Record
@@ -66,5 +66,5 @@ def test_no_color_is_honoured(command):
 
 
 def test_a_terminal_shows_brackets_as_they_are(monkeypatch):
-    save(monkeypatch, used(CAST), argv=["[red]x"])
+    save_ledger(monkeypatch, make_ledger(CAST), argv=["[red]x"])
     assert "[red]x" in _on_terminal("stats", "--runs", NO_COLOR="1")

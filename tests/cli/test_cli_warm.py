@@ -8,8 +8,8 @@ import uuid
 from importlib import import_module
 
 import pytest
-from commands import call, error, out
-from persistent_backend import KeepingEager
+from commands import call, get_error, get_output
+from persistent_backend import PersistentEager
 from repository import HELPERS
 from store_processes import Process, X, Y, fill_store, make_region
 
@@ -29,19 +29,19 @@ sys.exit(int(sys.argv[-1]))
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> KeepingEager:
-    backend = KeepingEager({"machine": "there"})
+def here(monkeypatch: pytest.MonkeyPatch) -> PersistentEager:
+    backend = PersistentEager({"machine": "there"})
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
     return backend
 
 
 def test_what_is_compiled_and_what_is_ready(tmp_path):
     fill_store(tmp_path)
-    assert out("warm", str(tmp_path), "--dry-run") == "would compile 2 of 2 templates; 0 are ready\n"
-    assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    assert get_output("warm", str(tmp_path), "--dry-run") == "would compile 2 of 2 templates; 0 are ready\n"
+    assert get_output("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
     Process(tmp_path).run(make_region(), X.mT.contiguous().mT, Y)
-    assert out("warm", str(tmp_path), "--dry-run") == "would compile 1 of 3 templates; 2 are ready\n"
-    assert out("warm", "--jobs", "1", str(tmp_path)).endswith(" s; 2 were ready\n")
+    assert get_output("warm", str(tmp_path), "--dry-run") == "would compile 1 of 3 templates; 2 are ready\n"
+    assert get_output("warm", "--jobs", "1", str(tmp_path)).endswith(" s; 2 were ready\n")
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def no_compiler(monkeypatch):
 
 def test_where_all_is_ready_it_answers_without_looking_again(tmp_path, here, no_compiler):
     fill_store(tmp_path)
-    assert json.loads(out("warm", str(tmp_path), "--json", "--jobs", "1"))["compiled"] == 2
+    assert json.loads(get_output("warm", str(tmp_path), "--json", "--jobs", "1"))["compiled"] == 2
     no_compiler()
-    assert out("warm", str(tmp_path)) == "compiled 0 of 2 templates in 0.0 s; 2 were ready\n"
-    assert out("warm", str(tmp_path), "--dry-run") == "would compile 0 of 2 templates; 2 are ready\n"
-    data = json.loads(out("warm", str(tmp_path), "--json"))
+    assert get_output("warm", str(tmp_path)) == "compiled 0 of 2 templates in 0.0 s; 2 were ready\n"
+    assert get_output("warm", str(tmp_path), "--dry-run") == "would compile 0 of 2 templates; 2 are ready\n"
+    data = json.loads(get_output("warm", str(tmp_path), "--json"))
     assert (data["known"], data["ready"], data["compiled"], data["refused"]) == (4, 2, 0, {})
 
 
@@ -93,7 +93,7 @@ def _note(monkeypatch, tmp_path):
 @pytest.mark.parametrize("change", [_variable, _package, _entry, _object, _note])
 def test_what_changed_is_looked_at_again(change, tmp_path, monkeypatch):
     fill_store(tmp_path / "store")
-    out("warm", str(tmp_path / "store"), "--jobs", "1")
+    get_output("warm", str(tmp_path / "store"), "--jobs", "1")
     change(monkeypatch, tmp_path)
     asked = []
     monkeypatch.setattr(warm, "compile_entries", lambda *args: asked.append(args) or ())
@@ -106,7 +106,7 @@ def test_what_failed_is_tried_again(tmp_path, here):
     here.error = RuntimeError()
     assert call("warm", str(tmp_path), "--jobs", "1").exit_code == 1
     here.error = None
-    assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    assert get_output("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
 
 
 def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
@@ -114,17 +114,17 @@ def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
     here.refuse, here.lasting = "busy", False
     assert call("warm", str(tmp_path), "--jobs", "1").stderr == "left out 2: not kept: busy\n"
     here.refuse = None
-    assert out("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    assert get_output("warm", str(tmp_path), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
 
 
 def test_an_empty_store_has_nothing_to_compile():
     Store.open().close()
-    assert out("warm") == f"nothing to compile: {default_path()} has no programs\n"
+    assert get_output("warm") == f"nothing to compile: {default_path()} has no programs\n"
 
 
 def test_the_usual_store_as_json():
     fill_store(default_path())
-    data = json.loads(out("warm", "--json", "--jobs", "1"))
+    data = json.loads(get_output("warm", "--json", "--jobs", "1"))
     assert data.pop("seconds") > 0
     wanted = {"command": "warm", "store": str(default_path()), "dry_run": False}
     assert data == {"schema": 1, **wanted, "known": 2, "ready": 0, "compiled": 2, "refused": {}, "passing": 0}
@@ -134,7 +134,7 @@ def test_a_url_is_pulled_first(tmp_path):
     fill_store(tmp_path)
     url = f"memory://{uuid.uuid4().hex}"
     assert call("push", url, "--dir", str(tmp_path)).exit_code == 0
-    assert out("warm", url, "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    assert get_output("warm", url, "--jobs", "1").startswith("compiled 2 of 2 templates in ")
     assert len(Store.open().entries()) == 4
 
 
@@ -151,25 +151,25 @@ def test_what_is_left_out_is_said_and_what_fails_is_an_error(tmp_path, here):
 
 
 def test_a_store_that_is_not_there_is_named(tmp_path):
-    assert f"there is no store in {tmp_path / 'nowhere'}" in error("warm", str(tmp_path / "nowhere"))
-    assert "there is no store in" in error("warm")
+    assert f"there is no store in {tmp_path / 'nowhere'}" in get_error("warm", str(tmp_path / "nowhere"))
+    assert "there is no store in" in get_error("warm")
 
 
 def test_wrong_usage_says_what_to_do(tmp_path):
     for arguments in (("train.py",), ("train.py", "more"), ("s3://bucket/train.py",)):
-        assert f"there is no script {arguments[0]}: check its path." in error("warm", *arguments, code=2)
-    assert "no script that is there" in error("warm", str(tmp_path), "more", code=2)
+        assert f"there is no script {arguments[0]}: check its path." in get_error("warm", *arguments, code=2)
+    assert "no script that is there" in get_error("warm", str(tmp_path), "more", code=2)
     script = tmp_path / "train.py"
     script.write_text("")
-    assert "leave them out" in error("warm", "--dry-run", str(script), code=2)
-    assert "--jobs" in error("warm", "--jobs", "0", code=2)
+    assert "leave them out" in get_error("warm", "--dry-run", str(script), code=2)
+    assert "--jobs" in get_error("warm", "--jobs", "0", code=2)
 
 
 def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PYTHONPATH", ":".join([str(HELPERS), *sys.path]))
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
-    assert out("warm", str(script), "1", "2", "0") == "compiled 2 programs; 2 are kept now\n"
+    assert get_output("warm", str(script), "1", "2", "0") == "compiled 2 programs; 2 are kept now\n"
     assert capfd.readouterr().err == "a line of the script's\n"
     result = call("warm", "--json", str(script), "3", "7")
     assert (result.exit_code, result.stderr) == (1, f"Error: {script} ended with status 7\n")
@@ -180,5 +180,5 @@ def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
 def test_options_behind_a_script_are_the_scripts(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import sys\nsys.exit(sys.argv[1:] != ['--jobs', '2', '--json'])\n")
-    assert out("warm", str(script), "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"
-    assert out("warm", str(script), "--", "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"
+    assert get_output("warm", str(script), "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"
+    assert get_output("warm", str(script), "--", "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"

@@ -9,10 +9,10 @@ from contextlib import redirect_stderr
 
 import pytest
 from changed_layer import CHANGED_LAYER, train_llama
-from commands import out
+from commands import get_output
 from documents import assert_shown
-from documents import session as documented
-from report_records import Page, newest
+from documents import read_session as documented
+from report_records import Page, read_newest
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def _record(session, monkeypatch):
 
 def _odd() -> str:
     """The one template that the changed model has and the other has not."""
-    (new,) = json.loads(out("diff", "--json"))["new_templates"]
+    (new,) = json.loads(get_output("diff", "--json"))["new_templates"]
     return new["digest"]
 
 
@@ -44,19 +44,19 @@ def _documented(command: str) -> str:
 
 
 def test_readme_shows_what_is_said(session):
-    assert_shown(_documented("fusioncache diff"), out("diff"))
-    assert_shown(_documented("fusioncache explain "), out("explain", _odd()))
+    assert_shown(_documented("fusioncache diff"), get_output("diff"))
+    assert_shown(_documented("fusioncache explain "), get_output("explain", _odd()))
     assert_shown(_documented("FUSIONCACHE_EXPLAIN=1 "), "\n".join(session[1]))
 
 
 def test_stats_shows_one_more_miss():
-    newest_run, before = json.loads(out("stats", "--runs", "--json"))["runs"]
+    newest_run, before = json.loads(get_output("stats", "--runs", "--json"))["runs"]
     assert newest_run["regions"] == before["regions"]
     assert (newest_run["misses"], newest_run["hits"]) == (before["misses"] + 1, before["hits"] - 1)
 
 
 def test_explain_names_the_constant_and_where_it_is():
-    text = out("explain", _odd())
+    text = get_output("explain", _odd())
     sentence, _, _, place, *_ = text.splitlines()
     assert sentence.endswith(": 0.0003 in A, 1e-05 in B.") and sentence.startswith("They differ in a constant, ")
     assert place.strip().startswith(f"transformer.h.{CHANGED_LAYER}.norm_1, forward: ") and "litgpt/model.py:" in place
@@ -68,12 +68,12 @@ def test_the_run_itself_says_so(session):
 
 
 def test_show_lists_the_region_of_that_layer():
-    (region,) = json.loads(out("show", _odd(), "--regions", "--json"))["seen_in"]
+    (region,) = json.loads(get_output("show", _odd(), "--regions", "--json"))["seen_in"]
     assert (region["module"], region["layer"]) == (f"transformer.h.{CHANGED_LAYER}.norm_1", CHANGED_LAYER)
 
 
 def test_the_map_shows_the_odd_layer():
-    cells = [line for line in Page(newest()).html.split("<a ") if "cell" in line.partition(">")[0]]
+    cells = [line for line in Page(read_newest()).html.split("<a ") if "cell" in line.partition(">")[0]]
     odd = [cell for cell in cells if f'aria-label="layer {CHANGED_LAYER}, ' in cell and "cell once" in cell]
     assert len(odd) == 1 and "norm_1, forward" in odd[0]
     # Its neighbour is one of many.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from drawn_regions import TYPE, Sketch, residual, scrambled
+from drawn_regions import TYPE, Sketch, draw_residual, scramble
 
 from fusioncache.explain.beside import ONLY_A, ONLY_B, OTHER, SAME, rows, side_by_side
 from fusioncache.explain.difference import compare
@@ -145,8 +145,8 @@ PAIRS = {
         "the dtype of input %0: bfloat16 in A, float32 in B",
     ),
     "dtype of all inputs and terms": (
-        parts(residual(3)),
-        parts(residual(3, dtype="bfloat16")),
+        parts(draw_residual(3)),
+        parts(draw_residual(3, dtype="bfloat16")),
         "the dtype of input %0: float32 in A, bfloat16 in B",
     ),
     "dtype of a result": (
@@ -274,8 +274,8 @@ def test_one_thing_differs(pair):
 
 def test_what_is_no_difference():
     graph = layer(both=True)
-    assert compare(parts(graph), parts(scrambled(graph, random.Random(1)))).changes == ()
-    assert compare(parts(residual(2)), parts(residual(7))).sentence() == "They do not differ."
+    assert compare(parts(graph), parts(scramble(graph, random.Random(1)))).changes == ()
+    assert compare(parts(draw_residual(2)), parts(draw_residual(7))).sentence() == "They do not differ."
     assert compare(BASE, BASE).reason() == ""
 
 
@@ -309,8 +309,8 @@ def random_layer(seed: int, changed: float | None = None) -> Graph:
 @pytest.mark.parametrize("seed", range(25))
 def test_one_constant_is_found_however_much_of_the_text_it_changes(seed):
     one, other = random_layer(seed), random_layer(seed, 7.25)
-    a, b = parts(scrambled(one, random.Random(seed))), parts(scrambled(other, random.Random(-seed)))
-    assert read_graph(a) == canonicalize(scrambled(one, random.Random(seed))).graph
+    a, b = parts(scramble(one, random.Random(seed))), parts(scramble(other, random.Random(-seed)))
+    assert read_graph(a) == canonicalize(scramble(one, random.Random(seed))).graph
     changes = compare(a, b).changes
     assert [(change.ingredient, change.b) for change in changes] == [("constants", "7.25")]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from drawn_regions import Sketch
-from store_contents import key as unlike_a_key
+from store_contents import make_numbered_key as unlike_a_key
 
 from fusioncache.ir import Ingredient, Key
 from fusioncache.store import Store, reasons

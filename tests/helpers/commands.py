@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from click.testing import CliRunner, Result
 from pytest import MonkeyPatch
-from recorded_templates import STARTED, cast_template, chain_template, full_ledger, save, used
+from recorded_templates import (
+    STARTED,
+    make_cast_template,
+    make_chain_template,
+    make_full_ledger,
+    make_ledger,
+    save_ledger,
+)
 
 from fusioncache.cli.main import main
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import Line, RegionRecord, Source
 
-CHAIN = chain_template()
-CAST = cast_template()
+CHAIN = make_chain_template()
+CAST = make_cast_template()
 FIRST_RUN = "a" * 32
 OTHER_RUN = "ab" + "0" * 30
 
@@ -21,41 +28,41 @@ def call(*args: str, **options: str) -> Result:
     return CliRunner().invoke(main, args, **options)  # type: ignore[arg-type]
 
 
-def out(*args: str) -> str:
+def get_output(*args: str) -> str:
     """What a command prints that succeeds and has nothing to remark."""
     result = call(*args)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     return result.stdout
 
 
-def error(*args: str, code: int = 1) -> str:
+def get_error(*args: str, code: int = 1) -> str:
     """What a command says that fails and prints nothing."""
     result = call(*args)
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     return result.stderr
 
 
-def lines(text: str) -> str:
+def drop_first_break(text: str) -> str:
     """The text without its first line break, so that it can start at the margin."""
     return text.removeprefix("\n")
 
 
 def save_run(monkeypatch: MonkeyPatch) -> None:
     """Records a run with two templates and six regions."""
-    ledger = full_ledger()
+    ledger = make_full_ledger()
     ledger.records.regions(_regions())
-    save(monkeypatch, ledger)
+    save_ledger(monkeypatch, ledger)
 
 
 def save_two_runs(monkeypatch: MonkeyPatch) -> None:
     """Records that run, and a minute later one that had only the second template."""
     save_run(monkeypatch)
-    save_other(monkeypatch, used(CAST))
+    save_other(monkeypatch, make_ledger(CAST))
 
 
 def save_other(monkeypatch: MonkeyPatch, ledger: Ledger) -> None:
     """Records a run that came a minute later."""
-    save(monkeypatch, ledger, run=OTHER_RUN, started=STARTED + 60, argv=["other.py"])
+    save_ledger(monkeypatch, ledger, run=OTHER_RUN, started=STARTED + 60, argv=["other.py"])
 
 
 def _regions() -> list[RegionRecord]:

@@ -10,15 +10,15 @@ from repository import README
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def blocks(language: str = "", path: Path = README) -> list[str]:
+def read_blocks(language: str = "", path: Path = README) -> list[str]:
     """The blocks of a document in one language; ``""`` for those that name none."""
     return [text for found, text in _BLOCK.findall(path.read_text()) if found == language]
 
 
-def session(path: Path = README) -> dict[str, str]:
+def read_session(path: Path = README) -> dict[str, str]:
     """Each command line that a document shows behind a ``$``, without its comment, with what it prints."""
     shown: dict[str, str] = {}
-    for block in blocks(path=path):
+    for block in read_blocks(path=path):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             line, _, output = part.partition("\n")
             shown[line.partition("  #")[0].strip()] = output

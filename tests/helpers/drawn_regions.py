@@ -35,11 +35,11 @@ class Sketch:
 
     def op(self, name: str, *args: Any, type_: ValueType | None = None, **kwargs: Any) -> Ref:
         """An op with one result, of the type of its first operand unless told."""
-        encoded = tuple(map(literal, args))
+        encoded = tuple(map(encode_literal, args))
         if type_ is None:
             type_ = next((self.types[arg.index] for arg in encoded if isinstance(arg, Ref)), TYPE)
         self.ops.append(
-            Op(f"prims.{name}", encoded, (type_,), tuple(sorted((k, literal(v)) for k, v in kwargs.items())))
+            Op(f"prims.{name}", encoded, (type_,), tuple(sorted((k, encode_literal(v)) for k, v in kwargs.items())))
         )
         self.types.append(type_)
         return Ref(len(self.types) - 1)
@@ -55,19 +55,19 @@ class Sketch:
         return Graph(tuple(self.types[: self.inputs]), tuple(self.ops), tuple(output.index for output in outputs))
 
 
-def literal(value: Any) -> Arg:
+def encode_literal(value: Any) -> Arg:
     """A Python literal as a typed constant."""
     if isinstance(value, (Ref, Const)):
         return value
     if isinstance(value, tuple):
-        return tuple(map(literal, value))
+        return tuple(map(encode_literal, value))
     if isinstance(value, bool | int):
         return Const(type(value).__name__, str(value))
     assert isinstance(value, float)
     return Const("float", value.hex())
 
 
-def residual(adds: int, *, dtype: str = "float32", swap: bool = False) -> Graph:
+def draw_residual(adds: int, *, dtype: str = "float32", swap: bool = False) -> Graph:
     """``tanh(((x + a1) + a2) + ...)``; inputs stored in ``dtype``, sums in float32."""
     sketch = Sketch()
     terms = [sketch.input(TensorType(dtype, (2, 3), "cpu")) for _ in range(adds + 1)]
@@ -88,7 +88,7 @@ def make_template(name="sin", *, type_=TYPE, constant=2.0, dims=(0,), both=False
     return canonicalize(s.graph(total, value) if both else s.graph(total)).graph
 
 
-def scrambled(graph: Graph, chance: random.Random) -> Graph:
+def scramble(graph: Graph, chance: random.Random) -> Graph:
     """The same function: inputs, outputs and independent ops in another order, operands commuted, dead ops added."""
     inputs = chance.sample(range(len(graph.inputs)), len(graph.inputs))
     number = {old: new for new, old in enumerate(inputs)}

@@ -11,7 +11,7 @@ import pytest
 
 
 @contextmanager
-def pretended_gpu():
+def pretend_gpu():
     """Lets Thunder believe that there is a GPU, so that its nvFuser executor imports and makes regions."""
     import torch
 
@@ -23,16 +23,16 @@ def pretended_gpu():
         yield
 
 
-def nvfuser_executor() -> Any:
+def find_nvfuser_executor() -> Any:
     """Thunder's executor, or a skipped test where nvFuser is not installed."""
     pytest.importorskip("nvfuser_direct")
     from fusioncache.backends.nvfuser import backend as nvfuser
 
-    with pretended_gpu():
+    with pretend_gpu():
         return nvfuser.nvfuser_executor().ex
 
 
-def traces(
+def make_traces(
     function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], *, grad: bool, dtype: str = "float32"
 ) -> list:
     """The forward trace, and with ``grad`` the backward trace, of a function of tensors on ``cuda:0``.
@@ -50,9 +50,9 @@ def traces(
     from thunder.executors.passes import del_last_used
     from thunder.transforms.autodiff import grad_transform_on_trace, split_into_forward_and_backward
 
-    executors = (nvfuser_executor(), *thunder.get_always_executors())
+    executors = (find_nvfuser_executor(), *thunder.get_always_executors())
     compile_data = CompileData(fn=function, executors_list=executors, disable_preprocessing=True)
-    with pretended_gpu(), compile_data_and_stats(compile_data, CompileStats()):
+    with pretend_gpu(), compile_data_and_stats(compile_data, CompileStats()):
         with tracectx(TraceCtx(None)):
             device, element = devices.Device("cuda:0"), getattr(dtypes, dtype)
             inputs = [

@@ -7,7 +7,7 @@ from functools import cache
 
 import thunder
 import torch
-from models import all_fused
+from models import find_all_fused
 
 from fusioncache.backends.api import Compiled
 from fusioncache.ir import Graph
@@ -118,7 +118,7 @@ def regions(case):
     result = compiled(*inputs)
     if case.grad:
         result.sum().backward()
-    return [region_of(fusion) for fusion in all_fused(compiled)]
+    return [region_of(fusion) for fusion in find_all_fused(compiled)]
 
 
 def arguments(graph, transposed=False):

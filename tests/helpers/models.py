@@ -63,17 +63,17 @@ def recompute() -> Iterator[None]:
         yield
 
 
-def fused(trace: Any) -> list[Any]:
+def find_fused(trace: Any) -> list[Any]:
     """The fused calls of a trace."""
     return [symbol for symbol in trace.bound_symbols if symbol.sym.is_fusion]
 
 
-def all_fused(compiled: Any) -> list[Any]:
+def find_all_fused(compiled: Any) -> list[Any]:
     """The fused calls of a compiled model's last forward and backward traces."""
     import thunder
 
     backward = thunder.last_backward_traces(compiled)
-    return [*fused(thunder.last_traces(compiled)[-1]), *(fused(backward[-1]) if backward else [])]
+    return [*find_fused(thunder.last_traces(compiled)[-1]), *(find_fused(backward[-1]) if backward else [])]
 
 
 def step(compiled: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -84,7 +84,7 @@ def step(compiled: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> list[t
     return [output.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
 
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+def are_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     """Whether all tensors agree bit for bit."""
     return len(one) == len(other) and all(map(torch.equal, one, other))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fake_cuda
 import torch
-from models import fused
+from models import find_fused
 
 from fusioncache.backends.nvfuser import backend as nvfuser
 from fusioncache.backends.symbols import outputs_of
@@ -22,7 +22,7 @@ def add_residuals(x, *weights):
 
 def define_programs(transform: FusionCache) -> set[str]:
     """Returns the distinct definitions that the calls would ask nvFuser to compile for contiguous tensors."""
-    with fake_cuda.pretended_gpu():
+    with fake_cuda.pretend_gpu():
         return {
             repr(nvfuser.define(program.sources[0], nvfuser.contiguous(program.sources[0])))
             for call in transform.calls()
@@ -33,7 +33,7 @@ def define_programs(transform: FusionCache) -> set[str]:
 
 def define_regions(traces: list) -> set[str]:
     """Returns the distinct definitions that Thunder asks nvFuser to compile for the regions of its traces."""
-    with fake_cuda.pretended_gpu():
+    with fake_cuda.pretend_gpu():
         create = nvfuser.nvfuser_executor().create_fd
         return {
             repr(
@@ -42,7 +42,7 @@ def define_regions(traces: list) -> set[str]:
                 )
             )
             for trace in traces
-            for call in fused(trace)
+            for call in find_fused(trace)
         }
 
 

@@ -12,7 +12,7 @@ from fusioncache.ir import Graph
 CODE = b"run it op by op"
 
 
-class KeepingEager(Eager):
+class PersistentEager(Eager):
     """Counts what it is asked for. Without a reason to refuse it keeps one artifact."""
 
     def __init__(

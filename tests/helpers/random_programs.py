@@ -180,7 +180,7 @@ class RandomProgram:
         return RandomProgram(arguments, self.steps, self.results)
 
 
-def random_program(seed: int) -> RandomProgram:
+def make_random_program(seed: int) -> RandomProgram:
     """A program that torch runs. Equal seeds give equal ones."""
     chance = random.Random(seed)
     main = chance.choice(SHAPES)

@@ -21,7 +21,7 @@ BFLOAT16 = TensorType("bfloat16", (10, 10), "cuda")
 STARTED = 1_700_000_000.0
 
 
-def chain_template(name: str | None = None, options: str = "nvfuser=0.2.36") -> Template:
+def make_chain_template(name: str | None = None, options: str = "nvfuser=0.2.36") -> Template:
     """``tanh(head + term + ...) * 0.5`` with bfloat16 terms."""
     ops = (
         Op("residual", (Ref(0), Const("dtype", "bfloat16")), (FLOAT32,)),
@@ -31,7 +31,7 @@ def chain_template(name: str | None = None, options: str = "nvfuser=0.2.36") -> 
     return _template(Graph((BFLOAT16,), ops, (3,)), name, options)
 
 
-def cast_template(name: str | None = None, options: str = "nvfuser=0.2.36") -> Template:
+def make_cast_template(name: str | None = None, options: str = "nvfuser=0.2.36") -> Template:
     """A conversion; no chain."""
     ops = (Op("prims.convert_element_type", (Ref(0), Const("dtype", "float32")), (FLOAT32,)),)
     return _template(Graph((BFLOAT16,), ops, (1,)), name, options)
@@ -42,7 +42,7 @@ def _template(graph: Graph, name: str | None, options: str) -> Template:
     return Template(graph, key, name or template_name(graph, key))
 
 
-def used(*templates: Template, seconds: float = 1.0) -> Ledger:
+def make_ledger(*templates: Template, seconds: float = 1.0) -> Ledger:
     """A ledger that saw one region of each, and compiled it."""
     ledger = Ledger()
     for template in templates:
@@ -51,9 +51,9 @@ def used(*templates: Template, seconds: float = 1.0) -> Ledger:
     return ledger
 
 
-def full_ledger() -> Ledger:
+def make_full_ledger() -> Ledger:
     """Both templates, in several arities, with a bypass of each sort."""
-    ledger, chain, cast = Ledger(), chain_template(), cast_template()
+    ledger, chain, cast = Ledger(), make_chain_template(), make_cast_template()
     ledger.region(cast, (), hit=False)
     ledger.compiled(cast, 0.125)
     for arity in (1, 2, 3, 7):
@@ -69,7 +69,7 @@ def full_ledger() -> Ledger:
     return ledger
 
 
-def save(
+def save_ledger(
     monkeypatch: pytest.MonkeyPatch,
     ledger: Ledger,
     run: str = "a" * 32,

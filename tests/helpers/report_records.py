@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 from pytest import MonkeyPatch
-from recorded_templates import cast_template, chain_template, save
+from recorded_templates import make_cast_template, make_chain_template, save_ledger
 
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
@@ -21,7 +21,7 @@ SHOWN = "<script>alert(1)</script>\"'&\\x1b[31m\\x00\\n{{ 7 * 7 }}</style></titl
 """The same as a page shows it."""
 
 
-def region(
+def make_region_record(
     number: int,
     module: str | None = "",
     layer: int | None = None,
@@ -47,25 +47,29 @@ def region(
     )
 
 
-def places(*regions: RegionRecord) -> list[Place]:
+def make_places(*regions: RegionRecord) -> list[Place]:
     """As they would stand in a report."""
     return [Place(number, region, None) for number, region in enumerate(regions)]
 
 
-def deep(layers: int, across: int) -> list[RegionRecord]:
+def make_deep_model(layers: int, across: int) -> list[RegionRecord]:
     """A model with as many regions in each layer, on each side."""
     inside = [f"part_{place}" for place in range(across)]
     sides = [("forward", range(layers), inside), ("backward", range(layers)[::-1], inside[::-1])]
     order = [(trace, layer, part) for trace, order, parts in sides for layer in order for part in parts]
     return [
-        region(number, f"model.layers.{layer}.{part}", layer, trace)
+        make_region_record(number, f"model.layers.{layer}.{part}", layer, trace)
         for number, (trace, layer, part) in enumerate(order)
     ]
 
 
-def hostile(monkeypatch: MonkeyPatch) -> Contents:
+def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
     """A run in which every text that somebody else wrote is out to do harm."""
-    ledger, chain, cast = Ledger(), chain_template(name=HOSTILE, options=HOSTILE), cast_template(options=HOSTILE)
+    ledger, chain, cast = (
+        Ledger(),
+        make_chain_template(name=HOSTILE, options=HOSTILE),
+        make_cast_template(options=HOSTILE),
+    )
     for template in (chain, cast):
         ledger.region(template, (), hit=False)
         ledger.compiled(template, 0.5)
@@ -74,12 +78,12 @@ def hostile(monkeypatch: MonkeyPatch) -> Contents:
     source = Source(HOSTILE, 3, (Line(HOSTILE, 1), Line(HOSTILE, 2), Line(HOSTILE, 3), Line(HOSTILE, 4)))
     bad = {"model": HOSTILE, "reason": HOSTILE, "name": HOSTILE, "source": source}
     for number, digest in enumerate((chain.key.digest, cast.key.digest, None)):
-        good = region(number, digest=digest)
+        good = make_region_record(number, digest=digest)
         ledger.records.regions([RegionRecord(**{**{name: getattr(good, name) for name in good.__slots__}, **bad})])
     costs = (PlanCost(HOSTILE, 10, 0, 1), PlanCost("inline", 1_000_000, 2_000, 3))
     ledger.records.choice(ChoiceRecord(HOSTILE, "forward", 0, HOSTILE, 4, HOSTILE, costs))
-    save(monkeypatch, ledger, argv=[HOSTILE])
-    return newest()
+    save_ledger(monkeypatch, ledger, argv=[HOSTILE])
+    return read_newest()
 
 
 def make_run(**fields: object) -> Run:
@@ -104,7 +108,7 @@ SCALING = make_scaling_result(
 )
 
 
-def newest() -> Contents:
+def read_newest() -> Contents:
     """What a report of the newest run is about."""
     record = Record()
     return contents(record, record.runs()[0])

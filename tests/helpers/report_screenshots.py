@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from changed_layer import save_changed_llama
 from PIL import Image
 from playwright.sync_api import sync_playwright
-from report_records import newest
+from report_records import read_newest
 from repository import DOCS
 
 from fusioncache.report.page import html
@@ -30,7 +30,7 @@ def main() -> None:
         os.environ["FUSIONCACHE_DIR"] = directory
         save_changed_llama()
         page_file = Path(directory, "report.html")
-        page_file.write_text(html(newest()), encoding="utf-8")
+        page_file.write_text(html(read_newest()), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, width, height, scale, theme in PICTURES:
             size = {"width": width, "height": height}

@@ -66,7 +66,7 @@ class Stack(nn.Module):
         return decoded
 
 
-def trained(model: nn.Module, compiled: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+def train(model: nn.Module, compiled: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     """The outputs, then the gradients of everything, of one step."""
     model.zero_grad()
     x = x.detach().requires_grad_()

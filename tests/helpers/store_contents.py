@@ -20,14 +20,14 @@ ENTRY_BYTES = 1200
 NOBODY = 65534
 
 
-def key(text: object) -> Key:
+def make_numbered_key(text: object) -> Key:
     """The key with this text, with one ingredient."""
     text = str(text)
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return Key(digest, text, (Ingredient("all", text, digest),))
 
 
-def artifacts(number: int, size: int = 3000) -> dict[str, bytes]:
+def make_artifacts(number: int, size: int = 3000) -> dict[str, bytes]:
     """What is always stored for a number: an artifact of its own, an empty one, and one that all share."""
     return {"code": random.Random(number).randbytes(size), "empty": b"", "shared": b"shared" * 10}
 
@@ -35,52 +35,54 @@ def artifacts(number: int, size: int = 3000) -> dict[str, bytes]:
 def save(store: Store, *numbers: int, size: int = 3000) -> None:
     """Stores what belongs to these numbers, and sees that it is there."""
     for number in numbers:
-        assert store.save(key(number), BACKEND, artifacts(number, size), name=f"template_{number}", seconds=number)
+        assert store.save(
+            make_numbered_key(number), BACKEND, make_artifacts(number, size), name=f"template_{number}", seconds=number
+        )
 
 
-def present(store: Store, *numbers: int) -> list[int]:
+def find_present(store: Store, *numbers: int) -> list[int]:
     """Those of the numbers that the store has an entry for, seen without using it."""
-    return [number for number in numbers if store.entry(key(number).digest, BACKEND)]
+    return [number for number in numbers if store.entry(make_numbered_key(number).digest, BACKEND)]
 
 
 def load(store: Store, number: int) -> bool:
     """Whether the store has what belongs to this number. It must have that or nothing."""
-    found = store.load(key(number), BACKEND)
-    assert found is None or dict(found) == artifacts(number)
+    found = store.load(make_numbered_key(number), BACKEND)
+    assert found is None or dict(found) == make_artifacts(number)
     return found is not None
 
 
-def entry_path(store: Store, number: int) -> Path:
+def find_entry(store: Store, number: int) -> Path:
     """The file of an entry."""
-    digest = key(number).digest
-    return root(store) / "entries" / digest[:2] / f"{digest}.{BACKEND}"
+    digest = make_numbered_key(number).digest
+    return find_root(store) / "entries" / digest[:2] / f"{digest}.{BACKEND}"
 
 
-def object_path(store: Store, content: bytes) -> Path:
+def find_object(store: Store, content: bytes) -> Path:
     """The file of an object."""
     digest = hashlib.sha256(content).hexdigest()
-    return root(store) / "objects" / digest[:2] / digest
+    return find_root(store) / "objects" / digest[:2] / digest
 
 
-def root(store: Store) -> Path:
+def find_root(store: Store) -> Path:
     """The directory that the store must have."""
     assert store.directory is not None
     return store.directory
 
 
-def unused_for(store: Store, number: int, seconds: float) -> None:
+def age_entry(store: Store, number: int, seconds: float) -> None:
     """Makes it that long since the entry was used."""
     when = time.time() - seconds
-    os.utime(entry_path(store, number), (when, when))
+    os.utime(find_entry(store, number), (when, when))
 
 
-def litter(directory: Path) -> list[str]:
+def find_litter(directory: Path) -> list[str]:
     """Files that are being written, or were."""
     return [file.name for file in directory.rglob("tmp-*")]
 
 
 @contextmanager
-def warned() -> Iterator[list[str]]:
+def collect_warnings() -> Iterator[list[str]]:
     """The messages of all warnings of ours, also of those that were shown before."""
     messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -113,6 +115,6 @@ def drop_root() -> None:
         os.setuid(NOBODY)
 
 
-def status_of(child: int) -> int:
+def wait_for(child: int) -> int:
     """How a process ended: its status, or minus the number of the signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from drawn_regions import Sketch
-from persistent_backend import KeepingEager
+from persistent_backend import PersistentEager
 
 from fusioncache.backends.torch_settings import torch_settings
 from fusioncache.cache.cache import Cache
@@ -43,7 +43,7 @@ class Process:
     """This class has what one process has: a cache of its own, over a directory that others have too."""
 
     def __init__(self, directory: Path, backend: Any = None, ranks: Ranks | None = None):
-        self.backend = backend or KeepingEager()
+        self.backend = backend or PersistentEager()
         self.cache = Cache(record=False, store=directory)
         if ranks:
             self.cache.ranks = ranks
@@ -81,6 +81,6 @@ class Process:
 def fill_store(directory: Path, *environments: dict[str, str], **options: Any) -> None:
     """Lets a process of each environment compile two regions and store them."""
     for environment in environments or ({},):
-        process = Process(directory, KeepingEager(environment, **options))
+        process = Process(directory, PersistentEager(environment, **options))
         process.run(make_region(), X, Y)
         process.run(make_unary_region(), X)

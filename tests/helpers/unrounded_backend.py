@@ -19,10 +19,10 @@ class Unrounded(Eager):
         return Arithmetic(rounds=False, contracts_alike=True)
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
-        return super().compile(unrounded(graph), args)
+        return super().compile(unround(graph), args)
 
 
-def unrounded(graph: Graph) -> Graph:
+def unround(graph: Graph) -> Graph:
     """The graph with all that is narrow made float32 between its inputs and its outputs."""
     ops: list[Op] = []
     number: dict[int, int] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from persistent_backend import KeepingEager
+from persistent_backend import PersistentEager
 from store_processes import Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
@@ -35,9 +35,9 @@ def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> KeepingEager:
+def here(monkeypatch: pytest.MonkeyPatch) -> PersistentEager:
     """The backend of this process: another machine than that of the processes that filled the store."""
-    backend = KeepingEager({"machine": "there"})
+    backend = PersistentEager({"machine": "there"})
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
     return backend
 
@@ -46,7 +46,7 @@ def test_a_job_finds_all_that_was_compiled_ahead(tmp_path, here):
     fill_store(tmp_path)
     warmed = fusioncache.warm(tmp_path)
     assert (warmed.known, warmed.ready, warmed.compiled, warmed.refused) == (2, 0, 2, {})
-    job = Process(tmp_path, KeepingEager({"machine": "there"}))
+    job = Process(tmp_path, PersistentEager({"machine": "there"}))
     assert torch.equal(job.run(make_region(), X, Y)[1], Y - X) and torch.equal(
         job.run(make_unary_region(), X)[0], X.cos()
     )
@@ -123,7 +123,7 @@ def test_what_cannot_be_kept_here_is_refused_and_not_tried_again(tmp_path, here)
 
 
 def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
-    first = Process(tmp_path, KeepingEager(refuse="busy", lasting=False))
+    first = Process(tmp_path, PersistentEager(refuse="busy", lasting=False))
     first.run(make_unary_region(), X)
     assert first.ledger.stats().unkept == {"not kept: busy": 1} and not first.cache.store.entries()
     fill_store(tmp_path)
@@ -189,7 +189,7 @@ def test_what_the_store_does_not_take_is_not_called_compiled(tmp_path, here, mon
 
 def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     made = []
-    environment = KeepingEager().environment()
+    environment = PersistentEager().environment()
     process = Process(tmp_path)
     options = {"enable": ("b", "a"), "mode": None}
     monkeypatch.setattr(process.backend, "options", lambda: options)
@@ -197,7 +197,9 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     graph = canonicalize(make_unary_region()).graph
     builder.build(graph, instance_of(graph, canonicalize(graph).binding), PLACE, [X])
     monkeypatch.setattr(
-        warmer, "make_backend", lambda name, **options: made.append((name, options)) or KeepingEager({"machine": "b"})
+        warmer,
+        "make_backend",
+        lambda name, **options: made.append((name, options)) or PersistentEager({"machine": "b"}),
     )
     assert fusioncache.warm(tmp_path).compiled == 1
     assert made == [("eager", options)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
-from models import Blocks, same, step
+from models import Blocks, are_same, step
 
 import fusioncache
 from fusioncache.backends.nvfuser.backend import NvFuser
@@ -37,5 +37,5 @@ def test_a_job_of_a_new_version_compiles_nothing(tmp_path, monkeypatch, jobs):
     assert all(reason.startswith("not kept: ") for reason in warmed.refused)
     after, second = job(tmp_path)
     assert (second.compiles, second.loads) == (unkept, warmed.compiled)
-    assert same(before, after)
+    assert are_same(before, after)
     assert fusioncache.warm(tmp_path).ready == warmed.compiled

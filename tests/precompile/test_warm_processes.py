@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import torch
-from persistent_backend import KeepingEager
+from persistent_backend import PersistentEager
 from repository import HELPERS
 from store_processes import Process, X, Y, make_region, make_unary_region
 
@@ -18,11 +18,11 @@ from fusioncache.precompile import workers
 # A worker whose backend is the double, on another machine than the test's; one operation is its death.
 _WORKER = """
 import os, signal, sys
-from persistent_backend import KeepingEager
+from persistent_backend import PersistentEager
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.precompile import worker
 
-class Mortal(KeepingEager):
+class Mortal(PersistentEager):
     def compile(self, graph, args):
         if any(op.name == "prims.exp" for op in graph.ops):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -36,7 +36,7 @@ worker.main(sys.argv[1])
 def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "command", lambda directory: [sys.executable, "-c", _WORKER, str(directory)])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HELPERS), *filter(None, sys.path)]))
-    before, after = Process(tmp_path), Process(tmp_path, KeepingEager({"machine": "there"}))
+    before, after = Process(tmp_path), Process(tmp_path, PersistentEager({"machine": "there"}))
     before.run(make_region(), X, Y)
     before.run(make_unary_region("exp"), X)
     warmed = fusioncache.warm(tmp_path, jobs=2)

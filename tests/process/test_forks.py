@@ -13,7 +13,7 @@ import pytest
 import thunder
 import torch
 from repository import PACKAGE
-from store_contents import fork, key, status_of
+from store_contents import fork, make_numbered_key, wait_for
 from store_processes import Process, X, Y, make_region
 
 import fusioncache
@@ -42,7 +42,7 @@ def forked(work) -> int:
 
 def ends_well(work) -> bool:
     """Whether a forked child does this and ends."""
-    return status_of(forked(work)) == 0
+    return wait_for(forked(work)) == 0
 
 
 class Holder(threading.Thread):
@@ -132,7 +132,7 @@ def test_a_thread_keeps_a_program_while_another_one_forks(tmp_path, monkeypatch)
     with holder:
         number = forked(child)
         os.read(begun, 1)
-    assert status_of(number) == 0
+    assert wait_for(number) == 0
     assert process.told == [False]
 
 
@@ -215,12 +215,12 @@ def test_a_child_leaves_its_parents_job_alone(monkeypatch):
     monkeypatch.setattr(ranks_module, "find_job_store", lambda: pytest.fail("the parent's connection was used"))
     ranks = Ranks()
     ranks.after_fork()
-    with ranks.turn(key("key"), "eager") as turn:
+    with ranks.turn(make_numbered_key("key"), "eager") as turn:
         assert turn.artifacts is None
     used = []
     monkeypatch.setattr(ranks_module, "find_default_store", lambda: own)
     monkeypatch.setattr(ranks_module, "find_job_store", lambda: used.append(own))
-    with ranks.turn(key("key"), "eager"):
+    with ranks.turn(make_numbered_key("key"), "eager"):
         pass
     assert used == [own]
 

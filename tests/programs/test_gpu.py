@@ -7,7 +7,7 @@ import threading
 import pytest
 import thunder
 import torch
-from models import Blocks, Residual, all_fused, fused, recompute, same, step
+from models import Blocks, Residual, are_same, find_all_fused, find_fused, recompute, step
 
 import fusioncache
 from fusioncache.template.plan import Plan
@@ -36,7 +36,7 @@ def test_training_a_residual_stream(layers, recomputed):
     with recompute() if recomputed else contextlib.nullcontext():
         compiled, transform = cached(model)
         result = step(compiled, model, x)
-        assert same(result, step(thunder.jit(model), model, x))
+        assert are_same(result, step(thunder.jit(model), model, x))
     assert not transform.stats().bypasses
     assert transform.stats().regions == 4 * layers + 1
 
@@ -46,7 +46,7 @@ def test_training_normed_blocks(dtype):
     model = Blocks(4, 64).to("cuda", dtype)
     x = torch.randn(32, 64, device="cuda", dtype=dtype)
     compiled, transform = cached(model)
-    assert same(step(compiled, model, x), step(thunder.jit(model), model, x))
+    assert are_same(step(compiled, model, x), step(thunder.jit(model), model, x))
     assert not transform.stats().bypasses
 
 
@@ -80,7 +80,7 @@ def test_plans_are_bitwise_the_region(dtype, plan, adds, monkeypatch):
     monkeypatch.setattr(transform_module, "choose_plan", lambda *_: plan)
     inputs = [torch.randn(64, 513, device="cuda", dtype=dtype) for _ in range(adds + 1)]
     compiled, transform = cached(function)
-    assert same(list(compiled(*inputs)), list(thunder.jit(function)(*inputs)))
+    assert are_same(list(compiled(*inputs)), list(thunder.jit(function)(*inputs)))
     assert not transform.stats().bypasses
 
 
@@ -98,7 +98,7 @@ def normed_three_times(*inputs):
 def test_reductions_behind_a_float32_stream_keep_every_bit(function):
     inputs = [torch.randn(64, 513, device="cuda") for _ in range(9)]
     compiled, _ = cached(function)
-    assert same(list(compiled(*inputs)), list(thunder.jit(function)(*inputs)))
+    assert are_same(list(compiled(*inputs)), list(thunder.jit(function)(*inputs)))
 
 
 def test_reductions_behind_a_folded_bfloat16_stream_may_add_in_another_order(monkeypatch):
@@ -132,7 +132,7 @@ def test_two_sequence_lengths_in_turn():
     plain = thunder.jit(model)
     for length in (16, 24, 16):
         x = torch.randn(length, 64, device="cuda")
-        assert same(step(compiled, model, x), step(plain, model, x))
+        assert are_same(step(compiled, model, x), step(plain, model, x))
 
 
 def test_symbolic_sizes_compile_once():
@@ -156,7 +156,7 @@ def test_dropout_draws_the_same_numbers():
     for jitted in (compiled, thunder.jit(model)):
         torch.manual_seed(7)
         results.append(step(jitted, model, x))
-    assert same(*results)
+    assert are_same(*results)
     assert not transform.stats().bypasses
     assert transform.stats().hits > 0
 
@@ -166,7 +166,7 @@ def test_thunder_compile_with_the_default_recipe():
     plugin = fusioncache.Plugin(cache=fusioncache.Cache())
     compiled = thunder.compile(model, plugins=[plugin])
     x = torch.randn(32, 64, device="cuda")
-    assert same(step(compiled, model, x), step(thunder.compile(model), model, x))
+    assert are_same(step(compiled, model, x), step(thunder.compile(model), model, x))
     assert plugin.transform.stats().hits > 0
 
 
@@ -177,7 +177,7 @@ def test_thunderfx():
     transform = fusioncache.FusionCache(cache=fusioncache.Cache())
     x = torch.randn(32, 64, device="cuda")
     compiled = thunderfx(model, transforms=[transform])
-    assert same(step(compiled, model, x), step(thunderfx(model), model, x))
+    assert are_same(step(compiled, model, x), step(thunderfx(model), model, x))
     assert transform.stats().hits > 0
 
 
@@ -215,7 +215,7 @@ def test_threads_train_at_once():
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(same(results[i], expected[i]) for i in range(3))
+    assert all(are_same(results[i], expected[i]) for i in range(3))
 
 
 def test_litgpt_llama():
@@ -227,9 +227,9 @@ def test_litgpt_llama():
         model = litgpt.GPT(config).to(torch.bfloat16)
     tokens = torch.randint(0, 512, (2, 64), device="cuda")
     compiled, transform = cached(model)
-    assert same(step(compiled, model, tokens), step(thunder.jit(model), model, tokens))
+    assert are_same(step(compiled, model, tokens), step(thunder.jit(model), model, tokens))
     stats = transform.stats()
-    assert stats.regions == len(all_fused(compiled))
+    assert stats.regions == len(find_all_fused(compiled))
     assert stats.templates < stats.regions
     assert not stats.bypasses
 
@@ -246,7 +246,7 @@ def test_nvfuser_that_cannot_compile_falls_back(monkeypatch):
     compiled, transform = cached(model)
     with pytest.warns(RuntimeWarning, match="no luck"):
         result = step(compiled, model, x)
-    assert same(result, step(thunder.jit(model), model, x))
+    assert are_same(result, step(thunder.jit(model), model, x))
     assert set(transform.stats().bypasses) == {"compile failed: RuntimeError"}
 
 
@@ -256,7 +256,7 @@ def test_the_fusioncache_executor_with_nvfuser_as_its_compiler():
     compiled = thunder.jit(function, executors=["fusioncache"], transforms=[transform])
     x = torch.randn(64, 64, device="cuda")
     torch.testing.assert_close(compiled(x), function(x))
-    assert len(fused(thunder.last_traces(compiled)[-1])) == transform.stats().regions == 1
+    assert len(find_fused(thunder.last_traces(compiled)[-1])) == transform.stats().regions == 1
     assert not transform.stats().bypasses
 
 
@@ -270,10 +270,10 @@ def test_one_cache_serves_two_gpus():
         x = torch.linspace(-1, 1, 32 * 64).reshape(32, 64).to(device)
         transforms.append(fusioncache.FusionCache(cache=cache))
         result = step(thunder.jit(model, transforms=transforms[-1:]), model, x)
-        assert same(result, step(thunder.jit(model), model, x))
+        assert are_same(result, step(thunder.jit(model), model, x))
         assert {tensor.device for tensor in result} == {torch.device(device)}
         results.append([tensor.cpu() for tensor in result])
-    assert same(results[0], results[1])
+    assert are_same(results[0], results[1])
     assert transforms[1].stats().misses == transforms[1].stats().compiles == 0
 
 

@@ -14,7 +14,7 @@ import pytest
 import thunder
 import torch
 from program_outcomes import Outcome, observe
-from random_programs import Argument, RandomProgram, Step, random_program
+from random_programs import Argument, RandomProgram, Step, make_random_program
 
 import fusioncache
 from fusioncache.trace import executor
@@ -69,7 +69,7 @@ def test_random_programs_return_what_they_return_without_fusioncache():
     """They share one cache. Each comes with its operands commuted, with itself in one trace, and in another layout."""
     cache, calls, differences = fusioncache.Cache(record=False, store=False), 0, []
     for seed in range(int(FIRST or 0), int(LAST)):
-        chance, program = random.Random(seed), random_program(seed)
+        chance, program = random.Random(seed), make_random_program(seed)
         relaid = program.laid_out_anew(chance)
         for form in (program, program.commuted(chance), program.repeated(chance)):
             try:

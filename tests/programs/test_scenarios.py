@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
-from models import same
+from models import are_same
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -79,7 +79,7 @@ class Pair:
             torch.manual_seed(7)
             results.append([tensor.detach().clone() for tensor in scenario(model, compiled)])
         ours, plain = results
-        assert same(ours, plain)
+        assert are_same(ours, plain)
         assert all(tensor.isfinite().all() for tensor in ours)
         stats = self.transform.stats()
         assert stats.hits > 0 and not stats.bypasses
@@ -206,7 +206,7 @@ def test_gradient_accumulation(device):
         (loss_of(compiled, pair.tokens()) / 3).backward()
         return gradients(model)
 
-    assert not same(pair.run(accumulate), pair.run(once))
+    assert not are_same(pair.run(accumulate), pair.run(once))
 
 
 def test_torch_autocast(device):
@@ -351,5 +351,5 @@ def replay(compile_: Callable[[torch.nn.Module, list[Any]], Any], grad: bool) ->
             if grad:
                 loss.backward()
             results.append([tensor.clone() for tensor in [loss.detach(), *(gradients(model) if grad else [])]])
-    alike = all(same(one, other) for one, other in zip(results[:4], results[4:], strict=True))
-    return Replayed(alike, not same(results[0], results[1]), transform.stats())
+    alike = all(are_same(one, other) for one, other in zip(results[:4], results[4:], strict=True))
+    return Replayed(alike, not are_same(results[0], results[1]), transform.stats())

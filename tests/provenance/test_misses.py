@@ -7,7 +7,7 @@ import threading
 import pytest
 import thunder
 import torch
-from persistent_backend import KeepingEager
+from persistent_backend import PersistentEager
 from store_processes import Process, X, Y, make_region
 
 import fusioncache
@@ -85,7 +85,7 @@ def test_what_goes_wrong_in_an_explanation_does_not_reach_the_model(capfd, monke
 
 
 def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda *args, **options: KeepingEager())
+    monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda *args, **options: PersistentEager())
 
     def process(*factors: float) -> tuple[list[str], fusioncache.Stats]:
         cache = fusioncache.Cache(record=False, store=tmp_path)
@@ -112,7 +112,7 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
 
 
 def test_what_was_loaded_and_never_called_to_the_end_is_said_at_exit(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda *args, **options: KeepingEager())
+    monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda *args, **options: PersistentEager())
     at_exit = []
     monkeypatch.setattr(misses.atexit, "register", lambda *call: at_exit.append(call) or call[0])
     model, x = Layers(2.0), torch.randn(4, 8)
@@ -129,7 +129,7 @@ def test_what_was_loaded_and_never_called_to_the_end_is_said_at_exit(capfd, monk
     assert line.startswith("fusioncache: 1 template was loaded from the store ")
 
 
-def built(directory, backend: KeepingEager, capfd) -> list[str]:
+def built(directory, backend: PersistentEager, capfd) -> list[str]:
     """What is said while a process with this backend runs the region."""
     process = Process(directory, backend)
     environment, cache = backend.environment(), process.cache
@@ -143,9 +143,9 @@ def built(directory, backend: KeepingEager, capfd) -> list[str]:
 
 
 def test_a_program_that_the_store_nearly_has_is_explained(tmp_path, capfd):
-    assert built(tmp_path, KeepingEager(), capfd) == []
-    assert built(tmp_path, KeepingEager(), capfd) == []  # loaded
-    (line,) = built(tmp_path, KeepingEager({"machine": "there"}), capfd)
+    assert built(tmp_path, PersistentEager(), capfd) == []
+    assert built(tmp_path, PersistentEager(), capfd) == []  # loaded
+    (line,) = built(tmp_path, PersistentEager({"machine": "there"}), capfd)
     assert line.endswith(
         "was compiled although the store has the same for something else. machine: there here, here there"
     )

@@ -17,7 +17,7 @@ import pytest
 import thunder
 import torch
 from models import Blocks, step
-from recorded_templates import cast_template, chain_template, full_ledger
+from recorded_templates import make_cast_template, make_chain_template, make_full_ledger
 
 import fusioncache
 from fusioncache.ir import Bypass
@@ -32,8 +32,8 @@ from fusioncache.store import default_path
 from fusioncache.template.key import make_key
 from fusioncache.trace import transform as transform_module
 
-CHAIN = chain_template()
-CAST = cast_template()
+CHAIN = make_chain_template()
+CAST = make_cast_template()
 EAGER = replace(CAST, key=make_key(CAST.graph, {"backend": "eager"}))
 
 
@@ -124,7 +124,7 @@ def test_each_field(file):
 @pytest.mark.parametrize(("level", "hits"), [(logging.DEBUG, 3), (logging.INFO, 0)])
 def test_log_records_have_a_line_for_people_and_the_fields(caplog, level, hits):
     caplog.set_level(level, logger="fusioncache.events")
-    stats = full_ledger().stats()
+    stats = make_full_ledger().stats()
     assert sum(record.levelno == logging.DEBUG for record in caplog.records) == hits
     assert all(record.levelno == (logging.DEBUG if record.what == "hit" else logging.INFO) for record in caplog.records)
     fields = ("time", "pid", "what", "template", "digest", "arities", "reason", "seconds", "backend")
@@ -145,7 +145,7 @@ def test_what_is_said_to_people():
 
 def test_where_nobody_listens_nothing_is_made(monkeypatch):
     monkeypatch.setattr("fusioncache.record.events.Event", None)
-    assert full_ledger().stats().hits == 3
+    assert make_full_ledger().stats().hits == 3
     with pytest.raises(TypeError):
         Events(JsonLines(Path("x"))).tell("hit", CHAIN)
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from recorded_templates import cast_template, chain_template, save, used
+from recorded_templates import make_cast_template, make_chain_template, make_ledger, save_ledger
 
 from fusioncache.record import history as records
 from fusioncache.record import writer as recorder
@@ -20,7 +20,7 @@ from fusioncache.record.writer import Recorder
 RUN = "a" * 32
 SOURCE = Source("h.3.norm", 3, (Line("/home/me/model.py", 7), Line("/lib/torch/nn.py", 229, True)))
 REGION = RegionRecord(
-    "GPT", "forward", 0, 12, "nvFusion3", chain_template().key.digest, "hit", None, (2, 1), "fold", SOURCE, 9, 4, 2
+    "GPT", "forward", 0, 12, "nvFusion3", make_chain_template().key.digest, "hit", None, (2, 1), "fold", SOURCE, 9, 4, 2
 )
 BYPASSED = replace(
     REGION, position=13, digest=None, outcome="bypass", reason="why", plan=None, arities=(), source=Source()
@@ -29,7 +29,7 @@ CHOICE = ChoiceRecord("GPT", "backward", 0, "t7", 5, "carry", (PlanCost("inline"
 
 
 def ledger_of(*regions: RegionRecord) -> Ledger:
-    ledger = used(chain_template())
+    ledger = make_ledger(make_chain_template())
     ledger.records.regions(regions)
     return ledger
 
@@ -43,8 +43,8 @@ def rows(table: str) -> int:
 def test_what_was_taken_down_is_read_as_it_was(monkeypatch):
     ledger = ledger_of(REGION, BYPASSED)
     ledger.records.choice(CHOICE)
-    ledger.loaded(chain_template(), 0.25)
-    save(monkeypatch, ledger)
+    ledger.loaded(make_chain_template(), 0.25)
+    save_ledger(monkeypatch, ledger)
     assert Record().regions(RUN) == (REGION, BYPASSED)
     assert Record().regions(RUN, REGION.digest) == (REGION,)
     assert Record().regions(RUN, "other") == Record().regions("b", REGION.digest) == ()
@@ -60,7 +60,7 @@ def test_phases_are_read_as_they_were_and_what_was_not_measured_is_none(monkeypa
     ledger.records.spent("tracing", 0.5)
     ledger.planned(0.25)
     ledger.canonicalized(1.0)
-    save(monkeypatch, ledger)
+    save_ledger(monkeypatch, ledger)
     phases = Record().runs()[0].phases
     assert phases == Phases(tracing=2.0, planning=0.25, canonicalizing=0.75, compiling=1.0, loading=0.0)
     assert (phases.fusing, phases.first_execution, phases.recording) == (None, None, None)
@@ -69,9 +69,9 @@ def test_phases_are_read_as_they_were_and_what_was_not_measured_is_none(monkeypa
 def test_what_there_is_no_room_for_is_counted(monkeypatch):
     monkeypatch.setattr(records, "MOST_RECORDS", 2)
     ledger = ledger_of(REGION, BYPASSED, REGION, REGION)
-    ledger.compiled(chain_template(), 1.0)
-    ledger.compiled(chain_template(), 1.0)
-    save(monkeypatch, ledger)
+    ledger.compiled(make_chain_template(), 1.0)
+    ledger.compiled(make_chain_template(), 1.0)
+    save_ledger(monkeypatch, ledger)
     assert Record().regions(RUN) == (REGION, BYPASSED)
     assert len(Record().compiles(RUN)) == 2
     assert Record().runs()[0].unrecorded == 3
@@ -80,7 +80,7 @@ def test_what_there_is_no_room_for_is_counted(monkeypatch):
 def test_what_is_learned_later_holds_for_all_regions_of_the_kind():
     taken = Records()
     taken.regions([REGION, replace(REGION, arities=(1, 1))])
-    taken.learned(chain_template().key.digest, (2, 1), plan="one launch")
+    taken.learned(make_chain_template().key.digest, (2, 1), plan="one launch")
     taken.regions([REGION])
     assert [region.plan for region in taken.now().regions.values()] == ["one launch", "fold", "one launch"]
 
@@ -90,8 +90,8 @@ def test_a_later_save_adds_what_is_new_and_mends_what_is_otherwise():
     recorder_ = Recorder(ledger)
     recorder_.save()
     ledger.records.regions([BYPASSED])
-    ledger.records.learned(chain_template().key.digest, (2, 1), reason="compile failed: ValueError")
-    ledger.compiled(chain_template(), 1.0)
+    ledger.records.learned(make_chain_template().key.digest, (2, 1), reason="compile failed: ValueError")
+    ledger.compiled(make_chain_template(), 1.0)
     recorder_.save()
     (run,) = Record().runs()
     assert Record().regions(run.id) == (replace(REGION, reason="compile failed: ValueError"), BYPASSED)
@@ -105,7 +105,7 @@ def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
     with closing(sqlite3.connect(record_path())) as database, database:
         for table in ("runs", "uses", "regions", "choices", "compiles"):
             database.execute(f"DELETE FROM {table}")
-    ledger.compiled(chain_template(), 1.0)
+    ledger.compiled(make_chain_template(), 1.0)
     recorder_.save()
     (run,) = Record().runs()
     assert Record().regions(run.id) == (REGION,)
@@ -114,10 +114,10 @@ def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
 
 def test_lines_are_kept_once_and_go_with_their_last_run(monkeypatch):
     for run, started in (("a", 10.0), ("b", 20.0)):
-        save(monkeypatch, ledger_of(REGION, REGION, BYPASSED), run=run, started=started)
+        save_ledger(monkeypatch, ledger_of(REGION, REGION, BYPASSED), run=run, started=started)
     assert (rows("regions"), rows("lines")) == (6, 2)
     monkeypatch.setattr(recorder, "RUNS_KEPT", 1)
-    save(monkeypatch, used(cast_template()), run="c", started=30.0)
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="c", started=30.0)
     assert [rows(table) for table in ("regions", "lines", "choices", "compiles")] == [0, 0, 0, 1]
 
 
@@ -125,7 +125,7 @@ def test_lines_are_kept_once_and_go_with_their_last_run(monkeypatch):
 def test_old_runs_go_when_all_together_have_too_many_regions(monkeypatch, kept, runs):
     monkeypatch.setattr(recorder, "REGIONS_KEPT", kept)
     for run, started in (("a", 10.0), ("b", 20.0), ("c", 30.0)):
-        save(monkeypatch, ledger_of(REGION), run=run, started=started)
+        save_ledger(monkeypatch, ledger_of(REGION), run=run, started=started)
     assert [run.id for run in Record().runs()] == runs
 
 
@@ -133,6 +133,6 @@ def test_what_a_transform_takes_down_its_cache_has():
     parent = Ledger()
     child = Ledger(parent)
     child.records.regions([REGION])
-    child.compiled(chain_template(), 1.0)
+    child.compiled(make_chain_template(), 1.0)
     assert parent.records.now().regions == {0: REGION}
     assert len(parent.records.now().compiles) == 1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from recorded_templates import cast_template, full_ledger, used
+from recorded_templates import make_cast_template, make_full_ledger, make_ledger
 from report_records import HOSTILE
 
 
 def test_stats_are_a_table():
-    text = full_ledger().stats()._repr_html_()
+    text = make_full_ledger().stats()._repr_html_()
     assert "<tr><th>hits</th><td>3</td></tr>" in text
     assert "<tr><th>saved seconds, an estimate</th><td>6.121</td></tr>" in text
     assert "<tr><th>bypassed: unknown op</th><td>2</td></tr>" in text
@@ -17,14 +17,14 @@ def test_stats_are_a_table():
 
 
 def test_templates_are_one_table_and_each_is_one():
-    templates = full_ledger().templates()
+    templates = make_full_ledger().templates()
     assert templates._repr_html_().count("<tr>") == 3
     assert f"<td>{templates[1].digest[:12]}</td>" in templates[1]._repr_html_()
     assert templates[1]._repr_html_().count("<tr>") == 2
 
 
 def test_every_text_is_escaped():
-    ledger = used(cast_template(name=HOSTILE))
+    ledger = make_ledger(make_cast_template(name=HOSTILE))
     ledger.bypass(HOSTILE)
     for shown in (ledger.stats(), ledger.templates()):
         assert "<script>" not in shown._repr_html_()
@@ -32,6 +32,6 @@ def test_every_text_is_escaped():
 
 
 def test_templates_are_a_tuple_like_any_other():
-    templates = full_ledger().templates()
+    templates = make_full_ledger().templates()
     assert templates == tuple(templates) and isinstance(templates, tuple)
     assert sys.getsizeof(templates) < 500

@@ -10,7 +10,7 @@ import warnings
 from contextlib import closing
 
 import pytest
-from recorded_templates import chain_template, full_ledger, save, used
+from recorded_templates import make_chain_template, make_full_ledger, make_ledger, save_ledger
 
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.record import reader as record
@@ -44,7 +44,7 @@ def test_an_empty_file_is_no_record_yet_and_becomes_one():
     record_path().touch()
     with pytest.raises(RecordError, match="no record"):
         Record()
-    Recorder(used(chain_template())).save()
+    Recorder(make_ledger(make_chain_template())).save()
     assert len(Record().runs()) == 1
 
 
@@ -56,7 +56,7 @@ def test_a_directory_that_is_a_file_holds_no_record(monkeypatch, tmp_path):
 
 
 def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
-    save(monkeypatch, full_ledger())
+    save_ledger(monkeypatch, make_full_ledger())
     with closing(_database()) as database, database:
         database.execute("UPDATE templates SET ingredients = '[1, 2]'")
     reader = Record()
@@ -71,7 +71,7 @@ def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
 
 
 def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
-    save(monkeypatch, full_ledger())
+    save_ledger(monkeypatch, make_full_ledger())
     monkeypatch.setattr(record, "LOCK_SECONDS", 0.01)
     with closing(_database()) as database:
         database.execute("BEGIN EXCLUSIVE")
@@ -80,7 +80,7 @@ def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
 
 
 def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path):
-    save(monkeypatch, full_ledger())
+    save_ledger(monkeypatch, make_full_ledger())
     with closing(_database()) as database:
         # So small a cache that pages reach the file before the transaction ends, as in a big one.
         database.execute("PRAGMA cache_size = 1")
@@ -103,13 +103,13 @@ def _foreign_database() -> None:
 
 
 def _later_format() -> None:
-    Recorder(used(chain_template())).save()
+    Recorder(make_ledger(make_chain_template())).save()
     with closing(_database()) as database:
         database.execute(f"PRAGMA user_version = {SCHEMA.version + 1}")
 
 
 def _cut_off() -> None:
-    Recorder(used(chain_template())).save()
+    Recorder(make_ledger(make_chain_template())).save()
     content = record_path().read_bytes()
     record_path().write_bytes(content[: len(content) // 3])
 
@@ -128,12 +128,12 @@ def _cut_off() -> None:
 def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(spoil):
     spoil()
     before = record_path().read_bytes()
-    ledger = used(chain_template())
+    ledger = make_ledger(make_chain_template())
     recorder_ = Recorder(ledger)
     (message,) = _warnings_of(recorder_.save)
     assert str(record_path()) in message
     assert DIRECTORY.name in message
-    ledger.region(chain_template(), (5,), hit=True)
+    ledger.region(make_chain_template(), (5,), hit=True)
     assert _warnings_of(recorder_.save) == []
     assert record_path().read_bytes() == before
     assert os.listdir(record_path().parent) == ["record-4.sqlite"]
@@ -144,7 +144,7 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
 def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
-    recorder_ = Recorder(used(chain_template()))
+    recorder_ = Recorder(make_ledger(make_chain_template()))
     (message,) = _warnings_of(recorder_.save)
     assert f"{tmp_path / 'file' / 'record-4.sqlite'} cannot be written" in message
     assert f"set {DIRECTORY.name}" in message
@@ -157,13 +157,13 @@ def test_a_directory_that_cannot_be_written_costs_one_warning(monkeypatch, tmp_p
     if os.access(tmp_path, os.W_OK):
         pytest.skip("this user may write everywhere")
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path))
-    assert len(_warnings_of(Recorder(used(chain_template())).save)) == 1
+    assert len(_warnings_of(Recorder(make_ledger(make_chain_template())).save)) == 1
 
 
 def test_after_a_failure_nothing_is_tried_again(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
-    recorder_ = Recorder(used(chain_template()))
+    recorder_ = Recorder(make_ledger(make_chain_template()))
     assert len(_warnings_of(recorder_.save)) == 1
     (tmp_path / "file").unlink()
     recorder_.save()
@@ -172,16 +172,16 @@ def test_after_a_failure_nothing_is_tried_again(monkeypatch, tmp_path):
 
 def test_a_failure_nobody_thought_of_does_not_reach_the_model(monkeypatch):
     monkeypatch.delattr(sys, "argv")
-    (message,) = _warnings_of(Recorder(used(chain_template())).save)
+    (message,) = _warnings_of(Recorder(make_ledger(make_chain_template())).save)
     assert "argv" in message
 
 
 def test_a_failed_save_leaves_nothing_half_written(monkeypatch):
-    ledger = full_ledger()
-    save(monkeypatch, ledger)
+    ledger = make_full_ledger()
+    save_ledger(monkeypatch, ledger)
     before = Record().runs()
     monkeypatch.setattr(recorder, "forget_old_runs", lambda database: 1 / 0)
-    assert len(_warnings_of(Recorder(used(chain_template())).save)) == 1
+    assert len(_warnings_of(Recorder(make_ledger(make_chain_template())).save)) == 1
     assert Record().runs() == before
 
 
@@ -193,12 +193,12 @@ def test_the_record_of_an_older_version_stays_beside_the_new_one():
     before = older.read_bytes()
     with pytest.raises(RecordError, match=r"no record at .* \(record-3.sqlite is there, of another version of fusion"):
         Record()
-    assert _warnings_of(Recorder(used(chain_template())).save) == []
+    assert _warnings_of(Recorder(make_ledger(make_chain_template())).save) == []
     assert len(Record().runs()) == 1 and older.read_bytes() == before
 
 
 def test_a_record_that_is_gone_at_the_end_is_not_made_again():
-    recorder_ = Recorder(used(chain_template()))
+    recorder_ = Recorder(make_ledger(make_chain_template()))
     recorder_.save()
     record_path().write_text("somebody else's")
     assert _warnings_of(recorder_.end) == []

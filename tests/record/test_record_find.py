@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from recorded_templates import cast_template, chain_template, full_ledger, save, used
+from recorded_templates import make_cast_template, make_chain_template, make_full_ledger, make_ledger, save_ledger
 
 from fusioncache.record.reader import Record
 
 
 def _save_named(monkeypatch, *names: str) -> None:
-    templates = (cast_template(name, options=str(number)) for number, name in enumerate(names))
-    save(monkeypatch, used(*templates))
+    templates = (make_cast_template(name, options=str(number)) for number, name in enumerate(names))
+    save_ledger(monkeypatch, make_ledger(*templates))
 
 
 def _names(prefix: str) -> set[str]:
@@ -24,8 +24,8 @@ def test_find_by_the_start_of_a_name(monkeypatch):
 
 
 def test_find_by_the_start_of_a_digest(monkeypatch):
-    save(monkeypatch, full_ledger())
-    chain, cast = chain_template(), cast_template()
+    save_ledger(monkeypatch, make_full_ledger())
+    chain, cast = make_chain_template(), make_cast_template()
     for template in (chain, cast):
         for length in (12, 64):
             assert _names(template.key.digest[:length]) == {template.name}
@@ -38,9 +38,9 @@ def test_find_takes_the_whole_name_before_its_longer_siblings(monkeypatch):
 
 
 def test_find_takes_the_whole_digest_before_names(monkeypatch):
-    digest = chain_template().key.digest
-    save(monkeypatch, used(chain_template(), cast_template(name=f"{digest}_two")))
-    assert _names(digest) == {chain_template().name}
+    digest = make_chain_template().key.digest
+    save_ledger(monkeypatch, make_ledger(make_chain_template(), make_cast_template(name=f"{digest}_two")))
+    assert _names(digest) == {make_chain_template().name}
 
 
 def test_find_knows_no_wildcards_and_no_other_case(monkeypatch):
@@ -50,10 +50,10 @@ def test_find_knows_no_wildcards_and_no_other_case(monkeypatch):
 
 
 def test_find_gives_the_counts_of_the_newest_run_that_had_the_template(monkeypatch):
-    chain, cast = chain_template(), cast_template()
-    save(monkeypatch, used(chain, seconds=2.0), run="m", started=20.0)
-    save(monkeypatch, used(chain, seconds=1.0), run="a", started=10.0)
-    save(monkeypatch, used(chain, seconds=3.0), run="z", started=15.0)
-    save(monkeypatch, used(cast), run="n", started=30.0)
+    chain, cast = make_chain_template(), make_cast_template()
+    save_ledger(monkeypatch, make_ledger(chain, seconds=2.0), run="m", started=20.0)
+    save_ledger(monkeypatch, make_ledger(chain, seconds=1.0), run="a", started=10.0)
+    save_ledger(monkeypatch, make_ledger(chain, seconds=3.0), run="z", started=15.0)
+    save_ledger(monkeypatch, make_ledger(cast), run="n", started=30.0)
     (found,) = Record().find(chain.key.digest)
     assert found.compile_seconds == 2.0

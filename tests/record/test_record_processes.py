@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from recorded_templates import chain_template
+from recorded_templates import make_chain_template
 from repository import HELPERS, ROOT
 
 from fusioncache.record.reader import Record
@@ -30,12 +30,12 @@ def test_counts_after_the_last_save_are_written_at_exit_even_if_the_cache_is_gon
     script = """
 import gc
 from fusioncache.cache.cache import Cache
-from recorded_templates import chain_template
+from recorded_templates import make_chain_template
 def main():
     cache = Cache()
-    cache.ledger.region(chain_template(), (3,), hit=False)
+    cache.ledger.region(make_chain_template(), (3,), hit=False)
     cache.save()
-    cache.ledger.compiled(chain_template(), 2.5)
+    cache.ledger.compiled(make_chain_template(), 2.5)
 main()
 gc.collect()
 """
@@ -48,13 +48,13 @@ def test_a_forked_child_leaves_its_parents_run_alone():
     script = """
 import os
 from fusioncache.record.writer import Recorder
-from recorded_templates import chain_template, used
-ledger = used(chain_template())
+from recorded_templates import make_chain_template, make_ledger
+ledger = make_ledger(make_chain_template())
 recorder = Recorder(ledger)
 recorder.save()
 child = os.fork()
 if child == 0:
-    ledger.region(chain_template(), (5,), hit=True)
+    ledger.region(make_chain_template(), (5,), hit=True)
     recorder.save()
 else:
     assert os.waitpid(child, 0)[1] == 0
@@ -67,8 +67,8 @@ else:
 def test_processes_that_write_at_the_same_time_all_succeed():
     script = """
 from fusioncache.record.writer import Recorder
-from recorded_templates import cast_template, chain_template, used
-recorders = [Recorder(used(chain_template(), cast_template())) for _ in range(8)]
+from recorded_templates import make_cast_template, make_chain_template, make_ledger
+recorders = [Recorder(make_ledger(make_chain_template(), make_cast_template())) for _ in range(8)]
 print("ready", flush=True)
 input()
 for recorder in recorders:
@@ -94,7 +94,7 @@ def test_a_cache_in_use_is_not_kept_alive_by_its_record():
     from fusioncache.cache.cache import Cache
 
     cache = Cache()
-    cache.ledger.region(chain_template(), (), hit=False)
+    cache.ledger.region(make_chain_template(), (), hit=False)
     cache.save()
     gone = weakref.ref(cache)
     del cache

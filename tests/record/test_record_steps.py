@@ -13,9 +13,9 @@ from contextlib import closing
 import pytest
 import thunder
 import torch
-from commands import call, out
+from commands import call, get_output
 from models import train_residual
-from recorded_templates import cast_template, chain_template, used
+from recorded_templates import make_cast_template, make_chain_template, make_ledger
 from repository import HELPERS
 
 import fusioncache
@@ -38,18 +38,18 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-W", "ignore", "-c", _JOB], env=environment, text=True, **pipes) as job:
         assert job.stdout is not None and int(job.stdout.readline()) == before.compiles > 0
-        while_it_runs = out("stats", "-v")
+        while_it_runs = get_output("stats", "-v")
         job.send_signal(signal.SIGKILL)
     assert job.returncode == -signal.SIGKILL
-    assert out("stats", "-v") == while_it_runs
+    assert get_output("stats", "-v") == while_it_runs
     assert ["compiles", str(before.compiles)] in [line.split() for line in while_it_runs.splitlines()]
-    assert "\nIt goes on or was killed; " in out("stats")
+    assert "\nIt goes on or was killed; " in get_output("stats")
     run, first = Record().runs()
     assert (run.pid, first.pid, run.models) == (job.pid, os.getpid(), ("Residual",))
     assert len(Record().compiles(run.id)) == before.compiles
     # Neither has a store, so each compiles what the other does, whichever comes first.
     for runs in ((first.id, run.id), (run.id, first.id)):
-        data = json.loads(out("diff", *runs, "--json"))
+        data = json.loads(get_output("diff", *runs, "--json"))
         assert len(data["compiled_again"]) == before.templates and not data["new_templates"]
         assert data["counts"]["compiles"] == {"old": before.compiles, "new": before.compiles}
 
@@ -71,7 +71,7 @@ def test_later_steps_do_not_touch_the_record(monkeypatch):
 def test_an_append_writes_only_what_is_new(monkeypatch):
     ledger = Ledger()
     for number in range(50):
-        ledger.region(cast_template(f"cast_{number}", str(number)), (), hit=False)
+        ledger.region(make_cast_template(f"cast_{number}", str(number)), (), hit=False)
     recorder_ = Recorder(ledger)
     recorder_.save()
     rows = []
@@ -79,7 +79,7 @@ def test_an_append_writes_only_what_is_new(monkeypatch):
     monkeypatch.setattr(
         recorder, "put_row", lambda database, table, row: rows.append(table) or real(database, table, row)
     )
-    ledger.compiled(cast_template("cast_7", "7"), 1.0)
+    ledger.compiled(make_cast_template("cast_7", "7"), 1.0)
     recorder_.append()
     assert sorted(rows) == ["compiles", "runs", "templates", "uses"]
     recorder_.append()
@@ -89,10 +89,10 @@ def test_an_append_writes_only_what_is_new(monkeypatch):
 
 def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch, recwarn):
     monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
-    ledger = used(chain_template())
+    ledger = make_ledger(make_chain_template())
     recorder_ = Recorder(ledger)
     recorder_.save()
-    ledger.compiled(chain_template(), 1.0)
+    ledger.compiled(make_chain_template(), 1.0)
     with closing(sqlite3.connect(record_path())) as other:
         other.execute("BEGIN EXCLUSIVE")
         recorder_.append()
@@ -108,10 +108,10 @@ def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch,
 def test_an_append_that_a_reader_held_up_is_made_up_for(monkeypatch):
     """It fails when it ends, after the counts were taken from the ledger."""
     monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
-    ledger = used(chain_template())
+    ledger = make_ledger(make_chain_template())
     recorder_ = Recorder(ledger)
     recorder_.save()
-    ledger.compiled(chain_template(), 1.0)
+    ledger.compiled(make_chain_template(), 1.0)
     with closing(sqlite3.connect(record_path(), isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM runs").fetchall()
@@ -132,7 +132,7 @@ def test_a_run_without_regions_is_a_run():
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_whether_a_run_ended_is_known(ended):
-    recorder_ = Recorder(used(chain_template()))
+    recorder_ = Recorder(make_ledger(make_chain_template()))
     recorder_.save()
     if ended:
         recorder_.end()

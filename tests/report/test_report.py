@@ -7,8 +7,8 @@ import tomllib
 
 import pytest
 from commands import CAST, CHAIN, save_run
-from recorded_templates import cast_template, save, used
-from report_records import HOSTILE, SHOWN, Page, deep, hostile, make_run, newest, places
+from recorded_templates import make_cast_template, make_ledger, save_ledger
+from report_records import HOSTILE, SHOWN, Page, make_deep_model, make_places, make_run, read_newest, save_hostile_run
 from repository import ROOT
 
 from fusioncache.humanize import format_duration
@@ -21,7 +21,7 @@ from fusioncache.report.phases import slices
 
 def test_it_is_one_file_in_which_every_link_leads_somewhere(monkeypatch):
     save_run(monkeypatch)
-    page = Page(newest())
+    page = Page(read_newest())
     assert len(page.ids) == len(set(page.ids))
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
     assert not {"link", "img", "iframe", "object", "base", "form"} & set(page.tags)
@@ -32,7 +32,7 @@ def test_it_is_one_file_in_which_every_link_leads_somewhere(monkeypatch):
 
 def test_the_same_run_gives_the_same_file(monkeypatch):
     save_run(monkeypatch)
-    assert Page(newest()).html == Page(newest()).html
+    assert Page(read_newest()).html == Page(read_newest()).html
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_the_same_run_gives_the_same_file(monkeypatch):
 )
 def test_what_it_says(monkeypatch, section, text):
     save_run(monkeypatch)
-    assert text in Page(newest()).section(section)
+    assert text in Page(read_newest()).section(section)
 
 
 def test_a_run_of_which_little_is_known_says_so(monkeypatch):
-    save(monkeypatch, used(cast_template()))
-    text = Page(newest()).text
+    save_ledger(monkeypatch, make_ledger(make_cast_template()))
+    text = Page(read_newest()).text
     for said in (
         "has no regions of this run",
         "has none of its regions",
@@ -111,7 +111,7 @@ def test_its_pages_are_installed():
 
 
 def test_no_text_becomes_markup(monkeypatch):
-    page = Page(hostile(monkeypatch))
+    page = Page(save_hostile_run(monkeypatch))
     assert page.tags.count("script") == page.tags.count("style") == 1
     assert "<script>alert" not in page.html
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", page.html)
@@ -121,7 +121,7 @@ def test_no_text_becomes_markup(monkeypatch):
 
 
 def test_every_text_is_shown_as_it_is(monkeypatch):
-    page = Page(hostile(monkeypatch))
+    page = Page(save_hostile_run(monkeypatch))
     assert page.text.count(SHOWN) > 10
     assert HOSTILE not in page.text
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
 
 def test_a_miss_is_compared_with_what_was_known_by_then(monkeypatch):
     save_run(monkeypatch)
-    one, other = misses(newest().entries)
+    one, other = misses(read_newest().entries)
     assert (one.entry.stats.digest, one.nearest and one.nearest.stats.digest) == (CHAIN.key.digest, CAST.key.digest)
     assert (other.entry.stats.digest, other.nearest) == (CAST.key.digest, None)
 
@@ -160,7 +160,7 @@ def test_phases_without_a_second_in_them():
 
 
 def test_the_plan_that_was_chosen_is_marked(monkeypatch):
-    plans = Page(hostile(monkeypatch)).section("plans")
+    plans = Page(save_hostile_run(monkeypatch)).section("plans")
     assert plans.count("✓ chosen") == 1
     assert re.search(r'class="chosen"><th scope="row">&lt;script', plans)
     assert '<td class="n">1.0 MB</td><td class="n">2.0 kB</td><td class="n">3</td>' in plans
@@ -183,6 +183,6 @@ def test_shares(share, text):
 
 
 def test_a_deep_model_is_whole():
-    found = Contents(make_run(), (), tuple(places(*deep(128, 5))), ())
+    found = Contents(make_run(), (), tuple(make_places(*make_deep_model(128, 5))), ())
     page = Page(found)
     assert sum(link.startswith("#r") for link in page.links) == 1280

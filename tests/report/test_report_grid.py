@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from report_records import deep, places, region
+from report_records import make_deep_model, make_places, make_region_record
 
 from fusioncache.report.grid import WIDEST, Grid, grids
 
@@ -18,34 +18,43 @@ def drawn(grid: Grid) -> list[str]:
 
 
 def test_layers_go_down_and_regions_across():
-    (grid,) = grids(places(*deep(3, 2)))
+    (grid,) = grids(make_places(*make_deep_model(3, 2)))
     assert drawn(grid) == ["layer 0: 0 1 | 10 11", "layer 1: 2 3 | 8 9", "layer 2: 4 5 | 6 7"]
     assert grid.titles == (("part_0", "part_1"), ("part_1", "part_0"))
     assert (grid.regions, grid.model, grid.trace_number) == (12, "Model", 0)
 
 
 def test_layers_are_in_the_order_of_their_numbers():
-    (grid,) = grids(places(*(region(number, f"h.{11 - number}", 11 - number) for number in range(3))))
+    (grid,) = grids(make_places(*(make_region_record(number, f"h.{11 - number}", 11 - number) for number in range(3))))
     assert drawn(grid) == ["layer 9: 2 | ", "layer 10: 1 | ", "layer 11: 0 | "]
 
 
 def test_a_region_that_a_layer_has_not_leaves_its_column_empty():
     modules = ["h.0.norm", "h.0.mlp", "h.1.norm", "h.1.attn", "h.1.attn", "h.1.mlp", "h.2.mlp", "h.2.extra"]
-    (grid,) = grids(places(*(region(number, name, int(name[2])) for number, name in enumerate(modules))))
+    (grid,) = grids(
+        make_places(*(make_region_record(number, name, int(name[2])) for number, name in enumerate(modules)))
+    )
     assert grid.titles[0] == ("norm", "attn", "attn", "mlp", "extra")
     assert drawn(grid) == ["layer 0: 0 . . 1 . | ", "layer 1: 2 3 4 5 . | ", "layer 2: . . . 6 7 | "]
 
 
 def test_what_is_of_no_layer_stands_where_it_runs():
     names = ["embed", "h.0", "h.1", "head"]
-    forward = [region(number, name, int(name[2]) if name[0:2] == "h." else None) for number, name in enumerate(names)]
-    (grid,) = grids(places(*forward, region(4, "loss", None, "backward"), region(5, "h.1", 1, "backward")))
+    forward = [
+        make_region_record(number, name, int(name[2]) if name[0:2] == "h." else None)
+        for number, name in enumerate(names)
+    ]
+    (grid,) = grids(
+        make_places(
+            *forward, make_region_record(4, "loss", None, "backward"), make_region_record(5, "h.1", 1, "backward")
+        )
+    )
     assert drawn(grid) == ["embed: 0 | .", "layer 0: 1 | .", "layer 1: 2 | 5", "head: 3 | .", "loss: . | 4"]
     assert len(grid.blocks) == 4
 
 
 def test_a_model_without_layers_goes_on_in_further_rows():
-    (grid,) = grids(places(*(region(number) for number in range(WIDEST + 2))))
+    (grid,) = grids(make_places(*(make_region_record(number) for number in range(WIDEST + 2))))
     first, second = drawn(grid)
     assert first == f"the model: {' '.join(map(str, range(WIDEST)))} | "
     assert second.startswith(f": {WIDEST} {WIDEST + 1} . .")
@@ -53,13 +62,19 @@ def test_a_model_without_layers_goes_on_in_further_rows():
 
 def test_two_lists_of_layers_are_told_apart():
     names = ["encoder.layers.0.mlp", "encoder.layers.1.mlp", "decoder.layers.0.mlp"]
-    (grid,) = grids(places(*(region(number, name, int(name[15])) for number, name in enumerate(names))))
+    (grid,) = grids(
+        make_places(*(make_region_record(number, name, int(name[15])) for number, name in enumerate(names)))
+    )
     assert drawn(grid) == ["encoder.layers.0: 0 | ", "encoder.layers.1: 1 | ", "decoder.layers.0: 2 | "]
     assert [len(block) for block in grid.blocks] == [2, 1]
 
 
 def test_each_compilation_has_a_map_of_its_own():
-    regions = [region(0, trace_number=0), region(1, trace_number=1, model="Other"), region(2, None, trace_number=0)]
-    found = grids(places(*regions))
+    regions = [
+        make_region_record(0, trace_number=0),
+        make_region_record(1, trace_number=1, model="Other"),
+        make_region_record(2, None, trace_number=0),
+    ]
+    found = grids(make_places(*regions))
     assert [(grid.model, grid.regions) for grid in found] == [("Model", 2), ("Other", 1)]
     assert grids([]) == ()

@@ -9,7 +9,7 @@ import warnings
 
 import click
 import pytest
-from documents import README, assert_shown, blocks, session
+from documents import README, assert_shown, read_blocks, read_session
 
 import fusioncache
 from benchmarks.common.executors import compile_regions_with
@@ -28,7 +28,7 @@ def test_the_code_runs_from_top_to_bottom(monkeypatch):
     before = fusioncache.default_cache().stats().hits
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for block in blocks("python"):
+        for block in read_blocks("python"):
             exec(compile(block, str(README), "exec"), namespace)
     assert fusioncache.default_cache().stats().hits > before
 
@@ -38,9 +38,9 @@ def test_every_way_in_makes_regions_that_are_shared(monkeypatch):
     import torch
 
     monkeypatch.setattr(transform, "best_backend", lambda device: "eager")
-    (block,) = (block for block in blocks("python") if "thunder.recipes" in block)
+    (block,) = (block for block in read_blocks("python") if "thunder.recipes" in block)
     namespace: dict[str, object] = {}
-    exec(blocks("python")[0], namespace)
+    exec(read_blocks("python")[0], namespace)
     for line in block.splitlines():
         if "FusionCache()" not in line and "Plugin()" not in line:
             exec(line, namespace)
@@ -56,7 +56,7 @@ def test_every_way_in_makes_regions_that_are_shared(monkeypatch):
 
 def _command_lines() -> list[str]:
     text = README.read_text()
-    found = [line for line in session() if line.startswith("fusioncache ")]
+    found = [line for line in read_session() if line.startswith("fusioncache ")]
     found += [code for code in _INLINE.findall(text) if code.startswith("fusioncache ") and "==" not in code]
     return sorted(set(found))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from store_contents import BACKEND, artifacts, entry_path, key, load, object_path, present, save
+from store_contents import BACKEND, find_entry, find_object, find_present, load, make_artifacts, make_numbered_key, save
 
 from fusioncache.store import Store, entry
 from fusioncache.store.audit import Damage, audit, remove_damaged
@@ -26,11 +26,11 @@ def _flip(path) -> None:
 
 
 def _object(store: Store, number: int):
-    return object_path(store, artifacts(number)["code"])
+    return find_object(store, make_artifacts(number)["code"])
 
 
 def _id(number: int) -> str:
-    return f"{key(number).digest}.{BACKEND}"
+    return f"{make_numbered_key(number).digest}.{BACKEND}"
 
 
 def test_a_sound_store(store):
@@ -46,7 +46,7 @@ def test_a_damaged_object_spoils_its_entry(store):
     found = audit(store.directory).damaged
     assert set(found) == {Damage("object", path.name, "a wrong checksum"), Damage("entry", _id(1), "a wrong checksum")}
     assert remove_damaged(store.directory, found) == 2
-    assert present(store, 1, 2, 3) == [2, 3]
+    assert find_present(store, 1, 2, 3) == [2, 3]
     assert not path.exists()
     assert load(store, 2)
     assert audit(store.directory).damaged == ()
@@ -62,11 +62,11 @@ def test_a_damaged_object_spoils_its_entry(store):
     ids=["flipped", "empty", "writable"],
 )
 def test_a_damaged_entry(store, damage, reason):
-    damage(entry_path(store, 2))
+    damage(find_entry(store, 2))
     found = audit(store.directory).damaged
     assert found == (Damage("entry", _id(2), reason),)
     assert remove_damaged(store.directory, found) == 1
-    assert present(store, 1, 2, 3) == [1, 3]
+    assert find_present(store, 1, 2, 3) == [1, 3]
 
 
 def test_an_entry_without_its_object(store):
@@ -77,7 +77,7 @@ def test_an_entry_without_its_object(store):
 
 
 def test_an_entry_in_the_place_of_another(store):
-    entry_path(store, 2).write_bytes(entry_path(store, 1).read_bytes())
+    find_entry(store, 2).write_bytes(find_entry(store, 1).read_bytes())
     assert audit(store.directory).damaged == (Damage("entry", _id(2), "an entry in the place of another"),)
 
 
@@ -96,4 +96,4 @@ def test_what_was_mended_meanwhile_stays(store):
     found = audit(store.directory).damaged
     path.write_bytes(whole)
     assert remove_damaged(store.directory, found) == 0
-    assert present(store, 1, 2, 3) == [1, 2, 3]
+    assert find_present(store, 1, 2, 3) == [1, 2, 3]

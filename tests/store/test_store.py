@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from store_contents import (
     BACKEND,
     ENTRY_BYTES,
-    artifacts,
-    entry_path,
-    key,
-    litter,
+    age_entry,
+    collect_warnings,
+    find_entry,
+    find_litter,
+    find_object,
+    find_present,
+    find_root,
     load,
-    object_path,
-    present,
-    root,
+    make_artifacts,
+    make_numbered_key,
     save,
-    unused_for,
-    warned,
 )
 
 from fusioncache.store import Store, default_path, index, locks
@@ -49,42 +49,45 @@ def store():
 def test_what_was_saved_is_loaded_also_by_a_later_store(store):
     save(store, 1, 2)
     for reader in (store, Store.open()):
-        assert dict(reader.load(key(1), BACKEND)) == artifacts(1)
-        assert dict(reader.load(key(2), BACKEND)) == artifacts(2)
-        assert (reader.load(key(1), BACKEND).seconds, reader.load(key(2), BACKEND).seconds) == (1.0, 2.0)
-        assert reader.load(key(3), BACKEND) is None
+        assert dict(reader.load(make_numbered_key(1), BACKEND)) == make_artifacts(1)
+        assert dict(reader.load(make_numbered_key(2), BACKEND)) == make_artifacts(2)
+        assert (
+            reader.load(make_numbered_key(1), BACKEND).seconds,
+            reader.load(make_numbered_key(2), BACKEND).seconds,
+        ) == (1.0, 2.0)
+        assert reader.load(make_numbered_key(3), BACKEND) is None
     assert not store.stats().bypasses
 
 
 def test_no_artifacts_are_artifacts(store):
-    assert store.save(key(1), BACKEND, {})
-    assert store.load(key(1), BACKEND) == {}
+    assert store.save(make_numbered_key(1), BACKEND, {})
+    assert store.load(make_numbered_key(1), BACKEND) == {}
 
 
 def test_backends_have_entries_of_their_own(store):
-    assert store.save(key(1), "inductor", {"a": b"1"})
-    assert store.load(key(1), "nvfuser") is None
-    assert store.save(key(1), "nvfuser", {"a": b"2"})
-    assert store.load(key(1), "inductor") == {"a": b"1"}
-    assert store.load(key(1), "nvfuser") == {"a": b"2"}
+    assert store.save(make_numbered_key(1), "inductor", {"a": b"1"})
+    assert store.load(make_numbered_key(1), "nvfuser") is None
+    assert store.save(make_numbered_key(1), "nvfuser", {"a": b"2"})
+    assert store.load(make_numbered_key(1), "inductor") == {"a": b"1"}
+    assert store.load(make_numbered_key(1), "nvfuser") == {"a": b"2"}
 
 
 def test_who_saves_first_wins(store):
-    assert store.save(key(1), BACKEND, {"a": b"1"})
-    assert not store.save(key(1), BACKEND, {"a": b"2"})
-    assert store.load(key(1), BACKEND) == {"a": b"1"}
+    assert store.save(make_numbered_key(1), BACKEND, {"a": b"1"})
+    assert not store.save(make_numbered_key(1), BACKEND, {"a": b"2"})
+    assert store.load(make_numbered_key(1), BACKEND) == {"a": b"1"}
 
 
 def test_equal_contents_are_stored_once(store):
     save(store, *range(5))
-    files = [file for file in (root(store) / "objects").rglob("*") if file.is_file()]
+    files = [file for file in (find_root(store) / "objects").rglob("*") if file.is_file()]
     assert len(files) == 5 + 2
 
 
 def test_a_discarded_entry_is_a_miss_and_can_be_saved_again(store):
     save(store, 1)
-    with warned() as messages:
-        store.discard(key(1), BACKEND, "will not run")
+    with collect_warnings() as messages:
+        store.discard(make_numbered_key(1), BACKEND, "will not run")
     assert "will not run" in messages[0]
     assert not load(store, 1)
     save(store, 1)
@@ -121,28 +124,28 @@ TEXTS = st.text(st.characters(exclude_categories=()), max_size=200)
 def test_any_text_is_a_key_or_refused(tmp_path, monkeypatch, text, other, name):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     store = Store.open(tmp_path / "store")
-    with warned():
-        saved = store.save(key(text), BACKEND, {name: text.encode(errors="surrogatepass")}, name=name)
-        found = store.load(key(text), BACKEND)
-        store.discard(key(text), BACKEND, "done")
+    with collect_warnings():
+        saved = store.save(make_numbered_key(text), BACKEND, {name: text.encode(errors="surrogatepass")}, name=name)
+        found = store.load(make_numbered_key(text), BACKEND)
+        store.discard(make_numbered_key(text), BACKEND, "done")
     valid = all(not 0xD800 <= ord(character) < 0xE000 for character in text + name)
     assert saved == valid
     assert found == ({name: text.encode()} if valid else None)
     assert valid or any("no valid Unicode" in reason for reason in store.stats().bypasses)
     # Whoever has the same digest has another key if the text is another.
     if valid and other != text:
-        assert store.save(key(text), BACKEND, {"a": b"1"})
-        with warned():
-            assert store.load(replace(key(other), digest=key(text).digest), BACKEND) is None
-            store.discard(key(text), BACKEND, "done")
+        assert store.save(make_numbered_key(text), BACKEND, {"a": b"1"})
+        with collect_warnings():
+            assert store.load(replace(make_numbered_key(other), digest=make_numbered_key(text).digest), BACKEND) is None
+            store.discard(make_numbered_key(text), BACKEND, "done")
 
 
 def test_another_key_with_the_same_digest_is_refused_and_leaves_the_entry_alone(store):
     save(store, 1)
-    impostor = replace(key(2), digest=key(1).digest)
-    with warned() as messages:
+    impostor = replace(make_numbered_key(2), digest=make_numbered_key(1).digest)
+    with collect_warnings() as messages:
         assert store.load(impostor, BACKEND) is None
-        assert not store.save(impostor, BACKEND, artifacts(2))
+        assert not store.save(impostor, BACKEND, make_artifacts(2))
     assert len(messages) == 1
     assert store.stats().bypasses == {"an entry for another key with the same digest": 2}
     assert load(store, 1)
@@ -150,20 +153,20 @@ def test_another_key_with_the_same_digest_is_refused_and_leaves_the_entry_alone(
 
 @pytest.mark.parametrize("digest", ["", "../../x", "A" * 64, "a" * 63, "a" * 64 + "\n", "a/" * 32])
 def test_a_digest_that_is_none_names_no_file(store, digest):
-    with warned():
-        assert not store.save(replace(key(1), digest=digest), BACKEND, artifacts(1))
-        assert store.load(replace(key(1), digest=digest), BACKEND) is None
-        with store.compiling(replace(key(1), digest=digest), BACKEND) as turn:
+    with collect_warnings():
+        assert not store.save(replace(make_numbered_key(1), digest=digest), BACKEND, make_artifacts(1))
+        assert store.load(replace(make_numbered_key(1), digest=digest), BACKEND) is None
+        with store.compiling(replace(make_numbered_key(1), digest=digest), BACKEND) as turn:
             assert turn.alone == "a key whose digest is no SHA-256"
-    assert not list((root(store) / "entries").iterdir())
+    assert not list((find_root(store) / "entries").iterdir())
 
 
 @pytest.mark.parametrize("backend", ["", "..", "a/b", "A", "é", "a" * 33, "\udce9"])
 def test_a_backend_that_is_no_word_names_no_file(store, backend):
-    with warned():
-        assert not store.save(key(1), backend, artifacts(1))
-        assert store.load(key(1), backend) is None
-    assert not list((root(store) / "entries").iterdir())
+    with collect_warnings():
+        assert not store.save(make_numbered_key(1), backend, make_artifacts(1))
+        assert store.load(make_numbered_key(1), backend) is None
+    assert not list((find_root(store) / "entries").iterdir())
     assert {event.reason for event in store.events() if event.what == "bypass"} == {
         "a backend whose name is no plain word"
     }
@@ -180,7 +183,7 @@ def test_the_least_recently_used_go_first(tmp_path):
     store = Store.open(tmp_path / "store")
     save(store, *range(6))
     for number, ago in enumerate((50, 10, 40, 20, 30, 60)):
-        unused_for(store, number, ago)
+        age_entry(store, number, ago)
     # Loading says when, and then its process has ended.
     reader = Store.open(tmp_path / "store")
     assert load(reader, 5)
@@ -188,7 +191,7 @@ def test_the_least_recently_used_go_first(tmp_path):
     small = Store.open(tmp_path / "store", max_bytes=_room(2.5))
     swept = small.sweep()
     assert (swept.entries, swept.objects, swept.litter) == (4, 4, 0)
-    assert present(store, *range(6)) == [1, 5]
+    assert find_present(store, *range(6)) == [1, 5]
     assert swept.bytes_left <= _room(2.5)
     assert load(small, 1)
     assert load(small, 5)
@@ -198,10 +201,12 @@ def test_saving_makes_room(tmp_path):
     store = Store.open(tmp_path / "store", max_bytes=_room(4))
     for number in range(20):
         save(store, number)
-        unused_for(store, number, 1000 - number)
-        size = sum(file.stat().st_size for folder in ("entries", "objects") for file in _files(root(store) / folder))
+        age_entry(store, number, 1000 - number)
+        size = sum(
+            file.stat().st_size for folder in ("entries", "objects") for file in _files(find_root(store) / folder)
+        )
         assert size <= _room(4)
-    left = present(store, *range(20))
+    left = find_present(store, *range(20))
     assert left == list(range(20 - len(left), 20))
     assert len(left) >= 2
 
@@ -209,18 +214,18 @@ def test_saving_makes_room(tmp_path):
 def test_what_is_too_old_goes(tmp_path):
     store = Store.open(tmp_path / "store", max_age=DAY)
     save(store, 1, 2)
-    unused_for(store, 1, 1.5 * DAY)
-    unused_for(store, 2, 0.5 * DAY)
+    age_entry(store, 1, 1.5 * DAY)
+    age_entry(store, 2, 0.5 * DAY)
     assert store.sweep().entries == 1
-    assert present(store, 1, 2) == [2]
+    assert find_present(store, 1, 2) == [2]
 
 
 def test_a_process_that_saves_removes_what_is_too_old(tmp_path):
     save(Store.open(tmp_path / "store"), 1)
     store = Store.open(tmp_path / "store", max_age=DAY)
-    unused_for(store, 1, 1.5 * DAY)
+    age_entry(store, 1, 1.5 * DAY)
     save(store, 2)
-    assert present(store, 1, 2) == [2]
+    assert find_present(store, 1, 2) == [2]
 
 
 def test_what_a_running_process_uses_stays(tmp_path):
@@ -229,15 +234,15 @@ def test_what_a_running_process_uses_stays(tmp_path):
     user = Store.open(tmp_path / "store")
     assert load(user, 0)
     for number in range(4):
-        unused_for(store, number, 100 * DAY)
+        age_entry(store, number, 100 * DAY)
     for cleaner in (Store.open(tmp_path / "store", max_bytes=1), user):
         cleaner.sweep()
-        assert present(store, *range(4)) == [0]
+        assert find_present(store, *range(4)) == [0]
         assert load(user, 0)
     user.close()
-    unused_for(store, 0, 100 * DAY)
+    age_entry(store, 0, 100 * DAY)
     store.sweep()
-    assert present(store, 0) == []
+    assert find_present(store, 0) == []
 
 
 def test_a_store_full_of_what_is_in_use_takes_nothing(tmp_path):
@@ -245,48 +250,52 @@ def test_a_store_full_of_what_is_in_use_takes_nothing(tmp_path):
     save(store, 1, 2)
     assert load(store, 1)
     assert load(store, 2)
-    with warned() as messages:
+    with collect_warnings() as messages:
         for number in range(3, 6):
-            assert not store.save(key(number), BACKEND, artifacts(number))
+            assert not store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
     assert len(messages) == 1
     assert store.stats().bypasses == {"the store is full of what is in use": 3}
-    assert present(store, 1, 2) == [1, 2]
+    assert find_present(store, 1, 2) == [1, 2]
 
 
 def test_what_is_larger_than_the_store_takes_nobodys_place(tmp_path):
     store = Store.open(tmp_path / "store", max_bytes=_room(3))
     save(store, 1)
-    with warned():
-        assert not store.save(key(2), BACKEND, artifacts(2, size=_room(4)))
-    assert present(store, 1, 2) == [1]
+    with collect_warnings():
+        assert not store.save(make_numbered_key(2), BACKEND, make_artifacts(2, size=_room(4)))
+    assert find_present(store, 1, 2) == [1]
 
 
 def test_a_shared_object_goes_with_the_last_entry_that_needs_it(store):
     save(store, 1, 2)
-    shared = object_path(store, artifacts(1)["shared"])
+    shared = find_object(store, make_artifacts(1)["shared"])
     for number in (1, 2):
         assert shared.exists()
-        unused_for(store, number, 100 * DAY)
+        age_entry(store, number, 100 * DAY)
         store.sweep()
-        assert present(store, number) == []
+        assert find_present(store, number) == []
     assert not shared.exists()
-    assert _files(root(store) / "objects") == []
+    assert _files(find_root(store) / "objects") == []
 
 
 def test_after_the_clock_was_set_back_nothing_is_too_old_and_the_latest_stay(tmp_path):
     store = Store.open(tmp_path / "store", max_age=DAY)
     save(store, *range(4))
     for number in (0, 1):
-        unused_for(store, number, -365 * DAY)
+        age_entry(store, number, -365 * DAY)
     assert store.sweep().entries == 0
     Store.open(tmp_path / "store", max_bytes=_room(2.9)).sweep()
-    assert present(store, *range(4)) == [2, 3]
+    assert find_present(store, *range(4)) == [2, 3]
 
 
 def test_files_that_are_not_ours_are_left_alone(store):
     save(store, 1)
-    unused_for(store, 1, 100 * DAY)
-    mine = [root(store) / "objects" / "notes.txt", object_path(store, b"").parent / "mine", root(store) / "mine"]
+    age_entry(store, 1, 100 * DAY)
+    mine = [
+        find_root(store) / "objects" / "notes.txt",
+        find_object(store, b"").parent / "mine",
+        find_root(store) / "mine",
+    ]
     for path in mine:
         path.write_text("mine")
     assert store.sweep().entries == 1
@@ -295,31 +304,34 @@ def test_files_that_are_not_ours_are_left_alone(store):
 
 def test_litter_of_killed_processes_goes(store):
     save(store, 1)
-    for path in (object_path(store, b""), entry_path(store, 1)):
+    for path in (find_object(store, b""), find_entry(store, 1)):
         path.with_name("tmp-1234").write_bytes(b"half")
-    fresh, old = root(store) / "tmp-fresh", root(store) / "tmp-old"
+    fresh, old = find_root(store) / "tmp-fresh", find_root(store) / "tmp-old"
     for path in (fresh, old):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
-    (root(store) / "locks" / f"{key(5).digest}.{BACKEND}").touch()
-    (root(store) / "uses" / f"{os.uname().nodename}~1~abc").write_text("killed\n")
+    (find_root(store) / "locks" / f"{make_numbered_key(5).digest}.{BACKEND}").touch()
+    (find_root(store) / "uses" / f"{os.uname().nodename}~1~abc").write_text("killed\n")
     assert store.sweep().litter == 4
-    assert litter(root(store)) == ["tmp-fresh"]
-    assert os.listdir(root(store) / "uses") == []
-    assert sorted(os.listdir(root(store) / "locks")) == ["index", "store"][1 - (root(store) / "locks/index").exists() :]
+    assert find_litter(find_root(store)) == ["tmp-fresh"]
+    assert os.listdir(find_root(store) / "uses") == []
+    assert (
+        sorted(os.listdir(find_root(store) / "locks"))
+        == ["index", "store"][1 - (find_root(store) / "locks/index").exists() :]
+    )
     assert load(store, 1)
 
 
 def test_the_list_of_another_machine_counts_for_a_day(store):
     save(store, 1)
-    unused_for(store, 1, 100 * DAY)
-    theirs = root(store) / "uses" / "elsewhere~1~abc"
-    theirs.write_text(f"{key(1).digest}.{BACKEND}\n")
+    age_entry(store, 1, 100 * DAY)
+    theirs = find_root(store) / "uses" / "elsewhere~1~abc"
+    theirs.write_text(f"{make_numbered_key(1).digest}.{BACKEND}\n")
     store.sweep()
-    assert present(store, 1) == [1]
+    assert find_present(store, 1) == [1]
     os.utime(theirs, (time.time() - 2 * DAY,) * 2)
     store.sweep()
-    assert present(store, 1) == []
+    assert find_present(store, 1) == []
 
 
 def _files(folder):
@@ -330,28 +342,28 @@ def _files(folder):
 
 
 def test_a_turn_comes_with_what_was_saved_meanwhile(store):
-    with store.compiling(key(1), BACKEND) as turn:
+    with store.compiling(make_numbered_key(1), BACKEND) as turn:
         assert (turn.artifacts, turn.alone) == (None, None)
         save(store, 1)
-    with store.compiling(key(1), BACKEND) as turn:
-        assert turn.artifacts == artifacts(1)
-    assert not [name for name in os.listdir(root(store) / "locks") if "." in name]
+    with store.compiling(make_numbered_key(1), BACKEND) as turn:
+        assert turn.artifacts == make_artifacts(1)
+    assert not [name for name in os.listdir(find_root(store) / "locks") if "." in name]
 
 
 def test_whoever_waited_too_long_goes_alone(store):
-    with store.compiling(key(1), BACKEND):
+    with store.compiling(make_numbered_key(1), BACKEND):
         for waiting in (store, Store.open()):
-            with warned() as messages, waiting.compiling(key(1), BACKEND, timeout=0.01) as turn:
+            with collect_warnings() as messages, waiting.compiling(make_numbered_key(1), BACKEND, timeout=0.01) as turn:
                 assert turn.alone == "waited too long for another compile"
             assert len(messages) == 1
-        with Store.open().compiling(key(2), BACKEND, timeout=0.0) as turn:
+        with Store.open().compiling(make_numbered_key(2), BACKEND, timeout=0.0) as turn:
             assert turn.alone is None
 
 
 def test_a_compile_that_fails_lets_the_next_one_in(store):
-    with pytest.raises(ZeroDivisionError), store.compiling(key(1), BACKEND):
+    with pytest.raises(ZeroDivisionError), store.compiling(make_numbered_key(1), BACKEND):
         _ = 1 / 0
-    with store.compiling(key(1), BACKEND, timeout=0.0) as turn:
+    with store.compiling(make_numbered_key(1), BACKEND, timeout=0.0) as turn:
         assert turn.alone is None
 
 
@@ -364,16 +376,16 @@ def test_without_file_locks_everybody_compiles_alone(store, monkeypatch, missing
         monkeypatch.setattr(locks.fcntl, "flock", flock)
     else:
         monkeypatch.setattr(locks, "fcntl", None)
-    with warned() as messages:
+    with collect_warnings() as messages:
         for number in (1, 2):
-            with store.compiling(key(number), BACKEND) as turn:
+            with store.compiling(make_numbered_key(number), BACKEND) as turn:
                 assert turn.alone.startswith("no lock")
                 save(store, number)
             assert load(store, number)
         assert store.sweep() is None
         store.close()
     assert len(messages) == 3
-    assert present(store, 1, 2) == [1, 2]
+    assert find_present(store, 1, 2) == [1, 2]
 
 
 # What a store says of itself
@@ -382,22 +394,27 @@ def test_without_file_locks_everybody_compiles_alone(store, monkeypatch, missing
 def test_entries_are_listed_newest_first_with_all_that_is_known(store):
     save(store, 1, 2)
     second, first = store.entries()
-    assert (first.digest, first.backend, first.name, first.seconds) == (key(1).digest, BACKEND, "template_1", 1.0)
+    assert (first.digest, first.backend, first.name, first.seconds) == (
+        make_numbered_key(1).digest,
+        BACKEND,
+        "template_1",
+        1.0,
+    )
     assert (first.artifacts, first.size) == (3, 3060)
     assert (first.pid, first.host) == (os.getpid(), os.uname().nodename)
     assert second.name == "template_2"
-    entry = store.entry(key(1).digest, BACKEND)
-    assert (entry.text, entry.ingredients) == ("1", (("all", key(1).digest),))
-    assert store.entry(key(3).digest, BACKEND) is None
+    entry = store.entry(make_numbered_key(1).digest, BACKEND)
+    assert (entry.text, entry.ingredients) == ("1", (("all", make_numbered_key(1).digest),))
+    assert store.entry(make_numbered_key(3).digest, BACKEND) is None
 
 
 def test_the_list_is_what_is_there_whoever_changed_it(store):
     save(store, 1, 2)
     assert len(store.entries()) == 2
-    entry_path(store, 1).unlink()
+    find_entry(store, 1).unlink()
     other = Store.open()
     save(other, 3)
-    entry_path(store, 2).write_bytes(b"")
+    find_entry(store, 2).write_bytes(b"")
     assert [summary.name for summary in store.entries()] == ["template_3"]
 
 
@@ -406,8 +423,8 @@ def test_events_of_all_processes_are_kept(store):
     save(store, 1)
     other = Store.open()
     load(other, 1)
-    with warned():
-        other.discard(key(1), BACKEND, "will not run")
+    with collect_warnings():
+        other.discard(make_numbered_key(1), BACKEND, "will not run")
     other.close()
     events = Store.open().events()
     assert [(event.what, event.reason) for event in events] == [("bypass", "will not run"), ("hit", "")]
@@ -415,7 +432,7 @@ def test_events_of_all_processes_are_kept(store):
     events = Store.open().events()
     assert [event.what for event in events] == ["save", "miss", "bypass", "hit"]
     assert {event.pid for event in events} == {os.getpid()}
-    assert {event.id for event in events} == {f"{key(1).digest}.{BACKEND}"}
+    assert {event.id for event in events} == {f"{make_numbered_key(1).digest}.{BACKEND}"}
     assert [event.what for event in Store.open().events(limit=1)] == ["save"]
 
 
@@ -425,19 +442,19 @@ def test_only_the_newest_events_are_kept(store, monkeypatch):
         load(store, number)
         store.events()
     assert len(store.events()) == 10
-    assert store.events()[0].id.startswith(key(29).digest)
+    assert store.events()[0].id.startswith(make_numbered_key(29).digest)
 
 
 def test_the_index_has_the_canonical_text_and_the_ingredients(store):
     save(store, 1)
     store.close()
-    with closing(sqlite3.connect(root(store) / "index.sqlite")) as database:
+    with closing(sqlite3.connect(find_root(store) / "index.sqlite")) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         (row,) = database.execute("SELECT digest, text, ingredients FROM templates")
-        assert row == (key(1).digest, "1", json.dumps([["all", key(1).digest]]))
+        assert row == (make_numbered_key(1).digest, "1", json.dumps([["all", make_numbered_key(1).digest]]))
         names = database.execute("SELECT name, object, size FROM artifacts ORDER BY name").fetchall()
     expected = [
-        (name, hashlib.sha256(content).hexdigest(), len(content)) for name, content in sorted(artifacts(1).items())
+        (name, hashlib.sha256(content).hexdigest(), len(content)) for name, content in sorted(make_artifacts(1).items())
     ]
     assert names == expected
 
@@ -447,8 +464,8 @@ def test_the_index_has_the_canonical_text_and_the_ingredients(store):
 
 def test_the_directory_says_what_it_is(store):
     assert store.directory == default_path()
-    assert (root(store) / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
-    assert (root(store) / "format").read_text() == "fusioncache store, format 1\n"
+    assert (find_root(store) / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+    assert (find_root(store) / "format").read_text() == "fusioncache store, format 1\n"
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -460,10 +477,10 @@ def test_everything_is_made_for_its_owner_only(tmp_path, umask):
         assert load(store, 1)
     finally:
         os.umask(before)
-    for folder in (tmp_path / "not", tmp_path / "not" / "yet", root(store), *root(store).rglob("*")):
+    for folder in (tmp_path / "not", tmp_path / "not" / "yet", find_root(store), *find_root(store).rglob("*")):
         if folder.is_dir():
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    for path in (entry_path(store, 1), object_path(store, b"")):
+    for path in (find_entry(store, 1), find_object(store, b"")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -490,11 +507,11 @@ def test_thousands_of_entries(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     store = Store.open(tmp_path / "store")
     for number in range(2000):
-        assert store.save(key(number), BACKEND, {"code": b"%d" % number}, name=f"template_{number}")
+        assert store.save(make_numbered_key(number), BACKEND, {"code": b"%d" % number}, name=f"template_{number}")
     other = Store.open(tmp_path / "store")
     assert len(other.entries()) == 2000
     for number in range(0, 2000, 17):
-        assert other.load(key(number), BACKEND) == {"code": b"%d" % number}
+        assert other.load(make_numbered_key(number), BACKEND) == {"code": b"%d" % number}
     other.close()
     (tmp_path / "store" / "index.sqlite").unlink()
     assert len({summary.digest for summary in store.entries()}) == 2000

@@ -22,20 +22,20 @@ import pytest
 from store_contents import (
     BACKEND,
     NOBODY,
-    artifacts,
+    age_entry,
+    collect_warnings,
     drop_root,
-    entry_path,
+    find_entry,
+    find_litter,
+    find_object,
+    find_present,
+    find_root,
     fork,
-    key,
-    litter,
     load,
-    object_path,
-    present,
-    root,
+    make_artifacts,
+    make_numbered_key,
     save,
-    status_of,
-    unused_for,
-    warned,
+    wait_for,
 )
 
 from fusioncache.store import Store, StoreError, check, default_path, directory, entry, evict, files, index, locks
@@ -54,19 +54,19 @@ def store():
 
 def _assert_memory_only(message: str, path: Path | None = None) -> None:
     """Opening costs one warning, touches nothing, and gives a store that works."""
-    with warned() as messages:
+    with collect_warnings() as messages:
         store = Store.open(path)
     assert len(messages) == 1
     assert message in messages[0]
     assert store.directory is None
-    with warned() as messages:
+    with collect_warnings() as messages:
         save(store, 1)
         assert load(store, 1)
         assert not load(store, 2)
-        with store.compiling(key(2), BACKEND) as turn:
+        with store.compiling(make_numbered_key(2), BACKEND) as turn:
             assert (turn.artifacts, turn.alone) == (None, None)
         assert (store.entries(), store.events(), store.sweep()) == ((), (), None)
-        store.discard(key(1), BACKEND, "no good")
+        store.discard(make_numbered_key(1), BACKEND, "no good")
         assert not load(store, 1)
     assert len(messages) == 1
     assert store.stats().bypasses == {"no directory": 1, "no good": 1}
@@ -107,32 +107,32 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
             store = Store.open(path)
             save(store, 7, 1) if before != "another entry" else save(store, 7)
             if before == "a damaged entry":
-                entry_path(store, 1).write_bytes(b"half")
+                find_entry(store, 1).write_bytes(b"half")
             elif before == "damaged artifacts":
-                object_path(store, artifacts(1)["code"]).write_bytes(b"half")
+                find_object(store, make_artifacts(1)["code"]).write_bytes(b"half")
 
         def work(path=path, step=steps):
             _kill_at(step, monkeypatch)
             store = Store.open(path)
-            with store.compiling(key(1), BACKEND):
+            with store.compiling(make_numbered_key(1), BACKEND):
                 save(store, 1)
             load(store, 1)
             store.close()
 
-        complete = status_of(fork(work)) != -signal.SIGKILL
+        complete = wait_for(fork(work)) != -signal.SIGKILL
         store = Store.open(path)
-        assert root(store) == path
-        with warned():
+        assert find_root(store) == path
+        with collect_warnings():
             load(store, 1)
             assert load(store, 7) == (before != "nothing")
-            with store.compiling(key(1), BACKEND, timeout=0.0) as turn:
+            with store.compiling(make_numbered_key(1), BACKEND, timeout=0.0) as turn:
                 assert turn.alone is None
-                assert turn.artifacts or store.save(key(1), BACKEND, artifacts(1))
+                assert turn.artifacts or store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
         assert load(store, 1)
         for file in path.glob("tmp-*"):
             os.utime(file, (0, 0))
         store.sweep()
-        assert litter(path) == []
+        assert find_litter(path) == []
         assert len(os.listdir(path / "uses")) == 1  # this process's
         assert sorted(os.listdir(path / "locks")) in (["index", "store"], ["store"])
         assert load(store, 1)
@@ -150,9 +150,9 @@ def test_killed_at_200_random_moments(tmp_path, monkeypatch):
         store = Store.open(tmp_path / "store", max_bytes=200_000)
         os.write(tell, b"x")
         for number in itertools.count(first):
-            store.save(key(number % 40), BACKEND, artifacts(number % 40))
-            entry_path(store, (number + 20) % 40).unlink(missing_ok=True)
-            store.load(key((number + 7) % 40), BACKEND)
+            store.save(make_numbered_key(number % 40), BACKEND, make_artifacts(number % 40))
+            find_entry(store, (number + 20) % 40).unlink(missing_ok=True)
+            store.load(make_numbered_key((number + 7) % 40), BACKEND)
             if number % 11 == 0:
                 store.sweep()
                 store.events()
@@ -165,22 +165,22 @@ def test_killed_at_200_random_moments(tmp_path, monkeypatch):
         for victim in victims:
             time.sleep(chance.uniform(0, 0.01))
             os.kill(victim, signal.SIGKILL)
-            with warned():
+            with collect_warnings():
                 load(store, chance.randrange(40))
-        assert [status_of(victim) for victim in victims] == [-signal.SIGKILL] * 4
+        assert [wait_for(victim) for victim in victims] == [-signal.SIGKILL] * 4
     store.close()
     store = Store.open(tmp_path / "store")
-    with warned():
+    with collect_warnings():
         found = [number for number in range(40) if load(store, number)]
     # A killed process leaves no damage: an entry is there with all that it needs, or it is not there.
     assert not store.stats().bypasses
-    assert found == present(store, *range(40))
+    assert found == find_present(store, *range(40))
     assert found
-    assert {summary.digest for summary in store.entries()} == {key(number).digest for number in found}
-    for file in root(store).glob("tmp-*"):
+    assert {summary.digest for summary in store.entries()} == {make_numbered_key(number).digest for number in found}
+    for file in find_root(store).glob("tmp-*"):
         os.utime(file, (0, 0))
     store.sweep()
-    assert litter(root(store)) == []
+    assert find_litter(find_root(store)) == []
     save(store, *(number for number in range(40) if number not in found))
     assert all(load(store, number) for number in range(40))
 
@@ -189,17 +189,17 @@ def test_a_killed_compile_lets_the_next_one_in(store):
     ready, tell = os.pipe()
 
     def work():
-        with Store.open().compiling(key(1), BACKEND):
+        with Store.open().compiling(make_numbered_key(1), BACKEND):
             os.write(tell, b"x")
             time.sleep(60)
 
     child = fork(work)
     os.read(ready, 1)
-    with warned(), store.compiling(key(1), BACKEND, timeout=0.05) as turn:
+    with collect_warnings(), store.compiling(make_numbered_key(1), BACKEND, timeout=0.05) as turn:
         assert turn.alone == "waited too long for another compile"
     os.kill(child, signal.SIGKILL)
-    status_of(child)
-    with store.compiling(key(1), BACKEND, timeout=5.0) as turn:
+    wait_for(child)
+    with store.compiling(make_numbered_key(1), BACKEND, timeout=5.0) as turn:
         assert turn.alone is None
 
 
@@ -216,21 +216,21 @@ def test_what_a_process_held_is_free_when_it_is_killed_also_if_it_had_forked(sto
     def work():
         held = Store.open()
         assert load(held, 1)
-        with held.compiling(key(2), BACKEND):
-            status_of(fork(child))
+        with held.compiling(make_numbered_key(2), BACKEND):
+            wait_for(fork(child))
 
     parent = fork(work)
     grandchild = int(os.read(ready, 20))
-    os.utime(entry_path(store, 1), (0, 0))
+    os.utime(find_entry(store, 1), (0, 0))
     store.sweep()
-    assert present(store, 1) == [1]
+    assert find_present(store, 1) == [1]
     os.kill(parent, signal.SIGKILL)
-    status_of(parent)
+    wait_for(parent)
     os.kill(grandchild, 0)  # still there
-    with store.compiling(key(2), BACKEND, timeout=0.0) as turn:
+    with store.compiling(make_numbered_key(2), BACKEND, timeout=0.0) as turn:
         assert turn.alone is None
     store.sweep()
-    assert present(store, 1) == []
+    assert find_present(store, 1) == []
     os.close(end)
 
 
@@ -257,7 +257,7 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path, monkeypat
 
 def test_an_entry_that_is_first_used_while_somebody_cleans_up_is_not_removed_under_its_user(store, monkeypatch):
     save(store, 1)
-    os.utime(entry_path(store, 1), (0, 0))
+    os.utime(find_entry(store, 1), (0, 0))
     user, hits = Store.open(), []
     thread = threading.Thread(target=lambda: hits.append(load(user, 1)))
     real = evict.in_use
@@ -271,7 +271,7 @@ def test_an_entry_that_is_first_used_while_somebody_cleans_up_is_not_removed_und
     monkeypatch.setattr(evict, "in_use", late)
     store.sweep()
     thread.join()
-    assert hits == [bool(present(store, 1))]
+    assert hits == [bool(find_present(store, 1))]
 
 
 def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(store, monkeypatch):
@@ -279,14 +279,14 @@ def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(
     other, real = Store.open(), gate.SweepLock.alone
 
     def late(self):
-        with warned():
-            other.discard(key(1), BACKEND, "no good")
-        assert other.save(key(1), BACKEND, {"code": b"another"})
+        with collect_warnings():
+            other.discard(make_numbered_key(1), BACKEND, "no good")
+        assert other.save(make_numbered_key(1), BACKEND, {"code": b"another"})
         return real(self)
 
     monkeypatch.setattr(gate.SweepLock, "alone", late)
     assert store.sweep().objects == 3
-    assert store.load(key(1), BACKEND) == {"code": b"another"}
+    assert store.load(make_numbered_key(1), BACKEND) == {"code": b"another"}
 
 
 def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
@@ -297,18 +297,18 @@ def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
         with open(counter, "ab", buffering=0) as file:
             file.write(b"%d\n" % number)
         time.sleep(0.002)
-        return artifacts(number)
+        return make_artifacts(number)
 
     def use(store, seed):
         for number in random.Random(seed).sample(keys, len(keys)):
-            found = store.load(key(number), BACKEND)
+            found = store.load(make_numbered_key(number), BACKEND)
             if found is None:
-                with store.compiling(key(number), BACKEND) as turn:
+                with store.compiling(make_numbered_key(number), BACKEND) as turn:
                     found = turn.artifacts
                     if found is None:
                         found = compile_(number)
-                        store.save(key(number), BACKEND, found)
-            if dict(found) != artifacts(number):
+                        store.save(make_numbered_key(number), BACKEND, found)
+            if dict(found) != make_artifacts(number):
                 wrong.append(number)
 
     def work(seed):
@@ -323,7 +323,7 @@ def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
         assert not store.stats().bypasses
 
     children = [fork(partial(work, seed)) for seed in range(8)]
-    assert [status_of(child) for child in children] == [0] * 8
+    assert [wait_for(child) for child in children] == [0] * 8
     assert sorted(counter.read_text().split()) == [str(number) for number in keys]
     assert [event.what for event in Store.open(path).events(10_000)].count("save") == len(keys)
 
@@ -337,7 +337,7 @@ def test_processes_that_save_load_and_clean_up_at_once(tmp_path, monkeypatch):
         store, used = Store.open(path, max_bytes=bound), set()
         for _ in range(150):
             number = chance.choice([*mine, *range(12, 60)])
-            store.save(key(number), BACKEND, artifacts(number))
+            store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
             if number in mine:
                 found = load(store, number)
                 # Nobody else removes what this process once loaded.
@@ -352,11 +352,11 @@ def test_processes_that_save_load_and_clean_up_at_once(tmp_path, monkeypatch):
             "cannot clean up while others save",
         }
 
-    assert [status_of(child) for child in [fork(partial(work, seed)) for seed in range(4)]] == [0] * 4
+    assert [wait_for(child) for child in [fork(partial(work, seed)) for seed in range(4)]] == [0] * 4
     store = Store.open(path)
     found = [number for number in range(60) if load(store, number)]
     assert not store.stats().bypasses
-    assert found == present(store, *range(60))
+    assert found == find_present(store, *range(60))
     store.close()
     assert Store.open(path, max_bytes=bound).sweep().bytes_left <= bound
 
@@ -364,21 +364,21 @@ def test_processes_that_save_load_and_clean_up_at_once(tmp_path, monkeypatch):
 def test_a_forked_child_uses_the_store_as_a_process_of_its_own(store):
     save(store, 1, 2)
     assert load(store, 1)
-    with store.compiling(key(3), BACKEND):
+    with store.compiling(make_numbered_key(3), BACKEND):
 
         def work():
             assert load(store, 2)
-            with warned(), store.compiling(key(3), BACKEND, timeout=0.05) as turn:
+            with collect_warnings(), store.compiling(make_numbered_key(3), BACKEND, timeout=0.05) as turn:
                 assert turn.alone
             save(store, 4)
             assert store.stats().hits == 1
             store.close()
 
-        assert status_of(fork(work)) == 0
-        with warned(), Store.open().compiling(key(3), BACKEND, timeout=0.0) as turn:
+        assert wait_for(fork(work)) == 0
+        with collect_warnings(), Store.open().compiling(make_numbered_key(3), BACKEND, timeout=0.0) as turn:
             assert turn.alone
     assert load(store, 4)
-    assert len(os.listdir(root(store) / "uses")) == 1
+    assert len(os.listdir(find_root(store) / "uses")) == 1
     assert sorted(event.what for event in store.events()) == ["bypass", "bypass"] + ["hit"] * 3 + ["save"] * 3
 
 
@@ -416,15 +416,15 @@ SPOILT = ["truncated", "empty", "longer", "bit flipped", "foreign", "same length
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_spoilt_file_is_a_miss_and_is_replaced(store, what, how):
     save(store, 1, 2)
-    path = entry_path(store, 1) if what == "entry" else object_path(store, artifacts(1)["code"])
+    path = find_entry(store, 1) if what == "entry" else find_object(store, make_artifacts(1)["code"])
     _spoil(path, how)
-    with warned() as messages:
+    with collect_warnings() as messages:
         assert not load(store, 1)
         assert not load(store, 1)
     assert len(messages) == 1
     assert list(store.stats().bypasses.values()) == [2]
     assert load(store, 2)
-    with store.compiling(key(1), BACKEND) as turn:
+    with store.compiling(make_numbered_key(1), BACKEND) as turn:
         assert turn.artifacts is None
         save(store, 1)
     assert load(store, 1)
@@ -435,9 +435,9 @@ def test_a_spoilt_file_is_a_miss_and_is_replaced(store, what, how):
 
 def test_every_flipped_bit_of_an_entry_is_noticed(store):
     save(store, 1)
-    path = entry_path(store, 1)
+    path = find_entry(store, 1)
     content = path.read_bytes()
-    with warned():
+    with collect_warnings():
         for place in range(0, len(content), 3):
             flipped = bytes([content[place] ^ (1 << place % 8)])
             path.write_bytes(content[:place] + flipped + content[place + 1 :])
@@ -449,9 +449,9 @@ def test_every_flipped_bit_of_an_entry_is_noticed(store):
 
 def test_swapped_entries_and_objects_are_misses(store):
     save(store, 1, 2, 3, 4)
-    _swap(entry_path(store, 1), entry_path(store, 2))
-    _swap(object_path(store, artifacts(3)["code"]), object_path(store, artifacts(4)["code"]))
-    with warned():
+    _swap(find_entry(store, 1), find_entry(store, 2))
+    _swap(find_object(store, make_artifacts(3)["code"]), find_object(store, make_artifacts(4)["code"]))
+    with collect_warnings():
         for number in (1, 2, 3, 4):
             assert not load(store, number)
     assert store.stats().bypasses == {"an entry in the place of another": 2, "a wrong checksum": 2}
@@ -466,21 +466,21 @@ def _swap(one: Path, other: Path) -> None:
 
 
 def test_a_planted_object_is_not_kept_by_a_save(store):
-    path = object_path(store, artifacts(1)["code"])
+    path = find_object(store, make_artifacts(1)["code"])
     path.parent.mkdir()
     path.write_bytes(b"x" * 3000)
     save(store, 1)
-    assert path.read_bytes() == artifacts(1)["code"]
+    assert path.read_bytes() == make_artifacts(1)["code"]
     assert load(store, 1)
 
 
 def test_a_folder_in_place_of_a_file_is_a_miss(store):
-    for path in (entry_path(store, 1), object_path(store, artifacts(2)["code"])):
+    for path in (find_entry(store, 1), find_object(store, make_artifacts(2)["code"])):
         path.mkdir(parents=True)
-    with warned():
+    with collect_warnings():
         for number in (1, 2):
             assert not load(store, number)
-            assert not store.save(key(number), BACKEND, artifacts(number))
+            assert not store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
             assert not load(store, number)
     save(store, 3)
     store.sweep()
@@ -489,11 +489,11 @@ def test_a_folder_in_place_of_a_file_is_a_miss(store):
 
 def test_a_missing_object_is_a_miss_and_its_entry_goes(store):
     save(store, 1, 2)
-    object_path(store, artifacts(1)["code"]).unlink()
+    find_object(store, make_artifacts(1)["code"]).unlink()
     Store.open().sweep()
-    assert present(store, 1, 2) == [2]
-    object_path(store, artifacts(2)["code"]).unlink()
-    with warned():
+    assert find_present(store, 1, 2) == [2]
+    find_object(store, make_artifacts(2)["code"]).unlink()
+    with collect_warnings():
         assert not load(store, 2)
     save(store, 2)
     assert load(store, 2)
@@ -502,8 +502,8 @@ def test_a_missing_object_is_a_miss_and_its_entry_goes(store):
 @pytest.mark.skipif(not ROOT, reason="only root can give files away")
 def test_a_file_of_another_user_is_not_read(store):
     save(store, 1)
-    os.chown(object_path(store, artifacts(1)["code"]), 12345, 12345)
-    with warned():
+    os.chown(find_object(store, make_artifacts(1)["code"]), 12345, 12345)
+    with collect_warnings():
         assert not load(store, 1)
     save(store, 1)
     assert load(store, 1)
@@ -540,8 +540,8 @@ def _spoil_index(path: Path, how: str) -> None:
 def test_nothing_is_lost_with_the_index(store, how, first):
     save(store, 1, 2)
     assert len(store.entries()) == 2
-    _spoil_index(root(store) / "index.sqlite", how)
-    with warned() as messages:
+    _spoil_index(find_root(store) / "index.sqlite", how)
+    with collect_warnings() as messages:
         if first == "list":
             assert {summary.name for summary in store.entries()} == {"template_1", "template_2"}
         assert load(store, 1)
@@ -549,21 +549,21 @@ def test_nothing_is_lost_with_the_index(store, how, first):
         assert {summary.name for summary in store.entries()} == {"template_1", "template_2", "template_3"}
         assert "hit" in [event.what for event in store.events()]
     assert messages == []
-    aside = [name for name in os.listdir(root(store)) if "damaged" in name]
+    aside = [name for name in os.listdir(find_root(store)) if "damaged" in name]
     assert len(aside) == (how not in ("gone", "empty"))
     store.sweep()
-    assert aside == [name for name in os.listdir(root(store)) if "damaged" in name]
+    assert aside == [name for name in os.listdir(find_root(store)) if "damaged" in name]
 
 
 def test_an_index_of_a_later_version_is_left_alone_and_done_without(store):
     save(store, 1)
     store.close()
-    path = root(store) / "index.sqlite"
+    path = find_root(store) / "index.sqlite"
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("DROP TABLE templates")
         database.execute(f"PRAGMA user_version = {index.SCHEMA_VERSION + 1}")
     before = path.read_bytes()
-    with warned() as messages:
+    with collect_warnings() as messages:
         save(store, 2)
         assert load(store, 1)
         assert [summary.name for summary in store.entries()] == ["template_2", "template_1"]
@@ -572,15 +572,15 @@ def test_an_index_of_a_later_version_is_left_alone_and_done_without(store):
     assert len(messages) == 1
     assert "later version" in messages[0]
     assert path.read_bytes() == before
-    assert not [name for name in os.listdir(root(store)) if "damaged" in name]
+    assert not [name for name in os.listdir(find_root(store)) if "damaged" in name]
 
 
 def test_an_index_that_others_hold_is_waited_for_and_then_left(store, monkeypatch):
     monkeypatch.setattr(index, "LOCK_SECONDS", 0.01)
     save(store, 1)
-    lock = FileLock(root(store) / "locks" / "index")
+    lock = FileLock(find_root(store) / "locks" / "index")
     assert lock.acquire(0.0)
-    with warned():
+    with collect_warnings():
         assert [summary.name for summary in store.entries()] == ["template_1"]
     lock.release()
 
@@ -588,13 +588,13 @@ def test_an_index_that_others_hold_is_waited_for_and_then_left(store, monkeypatc
 def test_what_a_process_left_half_written_in_the_index_is_undone(store, tmp_path):
     save(store, 1)
     store.close()
-    path = root(store) / "index.sqlite"
+    path = find_root(store) / "index.sqlite"
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA cache_size = 1")
         database.execute("BEGIN IMMEDIATE")
         for number in range(500):
             database.execute("INSERT INTO templates VALUES (?, '', ?, '[]')", (f"{number}", "x" * 1000))
-        shutil.copytree(root(store), tmp_path / "killed")
+        shutil.copytree(find_root(store), tmp_path / "killed")
         database.rollback()
     assert (tmp_path / "killed" / "index.sqlite-journal").exists()
     killed = Store.open(tmp_path / "killed")
@@ -621,13 +621,13 @@ def test_a_full_disk_at_any_call_costs_one_warning(store, monkeypatch, name):
                 raise OSError(errno.ENOSPC, "No space left on device")
             return real(*args, **kwargs)
 
-        with warned() as messages, monkeypatch.context() as patch:
+        with collect_warnings() as messages, monkeypatch.context() as patch:
             patch.setattr(os, name, full)
-            saved = store.save(key(step), BACKEND, artifacts(step))
+            saved = store.save(make_numbered_key(step), BACKEND, make_artifacts(step))
         assert saved == (not failed) or name in ("open", "mkdir")  # neither locks nor folders that are there are vital
         assert len(messages) <= 1
-        assert litter(root(store)) == []
-        with warned():
+        assert find_litter(find_root(store)) == []
+        with collect_warnings():
             assert load(store, step) >= saved
             assert load(store, 0)
     assert saved
@@ -638,17 +638,17 @@ def test_a_limit_on_the_size_of_files_costs_one_warning(tmp_path):
     def work():
         store = Store.open(tmp_path / "store")
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-        with warned() as messages:
+        with collect_warnings() as messages:
             for number in (1, 2):
-                assert not store.save(key(number), BACKEND, artifacts(number))
+                assert not store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
                 assert not load(store, number)
         assert len(messages) == 1
         assert store.stats().bypasses == {"save failed: EFBIG": 2}
         save(store, 3, size=1000)
-        assert store.load(key(3), BACKEND) == artifacts(3, 1000)
+        assert store.load(make_numbered_key(3), BACKEND) == make_artifacts(3, 1000)
 
-    assert status_of(fork(work)) == 0
-    assert litter(tmp_path) == []
+    assert wait_for(fork(work)) == 0
+    assert find_litter(tmp_path) == []
 
 
 _SKIPPED = 77
@@ -673,24 +673,26 @@ def test_a_disk_that_is_really_full_costs_one_warning_and_is_used_again_when_it_
     def work():
         _mount_small(tmp_path, "256k")
         store = Store.open(tmp_path / "store")
-        with warned() as messages:
-            saved = [number for number in range(40) if store.save(key(number), BACKEND, artifacts(number))]
+        with collect_warnings() as messages:
+            saved = [
+                number for number in range(40) if store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
+            ]
             assert [number for number in range(40) if load(store, number)] == saved
         assert 0 < len(saved) < 40
         assert saved == list(range(len(saved)))
         assert len([message for message in messages if "cannot save" in message]) == 1
         assert store.stats().bypasses["save failed: ENOSPC"] == 40 - len(saved)
-        assert litter(tmp_path) == []
+        assert find_litter(tmp_path) == []
         for number in saved[: len(saved) // 2]:
-            entry_path(store, number).unlink()
+            find_entry(store, number).unlink()
         later = Store.open(tmp_path / "store")
-        with warned():
+        with collect_warnings():
             later.sweep()
         save(later, 39)
         assert load(later, 39)
         assert all(load(later, number) for number in saved[len(saved) // 2 :])
 
-    status = status_of(fork(work))
+    status = wait_for(fork(work))
     if status == _SKIPPED:
         pytest.skip("no mounting here")
     assert status == 0
@@ -706,13 +708,13 @@ def test_a_rename_that_worked_may_be_said_to_have_failed(store, monkeypatch):
         real(source, target)
         real(source, target)  # as if the first answer had been lost on its way
 
-    with monkeypatch.context() as patch, warned() as messages:
+    with monkeypatch.context() as patch, collect_warnings() as messages:
         patch.setattr(os, "replace", twice)
         for _ in range(4):  # one file more each time
-            store.save(key(1), BACKEND, artifacts(1))
+            store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
     assert len(messages) == 1
     assert load(store, 1)
-    assert litter(root(store)) == []
+    assert find_litter(find_root(store)) == []
 
 
 @pytest.mark.parametrize("name", ["open", "read"])
@@ -725,7 +727,7 @@ def test_files_that_go_stale_are_misses(store, monkeypatch, name):
             raise OSError(errno.ESTALE, "Stale file handle")
         return real(what, *args, **kwargs)
 
-    with monkeypatch.context() as patch, warned():
+    with monkeypatch.context() as patch, collect_warnings():
         patch.setattr(os, name, stale)
         assert not load(store, 1)
     assert store.stats().bypasses == {"load failed: ESTALE": 1}
@@ -769,13 +771,13 @@ def test_a_directory_that_cannot_be_written_is_read(store, read_only, when):
     else:
         reader = Store.open()
         read_only()
-    with warned() as messages:
+    with collect_warnings() as messages:
         for _ in range(2):
             assert load(reader, 1)
             assert not load(reader, 2)
-            with reader.compiling(key(2), BACKEND) as turn:
+            with reader.compiling(make_numbered_key(2), BACKEND) as turn:
                 assert turn.artifacts is None
-            assert not reader.save(key(2), BACKEND, artifacts(2))
+            assert not reader.save(make_numbered_key(2), BACKEND, make_artifacts(2))
         assert [summary.name for summary in reader.entries()] == ["template_1"]
         reader.close()
     about = [message for message in messages if "cannot save" in message]
@@ -817,16 +819,16 @@ def test_permissions_alone_make_it_read_only(open_folder, when):
         else:
             protect(0o500)
             store = Store.open(path)
-        with warned() as messages:
+        with collect_warnings() as messages:
             for _ in range(2):
                 assert load(store, 1)
-                assert not store.save(key(2), BACKEND, artifacts(2))
+                assert not store.save(make_numbered_key(2), BACKEND, make_artifacts(2))
                 assert not load(store, 2)
         assert [message for message in messages if "read-only" in message or "Permission denied" in message]
         protect(0o700)
         save(Store.open(path), 2)
 
-    assert status_of(fork(work)) == 0
+    assert wait_for(fork(work)) == 0
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720, 0o1777])
@@ -918,25 +920,25 @@ def test_an_entry_of_another_format_is_left_alone(store, monkeypatch):
         later.setattr(entry, "FORMAT", 2)
         save(store, 1)
     save(store, 2)
-    os.utime(entry_path(store, 1), (0, 0))
-    content = entry_path(store, 1).read_bytes()
-    with warned() as messages:
+    os.utime(find_entry(store, 1), (0, 0))
+    content = find_entry(store, 1).read_bytes()
+    with collect_warnings() as messages:
         assert not load(store, 1)
-        assert not store.save(key(1), BACKEND, artifacts(1))
+        assert not store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
     assert len(messages) == 1
     Store.open(max_bytes=1).sweep()
-    assert entry_path(store, 1).read_bytes() == content
+    assert find_entry(store, 1).read_bytes() == content
     # What it needs is not known here, so nothing goes that it could need.
-    assert object_path(store, artifacts(1)["code"]).exists()
+    assert find_object(store, make_artifacts(1)["code"]).exists()
     monkeypatch.setattr(entry, "FORMAT", 2)
     assert load(Store.open(), 1)
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"fusioncache store, form"])
 def test_a_damaged_format_file_is_refused(store, content):
-    (root(store) / "format").write_bytes(content)
-    _assert_memory_only("move it away", root(store))
-    (root(store) / "format").unlink()
+    (find_root(store) / "format").write_bytes(content)
+    _assert_memory_only("move it away", find_root(store))
+    (find_root(store) / "format").unlink()
     save(store, 1)
     assert load(Store.open(), 1)
 
@@ -945,21 +947,21 @@ def test_a_damaged_format_file_is_refused(store, content):
 def test_a_directory_that_changes_while_it_is_open_is_not_used_any_more(store, tmp_path, how):
     save(store, 1)
     if how == "removed":
-        shutil.rmtree(root(store))
+        shutil.rmtree(find_root(store))
     else:
-        root(store).rename(tmp_path / "old")
+        find_root(store).rename(tmp_path / "old")
         (tmp_path / "theirs").mkdir()
         if how == "replaced by a link":
-            root(store).symlink_to(tmp_path / "theirs")
+            find_root(store).symlink_to(tmp_path / "theirs")
         else:
-            root(store).mkdir()
-    place = root(store)
-    with warned() as messages:
+            find_root(store).mkdir()
+    place = find_root(store)
+    with collect_warnings() as messages:
         assert not load(store, 1)
         save(store, 1, 2)
         assert load(store, 1)
         assert not load(store, 3)
-        with store.compiling(key(3), BACKEND) as turn:
+        with store.compiling(make_numbered_key(3), BACKEND) as turn:
             assert turn.alone is None
         store.close()
     assert len(messages) == 1
@@ -971,12 +973,12 @@ def test_a_directory_that_changes_while_it_is_open_is_not_used_any_more(store, t
 def test_folders_that_are_removed_while_it_is_open_do_no_harm(store):
     save(store, 1)
     for folder in directory.FOLDERS:
-        shutil.rmtree(root(store) / folder)
-    with warned():
+        shutil.rmtree(find_root(store) / folder)
+    with collect_warnings():
         assert not load(store, 1)
-        with store.compiling(key(1), BACKEND) as turn:
+        with store.compiling(make_numbered_key(1), BACKEND) as turn:
             assert turn.artifacts is None
-        store.save(key(1), BACKEND, artifacts(1))
+        store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
         load(store, 1)
         store.entries()
         store.sweep()
@@ -991,8 +993,8 @@ def test_the_clock_is_set_back_while_a_store_is_in_use(store, monkeypatch):
         ahead.setattr(time, "time", lambda: now() + year)
         save(store, 1, 2)
         for number in (1, 2):
-            unused_for(store, number, 0.0)
-        with store.compiling(key(3), BACKEND) as turn:
+            age_entry(store, number, 0.0)
+        with store.compiling(make_numbered_key(3), BACKEND) as turn:
             assert turn.alone is None
     later = Store.open()
     save(later, 3)
@@ -1011,8 +1013,8 @@ def test_the_clock_is_set_back_while_a_store_is_in_use(store, monkeypatch):
 
 def test_an_error_nobody_thought_of_does_not_reach_the_model(store, monkeypatch):
     monkeypatch.setattr(entry.json, "dumps", lambda fields: 1 / 0)
-    with warned() as messages:
+    with collect_warnings() as messages:
         for _ in range(2):
-            assert not store.save(key(1), BACKEND, artifacts(1))
+            assert not store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
     assert len(messages) == 1
     assert store.stats().bypasses == {"save failed: ZeroDivisionError": 2}

@@ -23,17 +23,17 @@ import pytest
 from faulty_filesystem import faulty
 from store_contents import (
     BACKEND,
-    artifacts,
-    entry_path,
+    collect_warnings,
+    find_entry,
+    find_object,
+    find_present,
+    find_root,
     fork,
-    key,
     load,
-    object_path,
-    present,
-    root,
+    make_artifacts,
+    make_numbered_key,
     save,
-    status_of,
-    warned,
+    wait_for,
 )
 
 from fusioncache.store import Store, StoreError, entry, transport
@@ -108,7 +108,7 @@ def test_what_was_pushed_is_pulled(tmp_path, files, here, there, where):
     steps = []
     copied = push(here, Remote(url), lambda *step: steps.append(step))
     assert (copied.entries, copied.objects, copied.skipped, copied.refused) == (3, 5, 0, {})
-    sizes = [file.stat().st_size for folder in ("entries", "objects") for file in _below(root(here) / folder)]
+    sizes = [file.stat().st_size for folder in ("entries", "objects") for file in _below(find_root(here) / folder)]
     assert copied.bytes == sum(sizes)
     assert steps == [(done, 8) for done in range(9)]
     again = push(here, Remote(url))
@@ -118,7 +118,7 @@ def test_what_was_pushed_is_pulled(tmp_path, files, here, there, where):
     assert (copied.entries, copied.objects, copied.bytes, copied.skipped) == (3, 5, sum(sizes), 0)
     assert steps[9:] == [(done, 3) for done in range(4)]
     assert all(load(there, number) for number in (1, 2, 3))
-    assert there.entry(key(1).digest, BACKEND) == here.entry(key(1).digest, BACKEND)
+    assert there.entry(make_numbered_key(1).digest, BACKEND) == here.entry(make_numbered_key(1).digest, BACKEND)
     again = pull(there, Remote(url))
     assert (again.entries, again.objects, again.bytes, again.skipped) == (0, 0, 0, 3)
     assert [summary.name for summary in there.entries()] == [summary.name for summary in here.entries()]
@@ -133,11 +133,11 @@ def test_files_have_the_names_that_they_have_on_disk_and_a_store_is_a_remote(tmp
     push(here, Remote(f"file://{tmp_path}/shared"))
     names = [
         {str(file.relative_to(top / part)) for part in ("entries", "objects") for file in _below(top / part)}
-        for top in (root(here), tmp_path / "shared")
+        for top in (find_root(here), tmp_path / "shared")
     ]
     assert names[0] == names[1]
     assert {path.name for path in (tmp_path / "shared").iterdir()} == {"entries", "objects"}
-    assert pull(there, Remote(str(root(here)))).entries == 2
+    assert pull(there, Remote(str(find_root(here)))).entries == 2
     assert load(there, 1)
 
 
@@ -157,7 +157,7 @@ def test_a_dry_run_counts_and_copies_nothing(url, files, here, there):
     assert files.files == {}
     assert counted == push(here, Remote(url))
     counted = pull(there, Remote(url), dry_run=True)
-    assert present(there, 1, 2) == []
+    assert find_present(there, 1, 2) == []
     assert (counted.entries, counted.objects) == (2, 4)
     assert pull(there, Remote(url)).entries == 2
 
@@ -181,7 +181,7 @@ def test_a_push_that_breaks_off_leaves_nothing_half(url, files, here, there, bro
     files.fault = lambda what, path: None
     copied = pull(there, Remote(url))
     assert copied.refused == {}
-    assert copied.entries == len(present(there, 1, 2))
+    assert copied.entries == len(find_present(there, 1, 2))
     assert copied.entries < 2 or broken > total - 2
     push(here, Remote(url))
     pull(there, Remote(url))
@@ -191,9 +191,9 @@ def test_a_push_that_breaks_off_leaves_nothing_half(url, files, here, there, bro
 
 def test_what_is_broken_there_is_pushed_again(url, files, here, there):
     remote = _filled(url, here, 1, 2, 3)
-    files.files[_path_of(url, entry_path(here, 1))] = b"half"
-    files.files[_path_of(url, object_path(here, artifacts(2)["code"]))] = b"half"
-    del files.files[_path_of(url, object_path(here, artifacts(3)["code"]))]
+    files.files[_path_of(url, find_entry(here, 1))] = b"half"
+    files.files[_path_of(url, find_object(here, make_artifacts(2)["code"]))] = b"half"
+    del files.files[_path_of(url, find_object(here, make_artifacts(3)["code"]))]
     copied = push(here, remote)
     assert (copied.entries, copied.objects, copied.skipped) == (3, 2, 0)
     assert pull(there, remote).refused == {}
@@ -202,12 +202,12 @@ def test_what_is_broken_there_is_pushed_again(url, files, here, there):
 
 def test_what_is_broken_here_is_not_pushed(url, files, here):
     save(here, 1, 2, 3)
-    entry_path(here, 1).write_bytes(b"half")
-    object_path(here, artifacts(2)["code"]).write_bytes(b"x" * 3000)
+    find_entry(here, 1).write_bytes(b"half")
+    find_object(here, make_artifacts(2)["code"]).write_bytes(b"x" * 3000)
     copied = push(here, Remote(url))
     assert copied.entries == 1
     assert copied.refused == {"a damaged entry": 1, "a wrong checksum": 1}
-    assert [name for name in files.files if "entries" in name] == [_path_of(url, entry_path(here, 3))]
+    assert [name for name in files.files if "entries" in name] == [_path_of(url, find_entry(here, 3))]
 
 
 def test_an_entry_of_a_later_version_is_left_alone(url, here, there, monkeypatch):
@@ -216,9 +216,9 @@ def test_an_entry_of_a_later_version_is_left_alone(url, here, there, monkeypatch
         _filled(url, here, 1)
     save(there, 1, 2)
     assert push(there, Remote(url)).entries == 1
-    fresh = Store.open(root(there).parent / "fresh", remote="")
+    fresh = Store.open(find_root(there).parent / "fresh", remote="")
     assert pull(fresh, Remote(url)).refused == {"an entry of another format": 1}
-    assert present(fresh, 1, 2) == [2]
+    assert find_present(fresh, 1, 2) == [2]
 
 
 def test_what_has_no_room_is_not_begun(url, here, tmp_path):
@@ -226,7 +226,7 @@ def test_what_has_no_room_is_not_begun(url, here, tmp_path):
     small = Store.open(tmp_path / "small", max_bytes=9000, remote="")
     with pytest.raises(StoreError, match="the store may have 9000"):
         pull(small, Remote(url))
-    assert present(small, 1, 2, 3) == []
+    assert find_present(small, 1, 2, 3) == []
 
 
 def test_a_full_disk_ends_a_pull(url, here, there, monkeypatch):
@@ -244,7 +244,7 @@ def test_a_full_disk_ends_a_pull(url, here, there, monkeypatch):
 
 def test_a_store_in_memory_is_not_shared(tmp_path):
     (tmp_path / "file").touch()
-    with warned():
+    with collect_warnings():
         store = Store.open(tmp_path / "file", remote="")
     for copy in (push, pull):
         with pytest.raises(StoreError, match="no directory"):
@@ -256,7 +256,7 @@ def test_a_store_in_memory_is_not_shared(tmp_path):
 
 def test_a_load_that_misses_brings_it_and_the_next_one_finds_it(url, files, here, there):
     _filled(url, here, 1, 2)
-    reader = Store.open(root(there), remote=url)
+    reader = Store.open(find_root(there), remote=url)
     assert load(reader, 1)
     calls = len(files.calls)
     assert load(reader, 1)
@@ -267,28 +267,30 @@ def test_a_load_that_misses_brings_it_and_the_next_one_finds_it(url, files, here
     stats = reader.stats()
     assert (stats.hits, stats.misses, stats.pulls, stats.saves, stats.bypasses) == (2, 1, 1, 0, {})
     assert [event.what for event in reader.events()] == ["miss", "hit", "hit", "pull"]
-    assert there.entry(key(1).digest, BACKEND) == here.entry(key(1).digest, BACKEND)
+    assert there.entry(make_numbered_key(1).digest, BACKEND) == here.entry(make_numbered_key(1).digest, BACKEND)
 
 
 def test_what_is_here_already_is_not_brought(url, files, here, there):
     _filled(url, here, 1)
     save(there, 2)
-    assert load(Store.open(root(there), remote=url), 1)
+    assert load(Store.open(find_root(there), remote=url), 1)
     names = [path for what, path in files.calls if what == "open"]
-    assert names == [_path_of(url, path) for path in (entry_path(here, 1), object_path(here, artifacts(1)["code"]))]
+    assert names == [
+        _path_of(url, path) for path in (find_entry(here, 1), find_object(here, make_artifacts(1)["code"]))
+    ]
 
 
 def test_the_variable_names_the_remote(url, here, there, monkeypatch):
     _filled(url, here, 1)
     monkeypatch.setenv("FUSIONCACHE_REMOTE", url)
-    assert not load(Store.open(root(there), remote=""), 1)
-    assert load(Store.open(root(there)), 1)
+    assert not load(Store.open(find_root(there), remote=""), 1)
+    assert load(Store.open(find_root(there)), 1)
 
 
 def test_a_store_in_memory_asks_too(url, here, tmp_path):
     _filled(url, here, 1)
     (tmp_path / "file").touch()
-    with warned():
+    with collect_warnings():
         store = Store.open(tmp_path / "file", remote=url)
     assert load(store, 1)
     assert load(store, 1)
@@ -298,15 +300,15 @@ def test_a_store_in_memory_asks_too(url, here, tmp_path):
 def test_a_broken_entry_is_brought_again(url, here, there):
     _filled(url, here, 1)
     save(there, 1)
-    object_path(there, artifacts(1)["code"]).write_bytes(b"half")
-    with warned():
-        assert load(Store.open(root(there), remote=url), 1)
+    find_object(there, make_artifacts(1)["code"]).write_bytes(b"half")
+    with collect_warnings():
+        assert load(Store.open(find_root(there), remote=url), 1)
     assert load(there, 1)
 
 
 def test_threads_and_forked_children_ask(url, here, there):
     _filled(url, here, *range(6))
-    reader = Store.open(root(there), remote=url)
+    reader = Store.open(find_root(there), remote=url)
     found = []
     threads = [threading.Thread(target=lambda: found.extend(load(reader, n) for n in range(4))) for _ in range(8)]
     for thread in threads:
@@ -320,7 +322,7 @@ def test_threads_and_forked_children_ask(url, here, there):
         assert load(reader, 4)
         assert not load(reader, 7)
 
-    assert status_of(fork(child)) == 0
+    assert wait_for(fork(child)) == 0
     assert load(there, 4)
 
 
@@ -339,16 +341,16 @@ DAMAGE = {
 @pytest.mark.parametrize("what", ["entry", "object"])
 def test_what_is_not_what_was_pushed_is_refused(url, files, here, there, damage, what):
     remote = _filled(url, here, 1, 2)
-    path = entry_path(here, 1) if what == "entry" else object_path(here, artifacts(1)["code"])
+    path = find_entry(here, 1) if what == "entry" else find_object(here, make_artifacts(1)["code"])
     name = _path_of(url, path)
     files.files[name] = DAMAGE[damage](files.files[name])
     reason = "a damaged entry" if what == "entry" else "a wrong checksum"
     copied = pull(there, remote)
     assert (copied.entries, copied.refused) == (1, {reason: 1})
-    assert present(there, 1, 2) == [2]
+    assert find_present(there, 1, 2) == [2]
 
-    reader = Store.open(root(there), remote=url)
-    with warned() as messages:
+    reader = Store.open(find_root(there), remote=url)
+    with collect_warnings() as messages:
         assert not load(reader, 1)
         assert not load(reader, 1)
     assert len(messages) == 1
@@ -360,12 +362,12 @@ def test_what_is_not_what_was_pushed_is_refused(url, files, here, there, damage,
 
 def test_a_missing_object_is_a_miss(url, files, here, there):
     _filled(url, here, 1)
-    del files.files[_path_of(url, object_path(here, artifacts(1)["code"]))]
-    reader = Store.open(root(there), remote=url)
-    with warned():
+    del files.files[_path_of(url, find_object(here, make_artifacts(1)["code"]))]
+    reader = Store.open(find_root(there), remote=url)
+    with collect_warnings():
         assert not load(reader, 1)
     assert reader.stats().bypasses == {"remote: an entry without its artifacts": 1}
-    assert present(there, 1) == []
+    assert find_present(there, 1) == []
 
 
 def _planted(url: str, files, planted: entry.Entry, id_: str) -> None:
@@ -374,44 +376,44 @@ def _planted(url: str, files, planted: entry.Entry, id_: str) -> None:
 
 def test_another_entry_in_its_place_is_refused(url, files, here, there):
     remote = _filled(url, here, 1, 2)
-    one, two = (here.entry(key(number).digest, BACKEND) for number in (1, 2))
+    one, two = (here.entry(make_numbered_key(number).digest, BACKEND) for number in (1, 2))
     _planted(url, files, two, one.id)
     assert pull(there, remote).refused == {"an entry in the place of another": 1}
-    assert present(there, 1, 2) == [2]
+    assert find_present(there, 1, 2) == [2]
     # With the digest of one key and the text of another it would keep the right one out for ever.
     _planted(url, files, replace(two, digest=one.digest), one.id)
     assert pull(there, remote).refused == {"an entry whose key has another digest": 1}
-    with warned():
-        assert not load(Store.open(root(there), remote=url), 1)
+    with collect_warnings():
+        assert not load(Store.open(find_root(there), remote=url), 1)
     save(there, 1)
     assert load(there, 1)
 
 
 def test_the_text_of_the_key_decides(url, here, there):
     _filled(url, here, 1)
-    reader = Store.open(root(there), remote=url)
-    with warned():
-        assert reader.load(replace(key(2), digest=key(1).digest), BACKEND) is None
+    reader = Store.open(find_root(there), remote=url)
+    with collect_warnings():
+        assert reader.load(replace(make_numbered_key(2), digest=make_numbered_key(1).digest), BACKEND) is None
     assert reader.stats().bypasses == {"remote: an entry for another key with the same digest": 1}
 
 
 def test_what_is_too_large_is_not_read(url, files, here, there):
     remote = _filled(url, here, 1)
-    content = artifacts(1)["code"]
-    files.files[_path_of(url, object_path(here, content))] = content + b"x" * 10**7
+    content = make_artifacts(1)["code"]
+    files.files[_path_of(url, find_object(here, content))] = content + b"x" * 10**7
     files.reads = 0
     assert pull(there, remote).refused == {"a wrong checksum": 1}
     assert files.reads < 10_000
 
-    one = here.entry(key(1).digest, BACKEND)
+    one = here.entry(make_numbered_key(1).digest, BACKEND)
     _planted(url, files, replace(one, artifacts=(replace(one.artifacts[0], size=1 << 40),)), one.id)
-    reader, files.calls[:] = Store.open(root(there), remote=url), []
-    with warned():
+    reader, files.calls[:] = Store.open(find_root(there), remote=url), []
+    with collect_warnings():
         assert not load(reader, 1)
     assert reader.stats().bypasses == {"remote: larger than the store may be": 1}
     assert len(files.calls) == 1
 
-    files.files[_path_of(url, entry_path(here, 1))] = b"x" * (entry.LARGEST + 10)
+    files.files[_path_of(url, find_entry(here, 1))] = b"x" * (entry.LARGEST + 10)
     with pytest.raises(Refusal, match="too long"):
         remote.entry(one.id)
 
@@ -446,7 +448,7 @@ def test_what_is_too_large_is_not_read(url, files, here, there):
 )
 def test_an_entry_with_a_right_checksum_and_wrong_fields_is_refused(here, field, value):
     save(here, 1)
-    fields = {**asdict(here.entry(key(1).digest, BACKEND)), field: value}
+    fields = {**asdict(here.entry(make_numbered_key(1).digest, BACKEND)), field: value}
     body = json.dumps(fields).encode()
     content = b"fusioncache entry 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
     with pytest.raises(Refusal, match="a damaged entry"):
@@ -466,7 +468,7 @@ def test_an_entry_with_a_right_checksum_that_is_none_is_refused(body):
 @pytest.mark.parametrize("failures", [0, 1, 2])
 def test_what_fails_is_tried_again(url, files, here, there, failures):
     _filled(url, here, 1)
-    reader, left = Store.open(root(there), remote=url), iter(range(failures))
+    reader, left = Store.open(find_root(there), remote=url), iter(range(failures))
 
     def fault(what, path):
         if next(left, None) is not None:
@@ -474,7 +476,7 @@ def test_what_fails_is_tried_again(url, files, here, there, failures):
 
     files.calls.clear()
     files.fault = fault
-    with warned() as messages:
+    with collect_warnings() as messages:
         assert load(reader, 1)
     assert messages == []
     assert len(files.calls) == 1 + 3 + failures
@@ -488,8 +490,8 @@ def test_a_dead_remote_costs_one_warning_and_is_not_asked_again(url, files, here
 
     files.calls.clear()
     files.fault = fault
-    reader = Store.open(root(there), remote=url)
-    with warned() as messages:
+    reader = Store.open(find_root(there), remote=url)
+    with collect_warnings() as messages:
         assert not load(reader, 1)
         assert len(files.calls) == 3
         files.fault = lambda what, path: None
@@ -506,21 +508,21 @@ def test_a_dead_remote_costs_one_warning_and_is_not_asked_again(url, files, here
 def test_a_remote_that_hangs_costs_one_wait(url, files, here, there, hang):
     _filled(url, here, 1, 2)
     hang()
-    reader = Store.open(root(there), remote=url)
-    with warned() as messages:
+    reader = Store.open(find_root(there), remote=url)
+    with collect_warnings() as messages:
         assert not load(reader, 1)
         assert not load(reader, 2)
     assert len(messages) == len(files.calls) == 1
     assert "no answer within" in messages[0]
     with pytest.raises(RemoteError, match="no answer within"):
-        Remote(url).entry(f"{key(1).digest}.{BACKEND}")
+        Remote(url).entry(f"{make_numbered_key(1).digest}.{BACKEND}")
 
 
 def test_eight_threads_wait_once_for_a_remote_that_hangs(url, files, here, there, hang):
     _filled(url, here, 1)
     hang()
-    reader = Store.open(root(there), remote=url)
-    with warned() as messages:
+    reader = Store.open(find_root(there), remote=url)
+    with collect_warnings() as messages:
         threads = [threading.Thread(target=lambda: [load(reader, 1) for _ in range(20)]) for _ in range(8)]
         for thread in threads:
             thread.start()
@@ -555,8 +557,8 @@ def test_a_url_that_cannot_be_used_costs_one_warning(here, there, broken, messag
     save(here, 1)
     with pytest.raises(RemoteError, match=message):
         push(here, Remote(broken))
-    reader = Store.open(root(there), remote=broken)
-    with warned() as messages:
+    reader = Store.open(find_root(there), remote=broken)
+    with collect_warnings() as messages:
         assert not load(reader, 1)
         assert not load(reader, 2)
     assert len(messages) == (not broken.startswith("/"))  # where nothing is, nothing is found
@@ -584,7 +586,7 @@ def test_credentials_are_never_shown(files, here, tmp_path, caplog, capfd, crede
         push(here, Remote(url))
     said += [str(raised.value), "".join(traceback.format_exception(raised.value))]
     reader = Store.open(tmp_path / "reader", remote=url)
-    with warned() as messages:
+    with collect_warnings() as messages:
         load(reader, 1)
     said += [*messages, *map(str, reader.events()), str(reader.stats()), caplog.text, *capfd.readouterr()]
     assert "faulty://host/shared" in said[0]
@@ -633,7 +635,7 @@ def served(tmp_path):
 def test_what_is_served_over_http_can_be_read_only(tmp_path, here, there, served):
     save(here, 1, 2)
     push(here, Remote(str(tmp_path / "served")))
-    reader = Store.open(root(there), remote=served)
+    reader = Store.open(find_root(there), remote=served)
     assert load(reader, 1)
     assert not load(reader, 3)
     assert not reader.stats().bypasses
@@ -642,17 +644,17 @@ def test_what_is_served_over_http_can_be_read_only(tmp_path, here, there, served
     assert load(there, 2)
     with pytest.raises(RemoteError, match="can only be read"):
         push(here, Remote(served))
-    object_path(there, artifacts(2)["code"]).unlink()
-    path = tmp_path / "served" / object_path(here, artifacts(2)["code"]).relative_to(root(here))
+    find_object(there, make_artifacts(2)["code"]).unlink()
+    path = tmp_path / "served" / find_object(here, make_artifacts(2)["code"]).relative_to(find_root(here))
     path.write_bytes(b"x" * 3000)
     assert pull(there, Remote(served)).refused == {"a wrong checksum": 1}
-    assert Remote(f"{served}?token=x9").entry(f"{key(1).digest}.{BACKEND}")
+    assert Remote(f"{served}?token=x9").entry(f"{make_numbered_key(1).digest}.{BACKEND}")
     with pytest.raises(RemoteError, match="behind a query cannot be listed"):
         pull(there, Remote(f"{served}?token=x9"))
 
 
 def test_over_http_a_missing_file_is_a_miss_and_a_missing_server_is_dead(served):
-    id_ = f"{key(1).digest}.{BACKEND}"
+    id_ = f"{make_numbered_key(1).digest}.{BACKEND}"
     assert Remote(served).entry(id_) is None
     with pytest.raises(RemoteError, match="could not read"):
         Remote(served.replace("http:", "https:")).entry(id_)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from drawn_regions import Sketch, residual
+from drawn_regions import Sketch, draw_residual
 
 from fusioncache.ir import TensorType
 from fusioncache.template.canonical import canonicalize
@@ -25,7 +25,7 @@ input %0: {dtype}[2, 3] cpu
 %2: float32[2, 3] cpu = prims.tanh(%1)
 output %2
 """
-    assert text(residual(adds, dtype=dtype)) == expected
+    assert text(draw_residual(adds, dtype=dtype)) == expected
 
 
 def rms_norm():
@@ -73,5 +73,5 @@ def test_names_say_what_a_template_does_and_which_one_it_is():
     graph = canonicalize(rms_norm()).graph
     key = make_key(graph, {})
     assert template_name(graph, key) == f"residual_sum_rsqrt_{key.digest[:8]}"
-    simple = canonicalize(residual(1)).graph
+    simple = canonicalize(draw_residual(1)).graph
     assert template_name(simple, make_key(simple, {})).startswith("residual_tanh_")

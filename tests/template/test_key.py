@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from drawn_regions import ENVIRONMENT, Sketch, make_template, residual
+from drawn_regions import ENVIRONMENT, Sketch, draw_residual, make_template
 from repository import HELPERS
 
 from fusioncache.ir import Key, TensorType
@@ -85,10 +85,10 @@ def test_frames_cannot_be_mistaken():
 
 
 _PROGRAM = """
-from drawn_regions import ENVIRONMENT, make_template, residual
+from drawn_regions import ENVIRONMENT, make_template, draw_residual
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
-print(make_key(make_template(both=True), ENVIRONMENT).digest, make_key(canonicalize(residual(5)).graph, {}).digest)
+print(make_key(make_template(both=True), ENVIRONMENT).digest, make_key(canonicalize(draw_residual(5)).graph, {}).digest)
 """
 
 
@@ -99,7 +99,7 @@ def test_keys_are_the_same_in_every_process_and_for_every_hash_seed():
         command = [sys.executable, "-c", _PROGRAM]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    here = make_key(make_template(both=True), ENVIRONMENT), make_key(canonicalize(residual(5)).graph, {})
+    here = make_key(make_template(both=True), ENVIRONMENT), make_key(canonicalize(draw_residual(5)).graph, {})
     assert digests("0") == digests("1") == digests("4242") == f"{here[0].digest} {here[1].digest}\n"
 
 

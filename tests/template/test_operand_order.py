@@ -8,7 +8,7 @@ import pytest
 import thunder
 import torch
 from drawn_regions import Sketch
-from persistent_backend import KeepingEager
+from persistent_backend import PersistentEager
 from store_processes import Process, X, Y
 
 import fusioncache
@@ -158,7 +158,7 @@ def test_a_stored_program_is_loaded_for_the_other_order_only_where_operands_lie_
 
 
 def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
-    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: KeepingEager({"machine": "there"}))
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: PersistentEager({"machine": "there"}))
     turned = X.mT.contiguous().mT
     for commuted in (False, True):
         Process(tmp_path).run(product(commuted=commuted), turned, Y)
@@ -167,7 +167,7 @@ def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
     assert (found.entries, len(found.ids)) == (2, 2)
     assert [warmer.EntryCompiler(store).warm(id_).did for id_ in found.ids] == ["compiled", "compiled"]
     for commuted in (False, True):
-        process = Process(tmp_path, KeepingEager({"machine": "there"}))
+        process = Process(tmp_path, PersistentEager({"machine": "there"}))
         process.run(product(commuted=commuted), turned, Y)
         assert process.told == [True]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from drawn_regions import Sketch, residual
+from drawn_regions import Sketch, draw_residual
 
 from fusioncache.ir import TensorType
 from fusioncache.template.canonical import canonicalize
@@ -11,7 +11,7 @@ from fusioncache.template.expand import fold, inline
 from fusioncache.template.plan import FOLD_WIDTHS, Plan, choose_plan, fold_widths
 from fusioncache.template.text import graph_text
 
-STREAM = canonicalize(residual(1)).graph
+STREAM = canonicalize(draw_residual(1)).graph
 
 
 def summed(dtype: str):
@@ -56,23 +56,23 @@ def test_chains_of_up_to_32_terms_use_every_width():
 
 
 def test_a_core_is_the_template_of_a_region_without_adds():
-    template = canonicalize(residual(3)).graph
-    assert fold(template, (3,)).core.graph == canonicalize(residual(0)).graph
+    template = canonicalize(draw_residual(3)).graph
+    assert fold(template, (3,)).core.graph == canonicalize(draw_residual(0)).graph
 
 
 def test_the_core_does_not_depend_on_the_arity():
-    template = canonicalize(residual(3)).graph
+    template = canonicalize(draw_residual(3)).graph
     assert len({fold(template, (arity,)).core for arity in range(1, 30)}) == 1
 
 
 def test_inlining_gives_the_region_back():
-    template = canonicalize(residual(4, dtype="bfloat16")).graph
+    template = canonicalize(draw_residual(4, dtype="bfloat16")).graph
     assert inline(template, (4,)) != inline(template, (3,))
     assert canonicalize(inline(template, (4,))).graph == template
 
 
 def test_sums_of_bfloat16_terms_pass_between_folds_in_float32():
-    template = canonicalize(residual(3, dtype="bfloat16")).graph
+    template = canonicalize(draw_residual(3, dtype="bfloat16")).graph
     first, second = fold(template, (3,)).chains[0].folds
     assert graph_text(first.graph).splitlines()[-1] == "output %7"
     assert [type_.dtype for type_ in first.graph.inputs] == ["bfloat16"] * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from drawn_regions import evaluate, evaluate_folded, evaluate_inlined, scrambled
+from drawn_regions import evaluate, evaluate_folded, evaluate_inlined, scramble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_regions import graphs
@@ -44,7 +44,7 @@ def test_the_way_a_region_is_written_does_not_matter(graph, seed):
         expected = canonicalize(graph)
     except Bypass:
         return
-    found = canonicalize(scrambled(graph, random.Random(seed)))
+    found = canonicalize(scramble(graph, random.Random(seed)))
     assert make_key(found.graph, {}) == make_key(expected.graph, {})
     assert found.binding.arities == expected.binding.arities
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from drawn_regions import TYPE, Sketch, residual
+from drawn_regions import TYPE, Sketch, draw_residual
 
 from benchmarks.overhead import canonical as canonical_scaling
 from fusioncache.ir import Bypass, Const, Graph, NumberType, Op, Ref, TensorType
@@ -172,23 +172,23 @@ def test_identities_do_not_matter():
 
 
 def test_the_number_of_residual_adds_does_not_matter():
-    regions = [canonicalize(residual(adds)) for adds in range(1, 40)]
+    regions = [canonicalize(draw_residual(adds)) for adds in range(1, 40)]
     assert len({make_key(region.graph, {}) for region in regions}) == 1
     assert [region.binding.arities for region in regions] == [(adds,) for adds in range(1, 40)]
 
 
 def test_residual_adds_with_conversions_share_and_differ_from_those_without():
-    assert key(residual(2, dtype="bfloat16")) == key(residual(9, dtype="bfloat16"))
-    assert key(residual(2, dtype="bfloat16")) != key(residual(2))
-    assert key(residual(2, dtype="bfloat16")) != key(residual(2, dtype="float16"))
+    assert key(draw_residual(2, dtype="bfloat16")) == key(draw_residual(9, dtype="bfloat16"))
+    assert key(draw_residual(2, dtype="bfloat16")) != key(draw_residual(2))
+    assert key(draw_residual(2, dtype="bfloat16")) != key(draw_residual(2, dtype="float16"))
 
 
 def test_commuted_residual_adds_share():
-    assert key(residual(5)) == key(residual(3, swap=True))
+    assert key(draw_residual(5)) == key(draw_residual(3, swap=True))
 
 
 def test_no_adds_differ_from_some():
-    assert key(residual(0)) != key(residual(1))
+    assert key(draw_residual(0)) != key(draw_residual(1))
 
 
 def changed(change: Callable[[Sketch, Ref, Ref], Ref]) -> Graph:

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import thunder
 import torch
-from store_contents import warned
+from store_contents import collect_warnings
 
 import fusioncache
 from fusioncache.process.warning import warn_once
@@ -40,7 +40,7 @@ def compiled(function, cache, fusers):
 
 def test_it_is_said_once_and_recorded():
     cache = fusioncache.Cache(store=False)
-    with warned() as messages:
+    with collect_warnings() as messages:
         for function in (model, torch.sin, torch.nn.Linear(6, 6)):
             compiled(function, cache, no_fuser())(X)
     (message,) = messages
@@ -53,7 +53,7 @@ def test_it_is_said_once_and_recorded():
 
 def test_backward_counts_as_well():
     cache = fusioncache.Cache(store=False, record=False)
-    with warned():
+    with collect_warnings():
         compiled(torch.nn.Linear(6, 6), cache, no_fuser())(X).sum().backward()
     assert list(cache.stats().bypasses.values()) == [2]
 

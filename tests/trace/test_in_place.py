@@ -93,8 +93,8 @@ def test_a_write_is_in_the_definition_that_nvfuser_gets():
 
         return ltorch.tanh(prims.copy_(x + y, x, grad_enabled=False))
 
-    traces = fake_cuda.traces(step, [(10, 10)] * 2, grad=False)
-    with fake_cuda.pretended_gpu():
+    traces = fake_cuda.make_traces(step, [(10, 10)] * 2, grad=False)
+    with fake_cuda.pretend_gpu():
         transform = fusioncache.FusionCache(cache=fusioncache.Cache())
         for trace in traces:
             transform.transform_trace_post_optimization(trace)

@@ -7,8 +7,8 @@ import functools
 import pytest
 import thunder
 import torch
-from models import fused, same
-from residual_stacks import SIZE, Stack, trained
+from models import are_same, find_fused
+from residual_stacks import SIZE, Stack, train
 from unrounded_backend import Unrounded
 
 import fusioncache
@@ -47,7 +47,7 @@ def reference(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[list[torc
     """What a step of this stack computes, and what it saves, where nothing is recomputed: traced once for all tests."""
     model, x = stack(kind, depth, dtype)
     plain, transform = compiled_with(model)
-    results = trained(model, plain, x)
+    results = train(model, plain, x)
     assert not transform.choices()
     return results, saved(plain)
 
@@ -60,7 +60,7 @@ def test_every_kind_of_stream_keeps_every_bit(kind, dtype):
     model, x = stack(kind, dtype=dtype)
     expected, before = reference(kind, dtype=dtype)
     compiled, transform = compiled_with(model, recompute="residual")
-    assert same(trained(model, compiled, x), expected)
+    assert are_same(train(model, compiled, x), expected)
     assert not transform.stats().bypasses
     after = saved(compiled)
     if kind in REBUILT:
@@ -76,16 +76,16 @@ def test_every_kind_of_stream_keeps_every_bit(kind, dtype):
 def test_every_plan_keeps_every_bit(kind, residual):
     model, x = stack(kind)
     compiled, transform = compiled_with(model, recompute="residual", residual=residual)
-    assert same(trained(model, compiled, x), reference(kind)[0])
+    assert are_same(train(model, compiled, x), reference(kind)[0])
     assert transform.choices()
 
 
 @pytest.mark.parametrize(("dtype", "rebuilds"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
 def test_torchinductor_keeps_every_bit(dtype, rebuilds):
     model, x = stack("post", 2, dtype)
-    expected = trained(model, compiled_with(model, "inductor")[0], x)
+    expected = train(model, compiled_with(model, "inductor")[0], x)
     compiled, transform = compiled_with(model, "inductor", recompute="residual", residual="inline")
-    assert same(trained(model, compiled, x), expected)
+    assert are_same(train(model, compiled, x), expected)
     assert bool(transform.choices()) is rebuilds
     assert transform.stats().bypasses == ({} if rebuilds else {UNROUNDED: 1})
 
@@ -96,9 +96,9 @@ def test_torchinductor_keeps_every_bit(dtype, rebuilds):
 def test_a_compiler_that_drops_roundings_changes_no_bit(kind, dtype, monkeypatch):
     monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda name, **_: Unrounded())
     model, x = stack(kind, 3, dtype)
-    expected = trained(model, compiled_with(model)[0], x)
+    expected = train(model, compiled_with(model)[0], x)
     compiled, transform = compiled_with(model, recompute="residual", residual="inline")
-    assert same(trained(model, compiled, x), expected)
+    assert are_same(train(model, compiled, x), expected)
     left_alone = kind != "mixed"
     assert transform.stats().bypasses == ({UNROUNDED: 2} if left_alone else {})
     assert bool(transform.choices()) is not left_alone
@@ -144,7 +144,7 @@ def test_what_is_written_between_forward_and_backward_matters_as_much_as_before(
                 raised += isinstance(one, str)
                 if needs_x and what == "x" and how == ".data":
                     continue  # a saved value is changed behind autograd's back: both are wrong, each in its way
-                assert same(one, other) if not isinstance(one, str) else one == other, (what, requires_grad, how)
+                assert are_same(one, other) if not isinstance(one, str) else one == other, (what, requires_grad, how)
     assert raised == (2 if needs_x else 0)
     assert transform.stats().bypasses == ({} if needs_x else {UNSAVED: 2})
     assert bool(transform.choices()) is needs_x
@@ -165,9 +165,9 @@ def test_a_parameter_that_is_only_added_is_not_read_again():
     torch.manual_seed(3)
     model, x = Shifted(), torch.randn(4, SIZE)
     plain, _ = compiled_with(model)
-    expected = trained(model, plain, x)
+    expected = train(model, plain, x)
     compiled, transform = compiled_with(model, recompute="residual", residual="inline")
-    assert same(trained(model, compiled, x), expected)
+    assert are_same(train(model, compiled, x), expected)
     assert transform.stats().bypasses == {UNSAVED: 2}
     assert saved(compiled) == saved(plain)
 
@@ -177,7 +177,7 @@ def test_neither_templates_nor_live_sums_follow_the_depth():
     for depth in (9, 16):
         model, x = stack("post", depth)
         compiled, transform = compiled_with(model, recompute="residual")
-        trained(model, compiled, x)
+        train(model, compiled, x)
         templates[depth] = transform.stats().templates
         sums = 4 * SIZE * 4
         (choice,) = transform.choices()
@@ -202,17 +202,17 @@ def test_backward_holds_two_roots_of_the_sums_at_once():
     depth = 16
     model, x = stack("post", depth)
     plain, _ = compiled_with(model)
-    trained(model, plain, x)
+    train(model, plain, x)
     compiled, _ = compiled_with(model, recompute="residual")
-    trained(model, compiled, x)
+    train(model, compiled, x)
     sums = {name for name in saved(plain) if name not in saved(compiled)} | {
-        proxy.name for symbol in fused(thunder.last_traces(compiled)[-1]) for proxy in symbol.flat_proxy_outs
+        proxy.name for symbol in find_fused(thunder.last_traces(compiled)[-1]) for proxy in symbol.flat_proxy_outs
     } & set(saved(plain))
     same_type = {name for name, size in saved(plain).items() if name in sums and size == 4 * SIZE * 4}
     assert most_alive(thunder.last_backward_traces(plain)[-1], same_type) >= depth - 1
     assert most_alive(thunder.last_backward_traces(compiled)[-1], same_type) <= 2 * 4 + 1
-    calls = len(fused(thunder.last_backward_traces(compiled)[-1]))
-    assert calls <= len(fused(thunder.last_backward_traces(plain)[-1])) + depth
+    calls = len(find_fused(thunder.last_backward_traces(compiled)[-1]))
+    assert calls <= len(find_fused(thunder.last_backward_traces(plain)[-1])) + depth
 
 
 def test_a_budget_keeps_as_many_sums_as_fit():
@@ -221,7 +221,7 @@ def test_a_budget_keeps_as_many_sums_as_fit():
     alive = {}
     for sums in (5, 8, 100):
         compiled, transform = compiled_with(model, recompute="residual", memory_budget=sums * size)
-        trained(model, compiled, x)
+        train(model, compiled, x)
         (choice,) = transform.choices()
         alive[sums] = choice.costs[choice.plan].alive // size
         assert alive[sums] <= sums
@@ -240,7 +240,7 @@ def test_a_forward_pass_alone_and_inference_are_left_alone():
 def test_a_choice_says_what_the_alternatives_cost():
     model, x = stack("post", 9)
     compiled, transform = compiled_with(model, recompute="residual")
-    trained(model, compiled, x)
+    train(model, compiled, x)
     (choice,) = transform.choices()
     lines = str(choice).splitlines()
     assert lines[0].endswith("8 sums: segmented")
@@ -269,7 +269,7 @@ def test_every_kind_of_stream_keeps_every_bit_on_the_gpu(kind, dtype):
         pytest.skip("it is of two dtypes already")
     model, x = stack(kind, dtype=dtype)
     model, x = model.cuda(), torch.randn(64, SIZE, device="cuda", dtype=dtype)
-    expected = trained(model, thunder.jit(model, executors=fusioncache.executors()), x)
+    expected = train(model, thunder.jit(model, executors=fusioncache.executors()), x)
     compiled, transform = compiled_with(model, "nvfuser", recompute="residual")
-    assert same(trained(model, compiled, x), expected)
+    assert are_same(train(model, compiled, x), expected)
     assert transform.choices() if kind in REBUILT - {"dropout"} else True

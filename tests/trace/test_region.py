@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import thunder
 import torch
-from models import fused
+from models import find_fused
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import FloatProxy, IntegerProxy, TensorProxy
 from thunder.core.symbol import Symbol
@@ -262,7 +262,7 @@ def test_thunders_own_torch_compile_regions_keep_their_compiler():
     executor = thunder.extend.get_executor("torchcompile")
     compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=[executor])
     compiled_trace_only(compiled, torch.randn(4))
-    (fusion,) = fused(thunder.last_traces(compiled)[-1])
+    (fusion,) = find_fused(thunder.last_traces(compiled)[-1])
     assert origin_of(fusion).backend == "inductor"
     assert [op.name for op in region_of(fusion).ops] == ["torch.tanh", "torch.mul"]
 
@@ -278,7 +278,7 @@ def test_bypasses_are_counted_by_reason_and_leave_the_trace_alone():
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
     compiled = thunder.jit(lambda x: torch.nn.functional.dropout(x, 0.5), executors=[executor], transforms=[transform])
     compiled_trace_only(compiled, torch.randn(4))
-    (fusion,) = fused(thunder.last_traces(compiled)[-1])
+    (fusion,) = find_fused(thunder.last_traces(compiled)[-1])
     assert fusion.sym.name.startswith("TorchCompile")
     assert transform.stats().bypasses == {"random state used by torch.dropout": 1}
     assert (transform.stats().regions, transform.stats().templates) == (1, 0)

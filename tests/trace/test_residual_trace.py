@@ -8,7 +8,7 @@ import fake_cuda
 import pytest
 import thunder
 import torch
-from models import Blocks, Residual, all_fused, fused, recompute, same, step
+from models import Blocks, Residual, are_same, find_all_fused, find_fused, recompute, step
 from nvfuser_definitions import add_residuals, define_programs
 from thunder.core.transform_common import Transform
 from unrounded_backend import Unrounded
@@ -77,7 +77,7 @@ def test_every_bit_stays_as_it_was(model_type, dtype, wanted):
     model, x = made(model_type, 5, dtype)
     with recompute():
         result, transform, cache, _ = replan(model, x, wanted=wanted)
-    assert same(result, reference(model_type, 5, dtype))
+    assert are_same(result, reference(model_type, 5, dtype))
     assert not cache.stats().bypasses
     backward = dtype is torch.bfloat16  # in float32 Thunder saves what backward needs
     assert transform.unchanged == [wanted is SEGMENTED or (model_type is Blocks and not backward), not backward]
@@ -88,7 +88,7 @@ def test_the_new_calls_run_without_templates(wanted):
     model, x = made(Residual, 5, torch.bfloat16)
     with recompute():
         result, transform, _, _ = replan(model, x, wanted=wanted, shared=False)
-    assert same(result, reference(Residual, 5, torch.bfloat16))
+    assert are_same(result, reference(Residual, 5, torch.bfloat16))
     assert not transform.unchanged[1]
 
 
@@ -107,7 +107,7 @@ def test_calls_do_not_grow_with_depth(wanted):
         model, x = made(Residual, layers, torch.bfloat16)
         with recompute():
             _, transform, cache, compiled = replan(model, x, wanted=wanted)
-        backward = fused(thunder.last_backward_traces(compiled)[-1])
+        backward = find_fused(thunder.last_backward_traces(compiled)[-1])
         assert transform.plans()[1] == [wanted]
         return max(len(call.args) for call in backward), cache.stats().templates
 
@@ -122,7 +122,7 @@ def test_the_forward_trace_reads_each_term_once():
     model, x = made(Residual, 8)
     with recompute():
         _, _, cache, compiled = replan(model, x, wanted=CARRY)
-    calls = fused(thunder.last_traces(compiled)[-1])
+    calls = find_fused(thunder.last_traces(compiled)[-1])
     assert [len(call.args) for call in calls] == [1, *[2] * 16]
     assert cache.stats().templates == 4 == cache.stats().compiles
 
@@ -132,7 +132,7 @@ def test_sums_are_deleted_after_their_last_use():
     with recompute():
         _, _, _, compiled = replan(model, x, wanted=CARRY)
     symbols = thunder.last_traces(compiled)[-1].bound_symbols
-    carried = [call.args[0].name for call in fused(thunder.last_traces(compiled)[-1])[2:]]
+    carried = [call.args[0].name for call in find_fused(thunder.last_traces(compiled)[-1])[2:]]
     deleted = [proxy.name for symbol in symbols if symbol.sym.name == "python_del" for proxy in symbol.flat_proxy_args]
     terms = [symbol.output.name for symbol in symbols if symbol.sym.name == "matmul"]
     assert len(set(carried)) == 7
@@ -145,7 +145,7 @@ def test_segments_are_rebuilt_by_inserted_calls(layers):
     with recompute():
         before = expected_calls(model, x)
         _, transform, _, compiled = replan(model, x, wanted=SEGMENTED)
-    after = len(fused(thunder.last_backward_traces(compiled)[-1]))
+    after = len(find_fused(thunder.last_backward_traces(compiled)[-1]))
     (choice,) = transform.choices[1]
     assert choice.sums <= after - before <= choice.sums + choice.sums**0.5 + 1
 
@@ -153,7 +153,7 @@ def test_segments_are_rebuilt_by_inserted_calls(layers):
 def expected_calls(model, x) -> int:
     compiled = thunder.jit(model, executors=fusioncache.executors())
     step(compiled, model, x)
-    return len(fused(thunder.last_backward_traces(compiled)[-1]))
+    return len(find_fused(thunder.last_backward_traces(compiled)[-1]))
 
 
 @pytest.mark.parametrize("model_type", [Residual, Blocks])
@@ -205,12 +205,12 @@ def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothi
             transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", residual=plan)
             compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
             results[plan] = step(compiled, model, x)
-    assert same(results["inline"], results["carry"])
+    assert are_same(results["inline"], results["carry"])
     if dtype is torch.float32:
         assert [choice.plan for choice in transform.choices()] == [CARRY]
     else:
         assert transform.stats().bypasses == {VARIES: 2} and not transform.choices()
-    assert transform.stats().regions == len(all_fused(compiled))
+    assert transform.stats().regions == len(find_all_fused(compiled))
 
 
 class Two(torch.nn.Module):
@@ -230,7 +230,7 @@ def test_several_streams(wanted, dtype):
     model, x = made(Two, 4, dtype)
     with recompute():
         result, transform, _, _ = replan(model, x, wanted=wanted)
-    assert same(result, reference(Two, 4, dtype))
+    assert are_same(result, reference(Two, 4, dtype))
     forward, backward = transform.plans()
     assert len(forward) == 2
     if dtype is torch.bfloat16:
@@ -271,11 +271,11 @@ def test_gradients_of_a_shared_weight_are_added_as_they_come():
         wanted = step(plain, model, x)
         for shared in (True, False):
             result, transform, _, compiled = replan(model, x, shared=shared)
-            assert same(result, wanted)
+            assert are_same(result, wanted)
             assert transform.plans()[1] == [CARRY]
             trace = thunder.last_backward_traces(compiled)[-1]
             assert most_matmuls_alive(trace) <= 10
-            assert max(len(call.args) for call in fused(trace)) <= 9
+            assert max(len(call.args) for call in find_fused(trace)) <= 9
     assert most_matmuls_alive(thunder.last_backward_traces(plain)[-1]) >= 20
 
 
@@ -292,24 +292,24 @@ def test_regions_of_thunders_torch_compile_executor(monkeypatch):
         options = {"wanted": CARRY, "shared": shared, "executors": [executor]}
         with recompute():
             result, transform, _, compiled = replan(model, x, **options)
-        assert same(result, reference(Residual, 6))
+        assert are_same(result, reference(Residual, 6))
         assert transform.plans()[0] == [CARRY]
-    names = [call.sym.name for call in all_fused(compiled)]
+    names = [call.sym.name for call in find_all_fused(compiled)]
     assert len(set(names)) == len(names)
-    assert max(len(call.args) for call in fused(thunder.last_traces(compiled)[-1])) == 2
+    assert max(len(call.args) for call in find_fused(thunder.last_traces(compiled)[-1])) == 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_regions_of_nvfuser(dtype):
-    fake_cuda.nvfuser_executor()
+    fake_cuda.find_nvfuser_executor()
     counts = []
     for layers in (6, 12):
         with recompute():
-            traces = fake_cuda.traces(add_residuals, [(10, 10)] * (2 * layers + 1), grad=True, dtype=dtype)
-        with fake_cuda.pretended_gpu():
+            traces = fake_cuda.make_traces(add_residuals, [(10, 10)] * (2 * layers + 1), grad=True, dtype=dtype)
+        with fake_cuda.pretend_gpu():
             transform = fusioncache.FusionCache(cache=fusioncache.Cache())
             new = [replanned(trace, CARRY, None)[0] for trace in traces]
-            calls = [call for trace in new for call in fused(transform.transform_trace_post_optimization(trace))]
+            calls = [call for trace in new for call in find_fused(transform.transform_trace_post_optimization(trace))]
         assert max(len(call.args) for call in calls) <= 4
         assert not transform.stats().bypasses
         counts.append(len(define_programs(transform)))
@@ -332,7 +332,7 @@ def test_values_that_are_written_in_place_are_left_alone():
             inputs = [torch.randn(4, 4) for _ in range(8)]
             compiled = thunder.jit(function, executors=fusioncache.executors(), transforms=transforms)
             results.append([*compiled(*inputs), *inputs])
-    assert same(*results)
+    assert are_same(*results)
 
 
 def test_the_new_trace_says_where_it_comes_from():
@@ -350,4 +350,4 @@ def test_the_new_traces_pass_thunders_own_check():
         with recompute():
             options = {"executors": fusioncache.executors(), "debug_options": thunder.DebugOptions(check_traces=True)}
             result = step(thunder.jit(model, transforms=[Replan(wanted)], **options), model, x)
-        assert same(result, reference(Residual, 5, torch.bfloat16))
+        assert are_same(result, reference(Residual, 5, torch.bfloat16))

@@ -9,7 +9,7 @@ import pytest
 import thunder
 import thunder.examine
 import torch
-from models import Blocks, Residual, all_fused, fused, recompute, same, step
+from models import Blocks, Residual, are_same, find_all_fused, find_fused, recompute, step
 
 import fusioncache
 
@@ -40,9 +40,9 @@ def test_training_is_bitwise_that_of_thunder_without_it(model_type, cache):
     model = model_type(3)
     x = torch.randn(10, 10) if model_type is Residual else torch.randn(5, 16)
     compiled, transform = compile_(model, cache)
-    assert same(step(compiled, model, x), step(plain(model), model, x))
+    assert are_same(step(compiled, model, x), step(plain(model), model, x))
     stats = transform.stats()
-    assert stats.regions == len(all_fused(compiled)) == stats.hits + stats.misses
+    assert stats.regions == len(find_all_fused(compiled)) == stats.hits + stats.misses
     assert stats.hits > 0
     assert not stats.bypasses
 
@@ -63,8 +63,8 @@ def test_recomputed_residual_streams_share_one_template(cache):
     with recompute():
         compiled, transform = compile_(model, cache)
         result = step(compiled, model, x)
-        assert same(result, step(plain(model), model, x))
-    forward = fused(thunder.last_traces(compiled)[-1])
+        assert are_same(result, step(plain(model), model, x))
+    forward = find_fused(thunder.last_traces(compiled)[-1])
     assert [len(call.args) for call in forward] == list(range(1, 14))
     assert len({call.sym.name for call in forward}) == 3
     assert transform.stats().templates == 4
@@ -88,7 +88,7 @@ def test_models_share_the_cache_and_keep_their_own_counts(cache):
     assert second.stats().misses == second.stats().compiles == 0
     assert second.stats().hits == second.stats().regions == first.stats().regions
     assert cache.stats().regions == 2 * first.stats().regions
-    assert {call.sym.name for call in all_fused(one)} == {call.sym.name for call in all_fused(other)}
+    assert {call.sym.name for call in find_all_fused(one)} == {call.sym.name for call in find_all_fused(other)}
 
 
 def test_the_default_cache_is_shared_and_others_are_not():
@@ -103,7 +103,7 @@ def test_traces_stay_readable(cache):
     for traces in (thunder.last_traces(compiled), thunder.last_backward_traces(compiled)):
         text = str(traces[-1])
         assert "fusioncache" in str(traces[-1]._provenance)
-        for call in fused(traces[-1]):
+        for call in find_fused(traces[-1]):
             summary, _, digest = call.sym.name.rpartition("_")
             assert summary and len(digest) == 8 and int(digest, 16) >= 0
             assert f"{call.sym.name}({', '.join(argument.name for argument in call.args)})" in text
@@ -138,7 +138,7 @@ def test_thunderfx_takes_the_transform(cache):
     transform = fusioncache.FusionCache(cache=cache, backend="eager")
     compiled = thunderfx(model, executors=fusioncache.executors(), transforms=[transform])
     reference = thunderfx(model, executors=fusioncache.executors())
-    assert same(step(compiled, model, x), step(reference, model, x))
+    assert are_same(step(compiled, model, x), step(reference, model, x))
     assert transform.stats().hits > 0
 
 
@@ -206,7 +206,7 @@ def test_threads_may_train_at_once(cache):
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(same(results[i], expected[i]) for i in range(4))
+    assert all(are_same(results[i], expected[i]) for i in range(4))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_compile_that_fails_falls_back_and_warns_once(cache, monkeypatch):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = step(compiled, model, x)
-    assert same(result, step(plain(model), model, x))
+    assert are_same(result, step(plain(model), model, x))
     ours = [str(warning.message) for warning in caught if "fusioncache" in str(warning.message)]
     assert len(ours) == 1 and "no luck" in ours[0]
     assert transform.stats().bypasses.keys() == {"compile failed: RuntimeError"}
@@ -256,7 +256,7 @@ def test_recomputed_regions_fall_back_whatever_their_number_of_terms(cache, monk
         expected = step(plain(model), model, x)
         monkeypatch.setattr(Eager, "compile", lambda *_: 1 / 0)
         with pytest.warns(RuntimeWarning, match="division by zero"):
-            assert same(step(compiled, model, x), expected)
+            assert are_same(step(compiled, model, x), expected)
 
 
 def test_canonicalizing_that_fails_falls_back_and_warns_once(cache, monkeypatch):
@@ -268,7 +268,7 @@ def test_canonicalizing_that_fails_falls_back_and_warns_once(cache, monkeypatch)
     compiled, transform = compile_(model, cache)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert same(step(compiled, model, x), step(plain(model), model, x))
+        assert are_same(step(compiled, model, x), step(plain(model), model, x))
     assert sum("no form" in str(warning.message) for warning in caught) == 1
     assert transform.stats().bypasses == {"failed: RuntimeError": transform.stats().regions}
 
@@ -277,7 +277,7 @@ def test_two_templates_of_one_name_are_called_by_two_names(cache, monkeypatch):
     monkeypatch.setattr("fusioncache.cache.cache.template_name", lambda graph, key: "same")
     model, x = Residual(2), torch.randn(10, 10)
     compiled, transform = compile_(model, cache)
-    assert same(step(compiled, model, x), step(plain(model), model, x))
+    assert are_same(step(compiled, model, x), step(plain(model), model, x))
     stats, calls = transform.stats(), transform.calls()
     assert not stats.bypasses and stats.templates == len({call.template.key for call in calls}) > 1
     assert {call.template.name for call in calls} == {"same"}

@@ -13,9 +13,9 @@ from unittest import mock
 import pytest
 import thunder
 import torch
-from drawn_regions import Sketch, residual
+from drawn_regions import Sketch, draw_residual
 from in_place_models import InPlaceExecutor, run_counters
-from models import Blocks, Residual, all_fused, recompute, same, step
+from models import Blocks, Residual, are_same, find_all_fused, recompute, step
 
 import fusioncache
 from fusioncache.backends.eager import Eager
@@ -91,7 +91,7 @@ def test_nothing_differs_in_training(model_type, backend, own_calls, monkeypatch
     model = model_type(3 if backend == "eager" else 2)
     x = input_of(model)
     compiled, transform = compile_(model, backend=backend)
-    assert same(step(compiled, model, x), step(plain(model), model, x))
+    assert are_same(step(compiled, model, x), step(plain(model), model, x))
     stats = transform.stats()
     assert stats.hits > 0 and not stats.bypasses
     assert sorted(own_calls.values()) == [1] * stats.regions
@@ -103,7 +103,7 @@ def test_nothing_differs_in_a_recomputed_stream(own_calls):
     model, x = Residual(5), torch.randn(10, 10)
     with recompute():
         compiled, transform = compile_(model)
-        assert same(step(compiled, model, x), step(plain(model), model, x))
+        assert are_same(step(compiled, model, x), step(plain(model), model, x))
     assert len(own_calls) == transform.stats().regions
 
 
@@ -118,7 +118,7 @@ def test_nothing_differs_in_either_plan(plan, dtype, own_calls, monkeypatch):
     monkeypatch.setattr(transform_module, "choose_plan", lambda *_: plan)
     compiled, _ = compile_(function)
     inputs = [torch.randn(6, 13, dtype=dtype) for _ in range(8)]
-    assert same(list(compiled(*inputs)), list(plain(function)(*inputs)))
+    assert are_same(list(compiled(*inputs)), list(plain(function)(*inputs)))
     assert own_calls
 
 
@@ -154,7 +154,7 @@ def test_each_site_has_a_name_of_its_own():
     model = Blocks(3)
     compiled, transform = compile_(model)
     step(compiled, model, input_of(model))
-    names = [call.sym.name for call in all_fused(compiled)]
+    names = [call.sym.name for call in find_all_fused(compiled)]
     assert len(set(names)) == len(names) == transform.stats().regions
     templates = {call.template.name for call in transform.calls()}
     assert {name.rpartition("_verified_")[0] for name in names} == templates
@@ -373,8 +373,8 @@ def test_what_is_behind_a_reduction_and_in_which_dtype_it_was_kept():
 
 
 def test_residual_templates_and_elementwise_graphs_have_nothing_reordered():
-    assert not reordered_values(canonicalize(residual(5)).graph)
-    assert not reordered_values(residual(3, dtype="bfloat16"))
+    assert not reordered_values(canonicalize(draw_residual(5)).graph)
+    assert not reordered_values(draw_residual(3, dtype="bfloat16"))
 
 
 def test_operations_that_are_not_understood_may_add_up():
@@ -487,10 +487,10 @@ def test_a_report_has_both_definitions_of_nvfuser():
     """Without a GPU: the definitions that would have been compiled."""
     import fake_cuda
 
-    executor = fake_cuda.nvfuser_executor()
+    executor = fake_cuda.find_nvfuser_executor()
     assert executor is not None
-    (trace,) = fake_cuda.traces(lambda x, y: thunder.torch.tanh(x) - y, [(4, 6)] * 2, grad=False)
-    with fake_cuda.pretended_gpu():
+    (trace,) = fake_cuda.make_traces(lambda x, y: thunder.torch.tanh(x) - y, [(4, 6)] * 2, grad=False)
+    with fake_cuda.pretend_gpu():
         transform = fusioncache.FusionCache(cache=fusioncache.Cache(), verify=True)
         sites: list[Site] = []
         with mock.patch.object(Verifier, "at", lambda self, site: sites.append(site) or site.call):
@@ -510,7 +510,7 @@ def test_nothing_differs_with_nvfuser(dtype, own_calls):
     model = Blocks(4, 64).to("cuda", dtype)
     x = torch.randn(32, 64, device="cuda", dtype=dtype)
     compiled, transform = compile_(model, backend="nvfuser")
-    assert same(step(compiled, model, x), step(plain(model), model, x))
+    assert are_same(step(compiled, model, x), step(plain(model), model, x))
     assert sorted(own_calls.values()) == [1] * transform.stats().regions
 
 
