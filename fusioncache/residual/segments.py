@@ -10,7 +10,6 @@ from math import isqrt
 from fusioncache.ir import TensorType
 from fusioncache.residual.plans import Choice, Cost, ResidualPlan, choose
 from fusioncache.residual.rebuild import Line, Recipe
-from fusioncache.residual.sizes import size_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +65,9 @@ class _Stream:
 
     def __init__(self, name: str, recipes: list[Recipe], lines: Sequence[Line], types: Mapping[str, TensorType]):
         self.name, self.recipes = name, recipes
-        self.size = {recipe.sum: size_of(types[recipe.sum]) for recipe in recipes}
+        self.size = {recipe.sum: types[recipe.sum].bytes for recipe in recipes}
         self.moved = {
-            recipe.sum: self.size[recipe.sum] + sum(size_of(types[value]) for value in recipe.inputs)
-            for recipe in recipes
+            recipe.sum: self.size[recipe.sum] + sum(types[value].bytes for value in recipe.inputs) for recipe in recipes
         }
         self.kernels = len({_shape(recipe, lines, types) for recipe in recipes})
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusioncache.ir import Op, operands
+from fusioncache.ir.arithmetic import bits_depend_on_kernel
 from fusioncache.residual.sums import Call, Sum, Sums
-from fusioncache.template.varying import varies
 
 FEWEST_SUMS = 3
 """How many sums must be computed twice for a stream to be one. With fewer there is next to nothing to save."""
@@ -93,7 +93,7 @@ def streams_of(calls: Sequence[Call], around: Around = Around()) -> tuple[Stream
         inside = {home[name] for name in results if name in home}
         for number in inside - {home[name] for name in wanted}:
             idle[number].append(call.position)
-        if inside and varies(call.region, call.arithmetic):
+        if inside and bits_depend_on_kernel(call.region, call.arithmetic):
             varying |= inside
     return tuple(
         Stream(family[0].terms[0], tuple(family), tuple(wants[number]), tuple(idle[number]), number in varying)

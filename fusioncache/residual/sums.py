@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, Op, Ref, Region, TensorType, map_arg, operands
 from fusioncache.ir.ops import ADD, op_traits
-from fusioncache.residual.sizes import size_of
 
 _MANY = ""
 
@@ -168,7 +167,7 @@ class Sums:
                 continue
             terms = tuple(source for source in sources if source not in sums)
             type_ = self._nodes[sum_].type
-            term_size = sum(size_of(self._inputs[term]) for term in terms)
+            term_size = sum(self._inputs[term].bytes for term in terms)
             direct = not parents or (parents[0] in kept and parents[0] in self._nodes[name].operands)
             since = [waiting.get(term) if term not in needed else None for term in terms]
             last = max((position for position in since if position is not None), default=None)
@@ -177,7 +176,7 @@ class Sums:
                 parents[0] if parents else None,
                 terms,
                 type_.dtype,
-                size_of(type_),
+                type_.bytes,
                 term_size,
                 direct,
                 None if None in since else last,
@@ -209,7 +208,7 @@ class Sums:
         while True:
             node = self._nodes[name]
             user = node.user
-            if not user or user not in valid or size_of(self._nodes[user].type) > size_of(node.type):
+            if not user or user not in valid or self._nodes[user].type.bytes > node.type.bytes:
                 return name
             name = user
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from enum import Enum
 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Const, Graph
+from fusioncache.ir.arithmetic import bits_depend_on_kernel
 from fusioncache.ir.ops import RESIDUAL, op_traits, writes_in_place
-from fusioncache.template.varying import varies
 
 FOLD_WIDTHS = (32, 16, 8, 4, 2, 1)
 """How many terms one fold adds. Few, so that they are soon all compiled: chains of up to 32 terms use every one.
@@ -62,7 +62,11 @@ def choose_plan(
     few = len(set(wanted)) <= INLINE_ARITIES
     short = all(arity <= INLINE_TERMS for arity in arities)
     small = few and short and asked is None
-    return Plan.INLINE if small or not folding_is_bitwise(template) or varies(template, arithmetic) else Plan.FOLD
+    return (
+        Plan.INLINE
+        if small or not folding_is_bitwise(template) or bits_depend_on_kernel(template, arithmetic)
+        else Plan.FOLD
+    )
 
 
 def folding_is_bitwise(template: Graph) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.backends.symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
-from fusioncache.residual.alone import Forward
+from fusioncache.residual.obstacles import Forward
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.residual.rebuild import Line, Recipe, Saved, recipes_of
 from fusioncache.residual.segments import Rebuilding, rebuildings

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
-from fusioncache.residual.alone import VARIES
 from fusioncache.residual.costs import costs_of
+from fusioncache.residual.obstacles import VARIES
 from fusioncache.residual.plans import Choice, ResidualPlan, choose
 from fusioncache.residual.schedule import Schedule, Step, schedules_of
 from fusioncache.residual.streams import Stream, streams_of

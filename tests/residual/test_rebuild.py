@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, TensorType
-from fusioncache.residual.alone import APART, CONTRACTED, UNROUNDED, UNSAVED, WRITTEN, Forward
+from fusioncache.residual.obstacles import APART, CONTRACTED, UNROUNDED, UNSAVED, WRITTEN, Forward
 from fusioncache.residual.rebuild import Line, Recipe, Saved, recipes_of
 
 WIDE, NARROW = TensorType("float32", (4,), "cpu"), TensorType("float16", (4,), "cpu")

@@ -12,7 +12,7 @@ from residual_stacks import SIZE, Stack, train
 from unrounded_backend import Unrounded
 
 import fusioncache
-from fusioncache.residual.alone import UNROUNDED, UNSAVED
+from fusioncache.residual.obstacles import UNROUNDED, UNSAVED
 from fusioncache.residual.plans import ResidualPlan
 
 KINDS = ("pre", "post", "both", "parallel", "scaled", "gated", "dropout", "outputs", "two", "mixed", "none")

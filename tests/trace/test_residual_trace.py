@@ -14,7 +14,7 @@ from thunder.core.transform_common import Transform
 from unrounded_backend import Unrounded
 
 import fusioncache
-from fusioncache.residual.alone import VARIES
+from fusioncache.residual.obstacles import VARIES
 from fusioncache.residual.plans import ResidualPlan
 from fusioncache.trace.residual import replanned
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fusioncache.ir import Arithmetic, TensorType
+from fusioncache.ir.arithmetic import is_narrow
 from fusioncache.residual.rebuild import Line, Recipe
-from fusioncache.template.varying import is_narrow
 
 VARIES = "a residual stream whose compiler computes other bits where a sum is given"
 WRITTEN = "a residual sum of a value that is written in place"
