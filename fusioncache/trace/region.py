@@ -152,8 +152,8 @@ def _checked_name(bound_symbol: Any) -> str:
         return name  # `check_effects` looks at it
     if may_write(bound_symbol):
         raise Bypass(f"in-place effect of {name}")
-    tags, traits = _tags(bound_symbol), op_traits(name)
-    if (OpTags.RANDOM_OP in tags or traits.random) and not traits.seeded:
+    tags = _tags(bound_symbol)
+    if OpTags.RANDOM_OP in tags and not op_traits(name).seeded:
         raise Bypass(f"random state used by {name}")
     if OpTags.DONT_DCE in tags or OpTags.CTX_MANAGER_ENTER_EXIT_OP in tags or OpTags.DEVICE_SYNC_OP in tags:
         raise Bypass(f"side effect of {name}")
