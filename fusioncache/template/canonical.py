@@ -1,4 +1,4 @@
-"""From a region to its template's graph and the binding that leads there."""
+"""The way from a region to its template's graph and the binding that leads there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CanonicalWriter:
         self.commutes: set[int] = set()
         for op, first in self.old.results():
             self.ops.update({first + position: (op, first) for position in range(len(op.outputs))})
-            if commuting(op):
+            if commuting.commutes(op):
                 self.commutes.add(first)
             commuting.define(op)
         self.rank = _ranks(self.old, self.commutes)
@@ -76,13 +76,13 @@ class CanonicalWriter:
         if not carried.issuperset(sizes):
             raise Bypass("a symbolic size occurs in no used input")
         number = {value: position for position, value in enumerate([*slots, *sizes])}
-        graph = self._renumbered(slots, sizes, ops, outputs, number)
+        graph = self._renumber(slots, sizes, ops, outputs, number)
         position = {value: index for index, value in enumerate(outputs)}
         terms = tuple(self.terms[first] for first in ops if first in self.terms)
         return Canonical(graph, Binding(tuple(slots), terms, tuple(position[value] for value in self.old.outputs)))
 
     def _visit(self, outputs: list[int]) -> tuple[list[int], list[int]]:
-        """The used inputs and sizes, and the ops by their first result, each in the order of its first use."""
+        """Returns the used inputs and sizes, and the ops by their first result, each in the order of first use."""
         inputs: dict[int, None] = {}
         done: dict[int, None] = {}
         stack = [(value, False) for value in reversed(outputs)]
@@ -101,24 +101,24 @@ class CanonicalWriter:
                 done[first] = None
                 continue
             stack.append((value, True))
-            used = [index for _, index in operands(self._sorted(op, first))]
+            used = [index for _, index in operands(self._sort_operands(op, first))]
             stack.extend((index, False) for index in reversed(used))
         return list(inputs), list(done)
 
-    def _renumbered(
+    def _renumber(
         self, slots: list[int], sizes: list[int], ops: list[int], outputs: list[int], number: dict[int, int]
     ) -> Graph:
         written: list[Op] = []
         next_number = len(slots) + len(sizes)
         for first in ops:
             op = self.ops[first][0]
-            written.append(rename_operands(self._sorted(op, first), lambda index: Ref(number[index])))
+            written.append(rename_operands(self._sort_operands(op, first), lambda index: Ref(number[index])))
             number.update({first + position: next_number + position for position in range(len(op.outputs))})
             next_number += len(op.outputs)
         types = tuple(map_type(self.old.inputs[slot], lambda index: Ref(number[index])) for slot in slots)
         return Graph(types, tuple(written), tuple(number[value] for value in outputs), len(sizes))
 
-    def _sorted(self, op: Op, first: int) -> Op:
+    def _sort_operands(self, op: Op, first: int) -> Op:
         if first not in self.commutes:
             return op
         return Op(op.name, tuple(sorted(op.args, key=self._operand_order)), op.outputs, op.kwargs)
@@ -143,7 +143,7 @@ def _terms_by_result(collapsed: Collapsed) -> dict[int, tuple[int, ...]]:
 
 
 def _ranks(graph: Graph, commutes: set[int]) -> dict[int, int]:
-    """A rank for each input, each size and each op (by its first result)."""
+    """Returns a rank for each input, each size and each op (by its first result)."""
     node_of = {value: value for value in range(graph.first_result)}
     nodes = list(range(graph.first_result))
     for op, first in graph.results():
@@ -161,13 +161,13 @@ def _edges(graph: Graph, node_of: dict[int, int], commutes: set[int]) -> Iterato
     first_of = {node_of[first]: first for _, first in graph.results()}
     for op, first in graph.results():
         for path, used in operands(op):
-            place = "operand" if first in commutes and path in ("0", "1") else path
+            where = "operand" if first in commutes and path in ("0", "1") else path
             result = used - first_of.get(node_of[used], used)
-            yield node_of[first], node_of[used], f"{place}:{result}"
+            yield node_of[first], node_of[used], f"{where}:{result}"
 
 
 def _colours(graph: Graph, edges: list[Edge], nodes: list[int]) -> list[str]:
-    """A digest for each node: of all that is below it, of which results are outputs, and of all that is above it."""
+    """Returns a digest for each node: of what is below it, of which results are outputs, and of what is above it."""
     below: list[list[tuple[int, str]]] = [[] for _ in nodes]
     above: list[list[tuple[int, str]]] = [[] for _ in nodes]
     for user, used, label in edges:
@@ -177,8 +177,8 @@ def _colours(graph: Graph, edges: list[Edge], nodes: list[int]) -> list[str]:
     labels += ["size"] * graph.sizes
     wanted = set(graph.outputs)
     for op, first in graph.results():
-        kept = [first + position in wanted for position in range(len(op.outputs))]
-        labels.append(f"{_op_label(op)} {kept}")
+        is_output = [first + position in wanted for position in range(len(op.outputs))]
+        labels.append(f"{_op_label(op)} {is_output}")
     colours = [_digest(label) for label in labels]
     sizes_first = sorted(range(len(nodes)), key=lambda node: not len(graph.inputs) <= node < graph.first_result)
     for node in sizes_first:
@@ -189,7 +189,7 @@ def _colours(graph: Graph, edges: list[Edge], nodes: list[int]) -> list[str]:
 
 
 def _op_label(op: Op) -> str:
-    """Everything about an op but which values it uses."""
+    """Returns everything about an op but which values it uses."""
 
     def shape_of(arg: Arg) -> str:
         if isinstance(arg, Ref):

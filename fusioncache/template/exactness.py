@@ -29,7 +29,7 @@ UNITS: Mapping[str, float] = MappingProxyType(
         "complex128": 2.0**-52,
     }
 )
-"""The unit in the last place of 1, by dtype. Compilers add up in float32 at least."""
+"""The distance of 1 to the next larger number, by dtype. Compilers add up in float32 at least."""
 
 ALLOWED_UNITS = 2
 
@@ -48,7 +48,7 @@ class Reordered:
 
     @property
     def relative(self) -> float:
-        """How far an element may be off, as a fraction of the largest magnitude of its tensor.
+        """Returns how far an element may be off, as a fraction of the largest magnitude of its tensor.
 
         Two units of the coarsest dtype: a last bit that changes before the value is rounded moves it by one, and what
         is computed from it by another. The order itself costs units of the dtype in which elements are added up, and
@@ -63,7 +63,7 @@ class Reordered:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for the results of a template: None for every bit.
+    """What holds for the results of a template; None where every bit must be the same.
 
     Attributes:
         outputs: for each output.
@@ -75,7 +75,7 @@ class Rules:
 
 
 def keeps_every_bit(template: Graph, plan: Plan, *, alike: bool) -> bool:
-    """Whether all of a region's results have the bits of the region compiled on its own.
+    """Returns whether all of a region's results have the bits of the region compiled on its own.
 
     Args:
         template: what the region is one of.
@@ -89,14 +89,14 @@ def keeps_every_bit(template: Graph, plan: Plan, *, alike: bool) -> bool:
 
 
 def rules_of(template: Graph, *, exact: bool) -> Rules:
-    """What must hold for each result. ``exact``: whether all of them must have every bit."""
+    """Returns what must hold for each result. ``exact``: whether all of them must have every bit."""
     reordered = {} if exact else reordered_values(template)
-    writes = {target: reordered.get(source) for source, target in written(template)}
+    writes = {target: reordered.get(source) for source, target in writes_of(template)}
     return Rules(tuple(map(reordered.get, template.outputs)), MappingProxyType(writes))
 
 
-def written(template: Graph) -> Iterator[tuple[int, int]]:
-    """Each value that is written in place, and the input that it is written into."""
+def writes_of(template: Graph) -> Iterator[tuple[int, int]]:
+    """Yields each value that is written in place, and the input that it is written into."""
     for op in template.ops:
         if op.name == COPY:
             (_, source), (_, target) = *refs_in(op.args[0]), *refs_in(op.args[1])
@@ -104,7 +104,7 @@ def written(template: Graph) -> Iterator[tuple[int, int]]:
 
 
 def reordered_values(graph: Graph) -> Mapping[int, Reordered]:
-    """The floating-point values that depend on elements added up in an order that a compiler chooses.
+    """Returns the floating-point values that depend on elements added up in an order that a compiler chooses.
 
     A value of another kind, such as a comparison with a mean, has no last bit to differ in: it is not among them, but
     what is computed from it is.
@@ -117,10 +117,10 @@ def reordered_values(graph: Graph) -> Mapping[int, Reordered]:
         if op_traits(op.name).adds_up:
             sources += _sums(op, [types[index] for index in used])
         types += op.outputs
-        for place, type_ in enumerate(op.outputs):
+        for index, type_ in enumerate(op.outputs):
             if sources:
-                behind[first + place] = _coarsest([*sources, *_kept(type_)])
-    return {index: found for index, found in behind.items() if list(_kept(types[index]))}
+                behind[first + index] = _coarsest([*sources, *_as_kept(type_)])
+    return {index: found for index, found in behind.items() if list(_as_kept(types[index]))}
 
 
 def _coarsest(values: list[Reordered]) -> Reordered:
@@ -128,7 +128,7 @@ def _coarsest(values: list[Reordered]) -> Reordered:
 
 
 def _sums(op: Op, operands_: list[ValueType | None]) -> Iterator[Reordered]:
-    """The sums that are the results of an op, kept as precisely as anything."""
+    """Yields the sum that an op's results are, as precise as can be."""
     results = [_elements(type_) for type_ in op.outputs if isinstance(type_, TensorType)]
     fewest = max(1, min(results, default=1))
     added = [1]
@@ -143,7 +143,7 @@ def _elements(type_: TensorType) -> int:
     return prod(size for size in type_.shape if isinstance(size, int))
 
 
-def _kept(type_: ValueType | None) -> Iterator[Reordered]:
+def _as_kept(type_: ValueType | None) -> Iterator[Reordered]:
     dtype = type_.dtype.rstrip("_") if isinstance(type_, TensorType) else ""
     if dtype in UNITS:
         yield Reordered(dtype, 1)

@@ -1,4 +1,4 @@
-"""From a template and its parameters to graphs without parameters, which is what backends compile."""
+"""The way from a template and its parameters to graphs without parameters, which is what backends compile."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fusioncache.template.writer import GraphWriter
 
 
 def inline(template: Graph, arities: Arities) -> Graph:
-    """The template with the adds of its residual chains written out.
+    """Returns the template with the adds of its residual chains written out.
 
-    Inputs: the template's, then the terms, chain by chain. Bitwise the same as the region.
+    Its inputs are the template's, then the terms, chain by chain. It is bitwise the same as the region.
     """
     residuals = [op for op in template.ops if op.name == RESIDUAL]
     terms = [_term_type(op) for op, arity in zip(residuals, arities, strict=True) for _ in range(arity)]
@@ -68,7 +68,7 @@ class Core:
 class Folded:
     """A template compiled in parts: each chain by folds, then the core. The core is the same for every arity.
 
-    Bitwise the same as the region as far as ``plan.folding_is_bitwise``: the chain's order is kept, partial sums
+    It is bitwise the same as the region as far as ``plan.folding_is_bitwise``: the chain's order is kept, partial sums
     between kernels keep the dtype in which the region computes them, and no product crosses into another kernel.
     """
 
@@ -105,21 +105,21 @@ def _write_sum(writer: GraphWriter, residual: Op, head: int, terms: range) -> in
     """Writes out a residual chain on values of the new graph; returns the number of the sum."""
     result = map_type(_sum_type(residual), writer.new)
 
-    def converted(value: int) -> Ref:
+    def convert(value: int) -> Ref:
         type_ = writer.types[value]
         if isinstance(type_, TensorType) and type_.dtype == result.dtype:
             return Ref(value)
         return Ref(writer.append(Op(CONVERT, (Ref(value), Const("dtype", result.dtype)), (result,))))
 
-    total = converted(head)
+    total = convert(head)
     for term in terms:
-        total = Ref(writer.append(Op(ADD, (total, converted(term)), (result,))))
+        total = Ref(writer.append(Op(ADD, (total, convert(term)), (result,))))
     return total.index
 
 
 def _core(template: Graph) -> Core:
     residuals = [(op, first) for op, first in template.results() if op.name == RESIDUAL]
-    sums = {first: place for place, (_, first) in enumerate(residuals)}
+    sums = {first: index for index, (_, first) in enumerate(residuals)}
     sum_types = tuple(_sum_type(op) for op, _ in residuals)
     writer = GraphWriter(template, sum_types)
     for value, position in sums.items():
@@ -132,8 +132,8 @@ def _core(template: Graph) -> Core:
     if not computed:
         return Core(None, (), tuple(leaving[value] for value in template.outputs))
     canonical = canonicalize(writer.graph(computed), chains=False)
-    place = leaving | dict(zip(computed, canonical.binding.outputs, strict=True))
-    return Core(canonical.graph, canonical.binding.slots, tuple(place[value] for value in template.outputs))
+    output = leaving | dict(zip(computed, canonical.binding.outputs, strict=True))
+    return Core(canonical.graph, canonical.binding.slots, tuple(output[value] for value in template.outputs))
 
 
 def _head(op: Op) -> int:

@@ -1,22 +1,22 @@
-"""A region in its own order, in the terms of its template."""
+"""The way from a region and its binding to an instance of its template."""
 
 from __future__ import annotations
 
 from fusioncache.ir import Binding, Graph, Instance, Ref, Region, map_type, refs_in
 from fusioncache.ir.permutation import inverse
-from fusioncache.template.simplify import without_dead_ops
+from fusioncache.template.simplify import remove_dead_ops
 from fusioncache.template.writer import rename_operands
 
 
 def instance_of(region: Region, binding: Binding) -> Instance:
     """Returns the region that a binding leads from, as Thunder wrote it, without the inputs that it does not use."""
     if len(set(binding.arguments)) < len(region.inputs):
-        region = _with_inputs(without_dead_ops(region), sorted(binding.arguments))
+        region = _with_inputs(remove_dead_ops(region), sorted(binding.arguments))
     return Instance(region, inverse(binding.arguments), inverse(binding.outputs))
 
 
 def _with_inputs(graph: Graph, inputs: list[int]) -> Graph:
-    """The graph with these inputs only, and the symbolic sizes that they carry."""
+    """Returns the graph with these inputs only, and the symbolic sizes that they carry."""
     sizes = sorted({size for value in inputs for _, size in refs_in(graph.inputs[value])})
     number = {old: new for new, old in enumerate([*inputs, *sizes])}
     dropped = graph.first_result - len(number)

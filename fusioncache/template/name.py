@@ -1,4 +1,4 @@
-"""What a template is called in a trace."""
+"""The name of a template in a trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST_WORDS = 3
 
 
 def template_name(graph: Graph, key: Key) -> str:
-    """A Python identifier such as ``residual_tanh_3f9a2c71``: the most telling ops, then the start of the digest."""
+    """Returns a Python identifier such as ``residual_tanh_3f9a2c71``: telling ops, then the start of the digest."""
     words = list(dict.fromkeys(op.name.rpartition(".")[2] for op in graph.ops))
     telling = [word for word in words if not op_traits(f"prims.{word}").common] or words
     if RESIDUAL in telling:

@@ -1,4 +1,4 @@
-"""Whether it shows in which order a region has its operands.
+"""The question whether results show in which order a region has its operands.
 
 ``a + b`` and ``b + a`` have the same bits, and share a template. But where the operands lie in memory in different
 orders the result lies as the first one does, and from there on other bits may follow: sums go along the memory. Then a
@@ -12,21 +12,21 @@ from functools import partial
 
 from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, refs_in
 from fusioncache.ir.ops import op_traits
-from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.ir.request import ArgumentLayout, ArgumentLayouts
 from fusioncache.template.strides import Strided, strides_of
 
 
-def order_shows(graph: Graph, place: ArgumentLayouts) -> bool:
-    """Whether results for arguments that lie there depend on the order of operands. When in doubt it does.
+def order_shows(graph: Graph, layouts: ArgumentLayouts) -> bool:
+    """Returns whether results for arguments of these layouts depend on the order of operands; True when in doubt.
 
     Args:
         graph: in canonical order, without parameters.
-        place: where the arguments lie.
+        layouts: of the arguments.
     """
-    sizes = _sizes(graph, place)
-    if _lie_differently(place) or not all(map(partial(_fits, sizes=sizes), graph.inputs, place)):
+    sizes = _sizes(graph, layouts)
+    if _have_different_orders(layouts) or not all(map(partial(_fits, sizes=sizes), graph.inputs, layouts)):
         return True
-    values: list[Strided | None] = [None if at is None else Strided(tuple(at[0]), tuple(at[1])) for at in place]
+    values: list[Strided | None] = [layout and _strided(layout) for layout in layouts]
     is_tensor = [isinstance(type_, TensorType) for type_ in graph.inputs]
     values += [None] * graph.sizes
     is_tensor += [False] * graph.sizes
@@ -52,28 +52,32 @@ def _shape(type_: TensorType, sizes: dict[int, int]) -> tuple[int, ...]:
     return tuple(sizes[size.index] if isinstance(size, Ref) else size for size in type_.shape)
 
 
-def _fits(type_: ValueType, at: tuple[Sequence[int], Sequence[int]] | None, sizes: dict[int, int]) -> bool:
+def _fits(type_: ValueType, layout: ArgumentLayout | None, sizes: dict[int, int]) -> bool:
     """Whether an argument has the shape that it should have: Thunder may be mistaken about what it is given."""
-    return at is None or not isinstance(type_, TensorType) or tuple(at[0]) == _shape(type_, sizes)
+    return layout is None or not isinstance(type_, TensorType) or tuple(layout[0]) == _shape(type_, sizes)
 
 
-def _lie_differently(place: ArgumentLayouts) -> bool:
-    """Whether arguments lie in different orders, so that which of them comes first may decide how results lie."""
-    tensors = [Strided(tuple(at[0]), tuple(at[1])) for at in place if at is not None]
+def _have_different_orders(layouts: ArgumentLayouts) -> bool:
+    """Whether arguments order their dimensions differently, so that the first one may decide the results' strides."""
+    tensors = [_strided(layout) for layout in layouts if layout is not None]
     orders = {order for order in map(_order, tensors) if len(order) > 1}
     return len(orders) > 1 and any(list(order) != sorted(order) for order in orders)
 
 
+def _strided(layout: ArgumentLayout) -> Strided:
+    return Strided(tuple(layout[0]), tuple(layout[1]))
+
+
 def _order(tensor: Strided) -> tuple[int, ...]:
     """The dimensions from the slowest to the fastest, but for those that are broadcast or of one element."""
-    lying = [place for place, size in enumerate(tensor.shape) if size > 1 and tensor.strides[place]]
-    return tuple(sorted(lying, key=lambda place: -tensor.strides[place]))
+    dimensions = [index for index, size in enumerate(tensor.shape) if size > 1 and tensor.strides[index]]
+    return tuple(sorted(dimensions, key=lambda dimension: -tensor.strides[dimension]))
 
 
-def _sizes(graph: Graph, place: ArgumentLayouts) -> dict[int, int]:
+def _sizes(graph: Graph, layouts: ArgumentLayouts) -> dict[int, int]:
     """The value of each symbolic size."""
     found: dict[int, int] = {}
-    for type_, at in zip(graph.inputs, place, strict=True):
-        if isinstance(type_, TensorType) and at is not None:
-            found |= {s.index: n for s, n in zip(type_.shape, at[0], strict=False) if isinstance(s, Ref)}
+    for type_, layout in zip(graph.inputs, layouts, strict=True):
+        if isinstance(type_, TensorType) and layout is not None:
+            found |= {s.index: n for s, n in zip(type_.shape, layout[0], strict=False) if isinstance(s, Ref)}
     return found

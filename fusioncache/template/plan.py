@@ -1,4 +1,4 @@
-"""How a template with residual chains is compiled for a given number of terms: inline, or by folds."""
+"""The choice of how a template with residual chains is compiled for a number of terms: inline, or by folds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def choose_plan(
     asked: Plan | None = None,
     arithmetic: Arithmetic = AS_WRITTEN,
 ) -> Plan:
-    """The plan for one region.
+    """Chooses the plan for one region.
 
     A model without recompute has one or two short residual adds in a region and asks for the same few arities in every
     layer: these are inlined, and its kernels are the ones it would have had. Under recompute the arities grow with the
@@ -70,7 +70,7 @@ def choose_plan(
 
 
 def folding_is_bitwise(template: Graph) -> bool:
-    """Whether the fold plan keeps every bit that it must keep.
+    """Returns whether the fold plan keeps every bit that it must keep.
 
     The chain's sum always has the region's bits. But nvFuser schedules a reduction by the number of tensors that its
     kernel reads, so that one behind the chain may add up its elements in another order. In lower precisions that is
@@ -88,7 +88,7 @@ def folding_is_bitwise(template: Graph) -> bool:
 
 
 def fold_widths(arity: int) -> tuple[int, ...]:
-    """The widths of the folds that add ``arity`` terms, widest first."""
+    """Returns the widths of the folds that add ``arity`` terms, widest first."""
     widths: list[int] = []
     for width in FOLD_WIDTHS:
         count, arity = divmod(arity, width)

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 Edge = tuple[int, int, str]
-"""From a node to a node it uses, with the place where it uses it."""
+"""From a node to a node that it uses, with a label that says as which operand."""
 
 
 def canonical_ranks(colours: Sequence[str], edges: Sequence[Edge]) -> list[int]:
-    """Each node's place in an order of all nodes.
+    """Returns each node's position in an order of all nodes.
 
     Args:
         colours: what is known of each node beforehand, written so that it is the same for every writing of the graph.
@@ -37,19 +37,19 @@ def canonical_ranks(colours: Sequence[str], edges: Sequence[Edge]) -> list[int]:
 
 
 class _Partition:
-    """An ordered partition of the nodes into cells. A cell is known by the place where it starts."""
+    """An ordered partition of the nodes into cells. A cell is known by the position where it starts."""
 
     def __init__(self, colours: Sequence[str], edges: Sequence[Edge]):
         count = len(colours)
         self.order = sorted(range(count), key=colours.__getitem__)
-        self.place = [0] * count
+        self.position = [0] * count
         self.cell = [0] * count
         self.size = [0] * count
         start = 0
-        for place, node in enumerate(self.order):
-            if place and colours[node] != colours[self.order[place - 1]]:
-                start = place
-            self.place[node], self.cell[node] = place, start
+        for position, node in enumerate(self.order):
+            if position and colours[node] != colours[self.order[position - 1]]:
+                start = position
+            self.position[node], self.cell[node] = position, start
             self.size[start] += 1
         self.neighbours: list[list[tuple[int, str]]] = [[] for _ in range(count)]
         for user, used, label in edges:
@@ -70,7 +70,7 @@ class _Partition:
         while pending:
             splitter = pending.popleft()
             waiting.discard(splitter)
-            for start, fragments in self._told_apart_by(splitter):
+            for start, fragments in self._split_by(splitter):
                 was_waiting = start in waiting
                 starts = self._divide(start, fragments)
                 # Hopcroft's trick: edges into the largest part follow from those into the whole and the other parts.
@@ -80,8 +80,8 @@ class _Partition:
                         waiting.add(new)
                         pending.append(new)
 
-    def _told_apart_by(self, splitter: int) -> list[tuple[int, list[list[int]]]]:
-        """The cells whose nodes differ in their edges to the splitter, each with its touched nodes in fixed groups."""
+    def _split_by(self, splitter: int) -> list[tuple[int, list[list[int]]]]:
+        """Returns the cells whose nodes differ in their edges to the splitter, with their touched nodes in groups."""
         labels: dict[int, list[str]] = {}
         for node in self.members(splitter):
             for neighbour, label in self.neighbours[node]:
@@ -104,21 +104,21 @@ class _Partition:
         Returns:
             Where the cell and the new cells start.
         """
-        place = start + self.size[start] - sum(map(len, fragments))
-        starts = [start] if place > start else []
-        self.size[start] = place - start
+        position = start + self.size[start] - sum(map(len, fragments))
+        starts = [start] if position > start else []
+        self.size[start] = position - start
         for fragment in fragments:
-            starts.append(place)
-            self.size[place] = len(fragment)
+            starts.append(position)
+            self.size[position] = len(fragment)
             for node in fragment:
-                self._swap(node, place)
-                place += 1
+                self._swap(node, position)
+                position += 1
         for new, fragment in zip(starts[-len(fragments) :], fragments, strict=True):
             for node in fragment:
                 self.cell[node] = new
         return starts
 
-    def _swap(self, node: int, place: int) -> None:
-        other, old = self.order[place], self.place[node]
-        self.order[place], self.order[old] = node, other
-        self.place[node], self.place[other] = place, old
+    def _swap(self, node: int, position: int) -> None:
+        other, old = self.order[position], self.position[node]
+        self.order[position], self.order[old] = node, other
+        self.position[node], self.position[other] = position, old

@@ -1,4 +1,4 @@
-"""Finds residual chains and makes each one parametrized op."""
+"""Residual chains: found in a graph, and each made one parametrized op."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def collapse(graph: Graph) -> Collapsed:
 
 
 def _chains(graph: Graph) -> dict[int, Chain]:
-    """The chains by the number of their last sum."""
+    """Returns the chains by the number of their last sum."""
     finder = _Finder(graph)
     chains: dict[int, _Growing] = {}
     for op, first in graph.results():
@@ -78,7 +78,7 @@ def _settle(graph: Graph, chain: _Growing) -> Chain:
 
 @dataclass(slots=True)
 class _Growing:
-    """A chain as far as it was followed. ``swaps``: whether its head and its only term could change places."""
+    """A chain as far as it was followed. ``swaps``: whether its head and its only term could be exchanged."""
 
     head: int
     terms: list[int]
@@ -103,7 +103,7 @@ class _Finder:
             self.converted[first] = op.args[0].index
 
     def extend(self, op: Op, chains: dict[int, _Growing]) -> _Growing | None:
-        """The chain that goes on with this add from one of its operands, which nobody else uses."""
+        """Returns the chain that goes on with this add from one of its operands, which nobody else uses."""
         for partial, term in self._sides(op):
             chain = chains.get(partial)
             source = self._term(term, op)
@@ -119,7 +119,7 @@ class _Finder:
         return None
 
     def start(self, op: Op) -> _Growing | None:
-        """The chain of one term that this add is, if both operands are region inputs."""
+        """Returns the chain of one term that this add is, if both operands are region inputs."""
         for left, right in self._sides(op):
             head, term = self._source(left, op), self._term(right, op)
             if head is not None and term is not None and head != term:
@@ -139,7 +139,7 @@ class _Finder:
         return value < len(self.graph.inputs) and isinstance(self.graph.inputs[value], TensorType)
 
     def _source(self, value: int, add: Op) -> int | None:
-        """The region input that this operand of an add is, or is a conversion of; of the same shape as the sum."""
+        """Returns the region input, of the sum's shape, that this operand of an add is or is a conversion of."""
         source = self.converted.get(value, value)
         if not self._is_input(source):
             return None
@@ -157,7 +157,7 @@ class _Finder:
 
 
 def _partial_sums(graph: Graph, chains: dict[int, Chain]) -> set[int]:
-    """The results that exist only for the sake of a chain: its partial sums and its conversions."""
+    """Returns the results that exist only for the sake of a chain: its partial sums and its conversions."""
     defined = {first: op for op, first in graph.results()}
     uses = Counter(index for op in graph.ops for _, index in operands(op))
     uses.update(graph.outputs)

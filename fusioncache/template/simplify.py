@@ -1,4 +1,4 @@
-"""Removes identities, duplicate ops and dead ops."""
+"""The removal of identities, duplicate ops and dead ops."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from fusioncache.template.writer import GraphWriter, rename_operands
 
 
 def simplify(graph: Graph) -> Graph:
-    """The same function with identities forwarded, each value computed once, and nothing computed in vain.
+    """Returns the same function without identities, with each value computed once, and nothing that is not used.
 
-    Inputs and outputs keep their places.
+    Inputs and outputs keep their order.
 
-    Bitwise the same: no op is replaced by another, and none is computed from other operands. Results that were one
-    tensor still are, those that were two still are, and so it is with the memory in which they lie.
+    The result is bitwise the same: no op is replaced by another, and none is computed from other operands. Results that
+    were one tensor still are, those that were two still are, and so it is with the memory in which they lie.
 
     Raises:
         Bypass: if a view of what was written in place leaves.
     """
-    return without_dead_ops(_without_duplicates(_without_identities(graph)))
+    return remove_dead_ops(_merge_duplicates(_remove_identities(graph)))
 
 
-def _without_identities(graph: Graph) -> Graph:
-    """Forwards the operand of each identity, but for an input that leaves as it came: that is a copy.
+def _remove_identities(graph: Graph) -> Graph:
+    """Forwards the operand of each identity, but for an input that becomes an output unchanged: that is a copy.
 
-    Whoever uses what was written in place uses what it was written from.
+    An op that uses the result of a write in place uses the value that was written instead.
     """
     if not any(op.name == COPY or op_traits(op.name).identity for op in graph.ops):
         return graph
@@ -43,7 +43,7 @@ def _without_identities(graph: Graph) -> Graph:
             op = rename_operands(op, lambda index: Ref(written.get(index, index)))
             if op != used and not traits.allocates and first in leaving:
                 raise Bypass("a view of a value written in place")
-        operand = _forwarded(writer.renamed(op))
+        operand = _forward(writer.rename(op))
         if operand is None or (operand < graph.first_result and first in outputs):
             writer.copy(op, first)
         else:
@@ -51,22 +51,22 @@ def _without_identities(graph: Graph) -> Graph:
     return writer.graph(graph.outputs)
 
 
-def _forwarded(op: Op) -> int | None:
+def _forward(op: Op) -> int | None:
     match op.args:
         case (Ref(operand),) if op_traits(op.name).identity:
             return operand
     return None
 
 
-def _without_duplicates(graph: Graph) -> Graph:
-    """Computes each value once, but for those in whose memory results lie: two tensors stay two."""
+def _merge_duplicates(graph: Graph) -> Graph:
+    """Computes each value once, except values whose memory outputs may share: two tensors stay two."""
     leaving = _leaving(graph)
     seen: dict[Op, int] = {}
     commuting = Commuting(graph.first_result)
     writer = GraphWriter(graph)
     for op, first in graph.results():
-        op = writer.renamed(op)
-        signature = commuting.sorted(op)
+        op = writer.rename(op)
+        signature = commuting.sort_operands(op)
         stays = op_traits(op.name).never_merged or not leaving.isdisjoint(range(first, first + len(op.outputs)))
         known = None if stays else seen.get(signature)
         if known is None:
@@ -79,7 +79,7 @@ def _without_duplicates(graph: Graph) -> Graph:
 
 
 def _leaving(graph: Graph) -> set[int]:
-    """The results, and the values that results may be views of."""
+    """Returns the outputs, and the values that outputs may be views of."""
     leaving = set(graph.outputs)
     for op, first in reversed(list(graph.results())):
         if not op_traits(op.name).allocates and not leaving.isdisjoint(range(first, first + len(op.outputs))):
@@ -87,8 +87,8 @@ def _leaving(graph: Graph) -> set[int]:
     return leaving
 
 
-def without_dead_ops(graph: Graph) -> Graph:
-    """The same function with nothing computed in vain. Inputs and outputs keep their places."""
+def remove_dead_ops(graph: Graph) -> Graph:
+    """Returns the same function with nothing that is not used. Inputs and outputs keep their order."""
     live = set(graph.outputs)
     for op, first in reversed(list(graph.results())):
         if op_traits(op.name).writes or not live.isdisjoint(range(first, first + len(op.outputs))):
@@ -105,7 +105,7 @@ def without_dead_ops(graph: Graph) -> Graph:
 
 
 class Commuting:
-    """Knows of each op of a graph, defined in order, whether its operands may change places without changing bits."""
+    """Knows of each op of a graph, defined in order, whether its operands may be exchanged without changing bits."""
 
     def __init__(self, inputs: int):
         self._product = [False] * inputs
@@ -115,21 +115,22 @@ class Commuting:
         operand = any(self._product[index] for arg in op.args for _, index in refs_in(arg))
         self._product.extend([op_traits(op.name).may_be_product(operand)] * len(op.outputs))
 
-    def __call__(self, op: Op) -> bool:
+    def commutes(self, op: Op) -> bool:
+        """Returns whether the operands of the next op may be exchanged."""
         if not op_traits(op.name).commutes or len(op.args) != 2 or op.kwargs or _is_complex_product(op):
             return False
         both_products = all(isinstance(arg, Ref) and self._product[arg.index] for arg in op.args)
         return not (op.name == ADD and both_products)
 
-    def sorted(self, op: Op) -> Op:
-        """The op with commuting operands sorted: values by number, then constants."""
-        if not self(op):
+    def sort_operands(self, op: Op) -> Op:
+        """Returns the op with commuting operands sorted: values by number, then constants."""
+        if not self.commutes(op):
             return op
         return Op(op.name, tuple(sorted(op.args, key=_rank)), op.outputs, op.kwargs)
 
 
 def _is_complex_product(op: Op) -> bool:
-    """Whether it is one of two products and a sum each, of which a compiler contracts one and rounds the other."""
+    """Whether each part of the result is a sum of two products, of which a compiler contracts one and rounds one."""
     return op.name == MUL and any(str(type_).startswith("complex") for type_ in op.outputs)
 
 

@@ -1,7 +1,7 @@
 """The strides that torch gives the results of operations, as far as they are known.
 
-An elementwise result lies as its operands do; where these lie differently, the first one decides. What is not known is
-None.
+An elementwise result has its operands' order of dimensions; where these differ, the first one decides. What is not
+known is None.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fusioncache.ir.ops import op_traits
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """Where a tensor lies: sizes and strides, in elements, of its dimensions."""
+    """The layout of a tensor: sizes and strides, in elements, of its dimensions."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     @property
     def apparent(self) -> tuple[int, ...]:
-        """The strides that anybody can tell: those of dimensions of more than one element."""
+        """The strides that can be told from outside: those of dimensions of more than one element."""
         if 0 in self.shape:
             return ()
         return tuple(stride for size, stride in zip(self.shape, self.strides, strict=True) if size > 1)
@@ -34,12 +34,12 @@ class Strided:
 
 
 def row_major(shape: tuple[int, ...]) -> Strided:
-    """A contiguous tensor."""
-    return _packed(shape, range(len(shape)))
+    """Returns the layout of a contiguous tensor."""
+    return _pack(shape, range(len(shape)))
 
 
 def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...]) -> Strided | None:
-    """Where a result of an op lies; None if that is not known, or if it is not as the op says.
+    """Returns the layout of a result of an op; None if it is not known, or if its shape is not as the op says.
 
     Args:
         op: the op.
@@ -59,7 +59,7 @@ def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...
 
 
 def _elementwise(operands: Sequence[Strided], shape: tuple[int, ...]) -> Strided | None:
-    """As torch's ``TensorIterator`` lays out what it makes; None if that has another shape than it is said to have."""
+    """Returns the layout that torch's ``TensorIterator`` gives its result; None if that has another shape."""
     if _broadcast_shape(operands) != shape:
         return None
     if all(operand.shape == shape for operand in operands):
@@ -80,20 +80,20 @@ def _elementwise(operands: Sequence[Strided], shape: tuple[int, ...]) -> Strided
         return 0
 
     order = list(reversed(range(len(shape))))
-    for place in range(1, len(order)):
-        current = place
-        for earlier in range(place - 1, -1, -1):
+    for index in range(1, len(order)):
+        current = index
+        for earlier in range(index - 1, -1, -1):
             compared = before(order[earlier], order[current])
             if compared > 0:
                 order[earlier], order[current] = order[current], order[earlier]
                 current = earlier
             elif compared < 0:
                 break
-    return _packed(shape, list(reversed(order)))
+    return _pack(shape, list(reversed(order)))
 
 
-def _packed(shape: tuple[int, ...], order: Sequence[int]) -> Strided:
-    """A tensor without gaps, its dimensions from the slowest to the fastest."""
+def _pack(shape: tuple[int, ...], order: Sequence[int]) -> Strided:
+    """Returns the layout of a tensor without gaps, its dimensions from the slowest to the fastest."""
     strides, step = [0] * len(shape), 1
     for dimension in reversed(order):
         strides[dimension] = step
@@ -102,7 +102,7 @@ def _packed(shape: tuple[int, ...], order: Sequence[int]) -> Strided:
 
 
 def _is_dense(value: Strided) -> bool:
-    """Whether each place from the first to the last is of exactly one element."""
+    """Whether each memory location from the first to the last belongs to exactly one element."""
     step = 1
     for stride, size in sorted(zip(value.strides, value.shape, strict=True)):
         if size > 1:
@@ -113,7 +113,7 @@ def _is_dense(value: Strided) -> bool:
 
 
 def _broadcast_shape(operands: Sequence[Strided]) -> tuple[int, ...] | None:
-    """The shape of what is computed of these elementwise; None if they do not fit."""
+    """Returns the shape of what is computed of these elementwise; None if they do not fit."""
     rank = max((len(operand.shape) for operand in operands), default=0)
     padded = [(1,) * (rank - len(operand.shape)) + operand.shape for operand in operands]
     sizes = [{size for size in dimension if size != 1} for dimension in zip(*padded, strict=True)]
@@ -121,17 +121,17 @@ def _broadcast_shape(operands: Sequence[Strided]) -> tuple[int, ...] | None:
 
 
 def _broadcast(value: Strided, shape: tuple[int, ...]) -> list[int]:
-    """The strides of a tensor in the dimensions of a larger one."""
+    """Returns the strides of a tensor in the dimensions of a larger one."""
     added = len(shape) - len(value.shape)
     sizes = zip(value.shape, value.strides, shape[added:], strict=True)
     return [0] * added + [0 if own == 1 != size else stride for own, stride, size in sizes]
 
 
-def _converted(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+def _convert(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
     return _elementwise([value], shape)
 
 
-def _expanded(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+def _expand(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
     dims = _numbers(op.args[2])
     if dims is None:
         return None
@@ -143,20 +143,20 @@ def _expanded(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
     return Strided(shape, tuple(0 if own != new else s for own, new, s in zip(sizes, shape, strides, strict=True)))
 
 
-def _transposed(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+def _transpose(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
     dims = _numbers(op.args[1])
     return None if dims is None else Strided(shape, tuple(value.strides[dimension] for dimension in dims))
 
 
-def _squeezed(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+def _squeeze(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
     dims = _numbers(op.args[1])
     if dims is None:
         return None
     gone = {dimension % len(value.shape) for dimension in dims}
-    return Strided(shape, tuple(stride for place, stride in enumerate(value.strides) if place not in gone))
+    return Strided(shape, tuple(stride for index, stride in enumerate(value.strides) if index not in gone))
 
 
-def _sliced(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+def _slice(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
     steps = op.args[3] if len(op.args) > 3 else dict(op.kwargs).get("strides", Const("none", "None"))
     if isinstance(steps, Const) and steps.kind == "none":
         return Strided(shape, value.strides)
@@ -166,12 +166,12 @@ def _sliced(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
     return Strided(shape, tuple(stride * step for stride, step in zip(value.strides, numbers, strict=True)))
 
 
-def _reshaped(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
-    """Of what does not lie in one piece it depends on more whether this is a view."""
+def _reshape(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
+    """A reshape of a tensor that is not contiguous may be a view or a copy: that depends on more than is known."""
     return row_major(shape) if value.is_contiguous else None
 
 
-def _the_same(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided:
+def _keep(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided:
     return value
 
 
@@ -182,11 +182,11 @@ def _numbers(arg: object) -> tuple[int, ...] | None:
 
 
 _RULES: Mapping[str, Callable[[Op, Strided, tuple[int, ...]], Strided | None]] = {
-    "prims.broadcast_in_dim": _expanded,
-    "prims.convert_element_type": _converted,
-    "prims.reshape": _reshaped,
-    "prims.shallow_copy": _the_same,
-    "prims.slice_prim": _sliced,
-    "prims.squeeze": _squeezed,
-    "prims.transpose": _transposed,
+    "prims.broadcast_in_dim": _expand,
+    "prims.convert_element_type": _convert,
+    "prims.reshape": _reshape,
+    "prims.shallow_copy": _keep,
+    "prims.slice_prim": _slice,
+    "prims.squeeze": _squeeze,
+    "prims.transpose": _transpose,
 }

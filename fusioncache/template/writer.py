@@ -1,4 +1,4 @@
-"""Writes a graph anew, op by op, and keeps track of where the values of the old one went."""
+"""Graphs written anew, op by op, with a record of where the values of the old one went."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fusioncache.ir import Graph, Op, Ref, ValueType, map_arg, map_type
 
 
 def rename_operands(op: Op, rename: Callable[[int], Ref]) -> Op:
-    """The op with each used value replaced by ``rename(index)``."""
+    """Returns the op with each used value replaced by ``rename(index)``."""
     return Op(
         op.name,
         tuple(map_arg(arg, rename) for arg in op.args),
@@ -18,26 +18,28 @@ def rename_operands(op: Op, rename: Callable[[int], Ref]) -> Op:
 
 
 class GraphWriter:
-    """Starts with an old graph's inputs and, behind these, added ones.
+    """Writes a graph that starts with an old graph's inputs and, behind these, added ones.
 
     Attributes:
         types: the type of each value written so far; None for a symbolic size.
     """
 
     def __init__(self, old: Graph, added: tuple[ValueType, ...] = ()):
-        kept = len(old.inputs)
-        self._renamed = {value: Ref(value if value < kept else value + len(added)) for value in range(old.first_result)}
+        before = len(old.inputs)
+        self._renamed = {
+            value: Ref(value if value < before else value + len(added)) for value in range(old.first_result)
+        }
         self._sizes = old.sizes
         self._inputs = tuple(map_type(type_, self.new) for type_ in (*old.inputs, *added))
         self._ops: list[Op] = []
         self.types: list[ValueType | None] = [*self._inputs, *[None] * old.sizes]
 
     def new(self, old: int) -> Ref:
-        """Where a value of the old graph is now."""
+        """Returns where a value of the old graph is now."""
         return self._renamed[old]
 
-    def renamed(self, op: Op) -> Op:
-        """An op of the old graph on the values of the new one."""
+    def rename(self, op: Op) -> Op:
+        """Returns an op of the old graph on the values of the new one."""
         return rename_operands(op, self.new)
 
     def append(self, op: Op) -> int:
@@ -49,12 +51,12 @@ class GraphWriter:
 
     def move(self, old: int, new: int, results: int = 1) -> None:
         """Notes that values of the old graph, from this one on, are these of the new one."""
-        self._renamed.update({old + place: Ref(new + place) for place in range(results)})
+        self._renamed.update({old + index: Ref(new + index) for index in range(results)})
 
     def copy(self, op: Op, first: int) -> None:
         """Writes an op of the old graph whose first result had this number."""
-        self.move(first, self.append(self.renamed(op)), len(op.outputs))
+        self.move(first, self.append(self.rename(op)), len(op.outputs))
 
     def graph(self, outputs: Iterable[int]) -> Graph:
-        """What was written. ``outputs`` are values of the old graph."""
+        """Returns what was written. ``outputs`` are values of the old graph."""
         return Graph(self._inputs, tuple(self._ops), tuple(self.new(value).index for value in outputs), self._sizes)

@@ -21,7 +21,7 @@ from fusioncache.cache.dispatch import Entry
 from fusioncache.cache.program import Program, Tell
 from fusioncache.process.settings import VERIFY
 from fusioncache.record.ledger import Ledger
-from fusioncache.template.exactness import written
+from fusioncache.template.exactness import writes_of
 from fusioncache.template.expand import inline
 from fusioncache.verification.mismatch import Site, problems, report
 from fusioncache.verification.tensors import copied
@@ -110,7 +110,7 @@ def verified(site: Site, when: When, compiled: Tell, compared: Callable[[], None
     """
     run, takes_arities = site.call.entry, site.call.takes_arities
     own = own_function(site, compiled)
-    targets = [target for _, target in written(site.call.template.graph)]
+    targets = [target for _, target in writes_of(site.call.template.graph)]
     good: set[Any] = set()
 
     def entry(*args: Any) -> Sequence[Any]:

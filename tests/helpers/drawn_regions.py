@@ -101,7 +101,7 @@ def scramble(graph: Graph, chance: random.Random) -> Graph:
         op, first = item = chance.choice(ready)
         waiting.remove(item)
         new = rename_operands(op, lambda index: Ref(number[index]))
-        if commuting(new) and chance.random() < 0.5:
+        if commuting.commutes(new) and chance.random() < 0.5:
             new = Op(new.name, new.args[::-1], new.outputs, new.kwargs)
         copies = [new] * chance.choice([1, 1, 1, 2])  # a duplicate: uses of the value all go to the last one
         for copy in copies:

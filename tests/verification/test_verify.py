@@ -23,7 +23,7 @@ from fusioncache.cache.call import Fallback
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.record.reader import Record
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of, written
+from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of, writes_of
 from fusioncache.template.plan import Plan
 from fusioncache.trace import transform as transform_module
 from fusioncache.verification import mismatch
@@ -390,7 +390,7 @@ def test_what_is_written_in_place_has_the_rule_of_its_value():
     wide = s.op("broadcast_in_dim", row, (2, 3), (0,))
     s.op("copy_", wide, x, grad_enabled=False)
     graph = s.graph(row)
-    assert list(written(graph)) == [(wide.index, x.index)]
+    assert list(writes_of(graph)) == [(wide.index, x.index)]
     assert dict(rules_of(graph, exact=False).writes) == {0: Reordered("float32", 3)}
     assert dict(rules_of(graph, exact=True).writes) == {0: None}
 
