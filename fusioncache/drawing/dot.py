@@ -1,4 +1,4 @@
-"""A picture in graphviz's language, and what graphviz makes of it."""
+"""Pictures in graphviz's language, and drawn by graphviz."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _SECONDS = 60.0
 
 
 def dot_text(picture: nx.DiGraph, title: str) -> str:
-    """The picture as DOT. The same for the same graph, to the letter."""
-    lines = [f"digraph {_quoted(title)} {{", '  node [fontname="monospace", fontsize=10];']
+    """Returns the picture as DOT. It is the same for the same graph, to the letter."""
+    lines = [f"digraph {_quote(title)} {{", '  node [fontname="monospace", fontsize=10];']
     for name, node in picture.nodes(data="node"):
         label = "\n".join(filter(None, [node.label, node.detail]))
-        lines.append(f"  {name} [shape={_SHAPES[node.kind]}, label={_quoted(label)}, tooltip={_quoted(node.text)}];")
+        lines.append(f"  {name} [shape={_SHAPES[node.kind]}, label={_quote(label)}, tooltip={_quote(node.text)}];")
     lines += [f"  {start} -> {end};" for start, end in picture.edges]
     return "\n".join([*lines, "}"]) + "\n"
 
 
 def graphviz_svg(dot: str) -> str | None:
-    """The SVG that graphviz makes; None if it is not installed, or fails."""
+    """Returns the SVG that graphviz makes; None if it is not installed, or fails."""
     program = shutil.which("dot")
     if program is None:
         return None
@@ -35,6 +35,6 @@ def graphviz_svg(dot: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -1,7 +1,7 @@
-"""Where the boxes of a picture go: in layers, each below all that it needs.
+"""The layout of a picture's boxes: in layers, each box below all that it needs.
 
-Layers by the longest path; edges that pass layers bend there; an order within each layer in which few edges cross; and
-each box as close to the middle of its neighbours as its own neighbours in the layer allow.
+A box's layer follows from the longest path to it. Edges that pass layers bend there. Within each layer the order is one
+in which few edges cross, and each box is as near to the middle of its neighbours as the layer's other boxes allow.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     import networkx as nx
 
 GAP = 18.0
-"""Between two boxes of a layer."""
+"""The distance between two boxes of a layer."""
 _SWEEPS = 8
 
 Spot = str | tuple[str, str, int]
-"""A node, or the place where the edge between two nodes passes the layer of that number."""
+"""A node, or the point where the edge between two nodes passes the layer of that number."""
 
 Neighbours = Mapping[Spot, Sequence[Spot]]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything is.
+    """The positions of all nodes and edges.
 
     Attributes:
         layers: the spots of each layer, left to right.
         x: the middle of each spot, from 0 at the left end of the leftmost.
         edges: for each edge, the spots that it passes, both ends included.
-        width: of all.
+        width: of the picture.
     """
 
     layers: tuple[tuple[Spot, ...], ...]
@@ -42,8 +42,8 @@ class Layout:
     width: float
 
 
-def layout(picture: nx.DiGraph, width: Callable[[str], float]) -> Layout:
-    """Places a graph without cycles.
+def lay_out(picture: nx.DiGraph, width: Callable[[str], float]) -> Layout:
+    """Finds positions for a graph without cycles.
 
     Args:
         picture: the graph.
@@ -55,14 +55,14 @@ def layout(picture: nx.DiGraph, width: Callable[[str], float]) -> Layout:
     above, below = _neighbours(edges.values())
     _order(layers, above, below)
     widths = {spot: width(spot) if isinstance(spot, str) else 0.0 for layer in layers for spot in layer}
-    x = _across(layers, above, below, widths)
+    x = _find_x(layers, above, below, widths)
     left = min((x[spot] - widths[spot] / 2 for spot in x), default=0.0)
     right = max((x[spot] + widths[spot] / 2 for spot in x), default=0.0)
     return Layout(tuple(map(tuple, layers)), {spot: at - left for spot, at in x.items()}, edges, right - left)
 
 
 def _ranks(picture: nx.DiGraph) -> dict[str, int]:
-    """The layer of each node. One that needs nothing is right above the first that needs it."""
+    """Returns the layer of each node. A node without predecessors is right above its first successor."""
     import networkx as nx
 
     rank: dict[str, int] = {}
@@ -87,13 +87,13 @@ def _layers(rank: Mapping[str, int], paths: Iterable[Sequence[Spot]]) -> list[li
 
 
 def _path(edge: tuple[str, str], rank: Mapping[str, int]) -> tuple[Spot, ...]:
-    """The spots of an edge, one in each layer."""
+    """Returns the spots of an edge, one in each layer."""
     start, end = edge
     return (start, *((start, end, number) for number in range(rank[start] + 1, rank[end])), end)
 
 
 def _neighbours(paths: Iterable[Sequence[Spot]]) -> tuple[Neighbours, Neighbours]:
-    """Above and below each spot."""
+    """Returns the neighbours above and below each spot."""
     above: dict[Spot, list[Spot]] = {}
     below: dict[Spot, list[Spot]] = {}
     for path in paths:
@@ -109,30 +109,32 @@ def _order(layers: list[list[Spot]], above: Neighbours, below: Neighbours) -> No
         step, side = (1, above) if sweep % 2 == 0 else (-1, below)
         ordered = layers[::step]
         for before, layer in pairwise(ordered):
-            place = {spot: at for at, spot in enumerate(before)}
-            # Who has no neighbours there stays where he is.
-            wanted = {spot: fmean([place[n] for n in side.get(spot, ())] or [at]) for at, spot in enumerate(layer)}
+            index = {spot: at for at, spot in enumerate(before)}
+            # A spot without neighbours there keeps its position.
+            wanted = {spot: fmean([index[n] for n in side.get(spot, ())] or [at]) for at, spot in enumerate(layer)}
             layer.sort(key=wanted.__getitem__)
 
 
-def _across(
+def _find_x(
     layers: Sequence[Sequence[Spot]], above: Neighbours, below: Neighbours, widths: Mapping[Spot, float]
 ) -> dict[Spot, float]:
     x: dict[Spot, float] = {}
     for layer in layers:
-        x |= _apart(layer, dict.fromkeys(layer, 0.0), widths)
+        x |= _spread(layer, dict.fromkeys(layer, 0.0), widths)
     for sweep in range(2 * _SWEEPS):
         side, order = (above, layers) if sweep % 2 == 0 else (below, layers[::-1])
         for layer in order:
-            x |= _apart(layer, {spot: fmean([x[n] for n in side.get(spot, ())] or [x[spot]]) for spot in layer}, widths)
+            x |= _spread(
+                layer, {spot: fmean([x[n] for n in side.get(spot, ())] or [x[spot]]) for spot in layer}, widths
+            )
     return x
 
 
-def _apart(layer: Sequence[Spot], wanted: Mapping[Spot, float], widths: Mapping[Spot, float]) -> dict[Spot, float]:
-    """Near to where each spot of a layer wants to be, in this order, and none upon another.
+def _spread(layer: Sequence[Spot], wanted: Mapping[Spot, float], widths: Mapping[Spot, float]) -> dict[Spot, float]:
+    """Returns positions near to where each spot of a layer wants to be, in this order, without overlaps.
 
-    Halfway between what comes of pushing to the right only, and of pushing to the left only: both keep the distances,
-    and so does the middle.
+    Each is halfway between the results of pushing to the right only and of pushing to the left only: both keep the
+    distances, and so does the middle.
     """
     gaps = [(widths[a] + widths[b]) / 2 + GAP for a, b in pairwise(layer)]
     right, left = [wanted[spot] for spot in layer], [wanted[spot] for spot in layer]

@@ -1,4 +1,4 @@
-"""A template's graph as one of networkx: what is drawn, and what it says."""
+"""A template's graph as a graph of networkx, with the text of each box."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Node:
     text: str
 
 
-def drawn(graph: Graph) -> nx.DiGraph:
-    """The graph with a node for each input, size, op and output.
+def picture_of(graph: Graph) -> nx.DiGraph:
+    """Returns the graph with a node for each input, size, op and output.
 
     Nodes have names such as ``v3``, by the number of their first value, and ``out0``. Each has a ``Node`` as attribute
     ``node``.
@@ -49,10 +49,10 @@ def drawn(graph: Graph) -> nx.DiGraph:
         name = f"v{first}"
         picture.add_node(name, node=_op_node(op, first))
         picture.add_edges_from((owner[index], name) for _, index in operands(op))
-        owner |= {first + place: name for place in range(len(op.outputs))}
-    for place, value in enumerate(graph.outputs):
-        picture.add_node(f"out{place}", node=Node("output", f"output {place}", "", f"output %{value}"))
-        picture.add_edge(owner[value], f"out{place}")
+        owner |= {first + index: name for index in range(len(op.outputs))}
+    for index, value in enumerate(graph.outputs):
+        picture.add_node(f"out{index}", node=Node("output", f"output {index}", "", f"output %{value}"))
+        picture.add_edge(owner[value], f"out{index}")
     return picture
 
 
@@ -64,18 +64,20 @@ def _leaves(graph: Graph) -> Iterator[tuple[str, Node]]:
 
 
 def _op_node(op: Op, first: int) -> Node:
-    literals = [_words(arg) for arg in op.args] + [f"{name}={_words(arg)}" for name, arg in op.kwargs if _words(arg)]
+    literals = [_literals(arg) for arg in op.args] + [
+        f"{name}={_literals(arg)}" for name, arg in op.kwargs if _literals(arg)
+    ]
     label = " ".join(filter(None, [op.name.rpartition(".")[2], *literals]))
     detail = ", ".join(_short(type_) for type_ in op.outputs if type_)
     return Node("op", _cut(label), _cut(detail), op_line(op, first, Inline()))
 
 
-def _words(arg: Arg) -> str:
-    """The literals in an argument; empty if there are none."""
+def _literals(arg: Arg) -> str:
+    """Returns the literals in an argument; empty if there are none."""
     if isinstance(arg, Const):
         return "" if arg.kind == "none" else str(arg).removeprefix(f"{arg.kind}:")
     if isinstance(arg, tuple) and arg and all(isinstance(item, Const) for item in arg):
-        return f"({', '.join(map(_words, arg))})"
+        return f"({', '.join(map(_literals, arg))})"
     return ""
 
 

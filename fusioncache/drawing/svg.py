@@ -1,4 +1,4 @@
-"""A picture as SVG, laid out by us: one that can stand in a page, in light and in dark."""
+"""Pictures as SVG, laid out by ourselves, for light and for dark pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from fusioncache.drawing.layers import Layout, Spot, layout
+from fusioncache.drawing.layers import Layout, Spot, lay_out
 from fusioncache.drawing.nodes import Node
 
 if TYPE_CHECKING:
@@ -31,24 +31,24 @@ _STYLE = """\
 
 
 def svg_text(picture: nx.DiGraph, title: str, *, styled: bool = True) -> str:
-    """The picture as SVG. The same for the same graph, to the letter. Every text in it is escaped.
+    """Returns the picture as SVG. It is the same for the same graph, to the letter. Every text in it is escaped.
 
     Args:
         picture: the graph.
         title: what it is a picture of.
-        styled: whether it brings its colours along; a page that has many pictures says once what they look like.
+        styled: whether it contains its own style sheet; a page with many pictures has one for all of them.
     """
-    places = layout(picture, lambda name: _width(picture.nodes[name]["node"]))
-    width = places.width + 2 * _MARGIN
-    height = len(places.layers) * (_HEIGHT + _BETWEEN) - _BETWEEN + 2 * _MARGIN
-    y = {spot: _top(number) for number, layer in enumerate(places.layers) for spot in layer}
+    layout = lay_out(picture, lambda name: _width(picture.nodes[name]["node"]))
+    width = layout.width + 2 * _MARGIN
+    height = len(layout.layers) * (_HEIGHT + _BETWEEN) - _BETWEEN + 2 * _MARGIN
+    y = {spot: _top(number) for number, layer in enumerate(layout.layers) for spot in layer}
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="fc-graph" role="img" aria-label="{escape(title)}" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.1f} {height:.1f}">',
         f"<title>{escape(title)}</title>",
         *([f"<style>\n{_STYLE}\n</style>"] if styled else []),
-        *(f'<path d="{_curve(spots, places, y)}"/>' for spots in places.edges.values()),
-        *(line for name, node in picture.nodes(data="node") for line in _box(node, places.x[name] + _MARGIN, y[name])),
+        *(f'<path d="{_curve(spots, layout, y)}"/>' for spots in layout.edges.values()),
+        *(line for name, node in picture.nodes(data="node") for line in _box(node, layout.x[name] + _MARGIN, y[name])),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
@@ -62,12 +62,12 @@ def _top(layer: int) -> float:
     return _MARGIN + layer * (_HEIGHT + _BETWEEN)
 
 
-def _curve(spots: Sequence[Spot], places: Layout, y: dict[Spot, float]) -> str:
-    """From the lower side of the first box to the upper side of the last, upright where it passes a layer."""
-    x, top = places.x[spots[0]] + _MARGIN, y[spots[0]] + _HEIGHT
+def _curve(spots: Sequence[Spot], layout: Layout, y: dict[Spot, float]) -> str:
+    """Returns a path from the first box's lower side to the last one's upper side, upright where it passes a layer."""
+    x, top = layout.x[spots[0]] + _MARGIN, y[spots[0]] + _HEIGHT
     parts = [f"M{x:.1f} {top:.1f}"]
     for spot in spots[1:]:
-        next_x, next_top = places.x[spot] + _MARGIN, y[spot]
+        next_x, next_top = layout.x[spot] + _MARGIN, y[spot]
         middle = (top + next_top) / 2
         parts.append(f"C{x:.1f} {middle:.1f} {next_x:.1f} {middle:.1f} {next_x:.1f} {next_top:.1f}")
         x, top = next_x, next_top

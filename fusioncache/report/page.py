@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fusioncache.drawing.nodes import drawn
+from fusioncache.drawing.nodes import picture_of
 from fusioncache.drawing.svg import svg_text
 from fusioncache.explain.reading import read_exactly
 from fusioncache.humanize import escape_controls, format_arities, format_bytes, format_duration
@@ -104,7 +104,7 @@ def _short(line: Line) -> str:
 def _graph(entry: Entry) -> Markup | None:
     """The template's graph as SVG; None if what is recorded of it cannot be read."""
     try:
-        picture = drawn(read_exactly(entry.parts))
+        picture = picture_of(read_exactly(entry.parts))
     except ValueError:
         return None
     lines = svg_text(picture, f"ops of {entry.stats.name}", styled=False).split("\n")

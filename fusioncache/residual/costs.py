@@ -1,4 +1,4 @@
-"""What each plan costs a stream."""
+"""The cost of each plan for a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fusioncache.template.plan import fold_widths
 
 
 def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:
-    """The cost of each plan that there is for a stream. ``moved`` counts terms and sums, read and written.
+    """Returns the cost of each plan that there is for a stream. ``moved`` counts terms and sums, read and written.
 
     Sums that are rounded to another dtype on the way cannot be folded. If carrying adds terms early, those that wait
     for it count as alive, under each plan.
@@ -24,7 +24,7 @@ def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:
 
 
 def _from_scratch(index: Index, early: bool) -> tuple[Cost, Cost]:
-    """The costs of adding up each region's sums anew, inline and by folds."""
+    """Returns the costs of adding up each region's sums anew, inline and by folds."""
     moved = extra = largest = 0
     arities: set[int] = set()
     widths: set[int] = set()
@@ -53,9 +53,9 @@ def _cost(index: Index, schedule: Schedule, early: bool) -> Cost:
 
 
 def _most_alive(index: Index, schedule: Schedule, early: bool) -> int:
-    """The bytes of given sums at the time when they are most, each from where it is given to where it is last taken.
+    """Returns the most bytes that given sums have at any time, each from where it is given to where it is last taken.
 
-    With ``early`` the terms count as well, each from where it is there to where it is last added.
+    With ``early`` the terms count as well, each from where it is available to where it is last added.
     """
     taken = {sum_: number for number, event in enumerate(schedule.events) for sum_ in event.takes}
     added = {sum_: number for number, event in enumerate(schedule.events) for sum_ in event.sums}

@@ -1,4 +1,4 @@
-"""Why a residual stream, or one sum of it, is left as it is although there is a plan for it."""
+"""The obstacles because of which a residual stream, or a sum of one, stays as it is although there is a plan for it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Forward:
     executor: Callable[[int], object]
     arithmetic: Callable[[int], Arithmetic]
 
-    def problem(self, recipe: Recipe) -> str | None:
-        """Why a recipe must not be used; None if it may."""
-        calls = {self.lines[place].call for place in recipe.lines}
+    def obstacle(self, recipe: Recipe) -> str | None:
+        """Returns why a recipe must not be used; None if it may."""
+        calls = {self.lines[index].call for index in recipe.lines}
         if not self._is_untouched(recipe):
             return WRITTEN
         if any(name not in self.saved for name in recipe.inputs):
@@ -57,5 +57,5 @@ class Forward:
         return is_narrow(self.types.get(name))
 
     def _is_untouched(self, recipe: Recipe) -> bool:
-        inner = chain.from_iterable(self.lines[place].results for place in recipe.lines)
+        inner = chain.from_iterable(self.lines[index].results for index in recipe.lines)
         return self.written.isdisjoint(inner) and self.written.isdisjoint(recipe.inputs)

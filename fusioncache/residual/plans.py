@@ -1,4 +1,4 @@
-"""What can be done with the sums of a residual stream, what each way costs, and which is taken."""
+"""The plans for the sums of a residual stream, their costs, and the choice among them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class ResidualPlan(Enum):
-    """How the partial sums of one residual stream come to where they are wanted.
+    """How the partial sums of one residual stream get to the regions that want them.
 
     ``INLINE``: each region adds up its own sum, in its own kernel.
     ``FOLD``: each region's sum is added up by kernels of a few fixed widths.
@@ -67,15 +67,15 @@ _FEW_KERNELS = 8
 def choose(
     costs: Mapping[ResidualPlan, Cost], wanted: ResidualPlan | None = None, budget: int | None = None
 ) -> ResidualPlan:
-    """The plan for a stream.
+    """Chooses the plan for a stream.
 
     Args:
         costs: of the plans that there are.
-        wanted: what the user asked for; taken if it is among these.
-        budget: how many bytes of sums may be kept alive. With one, the plan within it that moves least is taken, and
-            where none is within it, the one that keeps least alive. Without, the one that keeps least alive of those
-            that are linear in depth: that move at most four times what the cheapest moves, or what all sums are worth,
-            whichever is more, and compile at most a few kernels more than the fewest.
+        wanted: what the user asked for; it is taken if it is among these.
+        budget: how many bytes of sums may be kept alive. With a budget, the plan within it that moves least is taken,
+            and if no plan is within it, the one that keeps least alive. Without a budget, the one is taken that keeps
+            least alive among those that are linear in depth. These move at most four times what the cheapest moves, or
+            four times the bytes of all sums, whichever is more, and compile at most a few kernels more than the fewest.
     """
     if wanted is not None and wanted in costs:
         return wanted

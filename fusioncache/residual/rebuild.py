@@ -1,4 +1,4 @@
-"""Which sums of a residual stream backward can rebuild from what is saved for it anyway."""
+"""The sums of a residual stream that backward can rebuild from what is saved for it anyway."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Saved:
 
     Attributes:
         names: the values that are saved.
-        inputs: values that it is given. Whoever gave them may write into them before backward, so that what is not
-            saved of them must not be read there.
-        outputs: values that leave the model, and so live on in the caller's hands.
+        inputs: values that it is given. The caller may write into them before backward, so that those which are not
+            saved must not be read there.
+        outputs: values that the model returns, and that so stay alive with the caller.
     """
 
     names: Collection[str]
@@ -64,17 +64,17 @@ class Recipe:
 
 
 _MOST_LINES = 256
-"""The longest recipe. One of more operations costs more than the memory is worth, and the search for it, too."""
+"""The longest recipe. One of more operations costs more than the memory is worth, and so does the search for it."""
 
 
 def recipes_of(lines: Sequence[Line], types: Mapping[str, TensorType], saved: Saved) -> tuple[Recipe, ...]:
-    """The recipe of each saved residual sum that has one, in the order of the forward pass.
+    """Returns the recipe of each saved residual sum that has one, in the order of the forward pass.
 
     A residual sum is an add, through conversions, of a value of the same type that backward has as well, or that was
     an input of the forward pass. Linear in the lines.
     """
     finder = _Finder(lines, types, saved)
-    found = (finder.recipe(name) for name in finder.place if finder.may_be_dropped(name))
+    found = (finder.recipe(name) for name in finder.index if finder.may_be_dropped(name))
     return tuple(recipe for recipe in found if recipe is not None)
 
 
@@ -83,11 +83,11 @@ class _Finder:
         self.lines, self.types = lines, types
         self.available = {*saved.names, *saved.inputs}
         self.dropped = set(saved.names) - {*saved.inputs, *saved.outputs}
-        self.place: dict[str, int] = {}
+        self.index: dict[str, int] = {}
         self.product: dict[str, bool] = {}
         self.parents = _Parents(self.available, types)
-        for place, line in enumerate(lines):
-            self.place.update(dict.fromkeys(line.results, place))
+        for index, line in enumerate(lines):
+            self.index.update(dict.fromkeys(line.results, index))
             of_product = any(self.product.get(operand or "", False) for operand in line.operands)
             self.product.update(dict.fromkeys(line.results, op_traits(line.operation).may_be_product(of_product)))
             self.parents.read(line)
@@ -106,17 +106,17 @@ class _Finder:
         pending = [(name, False)]
         while pending:
             value, added = pending.pop()
-            place = self.place.get(value)
-            if place is None or len(seen) == _MOST_LINES:
+            index = self.index.get(value)
+            if index is None or len(seen) == _MOST_LINES:
                 return None
-            line = self.lines[place]
+            line = self.lines[index]
             traits = op_traits(line.operation)
             if not traits.elementwise:
                 return None
             added = traits.adds or (added and traits.passes_product)
-            if (place, added) in seen:
+            if (index, added) in seen:
                 continue
-            seen.add((place, added))
+            seen.add((index, added))
             for operand in line.operands:
                 if operand is None:
                     return None
@@ -131,24 +131,26 @@ class _Finder:
                     return None
                 if here:
                     local.setdefault(operand)
-        places = {place for place, _ in seen}
-        return Recipe(name, parent, tuple(sorted(places)), tuple(inputs), tuple(local), adds_product)
+        indices = {index for index, _ in seen}
+        return Recipe(name, parent, tuple(sorted(indices)), tuple(inputs), tuple(local), adds_product)
 
     def _is_at_hand(self, operand: str, line: Line, added: bool) -> bool:
-        """Whether a recipe may start from this operand. A product that was added in the kernel that computed it may
-        have been contracted with the add into one rounding, and must be so again."""
+        """Whether a recipe may start from this operand.
+
+        A product that was added in the kernel that computed it may have been contracted with the add into one rounding,
+        and must be so again.
+        """
         if operand not in self.available or operand not in self.types:
             return False
         return not (added and self.product.get(operand, False) and self._call(operand) == line.call)
 
     def _may_be_computed(self, operand: str, line: Line, added: bool) -> bool:
-        """Whether a recipe may compute this operand. A product that was rounded before another kernel added it may
-        not."""
+        """Whether a recipe may compute this operand: not a product that was rounded before another kernel added it."""
         return not (added and self.product.get(operand, False) and self._call(operand) != line.call)
 
     def _call(self, name: str) -> int | None:
-        place = self.place.get(name)
-        return None if place is None else self.lines[place].call
+        index = self.index.get(name)
+        return None if index is None else self.lines[index].call
 
 
 class _Parents:
@@ -172,19 +174,19 @@ class _Parents:
                     found.setdefault(type_, value)
             self._addends.update(dict.fromkeys(line.results, found))
         elif op_traits(line.operation).conversion and operands and operands[0] == line.operands[0]:
-            self._origin.update(dict.fromkeys(line.results, self._unconverted(operands[0])))
+            self._origin.update(dict.fromkeys(line.results, self._skip_conversions(operands[0])))
 
     def parent(self, name: str) -> str | None:
-        """The first value of the same type, at hand in backward, among what this one adds up; None if there is none."""
+        """Returns the first value of the same type, at hand in backward, among what this one adds up; or None."""
         return self._addends.get(self._origin.get(name, name), {}).get(self._types[name])
 
-    def _unconverted(self, name: str) -> str:
-        """What a value was before its conversions, as far as the first that is at hand."""
+    def _skip_conversions(self, name: str) -> str:
+        """Returns what a value was before its conversions, as far as the first that is at hand."""
         return name if name in self._available else self._origin.get(name, name)
 
     def _at_hand(self, operand: str) -> Iterator[tuple[TensorType, str]]:
-        """The first value of each type that is at hand: the operand itself, or what it adds up."""
-        value = self._unconverted(operand)
+        """Yields the first value of each type that is at hand: the operand itself, or what it adds up."""
+        value = self._skip_conversions(operand)
         if value not in self._available:
             yield from self._addends.get(value, {}).items()
         elif value in self._types:

@@ -1,4 +1,4 @@
-"""What each plan makes of a stream's regions."""
+"""The schedules of plans: what each makes of a stream's regions, in which order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fusioncache.residual.plans import ResidualPlan
 from fusioncache.residual.streams import Stream
 
 TOGETHER = 8
-"""How many terms that wait for each other are added by one call: fewer would be launches for next to nothing."""
+"""How many terms that wait for each other are added by one call: fewer are not worth a launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,18 @@ class Step:
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """The sums that are read."""
+        """Returns the sums that are read."""
         return (self.start,) if self.start else ()
 
     @property
     def gives(self) -> tuple[str, ...]:
-        """The sums that are written."""
+        """Returns the sums that are written."""
         return self.sums[-1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of the region at this position.
+    """A region, at its position, that is changed.
 
     Attributes:
         position: of the region.
@@ -61,7 +61,7 @@ Event = Step | Change
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What is done for a stream, in the order in which it is done.
+    """The events of a stream, in order.
 
     Each sum is given at most once, before everything that takes it.
 
@@ -75,7 +75,7 @@ class Schedule:
 
 
 def schedules_of(stream: Stream) -> dict[ResidualPlan, Schedule]:
-    """The schedule of each plan that changes regions.
+    """Returns the schedule of each plan that changes regions.
 
     Where the sums are wanted in the order in which they are added up, a segment is a single sum, and only carrying is
     left.
@@ -83,7 +83,7 @@ def schedules_of(stream: Stream) -> dict[ResidualPlan, Schedule]:
     index = Index(stream)
     schedules = {ResidualPlan.CARRY: _Carrying(index).schedule()}
     if index.goes_back():
-        schedules[ResidualPlan.SEGMENTED] = Schedule(tuple(_segmented(index)))
+        schedules[ResidualPlan.SEGMENTED] = Schedule(tuple(_segments(index)))
     return schedules
 
 
@@ -102,12 +102,12 @@ class Index:
         ]
 
     def goes_back(self) -> bool:
-        """Whether a sum is wanted after a deeper one."""
+        """Returns whether a sum is wanted after a deeper one."""
         deepest = [max(self.depth[sum_] for sum_ in wants) for _, wants in self.wants]
         return any(later < earlier for earlier, later in pairwise(deepest))
 
     def path(self, sum_: str, held: Collection[str]) -> tuple[str | None, list[str]]:
-        """The nearest of the held sums that a sum can start from, and those from there to it. Itself, if held."""
+        """Returns the nearest held sum that a sum can start from (itself, if held), and the sums from there to it."""
         path: list[str] = []
         at: str | None = sum_
         while at is not None and at not in held:
@@ -135,12 +135,12 @@ class _Carrying:
 
     def __init__(self, index: Index):
         self.index = index
-        self.given: dict[str, int] = {}  # the sums that there are so far, and from where on
+        self.given: dict[str, int] = {}  # the sums computed so far, and the position from which on they are available
         self.passed: set[str] = set()  # to other calls
         self.early: list[Step] = []
 
     def schedule(self) -> Schedule:
-        """What is done, in order."""
+        """Returns the events, in order."""
         visits = [self._visit(position, wants) for position, wants in self.index.wants]
         events = [*self.early, *(event for visit in visits for event in self._events(visit))]
         events.sort(key=lambda event: (event.position, isinstance(event, Change)))
@@ -151,7 +151,7 @@ class _Carrying:
         paths: list[tuple[str | None, list[str]]] = []
         sums: dict[str, None] = {}
         for want in wants:
-            start, path = self._ahead(position, *self.index.path(want, self.given))
+            start, path = self._add_early(position, *self.index.path(want, self.given))
             if start is not None and start not in sums:
                 takes[start] = None
             paths.append((start, path))
@@ -160,8 +160,8 @@ class _Carrying:
         self.passed.update(takes)
         return _Visit(position, wants, tuple(takes), paths, tuple(sums))
 
-    def _ahead(self, position: int, start: str | None, path: list[str]) -> tuple[str | None, list[str]]:
-        """What is left of a path when the terms that are there early are added early."""
+    def _add_early(self, position: int, start: str | None, path: list[str]) -> tuple[str | None, list[str]]:
+        """Adds terms early that are available early; returns what is left of the path."""
         ready = self.given[start] if start is not None else 0
         while len(path) > TOGETHER:
             sums, rest = path[:TOGETHER], path[TOGETHER:]
@@ -180,7 +180,7 @@ class _Carrying:
         if set(gives) <= set(visit.wants):
             yield Change(visit.position, visit.takes, visit.sums, gives)
             return
-        # The region would give sums that it has no use for, as many as there may be: they get calls of their own.
+        # The region would give sums that it does not use itself, perhaps many of them: they get calls of their own.
         stops = self.passed.union(visit.wants, (start for start, _ in visit.paths if start))
         for start, path in visit.paths:
             yield from _steps(visit.position, start, path, stops)
@@ -197,11 +197,11 @@ def _steps(position: int, start: str | None, path: Iterable[str], stops: Collect
             start, passed = sum_, []
 
 
-def _segmented(index: Index) -> Iterator[Event]:
+def _segments(index: Index) -> Iterator[Event]:
     """Keeps every k-th sum, and rebuilds what is wanted from the nearest one, with all that is wanted on the way."""
     width = max(1, isqrt(max(index.depth[want.sum] for want in index.stream.wants)))
     until: dict[str, int] = {}  # where a sum is needed for the last time, for itself or to rebuild others
-    kept = {want.sum: _kept_below(index, want.sum, width) for want in index.stream.wants}
+    kept = {want.sum: _nearest_kept(index, want.sum, width) for want in index.stream.wants}
     for want in index.stream.wants:
         until.update({sum_: want.position for sum_ in (want.sum, kept[want.sum]) if sum_})
     held: set[str] = set()
@@ -221,8 +221,8 @@ def _segmented(index: Index) -> Iterator[Event]:
         held.difference_update(sum_ for sum_ in ended if until[sum_] <= position)
 
 
-def _kept_below(index: Index, sum_: str, width: int) -> str | None:
-    """The nearest sum whose depth is a multiple of the width, at or below this one."""
+def _nearest_kept(index: Index, sum_: str, width: int) -> str | None:
+    """Returns the nearest sum whose depth is a multiple of the width, at or below this one."""
     at: str | None = sum_
     while at is not None and index.depth[at] % width:
         at = index.sums[at].parent

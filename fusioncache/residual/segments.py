@@ -1,4 +1,4 @@
-"""Which of the sums that backward could rebuild are kept all the same, and what that costs."""
+"""The choice of which sums backward rebuilds, of those that it could, and what that costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fusioncache.residual.rebuild import Line, Recipe
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """What backward rebuilds.
+    """The sums of one stream that backward rebuilds.
 
     Attributes:
         recipes: of the sums that are not saved any more, in the order of the forward pass.
@@ -35,7 +35,7 @@ def rebuildings(
     wanted: ResidualPlan | None = None,
     budget: int | None = None,
 ) -> tuple[Rebuilding, ...]:
-    """What to rebuild of each stream.
+    """Chooses what to rebuild of each stream.
 
     Args:
         recipes: of all sums that can be rebuilt.
@@ -51,7 +51,7 @@ def rebuildings(
 
 
 def _by_stream(recipes: Sequence[Recipe]) -> dict[str, list[Recipe]]:
-    """The recipes by the value that their stream starts from."""
+    """Returns the recipes by the value that their stream starts from."""
     start: dict[str, str] = {}
     streams: dict[str, list[Recipe]] = defaultdict(list)
     for recipe in recipes:
@@ -72,38 +72,38 @@ class _Stream:
         self.kernels = len({_shape(recipe, lines, types) for recipe in recipes})
 
     def rebuilding(self, wanted: ResidualPlan | None, budget: int | None) -> Rebuilding:
-        every = self._every(budget)
+        every = self._segment_length(budget)
         costs = {
             ResidualPlan.CARRY: Cost(0, sum(self.size.values()), 0),
-            ResidualPlan.SEGMENTED: self._segmented(every),
-            ResidualPlan.INLINE: self._inline(),
+            ResidualPlan.SEGMENTED: self._segmented_cost(every),
+            ResidualPlan.INLINE: self._inline_cost(),
         }
         plan = choose(costs, wanted, budget)
         dropped = {
             ResidualPlan.CARRY: (),
-            ResidualPlan.SEGMENTED: self._dropped(every),
+            ResidualPlan.SEGMENTED: self._drop(every),
             ResidualPlan.INLINE: tuple(self.recipes),
         }[plan]
         choice = Choice(self.name, len(self.recipes), plan, costs)
         return Rebuilding(dropped, plan is not ResidualPlan.INLINE, choice)
 
-    def _every(self, budget: int | None) -> int:
-        """The length of a segment: as short as the budget allows, else the one that keeps least alive."""
+    def _segment_length(self, budget: int | None) -> int:
+        """Returns the length of a segment: as short as the budget allows, else the one that keeps least alive."""
         best = isqrt(len(self.recipes)) + 1
         if budget is None:
             return best
-        within = (every for every in range(1, best) if self._segmented(every).alive <= budget)
+        within = (every for every in range(1, best) if self._segmented_cost(every).alive <= budget)
         return next(within, best)
 
-    def _dropped(self, every: int) -> tuple[Recipe, ...]:
-        """All but each sum that lies ``every`` steps behind one that is kept."""
+    def _drop(self, every: int) -> tuple[Recipe, ...]:
+        """Returns all recipes but those of each sum that lies ``every`` steps behind one that is kept."""
         steps: dict[str, int] = {}
         for recipe in self.recipes:
             steps[recipe.sum] = (1 + max(steps.get(value, 0) for value in recipe.inputs)) % every
         return tuple(recipe for recipe in self.recipes if steps[recipe.sum])
 
-    def _segmented(self, every: int) -> Cost:
-        dropped = self._dropped(every)
+    def _segmented_cost(self, every: int) -> Cost:
+        dropped = self._drop(every)
         if not dropped:
             return Cost(0, sum(self.size.values()), 0)
         rebuilt = sum(self.size[recipe.sum] for recipe in dropped)
@@ -111,8 +111,8 @@ class _Stream:
         kept = sum(self.size.values()) - rebuilt
         return Cost(sum(self.moved[recipe.sum] for recipe in dropped), kept + rebuilt // segments, self.kernels)
 
-    def _inline(self) -> Cost:
-        """Each sum from the start of the stream, and all sums on the way thrown away."""
+    def _inline_cost(self) -> Cost:
+        """Returns the cost of each sum from the start of the stream, with all sums on the way thrown away."""
         from_start: dict[str, int] = {}
         for recipe in self.recipes:
             before = sum(from_start.get(value, 0) for value in recipe.inputs)
@@ -121,6 +121,6 @@ class _Stream:
 
 
 def _shape(recipe: Recipe, lines: Sequence[Line], types: Mapping[str, TensorType]) -> Hashable:
-    """The same for recipes that one kernel computes."""
-    operations = tuple(lines[place].operation for place in recipe.lines)
+    """Returns what is the same for recipes that one kernel computes."""
+    operations = tuple(lines[index].operation for index in recipe.lines)
     return operations, types[recipe.sum], tuple(sorted(str(types[value]) for value in recipe.inputs))

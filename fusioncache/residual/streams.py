@@ -10,7 +10,7 @@ from fusioncache.ir.arithmetic import bits_depend_on_kernel
 from fusioncache.residual.sums import Call, Sum, Sums
 
 FEWEST_SUMS = 3
-"""How many sums must be computed twice for a stream to be one. With fewer there is next to nothing to save."""
+"""How many sums must be computed twice for a stream to be one. With fewer there is hardly anything to save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Stream:
         head: the value that the first sum starts from.
         sums: each behind the one that it starts from. Several may start from one.
         wants: in the order of the trace.
-        idle: the positions of the calls that compute some of the sums in vain.
+        idle: the positions of the calls that compute some of the sums without using them.
         varies: whether one of the calls that use a sum may compute other bits where it is given the sum.
     """
 
@@ -59,7 +59,7 @@ class Around:
         defined: names of values that something else than the calls defines.
         written: names of values that are written in place.
         waiting: names of values that the trace computes and that only the calls use, with the position from which on
-            they are there.
+            they are available.
     """
 
     defined: Collection[str] = frozenset()
@@ -68,10 +68,10 @@ class Around:
 
 
 def streams_of(calls: Sequence[Call], around: Around = Around()) -> tuple[Stream, ...]:
-    """The residual streams of a trace. Linear in the ops of its regions.
+    """Returns the residual streams of a trace. Linear in the ops of its regions.
 
     A sum is an add of region inputs, or conversions of them, and of another sum: nothing that a compiler could contract
-    with the add into one rounding. A value that some region computes in another way, or from a product, is none.
+    with the add into one rounding. A value that some region computes in another way, or from a product, is not a sum.
 
     Args:
         calls: the fused calls, in the order of the trace.
@@ -80,13 +80,13 @@ def streams_of(calls: Sequence[Call], around: Around = Around()) -> tuple[Stream
     values = Sums(around.defined, around.written)
     for call in calls:
         values.read(call)
-    families = [f for f in _families(values.sums(around.waiting)) if _recomputed(f, values) >= FEWEST_SUMS]
+    families = [f for f in _families(values.sums(around.waiting)) if _count_recomputed(f, values) >= FEWEST_SUMS]
     home = {sum_.name: number for number, family in enumerate(families) for sum_ in family}
     wants: list[list[Want]] = [[] for _ in families]
     idle: list[list[int]] = [[] for _ in families]
     varying: set[int] = set()
     for call in calls if families else ():
-        wanted = list(_wanted(call, home))
+        wanted = list(_wants(call, home))
         for name in wanted:
             wants[home[name]].append(Want(call.position, name))
         results = call.names[call.region.first_result :]
@@ -103,7 +103,7 @@ def streams_of(calls: Sequence[Call], around: Around = Around()) -> tuple[Stream
 
 
 def _families(sums: Iterable[Sum]) -> list[list[Sum]]:
-    """The sums by the first one that they come from."""
+    """Returns the sums by the first one that they come from."""
     root: dict[str, str] = {}
     families: dict[str, list[Sum]] = {}
     for sum_ in sums:
@@ -112,24 +112,24 @@ def _families(sums: Iterable[Sum]) -> list[list[Sum]]:
     return list(families.values())
 
 
-def _recomputed(family: Iterable[Sum], values: Sums) -> int:
+def _count_recomputed(family: Iterable[Sum], values: Sums) -> int:
     return sum(values.calls(sum_.name) > 1 for sum_ in family)
 
 
-def _wanted(call: Call, sums: Collection[str]) -> Iterator[str]:
-    """The sums that a call computes and uses, but for those that it uses for other sums only."""
-    makers: list[Op | None] = [None] * call.region.first_result
+def _wants(call: Call, sums: Collection[str]) -> Iterator[str]:
+    """Yields the sums that a call computes and uses, except those that it uses for other sums only."""
+    producers: list[Op | None] = [None] * call.region.first_result
     for op in call.region.ops:
-        makers += [op] * len(op.outputs)
+        producers += [op] * len(op.outputs)
     seen: set[int] = set()
     stack = list(call.region.outputs)
     while stack:
         value = stack.pop()
-        maker = makers[value]
-        if maker is None or value in seen:
+        producer = producers[value]
+        if producer is None or value in seen:
             continue
         seen.add(value)
         if call.names[value] in sums:
             yield call.names[value]
         else:
-            stack.extend(index for _, index in operands(maker))
+            stack.extend(index for _, index in operands(producer))

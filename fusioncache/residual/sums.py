@@ -85,7 +85,7 @@ class Sums:
         self._nodes: dict[str, _Node] = {}
 
     def read(self, call: Call) -> None:
-        """Takes in a region."""
+        """Reads a region."""
         region, names = call.region, call.names
         types: list = [*region.inputs, *[None] * region.sizes]
         # Of each value: None if it cannot be part of a sum, else whether it is a sum.
@@ -148,14 +148,14 @@ class Sums:
                 node.user = user if node.user in (None, user) else _MANY
 
     def sums(self, waiting: Mapping[str, int]) -> Iterator[Sum]:
-        """The sums, each behind the one that it starts from.
+        """Yields the sums, each behind the one that it starts from.
 
         Args:
-            waiting: the values that only the calls use, with the position from which on they are there.
+            waiting: the values that only the calls use, with the position from which on they are available.
         """
         needed = self._needed()
         valid = self._valid()
-        kept = {name: self._kept(name, valid) for name in valid if self._nodes[name].adds}
+        kept = {name: self._stored(name, valid) for name in valid if self._nodes[name].adds}
         sums = set(kept.values())
         dropped: set[str] = set()
         sources_of: dict[str, str] = {}
@@ -183,7 +183,7 @@ class Sums:
             )
 
     def _needed(self) -> set[str]:
-        """The values that a call uses for something else than a sum, itself or converted."""
+        """Returns the values that a call uses for something else than a sum, itself or converted."""
         needed = set(self._others_use)
         for name, node in reversed(self._nodes.items()):
             if name in needed and not node.adds:
@@ -191,11 +191,11 @@ class Sums:
         return needed
 
     def calls(self, name: str) -> int:
-        """How many calls compute a value."""
+        """Returns how many calls compute a value."""
         return self._nodes[name].calls
 
     def _valid(self) -> dict[str, None]:
-        """The names that stand for the same value everywhere, in the order of their first region."""
+        """Returns the names that stand for the same value everywhere, in the order of their first region."""
         valid: dict[str, None] = {}
         for name, node in self._nodes.items():
             known = all(operand in valid for operand in node.operands if operand in self._nodes)
@@ -203,8 +203,8 @@ class Sums:
                 valid[name] = None
         return valid
 
-    def _kept(self, name: str, valid: Collection[str]) -> str:
-        """What of an add is kept between kernels: it, or what it is converted to first of all, wherever it is used."""
+    def _stored(self, name: str, valid: Collection[str]) -> str:
+        """Returns an add as it is between kernels: itself, or what it is converted to first wherever it is used."""
         while True:
             node = self._nodes[name]
             user = node.user
@@ -213,7 +213,7 @@ class Sums:
             name = user
 
     def _source(self, name: str, sums: Collection[str], known: dict[str, str]) -> str:
-        """The sum or the region input that an operand of an add is, or is converted from. Adds to what is known."""
+        """Returns the sum or region input that an operand is, or is converted from, and notes it in ``known``."""
         way = []
         while name in self._nodes and name not in sums and name not in known:
             way.append(name)

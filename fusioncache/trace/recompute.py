@@ -110,7 +110,7 @@ class _Reader:
             lambda call: self.compilers.arithmetic(self._fusion(call)),
         )
         for recipe in recipes:
-            problem = forward.problem(recipe)
+            problem = forward.obstacle(recipe)
             if problem is None:
                 yield recipe
             else:

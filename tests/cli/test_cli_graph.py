@@ -11,7 +11,7 @@ from commands import CHAIN, call, get_error, get_output, save_run
 
 from fusioncache.drawing import dot
 from fusioncache.drawing.dot import dot_text
-from fusioncache.drawing.nodes import drawn
+from fusioncache.drawing.nodes import picture_of
 from fusioncache.drawing.svg import svg_text
 
 
@@ -22,11 +22,11 @@ def _run(monkeypatch):
 
 
 def test_dot():
-    assert get_output("graph", "residual") == dot_text(drawn(CHAIN.graph), CHAIN.name)
+    assert get_output("graph", "residual") == dot_text(picture_of(CHAIN.graph), CHAIN.name)
 
 
 def test_svg():
-    assert get_output("graph", "residual", "--svg") == svg_text(drawn(CHAIN.graph), CHAIN.name)
+    assert get_output("graph", "residual", "--svg") == svg_text(picture_of(CHAIN.graph), CHAIN.name)
 
 
 @pytest.mark.parametrize(("name", "start"), [("x.svg", "<svg "), ("x.dot", "digraph ")])
@@ -76,4 +76,4 @@ def test_graphviz_that_fails_is_done_without(tmp_path, monkeypatch):
 @pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz")
 def test_the_real_graphviz(monkeypatch):
     monkeypatch.undo()
-    assert "<svg" in (dot.graphviz_svg(dot_text(drawn(CHAIN.graph), CHAIN.name)) or "")
+    assert "<svg" in (dot.graphviz_svg(dot_text(picture_of(CHAIN.graph), CHAIN.name)) or "")

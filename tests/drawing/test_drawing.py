@@ -10,8 +10,8 @@ import pytest
 from commands import CHAIN
 
 from fusioncache.drawing.dot import dot_text
-from fusioncache.drawing.layers import GAP, layout
-from fusioncache.drawing.nodes import drawn
+from fusioncache.drawing.layers import GAP, lay_out
+from fusioncache.drawing.nodes import picture_of
 from fusioncache.drawing.svg import svg_text
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 
@@ -41,14 +41,14 @@ def _random_graph(seed: int, ops: int = 40) -> Graph:
 
 
 def test_dot_to_the_letter():
-    assert dot_text(drawn(CHAIN.graph), "chain") == _DOT
+    assert dot_text(picture_of(CHAIN.graph), "chain") == _DOT
 
 
 def test_sizes_tuples_and_dropped_results_are_drawn():
     vector = TensorType("float32", (Ref(1),), "cpu")
     dims = (Const("int", "0"),)
     op = Op("prims.var_mean", (Ref(0), dims), (None, vector), (("correction", Const("int", "1")),))
-    picture = drawn(Graph((vector,), (op,), (3,), 1))
+    picture = picture_of(Graph((vector,), (op,), (3,), 1))
     nodes = dict(picture.nodes(data="node"))
     assert {name: node.kind for name, node in nodes.items()} == {
         "v0": "input",
@@ -62,45 +62,45 @@ def test_sizes_tuples_and_dropped_results_are_drawn():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_layout_keeps_boxes_apart_and_edges_downwards(seed):
-    picture = drawn(_random_graph(seed))
+    picture = picture_of(_random_graph(seed))
     width = lambda name: 40.0 + 3 * len(name)  # noqa: E731
-    places = layout(picture, width)
-    number = {spot: at for at, layer in enumerate(places.layers) for spot in layer}
+    positions = lay_out(picture, width)
+    number = {spot: at for at, layer in enumerate(positions.layers) for spot in layer}
     assert {spot for spot in number if isinstance(spot, str)} == set(picture)
-    for layer in places.layers:
+    for layer in positions.layers:
         for left, right in pairwise(layer):
             half = sum(width(spot) / 2 for spot in (left, right) if isinstance(spot, str))
-            assert places.x[right] - places.x[left] >= half + GAP - 1e-6
-    assert set(places.edges) == set(picture.edges)
-    for (start, end), spots in places.edges.items():
+            assert positions.x[right] - positions.x[left] >= half + GAP - 1e-6
+    assert set(positions.edges) == set(picture.edges)
+    for (start, end), spots in positions.edges.items():
         assert (spots[0], spots[-1]) == (start, end)
         assert [number[spot] for spot in spots] == list(range(number[start], number[end] + 1))
-    assert min(places.x[spot] - width(spot) / 2 for spot in picture) >= -1e-6
+    assert min(positions.x[spot] - width(spot) / 2 for spot in picture) >= -1e-6
 
 
 def test_a_chain_is_straight():
-    places = layout(drawn(CHAIN.graph), lambda name: 10.0 * len(name))
-    assert len({round(x, 6) for x in places.x.values()}) == 1
+    positions = lay_out(picture_of(CHAIN.graph), lambda name: 10.0 * len(name))
+    assert len({round(x, 6) for x in positions.x.values()}) == 1
 
 
 def test_fewer_edges_cross_than_in_the_order_of_the_ops():
     """Two chains whose ops alternate: side by side none of their edges crosses."""
     ops = tuple(Op("prims.tanh", (Ref(value),), (_VECTOR,)) for value in (1, 0, 3, 2, 4, 5))
-    places = layout(drawn(Graph((_VECTOR, _VECTOR), ops, (6, 7))), lambda name: 10.0)
+    positions = lay_out(picture_of(Graph((_VECTOR, _VECTOR), ops, (6, 7))), lambda name: 10.0)
     paths = [("v0", "v3", "v4", "v6", "out0"), ("v1", "v2", "v5", "v7", "out1")]
-    sides = {places.x[a] < places.x[b] for a, b in zip(*paths, strict=True)}
+    sides = {positions.x[a] < positions.x[b] for a, b in zip(*paths, strict=True)}
     assert len(sides) == 1
 
 
 def test_an_empty_graph():
-    assert layout(drawn(Graph((), (), ())), lambda name: 1.0).width == 0
-    ElementTree.fromstring(svg_text(drawn(Graph((), (), ())), "nothing"))
+    assert lay_out(picture_of(Graph((), (), ())), lambda name: 1.0).width == 0
+    ElementTree.fromstring(svg_text(picture_of(Graph((), (), ())), "nothing"))
 
 
 def test_svg_has_a_box_for_each_node_and_a_curve_for_each_edge():
-    picture = drawn(_random_graph(0))
+    picture = picture_of(_random_graph(0))
     text = svg_text(picture, "a <b> & 'c'")
-    assert text == svg_text(drawn(_random_graph(0)), "a <b> & 'c'")
+    assert text == svg_text(picture_of(_random_graph(0)), "a <b> & 'c'")
     root = ElementTree.fromstring(text)
     space = "{http://www.w3.org/2000/svg}"
     assert len(root.findall(f"{space}g")) == len(picture)
@@ -113,7 +113,7 @@ def test_svg_has_a_box_for_each_node_and_a_curve_for_each_edge():
 
 def test_every_text_is_escaped():
     op = Op("prims.<script>", (Ref(0), Const("str", 'a"\\b\n</text>')), (_VECTOR,))
-    picture = drawn(Graph((_VECTOR,), (op,), (1,)))
+    picture = picture_of(Graph((_VECTOR,), (op,), (1,)))
     ElementTree.fromstring(svg_text(picture, "x"))
     assert "<script>" not in svg_text(picture, "x")
     labels = [line for line in dot_text(picture, 'x"').splitlines() if "script" in line]

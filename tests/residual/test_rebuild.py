@@ -40,7 +40,7 @@ class Pass:
     def problem(self, recipe: Recipe, saved: Sequence[str], written: Sequence[str] = (), **options) -> str | None:
         arithmetic, executor = options.get("arithmetic", AS_WRITTEN), options.get("executor", lambda call: "one")
         forward = Forward(self.lines, self.types, set(saved), set(written), executor, lambda call: arithmetic)
-        return forward.problem(recipe)
+        return forward.obstacle(recipe)
 
 
 def computed(lines: Sequence[Line], values: dict[str, np.ndarray], types: Mapping, *, drops: bool) -> dict:

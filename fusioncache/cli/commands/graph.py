@@ -38,11 +38,11 @@ def graph(id_: str, svg: bool, output: Path | None, as_json: bool) -> None:
         fusioncache graph 3f9a2c | dot -Tpng > template.png
     """
     from fusioncache.drawing.dot import dot_text, graphviz_svg
-    from fusioncache.drawing.nodes import drawn
+    from fusioncache.drawing.nodes import picture_of
     from fusioncache.drawing.svg import svg_text
 
     template = pick_template(Record(), id_)
-    picture = drawn(graph_of(template))
+    picture = picture_of(graph_of(template))
     if as_json:
         if svg or output:
             raise click.UsageError("--json prints the graph as data: leave out --svg and --output.")
