@@ -16,7 +16,7 @@ from fusioncache.ir.ops import RESIDUAL
 from fusioncache.process.warning import warn
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.expand import ChainFolds, fold, inline
-from fusioncache.template.operand_order import order_shows
+from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.plan import Arities, Plan
 
 logger = logging.getLogger("fusioncache")
@@ -147,7 +147,7 @@ class TemplateCall:
         """Whether folds sum such arguments: where the order of operands shows, they may have another one."""
         if self._plans[arities] is Plan.INLINE:
             return False
-        return not order_shows(inline(self.template.graph, arities), layouts_of(args))
+        return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))
 
     def _inlined(self, args: Sequence[Any], arities: Arities) -> Run:
         return self._inline_program(arities).run_for(args, self._compiled, self._instances[arities])

@@ -17,7 +17,7 @@ from fusioncache.store import Store, Stored
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
-from fusioncache.template.operand_order import order_shows
+from fusioncache.template.operand_order import depends_on_operand_order
 
 logger = logging.getLogger("fusioncache")
 
@@ -67,7 +67,7 @@ class PersistentBuilder:
         """Names what is stored. Its ingredients are those of the template's key, the artifacts', layout and order."""
         artifacts = self._backend.artifact_environment() or {}
         environment = {**self._environment, **artifacts, LAYOUT: layout_text(place)}
-        if order_shows(graph, place):
+        if depends_on_operand_order(graph, place):
             environment[ORDER] = order_text(instance)
         return make_key(graph, environment)
 

@@ -13,7 +13,7 @@ from fusioncache.ir.ops import COPY
 from fusioncache.ir.permutation import pick, picker
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.process import forks
-from fusioncache.template.operand_order import order_shows
+from fusioncache.template.operand_order import depends_on_operand_order
 
 _MOST_SEEN = 1024
 
@@ -97,7 +97,7 @@ class Program:
         place, instance = layouts_of(args), instance or self._instance
         run = self._seen.get((place, None)) or self._seen.get((place, instance))
         if run is None:
-            own = instance if order_shows(self.graph, place) else None
+            own = instance if depends_on_operand_order(self.graph, place) else None
             run = self._variant(place, own, args, compiled)
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()

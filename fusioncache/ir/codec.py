@@ -1,4 +1,4 @@
-"""Regions as JSON, to be read again by another process. What is read is checked: nothing is trusted to be ours."""
+"""Regions as JSON, to be read again by another process. Everything that is read is checked."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ GRAPH_FIELDS = ("inputs", "ops", "outputs", "sizes")
 
 
 def encode(instance: Instance) -> bytes:
-    """Writes a region and how it lies in its template. Equal ones have equal bytes."""
+    """Writes an instance of a template as JSON. Equal instances have equal bytes."""
     positions = {"arguments": instance.inputs, "results": instance.outputs}
     return strict_json.encode({"format": FORMAT, **encode_graph(instance.region), **positions})
 
 
 def decode(content: bytes) -> Instance:
-    """Reads the region that was encoded.
+    """Reads the instance that was encoded.
 
     Raises:
         ValueError: if the content is anything else, or of another format.

@@ -77,7 +77,7 @@ class Graph:
         return len(self.inputs) + self.sizes
 
     def results(self) -> Iterator[tuple[Op, int]]:
-        """Each op with the number of its first result."""
+        """Yields each op with the number of its first result."""
         number = self.first_result
         for op in self.ops:
             yield op, number
@@ -89,7 +89,7 @@ Region = Graph
 
 
 def map_arg(arg: Arg, rename: Callable[[int], Ref]) -> Arg:
-    """The argument with each ``Ref`` replaced by ``rename(index)``."""
+    """Returns the argument with each ``Ref`` replaced by ``rename(index)``."""
     if isinstance(arg, Ref):
         return rename(arg.index)
     if isinstance(arg, tuple):
@@ -98,7 +98,7 @@ def map_arg(arg: Arg, rename: Callable[[int], Ref]) -> Arg:
 
 
 def map_type[T: ValueType | None](type_: T, rename: Callable[[int], Ref]) -> T:
-    """The type with each symbolic size replaced by ``rename(index)``."""
+    """Returns the type with each symbolic size replaced by ``rename(index)``."""
     if not isinstance(type_, TensorType) or Ref not in map(type, type_.shape):
         return type_
     shape = tuple(rename(size.index) if isinstance(size, Ref) else size for size in type_.shape)
@@ -106,7 +106,7 @@ def map_type[T: ValueType | None](type_: T, rename: Callable[[int], Ref]) -> T:
 
 
 def refs_in(arg: Arg | ValueType | None, path: str = "") -> Iterator[tuple[str, int]]:
-    """Each value used in an argument or a type, with the path to it, such as ``0.2``."""
+    """Yields the path to each value used in an argument or a type, such as ``0.2``, and the value's number."""
     if isinstance(arg, Ref):
         yield path, arg.index
     elif isinstance(arg, tuple):
@@ -119,7 +119,7 @@ def refs_in(arg: Arg | ValueType | None, path: str = "") -> Iterator[tuple[str, 
 
 
 def operands(op: Op) -> Iterator[tuple[str, int]]:
-    """Each value that an op uses, in its arguments and in its results' shapes, with the path to it."""
+    """Yields the path to each value that an op uses, in its arguments and in its results' shapes, and its number."""
     for position, arg in enumerate(op.args):
         yield from refs_in(arg, str(position))
     for name, arg in op.kwargs:

@@ -39,7 +39,7 @@ class OpTraits:
         shape_only: it computes nothing: its result has its operand's elements in another shape.
         follows_types: it is there or not, and has its arguments, as the types of its operands and results have it.
         fusible: our own fusion executor puts it into regions.
-        allocates: its results lie in no operand's memory. Those of all others may be views of one, or an operand.
+        allocates: its results have memory of their own. Those of all others may be views of an operand, or the operand.
         contiguous: of contiguous tensors it makes a contiguous one, whoever compiles it.
         adds: a compiler may contract it with a product among its operands into one rounding.
         passes_product: as far as contraction is concerned, its result is its operand.

@@ -1,4 +1,4 @@
-"""What was asked of a backend, as data: enough to ask it again, in another process, of another version."""
+"""Requests to compile, as data: enough to ask again, in another process, a backend of another version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Option = None | bool | str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was to be compiled.
+    """A request to compile a graph.
 
     Attributes:
         graph: in canonical order, without parameters.
@@ -42,7 +42,7 @@ class Request:
 
 
 def encode(request: Request) -> bytes:
-    """Writes a request as JSON. Equal ones have equal bytes."""
+    """Writes a request as JSON. Equal requests have equal bytes."""
     body = {
         "format": FORMAT,
         **codec.encode_graph(request.graph),

@@ -69,7 +69,7 @@ class Binding:
 
     @property
     def arities(self) -> tuple[int, ...]:
-        """How many terms each residual chain has here."""
+        """The number of terms of each residual chain."""
         return tuple(len(chain) for chain in self.terms)
 
     @property
@@ -83,7 +83,7 @@ class Instance:
     """A region in its own order, callable in the terms of its template.
 
     Attributes:
-        region: as Thunder made it, but for inputs that it has in vain.
+        region: as Thunder made it, without the inputs that it does not use.
         inputs: for each input of the region, the position of the compiled template's argument.
         outputs: for each output of the template, the position of the region's output.
     """

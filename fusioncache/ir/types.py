@@ -1,4 +1,4 @@
-"""What a value is: the type of a tensor or of a number."""
+"""The types of values: tensors and numbers."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from fusioncache.ir import Instance, codec, request
 from fusioncache.ir.request import Request
 from fusioncache.store import Entry, Store
 from fusioncache.template.key import framed, make_key
-from fusioncache.template.operand_order import order_shows
+from fusioncache.template.operand_order import depends_on_operand_order
 
 DAMAGED = "damaged"
 OLDER = "stored by a version that kept no request"
@@ -106,7 +106,7 @@ def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
     """Whether the entry's key was made for this request, and the region has its arguments and results."""
     graph = asked.graph
     named = entry.text.startswith(make_key(graph, {}).text) and framed(LAYOUT, layout_text(asked.layouts)) in entry.text
-    if order_shows(graph, asked.layouts):
+    if depends_on_operand_order(graph, asked.layouts):
         named = named and framed(ORDER, order_text(instance)) in entry.text
     counts = len(instance.inputs) == len(graph.inputs) and len(instance.outputs) == len(graph.outputs)
     return named and counts and asked.backend == entry.backend

@@ -1,8 +1,8 @@
-"""The question whether results show in which order a region has its operands.
+"""The test whether results depend on the order in which a region writes its operands.
 
-``a + b`` and ``b + a`` have the same bits, and share a template. But where the operands lie in memory in different
-orders the result lies as the first one does, and from there on other bits may follow: sums go along the memory. Then a
-program is compiled from each region's own text.
+``a + b`` and ``b + a`` have the same bits, and share a template. But where the operands order their dimensions
+differently in memory, the result has the first one's order, and later results may have other bits, because sums go
+along the memory. Then a program is compiled from each region's own text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fusioncache.ir.request import ArgumentLayout, ArgumentLayouts
 from fusioncache.template.strides import Strided, strides_of
 
 
-def order_shows(graph: Graph, layouts: ArgumentLayouts) -> bool:
+def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
     """Returns whether results for arguments of these layouts depend on the order of operands; True when in doubt.
 
     Args:

@@ -15,7 +15,7 @@ def simplify(graph: Graph) -> Graph:
     Inputs and outputs keep their order.
 
     The result is bitwise the same: no op is replaced by another, and none is computed from other operands. Results that
-    were one tensor still are, those that were two still are, and so it is with the memory in which they lie.
+    were one tensor still are, those that were two still are, and so it is with their memory.
 
     Raises:
         Bypass: if a view of what was written in place leaves.

@@ -29,7 +29,7 @@ class Strided:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether one element lies after the other, the last dimension's first."""
+        """Whether elements are next to one another in memory, in row-major order."""
         return self.apparent == row_major(self.shape).apparent
 
 

@@ -18,7 +18,7 @@ from fusioncache.precompile.requests import survey
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
-from fusioncache.template.operand_order import order_shows
+from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.strides import Strided, strides_of
 from fusioncache.trace import executor
 
@@ -55,14 +55,14 @@ def region(name="mul", *, turned=False):
     ],
 )  # fmt: skip
 def test_the_order_of_operands_shows_where_they_lie_differently(graph, place, shows):
-    assert order_shows(graph, place) is shows
+    assert depends_on_operand_order(graph, place) is shows
 
 
 def test_the_order_shows_where_it_is_not_known_how_an_operand_lies():
     s = Sketch()
     a, b = s.input(), s.input()
     graph = s.graph(s.op("mul", s.op("flip", a, (0,)), b))
-    assert order_shows(graph, (((2, 3), (3, 1)),) * 2)
+    assert depends_on_operand_order(graph, (((2, 3), (3, 1)),) * 2)
 
 
 def strided(chance: random.Random, shape: tuple[int, ...]) -> torch.Tensor:
