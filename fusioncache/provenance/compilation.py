@@ -41,11 +41,8 @@ class Compilation:
 
 
 def current_compilation() -> Compilation:
-    """The compilation in which this is called, between fusing the forward trace and making it callable."""
-    # Thunder has a public name for the first of the two only.
-    from thunder.core.compile_data import _compile_data
-
-    data, stats = _compile_data.get()
+    """Returns the compilation in which this is called, between fusing the forward trace and making it callable."""
+    data, stats = _data_and_stats()
     if data is None or stats is None:
         return Compilation()
     started, stopped = stats.last_trace_tracing_start, stats.last_trace_tracing_stop
@@ -58,6 +55,19 @@ def current_compilation() -> Compilation:
         tracing=(stopped - started) / 1e9 if timed else None,
         fusing=(time.perf_counter_ns() - stopped) / 1e9 if timed else None,
     )
+
+
+def current_forward_trace() -> Any | None:
+    """Returns the forward trace of the compilation in which this is called, as the last pass left it; None outside."""
+    _, stats = _data_and_stats()
+    return stats.last_traces[-1] if stats is not None and stats.last_traces else None
+
+
+def _data_and_stats() -> tuple[Any, Any]:
+    # Thunder has a public name for the first of the two only.
+    from thunder.core.compile_data import _compile_data
+
+    return _compile_data.get()
 
 
 def _makes_regions(executor: Any) -> bool:

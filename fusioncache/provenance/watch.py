@@ -1,9 +1,8 @@
-"""Takes down what becomes of each region of a trace, and where it comes from. Nothing here reaches the model."""
+"""Records what becomes of each region of a trace, and where it comes from. No failure here reaches the model."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,133 +12,115 @@ from fusioncache.ir import Template
 from fusioncache.provenance.compilation import Compilation, current_compilation
 from fusioncache.provenance.source import Sources, sources_of
 from fusioncache.record.history import Records
-from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
 from fusioncache.residual.plans import Choice
 from fusioncache.template.plan import Arities, Plan
 
 logger = logging.getLogger("fusioncache")
 
-_UNDONE = "its trace stayed as it was"
+_NOT_REWRITTEN = "its trace stayed as it was"
 
 
 @dataclass(frozen=True, slots=True)
-class _Forward:
-    """What is remembered of a forward trace until its backward trace comes."""
+class ForwardTrace:
+    """What the watch of a backward trace must know of its forward trace.
+
+    Attributes:
+        number: counts the forward traces of a run.
+        compilation: the compilation that the trace belongs to.
+        sources: where the regions of the trace come from.
+    """
 
     number: int
     compilation: Compilation
     sources: Sources
 
 
-class Watch:
-    """Sees the traces of one transform: of each thread a forward trace and then, if there is one, its backward trace.
+def watch_trace(trace: Any, records: Records, forward: ForwardTrace | None) -> TraceWatch:
+    """Begins the watch of a trace, as Thunder made it.
 
     Args:
-        ledger: whose records are kept.
+        trace: a forward or a backward trace.
+        records: what is seen goes there.
+        forward: the forward trace of a backward trace, if it is known.
     """
+    from thunder.core.trace import TraceTag
 
-    def __init__(self, ledger: Ledger):
-        self._records = ledger.records
-        self._waiting = threading.local()
-
-    def begin(self, trace: Any) -> WatchedTrace:
-        """A trace comes in, as Thunder made it."""
-        from thunder.core.trace import TraceTag
-
-        forward: _Forward | None = getattr(self._waiting, "forward", None)
-        self._waiting.forward = None
-        if TraceTag.BACKWARD in trace.tags:
-            known = forward or self._unknown_forward()
-            return WatchedTrace(self._records, "backward", known.number, known.compilation, known.sources)
-        expects_backward = TraceTag.AUGMENTED_FORWARD in trace.tags
-        compilation = _compilation()
-        number = self._records.next_trace(compilation.model)
-        for phase, seconds in (("tracing", compilation.tracing), ("fusing", compilation.fusing)):
-            if seconds is not None:
-                self._records.spent(phase, seconds)
-        return WatchedTrace(self._records, "forward", number, compilation, None, expects_backward)
-
-    def _unknown_forward(self) -> _Forward:
-        compilation = _compilation()
-        return _Forward(self._records.next_trace(compilation.model), compilation, Sources())
-
-    def end(self, watched: WatchedTrace) -> None:
-        """The trace is done with."""
-        watched.end()
-        if watched.expects_backward:
-            self._waiting.forward = _Forward(watched.number, watched.compilation, watched.sources)
+    if TraceTag.BACKWARD in trace.tags:
+        known = forward or _unknown_forward_trace(records)
+        return TraceWatch("backward", records, known.number, known.compilation, known.sources)
+    compilation = _compilation()
+    number = records.next_trace(compilation.model)
+    for phase, seconds in (("tracing", compilation.tracing), ("fusing", compilation.fusing)):
+        if seconds is not None:
+            records.spent(phase, seconds)
+    return TraceWatch("forward", records, number, compilation, None)
 
 
-class WatchedTrace:
-    """One trace of a model.
+def _unknown_forward_trace(records: Records) -> ForwardTrace:
+    compilation = _compilation()
+    return ForwardTrace(records.next_trace(compilation.model), compilation, Sources())
+
+
+class TraceWatch:
+    """Watches one trace of a model.
 
     Attributes:
-        trace: ``forward`` or ``backward``.
-        number: counts the forward traces of a run.
-        expects_backward: whether it is a forward trace that a backward trace belongs to.
-        compilation: that it is of.
-        sources: of its regions, once they were looked for.
+        compilation: the compilation that the trace belongs to.
     """
 
     def __init__(
-        self,
-        records: Records,
-        trace: str,
-        number: int,
-        compilation: Compilation,
-        forward: Sources | None,
-        expects_backward: bool = False,
+        self, direction: str, records: Records, number: int, compilation: Compilation, forward: Sources | None
     ):
-        self.trace = trace
-        self.expects_backward = expects_backward
-        self.number = number
         self.compilation = compilation
-        self.sources = Sources()
-        self._forward = forward
+        self._direction = direction
         self._records = records
+        self._number = number
+        self._forward = forward
+        self._sources = Sources()
         self._regions: dict[int, RegionRecord] = {}
 
-    def look(self, trace: Any) -> None:
+    @property
+    def seen(self) -> ForwardTrace:
+        """What a backward trace must know of this trace."""
+        return ForwardTrace(self._number, self.compilation, self._sources)
+
+    def locate_regions(self, trace: Any) -> None:
         """Finds out where the regions of the trace come from."""
         try:
-            self.sources = sources_of(trace, self.compilation, self._forward)
+            self._sources = sources_of(trace, self.compilation, self._forward)
         except Exception as error:
             logger.info("where the regions of a trace come from is not known", exc_info=error)
 
-    def source(self, position: int) -> Source:
-        """Where the region at this place of the trace comes from."""
-        return self.sources.regions.get(position, Source())
-
-    def chose(self, choices: Iterable[Choice]) -> None:
-        """What was chosen for the trace's residual streams."""
+    def record_choices(self, choices: Iterable[Choice]) -> None:
+        """Records what was chosen for the residual streams of the trace."""
         for choice in choices:
             costs = tuple(
                 PlanCost(plan.value, cost.moved, cost.alive, cost.kernels) for plan, cost in choice.costs.items()
             )
-            where = (self.compilation.model, self.trace, self.number)
+            where = (self.compilation.model, self._direction, self._number)
             self._records.choice(ChoiceRecord(*where, choice.stream, choice.sums, choice.plan.value, costs))
 
-    def found(self, position: int, fusion: Any, template: Template, arities: Arities, *, hit: bool) -> None:
-        """A region has this template."""
+    def note_template(self, position: int, fusion: Any, template: Template, arities: Arities, *, hit: bool) -> None:
+        """Notes that a region has this template."""
         outcome = "hit" if hit else "miss"
-        self._note(position, fusion, outcome, _UNDONE, digest=template.key.digest, arities=arities)
+        self._note(position, fusion, outcome, _NOT_REWRITTEN, digest=template.key.digest, arities=arities)
 
-    def planned(self, position: int, plan: Plan) -> None:
-        """How the chains of the region that was found here are summed."""
+    def note_plan(self, position: int, plan: Plan) -> None:
+        """Notes how the chains of a region that has a template are summed."""
         self._regions[position] = replace(self._regions[position], plan=plan.value)
 
-    def rewritten(self) -> None:
-        """The regions that were found are calls of their templates now."""
+    def note_rewritten(self) -> None:
+        """Notes that the regions that have templates are calls of these now."""
         for position, region in self._regions.items():
             if region.digest is not None:
                 self._regions[position] = replace(region, reason=None)
 
-    def left(self, position: int, fusion: Any, reason: str) -> None:
-        """A region stays as Thunder made it."""
+    def note_bypass(self, position: int, fusion: Any, reason: str) -> None:
+        """Notes that a region stays as Thunder made it."""
         self._note(position, fusion, "bypass", reason)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Records the regions."""
         self._records.regions(self._regions[position] for position in sorted(self._regions))
 
@@ -148,8 +129,8 @@ class WatchedTrace:
     ) -> None:
         self._regions[position] = RegionRecord(
             model=self.compilation.model,
-            trace=self.trace,
-            trace_number=self.number,
+            trace=self._direction,
+            trace_number=self._number,
             position=position,
             name=fusion.sym.name,
             digest=digest,
@@ -157,7 +138,7 @@ class WatchedTrace:
             reason=reason,
             arities=arities,
             plan=None,
-            source=self.source(position),
+            source=self._sources.regions.get(position, Source()),
             ops=len(fusion.subsymbols),
             inputs=len(fusion.args),
             outputs=len(outputs_of(fusion)),

@@ -29,11 +29,11 @@ class Compilers:
 
     Attributes:
         arithmetic: of the one that makes a kernel of this fused call.
-        left: is told why a stream, or a sum, is left as it is.
+        report_left: is told why a stream, or a sum, is left as it is.
     """
 
     arithmetic: Callable[[Any], Arithmetic] = _as_written
-    left: Callable[[str], None] = _ignore
+    report_left: Callable[[str], None] = _ignore
 
 
 UNKNOWN = Compilers()

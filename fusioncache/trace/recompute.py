@@ -15,7 +15,7 @@ from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.residual.rebuild import Line, Recipe, Saved, recipes_of
 from fusioncache.residual.segments import Rebuilding, rebuildings
 from fusioncache.trace.calls import UNKNOWN, Compilers
-from fusioncache.trace.rewrite import fused_again, named_after, renewed
+from fusioncache.trace.rewrite import derive, free_numbers, fuse_like
 
 _OF_TENSORS = "C0"
 """What Thunder calls the collection of saved tensors in a backward trace."""
@@ -48,7 +48,7 @@ class Recompute:
         return tuple(rebuilding.choice for rebuilding in self.rebuildings)
 
 
-def without_sums(
+def drop_sums(
     trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
 ) -> tuple[Any, Recompute | None]:
     """A forward trace that does not save what its backward trace can rebuild, and what that must do then.
@@ -70,7 +70,7 @@ def without_sums(
     done = trace.bound_symbols[-1]
     returned = done.from_bsym(args=(done.args[0], (recompute.left, done.args[1][1])))
     symbols = [*trace.bound_symbols[:-1], returned]
-    return renewed(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
+    return derive(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
 
 
 class _Reader:
@@ -114,7 +114,7 @@ class _Reader:
             if problem is None:
                 yield recipe
             else:
-                self.compilers.left(problem)
+                self.compilers.report_left(problem)
 
     def _fusion(self, call: int) -> Any:
         return self.trace.bound_symbols[call]
@@ -156,21 +156,21 @@ class _Reader:
         return {name for symbol in self.trace.bound_symbols for name in written_values(symbol)}
 
 
-def with_sums(trace: Any, recompute: Recompute) -> Any:
+def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
     """A backward trace that takes what is left, and rebuilds what it needs of the rest right before its first use.
 
     Raises:
         RuntimeError: if this is not the backward trace of that forward trace.
     """
     start = time.perf_counter()
-    symbols = list(_taking(trace.bound_symbols, recompute))
-    symbols = list(_Rebuilder(trace, recompute).inserted(symbols))
-    new = renewed(trace, symbols, "Residual sums rebuilt by fusioncache", start)
+    symbols = list(_take_left(trace.bound_symbols, recompute))
+    symbols = list(_Rebuilder(trace, recompute).insert_calls(symbols))
+    new = derive(trace, symbols, "Residual sums rebuilt by fusioncache", start)
     new.args = ([list(recompute.left), *trace.args[0][1:]], *trace.args[1:])
     return new
 
 
-def _taking(symbols: Sequence[Any], recompute: Recompute) -> Iterator[Any]:
+def _take_left(symbols: Sequence[Any], recompute: Recompute) -> Iterator[Any]:
     """The bound symbols, the saved tensors unpacked as they are saved now."""
     from thunder.core.prims import PrimIDs
 
@@ -196,9 +196,9 @@ class _Rebuilder:
         self.recipes = {recipe.sum: recipe for found in recompute.rebuildings for recipe in found.recipes}
         self.retained = {recipe.sum for found in recompute.rebuildings if found.retained for recipe in found.recipes}
         self.rebuilt: set[str] = set()
-        self.name = named_after(recompute.models.values(), trace)
+        self.name = free_numbers(recompute.models.values(), trace)
 
-    def inserted(self, symbols: Sequence[Any]) -> Iterator[Any]:
+    def insert_calls(self, symbols: Sequence[Any]) -> Iterator[Any]:
         from thunder.core.prims import PrimIDs
 
         for symbol in symbols:
@@ -245,4 +245,4 @@ class _Rebuilder:
 
         operations = [symbol.from_bsym_swap_proxies(renamed) for symbol in self.recompute.operations[recipe.sum]]
         inputs = [new(name) for name in recipe.inputs]
-        return fused_again(self.recompute.models[recipe.sum], next(self.name), inputs, [new(recipe.sum)], operations)
+        return fuse_like(self.recompute.models[recipe.sum], next(self.name), inputs, [new(recipe.sum)], operations)

@@ -16,12 +16,12 @@ from fusioncache.residual.schedule import Schedule, Step, schedules_of
 from fusioncache.residual.streams import Stream, streams_of
 from fusioncache.residual.sums import Call
 from fusioncache.trace.calls import UNKNOWN, Compilers, adds_twice, read
-from fusioncache.trace.rewrite import fused_again, named_after, renewed
+from fusioncache.trace.rewrite import derive, free_numbers, fuse_like
 
 _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
 
 
-def replanned(
+def replan_streams(
     trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
 ) -> tuple[Any, tuple[Choice, ...]]:
     """A trace whose residual streams are summed as it is cheapest.
@@ -45,13 +45,13 @@ def replanned(
     planned = [(stream, _choice(stream, wanted, budget)) for stream in streams_of(calls, around)]
     kept = [(stream, choice) for stream, choice in planned if not (stream.varies and choice.plan in _CHANGE_REGIONS)]
     for _ in range(len(planned) - len(kept)):
-        compilers.left(VARIES)
+        compilers.report_left(VARIES)
     choices = tuple(choice for _, choice in kept)
     changed = [(stream, schedules_of(stream)[choice.plan]) for stream, choice in kept if choice.plan in _CHANGE_REGIONS]
     if not changed:
         return trace, choices
-    symbols = _Rewriter(trace, calls, [stream for stream, _ in changed]).symbols_with(_grouped(changed))
-    return _checked(renewed(trace, symbols, "Residual streams by fusioncache", start), trace), choices
+    symbols = _Rewriter(trace, calls, [stream for stream, _ in changed]).symbols_with(_group_events(changed))
+    return _check(derive(trace, symbols, "Residual streams by fusioncache", start), trace), choices
 
 
 def _choice(stream: Stream, wanted: ResidualPlan | None, budget: int | None) -> Choice:
@@ -68,7 +68,7 @@ class _Group:
     gives: list[str] = field(default_factory=list)
 
 
-def _grouped(changed: Iterable[tuple[Stream, Schedule]]) -> dict[int, _Group]:
+def _group_events(changed: Iterable[tuple[Stream, Schedule]]) -> dict[int, _Group]:
     groups: dict[int, _Group] = defaultdict(_Group)
     for stream, schedule in changed:
         for event in schedule.events:
@@ -89,7 +89,7 @@ class _Rewriter:
     def __init__(self, trace: Any, calls: Sequence[Call], streams: Iterable[Stream]):
         self.old = trace.bound_symbols
         self.terms = {sum_.name: sum_.terms for stream in streams for sum_ in stream.sums}
-        self.numbers = named_after((), trace)
+        self.numbers = free_numbers((), trace)
         self.calls = {call.position for call in calls}
         self.makers: dict[str, Any] = {}
         self.fusions: dict[str, Any] = {}  # in which the values are computed
@@ -105,20 +105,20 @@ class _Rewriter:
             if position in groups:
                 yield from (self._step(step) for step in groups[position].steps)
             if position in groups and position in self.calls:
-                yield from self._changed(symbol, groups[position])
+                yield from self._change(symbol, groups[position])
             else:
                 yield symbol
 
-    def _changed(self, fusion: Any, group: _Group) -> Iterator[Any]:
+    def _change(self, fusion: Any, group: _Group) -> Iterator[Any]:
         """A fused call that takes and gives sums, if anything of it is left."""
         outputs = [proxy for proxy in outputs_of(fusion) if proxy.name not in group.takes]
         known = {proxy.name for proxy in outputs}
         outputs += [self.makers[name].output for name in group.gives if name not in known]
-        symbols = _needed(fusion.subsymbols, {proxy.name for proxy in outputs}, group.takes)
+        symbols = _select_needed(fusion.subsymbols, {proxy.name for proxy in outputs}, group.takes)
         if len(symbols) == len(fusion.subsymbols) and len(outputs) == len(known):
             yield fusion
         elif outputs:
-            yield _fused(fusion, symbols, outputs, _number(fusion))
+            yield _fuse(fusion, symbols, outputs, _number(fusion))
 
     def _step(self, step: Step) -> Any:
         inputs = {term for sum_ in step.sums for term in self.terms[sum_]}.union(step.takes)
@@ -134,10 +134,10 @@ class _Rewriter:
                 used = (proxy.name for proxy in symbol.flat_proxy_args)
                 stack.extend((name, False) for name in used if name not in inputs)
         sum_ = step.sums[-1]
-        return _fused(self.fusions[sum_], list(symbols.values()), [self.makers[sum_].output], next(self.numbers))
+        return _fuse(self.fusions[sum_], list(symbols.values()), [self.makers[sum_].output], next(self.numbers))
 
 
-def _needed(symbols: Sequence[Any], outputs: set[str], given: Collection[str]) -> list[Any]:
+def _select_needed(symbols: Sequence[Any], outputs: set[str], given: Collection[str]) -> list[Any]:
     """The bound symbols that are still needed, where some values are given."""
     needed = set(outputs)
     kept = []
@@ -148,12 +148,12 @@ def _needed(symbols: Sequence[Any], outputs: set[str], given: Collection[str]) -
     return kept[::-1]
 
 
-def _fused(fusion: Any, symbols: list[Any], outputs: list[Any], number: int) -> Any:
+def _fuse(fusion: Any, symbols: list[Any], outputs: list[Any], number: int) -> Any:
     """A call of these bound symbols, by the executor of a fused call."""
     made = {proxy.name for symbol in symbols for proxy in symbol.flat_proxy_outs}
     used = {proxy.name: proxy for symbol in symbols for proxy in symbol.flat_proxy_args}
     inputs = [proxy for name, proxy in used.items() if name not in made]
-    return fused_again(fusion, number, inputs, outputs, symbols)
+    return fuse_like(fusion, number, inputs, outputs, symbols)
 
 
 def _number(fusion: Any) -> int:
@@ -162,7 +162,7 @@ def _number(fusion: Any) -> int:
     return int(name[len(name.rstrip("0123456789")) :])
 
 
-def _checked(new: Any, old: Any) -> Any:
+def _check(new: Any, old: Any) -> Any:
     """The new trace, if what the old one or it defines is there wherever it is used, and defined once.
 
     Raises:

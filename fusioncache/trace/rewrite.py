@@ -62,17 +62,17 @@ def _symbol(name: str, function: Callable[..., Any], results: Any, **options: An
     return Symbol(name, meta=lambda *_: results, _bind_postprocess=bound, **options)
 
 
-def rewritten(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:
+def replace_symbols(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:
     """A new trace with bound symbols replaced, by their positions."""
     symbols = [
         symbol
         for position, bound_symbol in enumerate(trace.bound_symbols)
         for symbol in replacements.get(position, [bound_symbol])
     ]
-    return renewed(trace, symbols, "Fusion templates by fusioncache", start)
+    return derive(trace, symbols, "Fusion templates by fusioncache", start)
 
 
-def renewed(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
+def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
     """A new trace of these bound symbols, with ``del`` statements where they belong now.
 
     Args:
@@ -104,7 +104,7 @@ class _Group:
     bound_symbols: tuple[Any, ...]
 
 
-def fused_again(
+def fuse_like(
     model: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[Any], operations: Sequence[Any]
 ) -> Any:
     """A fused call by the executor of another one.
@@ -122,7 +122,7 @@ def fused_again(
     return model.sym.executor.fuse(group, counter)
 
 
-def named_after(models: Iterable[Any], trace: Any) -> Iterator[int]:
+def free_numbers(models: Iterable[Any], trace: Any) -> Iterator[int]:
     """Counters that end neither the name of one of these fused calls nor of one in this trace."""
     names = [symbol.sym.name for symbol in (*models, *trace.bound_symbols) if symbol.sym.is_fusion]
     endings = [name[len(name.rstrip("0123456789")) :] for name in names]

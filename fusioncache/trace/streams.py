@@ -1,16 +1,15 @@
-"""What becomes of the residual streams of a model's traces."""
+"""What becomes of the residual streams of a trace, by the user's options."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.trace.calls import Compilers
-from fusioncache.trace.recompute import Recompute, with_sums, without_sums
-from fusioncache.trace.residual import replanned
+from fusioncache.trace.recompute import Recompute, drop_sums
+from fusioncache.trace.residual import replan_streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class ResidualOptions:
 
     @classmethod
     def of(cls, recompute: str | None, residual: str, memory_budget: int | None) -> ResidualOptions:
-        """The options of ``FusionCache``.
+        """Returns the options of ``FusionCache``.
 
         Raises:
             ValueError: if one is not what it may be.
@@ -46,49 +45,34 @@ class ResidualOptions:
         return cls(recompute is not None, plans.get(residual), memory_budget)
 
 
-class Streams:
-    """Applies the options to the traces of a model, a forward trace and its backward trace in turn.
+@dataclass(frozen=True, slots=True)
+class PlannedStreams:
+    """A trace whose residual streams come about as the options say.
 
     Attributes:
-        choices: what was chosen for each stream so far, with what the alternatives would have cost.
+        trace: the new trace, or the old one if nothing changes.
+        choices: what was chosen for each stream, with what the alternatives would have cost.
+        recompute: what the backward trace must rebuild, if this is a forward trace that saves less now.
     """
 
-    def __init__(self, options: ResidualOptions):
-        self.choices: list[Choice] = []
-        self._options = options
-        self._waiting = threading.local()
+    trace: Any
+    choices: tuple[Choice, ...] = ()
+    recompute: Recompute | None = None
 
-    def rebuilt(self, trace: Any) -> Any:
-        """The backward trace of a forward trace that saves no sums; any other trace as it is.
 
-        Raises:
-            RuntimeError: if it does not belong to the last forward trace. Then it cannot run as it is either.
-        """
-        from thunder.core.trace import TraceTag
+def plan_streams(
+    trace: Any, options: ResidualOptions, compilers: Compilers, report_failure: Callable[[str, Exception], None]
+) -> PlannedStreams:
+    """Plans the residual streams of a trace. What fails stays as it is, and ``report_failure`` is told why."""
+    from thunder.core.trace import TraceTag
 
-        recompute: Recompute | None = getattr(self._waiting, "recompute", None)
-        if recompute is None or TraceTag.BACKWARD not in trace.tags:
-            return trace
-        self._waiting.recompute = None
-        return with_sums(trace, recompute)
-
-    def replanned(self, trace: Any, compilers: Compilers, failed: Callable[[str, Exception], None]) -> Any:
-        """The trace with its sums brought about as the options say. ``failed`` is told why one stays as it is."""
-        try:
-            trace = self._without_sums(trace, compilers)
-            trace, choices = replanned(trace, self._options.plan, self._options.budget, compilers)
-        except Exception as error:
-            failed("a residual stream", error)
-        else:
-            self.choices.extend(choices)
-        return trace
-
-    def _without_sums(self, trace: Any, compilers: Compilers) -> Any:
-        from thunder.core.trace import TraceTag
-
-        if not self._options.recompute or TraceTag.BACKWARD in trace.tags:
-            return trace
-        trace, self._waiting.recompute = without_sums(trace, self._options.plan, self._options.budget, compilers)
-        if self._waiting.recompute:
-            self.choices.extend(self._waiting.recompute.choices)
-        return trace
+    planned = PlannedStreams(trace)
+    try:
+        if options.recompute and TraceTag.BACKWARD not in trace.tags:
+            trace, recompute = drop_sums(trace, options.plan, options.budget, compilers)
+            planned = PlannedStreams(trace, recompute.choices if recompute else (), recompute)
+        trace, choices = replan_streams(trace, options.plan, options.budget, compilers)
+        return PlannedStreams(trace, (*planned.choices, *choices), planned.recompute)
+    except Exception as error:
+        report_failure("a residual stream", error)
+        return planned

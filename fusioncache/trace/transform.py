@@ -1,28 +1,36 @@
-"""The transform that users register."""
+"""The transform that users register: from the regions of a trace to calls of templates.
+
+A region travels once through, each stage gives the next one a value:
+
+    fused bound symbol -> ``Region`` -> (``Template``, ``Binding``) -> ``TemplateCall`` -> bound symbol of the call
+
+The call compiles what it needs when it is first called: see ``cache/call.py``.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache as remember
 from typing import Any
 
 from thunder.core.transform_common import Transform
 
 from fusioncache.backends.api import check_fold
-from fusioncache.backends.registry import best_backend, make_backend
+from fusioncache.backends.registry import make_backend
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
-from fusioncache.ir import Arithmetic, Binding, Bypass, Instance, Key, Region, Template
+from fusioncache.ir import Binding, Bypass, Instance, Key, Region, Template
 from fusioncache.ir.permutation import pick
 from fusioncache.process.thunder_version import untried
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.provenance.misses import Misses, explain_asked
-from fusioncache.provenance.watch import Watch, WatchedTrace
+from fusioncache.provenance.watch import TraceWatch, watch_trace
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
 from fusioncache.residual.plans import Choice, ResidualPlan
@@ -32,9 +40,12 @@ from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace.backend_programs import BackendPrograms
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import Origin, origin_of, why_unfused
+from fusioncache.trace.handover import ForwardState, Handover
+from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
-from fusioncache.trace.rewrite import Callee, call_of, rewritten
-from fusioncache.trace.streams import ResidualOptions, Streams
+from fusioncache.trace.region_backends import RegionBackends
+from fusioncache.trace.rewrite import call_of, replace_symbols
+from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.tracing import install
 from fusioncache.verification.verifier import Site, Verifier, when_asked
 
@@ -42,18 +53,32 @@ logger = logging.getLogger("fusioncache")
 
 _PLANS: Mapping[ResidualPlan | None, Plan] = {ResidualPlan.INLINE: Plan.INLINE, ResidualPlan.FOLD: Plan.FOLD}
 
+_Environment = Callable[[BackendPrograms], Mapping[str, str]]
+
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A region of a trace, with the call that takes its place and how it would have run."""
+class _SharedRegion:
+    """A region of a trace, and the call of a template that takes its place.
+
+    Attributes:
+        position: in the trace.
+        fusion: the region's fused bound symbol.
+        origin: the executor that made the region.
+        programs: the backend that compiles the template.
+        region: the region as it was read.
+        binding: says which of the region's values fills which slot of the template.
+        instance: the region in the terms of the template.
+        call: the call of the template.
+    """
 
     position: int
     fusion: Any
+    origin: Origin
+    programs: BackendPrograms
     region: Region
     binding: Binding
     instance: Instance
     call: TemplateCall
-    maker: Origin
 
 
 class FusionCache(Transform):
@@ -110,7 +135,7 @@ class FusionCache(Transform):
         explain: bool | None = None,
     ):
         super().__init__()
-        options = ResidualOptions.of(recompute, residual, memory_budget)
+        self._options = ResidualOptions.of(recompute, residual, memory_budget)
         when, explains = when_asked(verify), explain_asked(explain)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
@@ -122,171 +147,133 @@ class FusionCache(Transform):
             make_backend(backend)
         self.backend = backend
         check_fold(fold)
-        self._fold = fold
         if fast_tracing:
             install()
         self._ledger = Ledger(self.cache.ledger)
+        self._misses = Misses(self.cache) if explains else None
+        self._backends = RegionBackends(backend, fold, self.cache, self._ledger, self._misses)
         self._calls: defaultdict[Key, list[TemplateCall]] = defaultdict(list)
         self._names: Counter[str] = Counter()
-        self._chosen: dict[Any, BackendPrograms] = {}
-        self._plan = _PLANS.get(options.plan)
-        self._streams = Streams(options)
-        self._watch = Watch(self._ledger)
+        self._choices: list[Choice] = []
+        self._handover = Handover()
         self._verifier = Verifier(when, self._ledger, self.cache.append) if when else None
-        self._misses = Misses(self.cache) if explains else None
 
     def stats(self) -> Stats:
-        """What this transform has done so far."""
+        """Returns what this transform has done so far."""
         return self._ledger.stats()
 
     def calls(self) -> tuple[TemplateCall, ...]:
-        """The templates that the traces seen so far call: once for each way in which regions write them."""
+        """Returns the templates that the traces seen so far call: once for each way in which regions write them."""
         return tuple(call for calls in self._calls.values() for call in calls)
 
     def choices(self) -> tuple[Choice, ...]:
-        """How the sums of each residual stream seen so far come about, with what the alternatives would have cost."""
-        return tuple(self._streams.choices)
+        """Returns how the sums of each residual stream seen so far come about, and what the alternatives would cost."""
+        return tuple(self._choices)
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
         if self._untried:
-            return self._left_alone(trace, self._untried)
-        watched = self._watch.begin(trace)
+            return self._leave_alone(trace, self._untried)
+        from thunder.core.trace import TraceTag
+
+        forward = self._handover.take(trace) if TraceTag.BACKWARD in trace.tags else None
+        watch = watch_trace(trace, self._ledger.records, forward.watched if forward else None)
         start = time.perf_counter()
-        trace = self._streams.rebuilt(trace)
+        if forward and forward.recompute:
+            trace = rebuild_sums(trace, forward.recompute)
+        planned = PlannedStreams(trace)
         try:
-            trace = self._replanned(trace, watched, start)
-            return self._transform(trace, start, watched)
+            planned = self._plan_streams(trace, watch, start)
+            trace = self._share_regions(planned.trace, watch, start)
         except Exception as error:
-            self._failed("a trace", error)
-            return trace
+            self._report_failure("a trace", error)
+            trace = planned.trace
         finally:
-            self._watch.end(watched)
+            watch.finish()
             self._ledger.canonicalized(time.perf_counter() - start)
             self.cache.save()
+        if TraceTag.AUGMENTED_FORWARD in trace.tags:
+            self._handover.put(trace, ForwardState(watch.seen, planned.recompute))
+        return trace
 
-    def _left_alone(self, trace: Any, reason: str) -> Any:
-        """The trace as it is. Nothing is asked of it, because nothing is known of it."""
+    def _leave_alone(self, trace: Any, reason: str) -> Any:
+        """Returns the trace as it is. Nothing is asked of it, because nothing is known of it."""
         self._ledger.records.next_trace()
         self._ledger.bypass(reason, region=False)
         self.cache.save()
         return trace
 
-    def _replanned(self, trace: Any, watched: WatchedTrace, start: float) -> Any:
-        before = len(self._streams.choices)
-        trace = self._streams.replanned(trace, Compilers(self._arithmetic, self._left), self._failed)
-        watched.chose(self._streams.choices[before:])
+    def _plan_streams(self, trace: Any, watch: TraceWatch, start: float) -> PlannedStreams:
+        compilers = Compilers(self._backends.arithmetic, self._report_left)
+        planned = plan_streams(trace, self._options, compilers, self._report_failure)
+        self._choices.extend(planned.choices)
+        watch.record_choices(planned.choices)
         self._ledger.planned(time.perf_counter() - start)
+        return planned
+
+    def _share_regions(self, trace: Any, watch: TraceWatch, start: float) -> Any:
+        """Returns the trace with a call of its template for each region that can be shared."""
+        watch.locate_regions(trace)
+        fusions = {position: symbol for position, symbol in enumerate(trace.bound_symbols) if symbol.sym.is_fusion}
+        if not fusions:
+            self._explain_unfused(watch)
+        # The environments of this trace: torch's settings may change before the next one.
+        environment: _Environment = remember(lambda programs: programs.backend.environment())
+        found = [self._find_template(position, fusion, environment, watch) for position, fusion in fusions.items()]
+        shared = [region for region in found if region is not None]
+        wanted = _arities_by_template(shared)
+        calls = {region.position: self._call_of(region, wanted[region.call.template.key], watch) for region in shared}
+        trace = replace_symbols(trace, calls, start) if calls else trace
+        watch.note_rewritten()
         return trace
 
-    def _transform(self, trace: Any, start: float, watched: WatchedTrace) -> Any:
-        watched.look(trace)
-        environments: dict[
-            BackendPrograms, Mapping[str, str]
-        ] = {}  # those of this trace: torch's settings may change later
-        symbols = enumerate(trace.bound_symbols)
-        regions = (self._find(position, symbol, watched, environments) for position, symbol in symbols)
-        found = [region for region in regions if region is not None]
-        if not any(symbol.sym.is_fusion for symbol in trace.bound_symbols):
-            self._unfused(watched)
-        wanted: dict[Key, set[Arities]] = defaultdict(set)
-        for item in found:
-            wanted[item.call.template.key].add(item.binding.arities)
-        replacements = {}
-        for item in found:
-            arities, call = item.binding.arities, item.call
-            asked, arithmetic = wanted[call.template.key], self._arithmetic(item.fusion)
-            plan = choose_plan(call.template.graph, arities, asked, self._plan, arithmetic)
-            fallback, instance = _fallback(item), item.instance
-            call.allow(arities, plan, fallback, instance)
-            watched.planned(item.position, plan)
-            replacements[item.position] = call_of(item.fusion, item.binding, self._callee(item, fallback, instance))
-        trace = rewritten(trace, replacements, start) if replacements else trace
-        watched.rewritten()
-        return trace
-
-    def _arithmetic(self, fusion: Any) -> Arithmetic:
-        """Of the compiler of a fused call. Of one that stays as Thunder made it nothing is known."""
+    def _find_template(
+        self, position: int, fusion: Any, environment: _Environment, watch: TraceWatch
+    ) -> _SharedRegion | None:
+        """Returns the region at this position of a trace with its template; None if it stays as Thunder made it."""
         try:
-            maker = origin_of(fusion)
-        except Bypass:
-            return Arithmetic(rounds=False, contracts_alike=False)
-        return self._choose(maker, fusion).backend.arithmetic(_device(fusion))
-
-    def _left(self, reason: str) -> None:
-        """A residual stream, or a sum of one, stays as it is."""
-        self._ledger.bypass(reason, region=False)
-        logger.info("left alone: %s", reason)
-
-    def _callee(self, item: _Found, fallback: Fallback, instance: Instance) -> Callee:
-        if self._verifier is None:
-            return item.call
-        backend = self._choose(item.maker, item.fusion).backend
-        outputs = pick([proxy.name for proxy in outputs_of(item.fusion)], instance.outputs)
-        compiles = item.maker.backend or item.fusion.sym.executor.own_backend()
-        site = Site(item.fusion, outputs, item.binding, item.call, backend, compiles, fallback, instance)
-        return self._verifier.at(site)
-
-    def _find(
-        self,
-        position: int,
-        bound_symbol: Any,
-        watched: WatchedTrace,
-        environments: dict[BackendPrograms, Mapping[str, str]],
-    ) -> _Found | None:
-        """The region at this place of a trace, or None if there is none or it stays as it is."""
-        if not bound_symbol.sym.is_fusion:
-            return None
-        try:
-            maker = origin_of(bound_symbol)
-            region = region_of(bound_symbol)
-            canonical = canonicalize(region)
-            chosen = self._choose(maker, bound_symbol)
-            if chosen not in environments:
-                environments[chosen] = chosen.backend.environment()
-            template, hit = self.cache.template(canonical.graph, environments[chosen])
-            instance, arities = instance_of(region, canonical.binding), canonical.binding.arities
-            call = self._call(template, arities, instance, chosen)
+            shared, hit = self._share_region(position, fusion, environment)
         except Bypass as bypass:
             self._ledger.bypass(bypass.reason)
-            watched.left(position, bound_symbol, bypass.reason)
-            logger.info("%s bypassed: %s", bound_symbol.sym.name, bypass.reason)
+            watch.note_bypass(position, fusion, bypass.reason)
+            logger.info("%s bypassed: %s", fusion.sym.name, bypass.reason)
             return None
         except Exception as error:
-            self._failed(bound_symbol.sym.name, error)
-            watched.left(position, bound_symbol, _failure(error))
+            self._report_failure(fusion.sym.name, error)
+            watch.note_bypass(position, fusion, _reason_of(error))
             return None
-        self._ledger.region(call.template, arities, hit=hit)
-        watched.found(position, bound_symbol, call.template, arities, hit=hit)
+        template, arities = shared.call.template, shared.binding.arities
+        self._ledger.region(template, arities, hit=hit)
+        watch.note_template(position, fusion, template, arities, hit=hit)
         if self._misses and not hit:
-            self._misses.add(call.template, region, bound_symbol, watched.compilation.lines)
-        return _Found(position, bound_symbol, region, canonical.binding, instance, call, maker)
+            self._misses.add(template, shared.region, fusion, watch.compilation.lines)
+        return shared
 
-    def _unfused(self, watched: WatchedTrace) -> None:
-        """The trace has no region. Says why, unless there was nothing to fuse."""
-        reason = why_unfused(watched.compilation)
-        if reason:
-            self._ledger.bypass(reason, region=False)
-            warn_once(reason)
+    def _share_region(self, position: int, fusion: Any, environment: _Environment) -> tuple[_SharedRegion, bool]:
+        """Takes a region from its fused bound symbol to the call of its template; says whether that was known.
 
-    def _called(self, template: Template) -> None:
-        """The end of a template's first call for a layout: what it compiled and what it loaded is counted."""
-        self.cache.append()
-        if self._misses:
-            self._misses.called(template)
+        Raises:
+            Bypass: if the region cannot be shared.
+        """
+        origin, region = origin_of(fusion), region_of(fusion)
+        canonical = canonicalize(region)
+        programs = self._backends.choose(fusion, origin)
+        template, hit = self.cache.template(canonical.graph, environment(programs))
+        instance = instance_of(region, canonical.binding)
+        call = self._find_call(template, canonical.binding.arities, instance, programs)
+        return _SharedRegion(position, fusion, origin, programs, region, canonical.binding, instance, call), hit
 
-    def _failed(self, what: str, error: Exception) -> None:
-        logger.info("%s failed", what, exc_info=error)
-        if self._ledger.bypass(_failure(error)):
-            warn(f"{what} stays as Thunder made it: {error!r}")
-
-    def _call(self, template: Template, arities: Arities, instance: Instance, chosen: BackendPrograms) -> TemplateCall:
-        """The call of a template for such a region."""
+    def _find_call(
+        self, template: Template, arities: Arities, instance: Instance, programs: BackendPrograms
+    ) -> TemplateCall:
+        """Returns the call of a template for such a region."""
         calls = self._calls[template.key]
         call = next((call for call in calls if call.claim(arities, instance)), None)
         if call is None:
             name = self._new_name(template)
-            call = TemplateCall(template, chosen.program, self._ledger, chosen.backend.sum_chain, name, self._called)
+            call = TemplateCall(
+                template, programs.program, self._ledger, programs.backend.sum_chain, name, self._called
+            )
             call.claim(arities, instance)
             calls.append(call)
         return call
@@ -297,29 +284,63 @@ class FusionCache(Transform):
         number = self._names[template.name]
         return template.name if number == 1 else f"{template.name}_{number}"
 
-    def _choose(self, maker: Origin, fusion: Any) -> BackendPrograms:
-        name = maker.backend or best_backend(_device(fusion)) if self.backend == "auto" else self.backend
-        options = dict(maker.options) if name == maker.backend else {}
-        identity = (name, repr(sorted(options.items())))
-        if identity not in self._chosen:
-            self._chosen[identity] = BackendPrograms(name, options, self._fold, self.cache, self._ledger, self._misses)
-        return self._chosen[identity]
+    def _call_of(self, shared: _SharedRegion, wanted: set[Arities], watch: TraceWatch) -> list[Any]:
+        """Returns the bound symbols that replace a region: the call of its template, verified if that was asked for."""
+        arities, call = shared.binding.arities, shared.call
+        arithmetic = self._backends.arithmetic(shared.fusion)
+        plan = choose_plan(call.template.graph, arities, wanted, _PLANS.get(self._options.plan), arithmetic)
+        fallback = _fallback_of(shared)
+        call.allow(arities, plan, fallback, shared.instance)
+        watch.note_plan(shared.position, plan)
+        if self._verifier is None:
+            return call_of(shared.fusion, shared.binding, call)
+        return call_of(shared.fusion, shared.binding, self._verifier.at(_site_of(shared, fallback)))
+
+    def _explain_unfused(self, watch: TraceWatch) -> None:
+        """Says why the trace has no region, unless there was nothing to fuse."""
+        reason = why_unfused(watch.compilation)
+        if reason:
+            self._ledger.bypass(reason, region=False)
+            warn_once(reason)
+
+    def _called(self, template: Template) -> None:
+        """Counts what a template compiled and what it loaded, at the end of its first call for a layout."""
+        self.cache.append()
+        if self._misses:
+            self._misses.called(template)
+
+    def _report_left(self, reason: str) -> None:
+        """Counts a residual stream, or a sum of one, that stays as it is."""
+        self._ledger.bypass(reason, region=False)
+        logger.info("left alone: %s", reason)
+
+    def _report_failure(self, what: str, error: Exception) -> None:
+        logger.info("%s failed", what, exc_info=error)
+        if self._ledger.bypass(_reason_of(error)):
+            warn(f"{what} stays as Thunder made it: {error!r}")
 
 
-def _failure(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     return f"failed: {type(error).__name__}"
 
 
-def _fallback(found: _Found) -> Fallback:
-    listed = [proxy.name for proxy in found.fusion.flat_proxy_outs]
-    defined = [listed.index(proxy.name) for proxy in outputs_of(found.fusion)]
-    argument = dict(zip(sorted(found.binding.arguments), found.instance.inputs, strict=True))
-    inputs = tuple(map(argument.get, range(len(found.fusion.args))))
-    return Fallback(found.maker.call, inputs, pick(defined, found.instance.outputs))
+def _arities_by_template(regions: Iterable[_SharedRegion]) -> Mapping[Key, set[Arities]]:
+    arities: dict[Key, set[Arities]] = defaultdict(set)
+    for region in regions:
+        arities[region.call.template.key].add(region.binding.arities)
+    return arities
 
 
-def _device(fusion: Any) -> str:
-    devices = {
-        proxy.device.type for proxy in [*fusion.flat_proxy_args, *fusion.flat_proxy_outs] if hasattr(proxy, "device")
-    }
-    return "cuda" if "cuda" in devices else "cpu"
+def _fallback_of(shared: _SharedRegion) -> Fallback:
+    listed = [proxy.name for proxy in shared.fusion.flat_proxy_outs]
+    defined = [listed.index(proxy.name) for proxy in outputs_of(shared.fusion)]
+    argument = dict(zip(sorted(shared.binding.arguments), shared.instance.inputs, strict=True))
+    inputs = tuple(map(argument.get, range(len(shared.fusion.args))))
+    return Fallback(shared.origin.call, inputs, pick(defined, shared.instance.outputs))
+
+
+def _site_of(shared: _SharedRegion, fallback: Fallback) -> Site:
+    outputs = pick([proxy.name for proxy in outputs_of(shared.fusion)], shared.instance.outputs)
+    own_backend = shared.origin.backend or shared.fusion.sym.executor.own_backend()
+    backend = shared.programs.backend
+    return Site(shared.fusion, outputs, shared.binding, shared.call, backend, own_backend, fallback, shared.instance)

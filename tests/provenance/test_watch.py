@@ -91,7 +91,7 @@ def test_a_region_that_cannot_be_read_carries_the_failure(monkeypatch):
 
 
 def test_a_trace_that_stays_as_it_was_says_so_of_its_regions(monkeypatch):
-    monkeypatch.setattr(transform_module, "rewritten", lambda *_: [][0])
+    monkeypatch.setattr(transform_module, "replace_symbols", lambda *_: [][0])
     cache = fusioncache.Cache(record=False)
     trained(Blocks(1), cache)
     regions = tuple(cache.ledger.records.now().regions.values())

@@ -16,7 +16,7 @@ from unrounded_backend import Unrounded
 import fusioncache
 from fusioncache.residual.obstacles import VARIES
 from fusioncache.residual.plans import ResidualPlan
-from fusioncache.trace.residual import replanned
+from fusioncache.trace.residual import replan_streams
 
 CARRY, SEGMENTED, INLINE = ResidualPlan.CARRY, ResidualPlan.SEGMENTED, ResidualPlan.INLINE
 
@@ -35,7 +35,7 @@ class Replan(Transform):
         self.choices, self.unchanged = [], []
 
     def transform_trace_post_optimization(self, trace, **kwargs):
-        new, choices = replanned(trace, self.wanted, self.budget)
+        new, choices = replan_streams(trace, self.wanted, self.budget)
         self.choices.append(choices)
         self.unchanged.append(new is trace)
         return new
@@ -184,13 +184,13 @@ def test_costs_and_a_budget_decide():
     traces = thunder.last_traces(compiled)[-1], thunder.last_backward_traces(compiled)[-1]
 
     def chosen(budget):
-        return [choice.plan for trace in traces for choice in replanned(trace, None, budget)[1]]
+        return [choice.plan for trace in traces for choice in replan_streams(trace, None, budget)[1]]
 
     assert chosen(None) == [CARRY, SEGMENTED]
     assert chosen(100 * size) == [CARRY, CARRY]
     assert chosen(20 * size) == [CARRY, SEGMENTED]
     assert chosen(size) == [INLINE, INLINE]
-    (choice,) = replanned(traces[1], None, None)[1]
+    (choice,) = replan_streams(traces[1], None, None)[1]
     assert set(choice.costs) == {INLINE, CARRY, SEGMENTED}
     assert "segmented" in str(choice)
 
@@ -308,7 +308,7 @@ def test_regions_of_nvfuser(dtype):
             traces = fake_cuda.make_traces(add_residuals, [(10, 10)] * (2 * layers + 1), grad=True, dtype=dtype)
         with fake_cuda.pretend_gpu():
             transform = fusioncache.FusionCache(cache=fusioncache.Cache())
-            new = [replanned(trace, CARRY, None)[0] for trace in traces]
+            new = [replan_streams(trace, CARRY, None)[0] for trace in traces]
             calls = [call for trace in new for call in find_fused(transform.transform_trace_post_optimization(trace))]
         assert max(len(call.args) for call in calls) <= 4
         assert not transform.stats().bypasses
@@ -341,7 +341,7 @@ def test_the_new_trace_says_where_it_comes_from():
         _, _, _, compiled = replan(model, x, wanted=CARRY, shared=False)
     trace = thunder.last_traces(compiled)[-1]
     assert "Residual streams by fusioncache" in str(trace._provenance)
-    assert replanned(trace, CARRY, None) == (trace, ())
+    assert replan_streams(trace, CARRY, None) == (trace, ())
 
 
 def test_the_new_traces_pass_thunders_own_check():

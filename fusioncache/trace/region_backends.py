@@ -1,0 +1,53 @@
+"""Which backend compiles a region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusioncache.backends.registry import best_backend
+from fusioncache.cache.cache import Cache
+from fusioncache.ir import Arithmetic, Bypass
+from fusioncache.provenance.misses import Misses
+from fusioncache.record.ledger import Ledger
+from fusioncache.trace.backend_programs import BackendPrograms
+from fusioncache.trace.executors import Origin, origin_of
+
+
+class RegionBackends:
+    """The backends of the regions of one transform, one for each set of options that their executors have.
+
+    Args:
+        name: the backend that the user asked for, or ``"auto"``.
+        fold: what sums long chains; see ``FusionCache``.
+        cache: holds the programs.
+        ledger: counts.
+        misses: explains what was compiled, if that was asked for.
+    """
+
+    def __init__(self, name: str, fold: str, cache: Cache, ledger: Ledger, misses: Misses | None):
+        self._name, self._fold = name, fold
+        self._cache, self._ledger, self._misses = cache, ledger, misses
+        self._programs: dict[Any, BackendPrograms] = {}
+
+    def choose(self, fusion: Any, origin: Origin) -> BackendPrograms:
+        """Returns the backend that compiles a fused call, and the programs that it has."""
+        name = origin.backend or best_backend(_device_of(fusion)) if self._name == "auto" else self._name
+        options = dict(origin.options) if name == origin.backend else {}
+        identity = (name, repr(sorted(options.items())))
+        if identity not in self._programs:
+            programs = BackendPrograms(name, options, self._fold, self._cache, self._ledger, self._misses)
+            self._programs[identity] = programs
+        return self._programs[identity]
+
+    def arithmetic(self, fusion: Any) -> Arithmetic:
+        """Returns how a fused call is computed. Nothing is known of a call that stays as Thunder made it."""
+        try:
+            origin = origin_of(fusion)
+        except Bypass:
+            return Arithmetic(rounds=False, contracts_alike=False)
+        return self.choose(fusion, origin).backend.arithmetic(_device_of(fusion))
+
+
+def _device_of(fusion: Any) -> str:
+    proxies = [*fusion.flat_proxy_args, *fusion.flat_proxy_outs]
+    return "cuda" if any(proxy.device.type == "cuda" for proxy in proxies if hasattr(proxy, "device")) else "cpu"
