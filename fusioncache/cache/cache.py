@@ -20,7 +20,7 @@ from fusioncache.record.logs import asked_log
 from fusioncache.record.stats import Stats, TemplateStats
 from fusioncache.record.writer import Recorder
 from fusioncache.store import Store
-from fusioncache.template.key import make_key
+from fusioncache.template.key import program_key, template_key
 from fusioncache.template.name import template_name
 
 
@@ -53,7 +53,7 @@ class Cache:
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
         """The template with this canonical graph, and whether it was known."""
-        key = make_key(graph, environment)
+        key = template_key(graph, environment)
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
     def program(
@@ -68,7 +68,7 @@ class Cache:
 
         If it is not there, ``builder`` or else ``compiler`` makes it, from the instance if there is one.
         """
-        key = make_key(graph, environment)
+        key = program_key(graph, environment)
         return self._programs.get_or_make(key, lambda: Program(graph, compiler, instance, builder))[0]
 
     def builder(

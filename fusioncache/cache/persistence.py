@@ -15,9 +15,8 @@ from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts, Option, Request
 from fusioncache.store import Store, Stored
 from fusioncache.store.entry import REFUSED
-from fusioncache.template.key import make_key
+from fusioncache.template.key import artifact_key
 from fusioncache.template.name import template_name
-from fusioncache.template.operand_order import depends_on_operand_order
 
 logger = logging.getLogger("fusioncache")
 
@@ -25,12 +24,6 @@ REGION = "region"
 """The artifact that says what was compiled, and how it lies in the graph."""
 REQUEST = "request"
 """The artifact that says what was asked for, so that it can be asked again. It is the same whatever the versions."""
-
-LAYOUT = "layout"
-"""The ingredient of a key that says where the arguments lay."""
-
-ORDER = "order"
-"""The ingredient of a key that says in which order a region has its operands, where that shows."""
 
 _STALE = "an artifact that does not load"
 
@@ -64,12 +57,9 @@ class PersistentBuilder:
         self._settings = settings
 
     def key(self, graph: Graph, place: ArgumentLayouts, instance: Instance) -> Key:
-        """Names what is stored. Its ingredients are those of the template's key, the artifacts', layout and order."""
-        artifacts = self._backend.artifact_environment() or {}
-        environment = {**self._environment, **artifacts, LAYOUT: layout_text(place)}
-        if depends_on_operand_order(graph, place):
-            environment[ORDER] = order_text(instance)
-        return make_key(graph, environment)
+        """Returns the artifact key of what is stored."""
+        environment = {**self._environment, **(self._backend.artifact_environment() or {})}
+        return artifact_key(graph, environment, place, instance)
 
     def build(self, graph: Graph, instance: Instance, place: ArgumentLayouts, args: Sequence[Any]) -> Built:
         """See ``Builder`` in ``cache/program.py``."""
@@ -143,16 +133,6 @@ class PersistentBuilder:
 def not_kept(reason: str) -> str:
     """How it is counted that a function is not kept, at each start that compiles it again."""
     return f"not kept: {reason}"
-
-
-def layout_text(place: ArgumentLayouts) -> str:
-    """Where arguments lie, as the text of an ingredient."""
-    return "\n".join("number" if at is None else f"{tuple(at[0])} {tuple(at[1])}" for at in place)
-
-
-def order_text(instance: Instance) -> str:
-    """A region in its own order, as the text of an ingredient."""
-    return codec.encode(instance).decode()
 
 
 def _check(stored: Instance, instance: Instance) -> None:

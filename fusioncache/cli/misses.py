@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,10 @@ from fusioncache.record.reader import Record, Run
 from fusioncache.record.stats import TemplateStats
 
 if TYPE_CHECKING:
-    from fusioncache.explain.difference import Difference
+    from fusioncache.explain.change import Change
+    from fusioncache.explain.miss import MissReason
 
 _DIGITS = 12
-FIRST = "No template was known before."
 AGAIN = "It is not new: an earlier run had it too, and what was compiled now was not in the store."
 
 
@@ -30,25 +30,24 @@ class Miss:
     """A template for which a run compiled.
 
     Attributes:
-        template: it.
-        again: whether an earlier run had it.
+        template: the template.
         nearest: the template that differs least, of those that were known by then; None if there was none.
-        difference: in what they differ, this one being A.
+        reason: in what they differ, this one being A; None if an earlier run had this one too.
     """
 
     template: TemplateStats
-    again: bool
     nearest: TemplateStats | None
-    difference: Difference | None
+    reason: MissReason | None
 
     @property
     def sentence(self) -> str:
-        """What keeps it from its nearest."""
-        if self.again:
-            return AGAIN
-        if self.nearest is None or self.difference is None:
-            return FIRST
-        return f"The nearest is {self.nearest.name}. {self.difference.sentence('here', 'there')}"
+        """What keeps the template from its nearest."""
+        return self.reason.sentence(self.nearest.name if self.nearest else "") if self.reason else AGAIN
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """What keeps the template from its nearest, one by one."""
+        return self.reason.difference.changes if self.reason else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +106,17 @@ def _in_order(record: Record, run: Run) -> Sequence[TemplateStats]:
 
 
 def _miss(template: TemplateStats, again: bool, known: Sequence[TemplateStats]) -> Miss:
-    from fusioncache.explain.difference import compare
-    from fusioncache.explain.nearest import nearest
+    from fusioncache.explain.miss import explain_miss
 
     if again:
-        return Miss(template, True, None, None)
-    own = dict(template.ingredients)
+        return Miss(template, None, None)
     before = known[: known.index(template)]
-    place = nearest(own, [dict(other.ingredients) for other in before])
-    if place is None:
-        return Miss(template, False, None, None)
-    return Miss(template, False, before[place], compare(own, dict(before[place].ingredients)))
+    reason = explain_miss(dict(template.ingredients), [dict(other.ingredients) for other in before])
+    return Miss(template, None if reason.nearest is None else before[reason.nearest], reason)
 
 
 def _order(miss: Miss) -> tuple[bool, int]:
-    changes = len(miss.difference.changes) if miss.difference else 0
-    return not changes, changes
+    return not miss.changes, len(miss.changes)
 
 
 def _paragraph(record: Record, miss: Miss, reasons: Mapping[str, int]) -> str:
@@ -150,9 +144,9 @@ def _data(record: Record, miss: Miss, reasons: Mapping[str, int]) -> dict[str, A
         "compiles": template.compiles,
         "compile_seconds": template.compile_seconds,
         "sentence": miss.sentence,
-        "again": miss.again,
+        "again": miss.reason is None,
         "nearest": miss.nearest.digest if miss.nearest else None,
-        "changes": [asdict(change) for change in miss.difference.changes] if miss.difference else [],
+        "changes": [change.data() for change in miss.changes],
         "places": [place.data() for place in places_of(regions_of(record, template))],
         "not_kept": dict(reasons),
     }

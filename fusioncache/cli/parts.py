@@ -9,14 +9,16 @@ from typing import Any
 
 from fusioncache.cli.table import Column, pairs_text, table_text
 from fusioncache.humanize import escape_controls, format_arities, format_ranges, format_seconds
+from fusioncache.ir import Graph, NumberType
+from fusioncache.ir.ingredients import GRAPH
+from fusioncache.ir.ops import RESIDUAL
 from fusioncache.record.observations import RegionRecord
 from fusioncache.record.stats import TemplateStats
+from fusioncache.template.text import number_literals, read_graph
 
 NONE = "(none)"
 
-_ENTRY_NAMES = {"constants": "constant", "attributes": "attribute"}
-"""Ingredients with an entry a line that the ops mention by name and number."""
-_OF_OPS = ("ops", "constants", "attributes", "outputs")
+_OF_OPS = tuple(name for name in GRAPH if name not in ("format", "inputs"))
 _SHOWN_DIGITS = 12
 
 _REGION_COLUMNS = (
@@ -81,12 +83,14 @@ def ops(template: TemplateStats) -> Part:
 
 def parameters(template: TemplateStats) -> Part:
     """What differs between regions that share the template: residual terms, sizes, and numbers."""
-    parts = dict(template.ingredients)
-    lines = parts.get("inputs", "").splitlines()
-    sums = [op.partition(":")[0] for op in parts.get("ops", "").splitlines() if " = residual(" in op]
+    try:
+        graph = read_graph(dict(template.ingredients))
+    except ValueError:
+        graph = Graph((), (), ())  # its ingredients are shown as they are
+    sums = [f"%{first}" for op, first in graph.results() if op.name == RESIDUAL]
     seen = [sorted(set(chain)) for chain in zip(*template.arities, strict=False)]
-    sizes = [line.split()[1] for line in lines if line.startswith("size ")]
-    numbers = [line.split()[1].rstrip(":") for line in lines if line.startswith("input ") and "[" not in line]
+    sizes = [f"%{value}" for value in range(len(graph.inputs), graph.first_result)]
+    numbers = [f"%{value}" for value, type_ in enumerate(graph.inputs) if isinstance(type_, NumberType)]
     texts = [
         *(f"residual terms of {value}: {format_ranges(terms)}" for value, terms in zip(sums, seen, strict=False)),
         *(f"size {value}" for value in sizes),
@@ -142,10 +146,7 @@ def _row(region: RegionRecord) -> tuple[str, ...]:
 
 
 def _ingredient_text(name: str, digest: str, text: str) -> str:
-    lines = [escape_controls(line) for line in text.split("\n")] if text else []
-    if name in _ENTRY_NAMES:
-        lines = [f"{_ENTRY_NAMES[name]}{number}: {line}" for number, line in enumerate(lines)]
-    return _block(f"{name}  {digest[:_SHOWN_DIGITS]}", lines)
+    return _block(f"{name}  {digest[:_SHOWN_DIGITS]}", [escape_controls(line) for line in number_literals(name, text)])
 
 
 def _block(heading: str, lines: Sequence[str]) -> str:

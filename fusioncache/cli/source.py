@@ -39,7 +39,7 @@ def graph_of(template: TemplateStats) -> Graph:
     Raises:
         click.ClickException: if the record's text is not that of a template.
     """
-    from fusioncache.explain.reading import read_exactly
+    from fusioncache.template.text import read_exactly
 
     try:
         return read_exactly(dict(template.ingredients))

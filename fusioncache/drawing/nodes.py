@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType, operands
-from fusioncache.template.text import Inline, op_line, type_text
+from fusioncache.template.text import op_line, type_text
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -69,7 +69,7 @@ def _op_node(op: Op, first: int) -> Node:
     ]
     label = " ".join(filter(None, [op.name.rpartition(".")[2], *literals]))
     detail = ", ".join(_short(type_) for type_ in op.outputs if type_)
-    return Node("op", _cut(label), _cut(detail), op_line(op, first, Inline()))
+    return Node("op", _cut(label), _cut(detail), op_line(op, first))
 
 
 def _literals(arg: Arg) -> str:

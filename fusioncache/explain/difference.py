@@ -1,15 +1,22 @@
-"""In what two keys differ, in words."""
+"""In what two keys differ, in words: the graphs, then each ingredient of the environment as its kind has it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fusioncache.explain.change import NONE, Change
-from fusioncache.explain.environment import environment_changes
-from fusioncache.explain.graphs import graph_changes
-from fusioncache.explain.parts import GRAPH, same_graph
-from fusioncache.explain.reading import read_graph
+from fusioncache.explain.graph_changes import find_graph_changes
+from fusioncache.explain.pairing import pair_graphs
+from fusioncache.ir.ingredients import BACKEND, GRAPH, Comparison, IngredientKind, kind_of
+from fusioncache.ir.key_text import read_changed, read_layouts, read_values, write_layouts
+
+Texts = Mapping[str, str]
+"""The ingredients of a key, name to text."""
+
+_LONGEST = 60
+_BEFORE = 20
+"""Characters of a long value that are shown before it differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +30,7 @@ class Difference:
     changes: tuple[Change, ...]
 
     def sentence(self, a: str = "A", b: str = "B") -> str:
-        """One sentence that names the first change, and says how many others there are.
+        """Returns one sentence that names the first change, and says how many others there are.
 
         Args:
             a: how to call A's side, with the preposition if that is not ``in``.
@@ -34,48 +41,117 @@ class Difference:
         return f"They differ in {self._first(a, b)}{self._more()}."
 
     def reason(self) -> str:
-        """The same in fewer words, ingredient first, for A's side being here and B's there. Empty if all is equal."""
+        """Returns the same in fewer words, ingredient first, with A here and B there; empty if all is equal."""
         if not self.changes:
             return ""
         change = self.changes[0]
-        where = "" if change.place == f"the {change.ingredient}" else f"{change.place}, "
+        where = "" if change.subject == f"the {change.ingredient}" else f"{change.subject}, "
         return f"{change.ingredient}: {where}{change.a} here, {change.b} there{self._more()}"
 
     def _first(self, a: str, b: str) -> str:
         change = self.changes[0]
         sides = [f"in {side}" if side in ("A", "B") else side for side in (a, b)]
-        return f"{change.place}: {change.a} {sides[0]}, {change.b} {sides[1]}"
+        return f"{change.subject}: {change.a} {sides[0]}, {change.b} {sides[1]}"
 
     def _more(self) -> str:
         others = len(self.changes) - 1
         return f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
 
 
-def compare(a: Mapping[str, str], b: Mapping[str, str]) -> Difference:
-    """In what two keys differ, given their ingredients, name to text. Linear, but for the graphs' outputs.
+def compare(a: Texts, b: Texts) -> Difference:
+    """Returns in what two keys differ, given their ingredients. Linear, but for the graphs' outputs.
 
     Texts of two formats say nothing about each other, so then the format is all that is named.
     """
     if a.get("format") != b.get("format"):
         return Difference((Change("format", "the format of the text", a.get("format", NONE), b.get("format", NONE)),))
-    graph = () if same_graph(a, b) else _graph_changes(a, b)
-    return Difference((*graph, *environment_changes(a, b)))
+    graph = () if all(a.get(name) == b.get(name) for name in GRAPH) else _compare_graphs(a, b)
+    return Difference((*graph, *_compare_environments(a, b)))
 
 
-def _graph_changes(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[Change, ...]:
+def _compare_graphs(a: Texts, b: Texts) -> tuple[Change, ...]:
     try:
-        changes = graph_changes(read_graph(a), read_graph(b))
+        changes = find_graph_changes(pair_graphs(a, b))
     except ValueError:
         changes = ()
-    return changes or _unread(a, b)
+    return changes or _compare_lines(a, b)
 
 
-def _unread(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[Change, ...]:
-    """The first line that differs, where the texts say more than was understood."""
+def _compare_lines(a: Texts, b: Texts) -> tuple[Change, ...]:
+    """Returns the first line that differs, where the texts say more than was understood."""
     for name in GRAPH:
         x, y = a.get(name, "").split("\n"), b.get(name, "").split("\n")
-        for place in range(max(len(x), len(y))):
-            one, other = (text[place] if place < len(text) else NONE for text in (x, y))
+        for index in range(max(len(x), len(y))):
+            one, other = (text[index] if index < len(text) else NONE for text in (x, y))
             if one != other:
-                return (Change(name, f"the {name}, line {place + 1}", one, other),)
+                return (Change(name, f"the {name}, line {index + 1}", one, other),)
     return ()
+
+
+def _compare_environments(a: Texts, b: Texts) -> Iterator[Change]:
+    """Yields a change for each ingredient, package, option or argument that differs, without what follows from it."""
+    if a.get(BACKEND) != b.get(BACKEND):
+        # All else follows from it.
+        yield _change(kind_of(BACKEND), None, a.get(BACKEND), b.get(BACKEND))
+        return
+    for name in dict.fromkeys([*a, *b]):
+        kind = kind_of(name)
+        if name in GRAPH or a.get(name) == b.get(name):
+            continue
+        if kind.follows is None or a.get(kind.follows) == b.get(kind.follows):
+            yield from _compare_ingredients(kind, a.get(name), b.get(name))
+
+
+def _compare_ingredients(kind: IngredientKind, a: str | None, b: str | None) -> Iterator[Change]:
+    parts: list[Change] = []
+    if a is not None and b is not None:
+        if kind.comparison is Comparison.VALUES:
+            parts = _compare_values(kind, read_values(a), read_values(b))
+        elif kind.comparison is Comparison.LAYOUTS:
+            parts = _compare_layouts(kind, a, b)
+    yield from parts or [_change(kind, None, a, b)]
+
+
+def _compare_values(kind: IngredientKind, a: Texts, b: Texts) -> list[Change]:
+    differing = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    return [_change(kind, kind.phrase.format(name), *_with_default(a.get(name), b.get(name))) for name in differing]
+
+
+def _with_default(a: str | None, b: str | None) -> tuple[str | None, str | None]:
+    """Returns two values of one setting. One that is not in its list has the default, which stands by the other."""
+    x, y = (read_changed(text or "") for text in (a, b))
+    return (x[0] if x else y[1] if y and a is None else a), (y[0] if y else x[1] if x and b is None else b)
+
+
+def _compare_layouts(kind: IngredientKind, a: str, b: str) -> list[Change]:
+    try:
+        x, y = read_layouts(a), read_layouts(b)
+    except ValueError:
+        return []
+    if len(x) != len(y):
+        return []
+    return [
+        _change(kind, f"{kind.subject} of input %{index}", write_layouts((one,)), write_layouts((other,)))
+        for index, (one, other) in enumerate(zip(x, y, strict=True))
+        if one != other
+    ]
+
+
+def _change(kind: IngredientKind, subject: str | None, a: str | None, b: str | None) -> Change:
+    x, y = (NONE if text is None else text.replace("\n", "; ") for text in (a, b))
+    return Change(kind.name, subject or kind.subject, *_shorten(x or "empty", y or "empty"))
+
+
+def _shorten(a: str, b: str) -> tuple[str, str]:
+    """Returns long values from where they begin to differ."""
+    if max(len(a), len(b)) <= _LONGEST:
+        return a, b
+    pairs = enumerate(zip(a, b, strict=False))
+    first = next((position for position, (x, y) in pairs if x != y), min(len(a), len(b)))
+    start = max(first - _BEFORE, 0)
+    return _cut(a, start), _cut(b, start)
+
+
+def _cut(text: str, start: int) -> str:
+    part = text[start : start + _LONGEST]
+    return f"{'...' if start else ''}{part}{'...' if start + _LONGEST < len(text) else ''}"

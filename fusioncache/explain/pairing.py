@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
-from fusioncache.explain.colours import Likeness, Nodes
+from fusioncache.explain.likeness import Likeness, Nodes
 from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, operands, refs_in
+from fusioncache.ir.ingredients import GRAPH
 from fusioncache.ir.ops import op_traits
+from fusioncache.template.text import read_graph
 
 _SETTLED = 1 << 20
-"""What it counts that two values were paired before."""
+"""The weight of two values that were paired before."""
 
 _LOOKED_AT = 8
 """How many commutative ops are looked at for one whose operands can be told apart."""
 
+_REMEMBERED = 16
+"""How many pairings a process remembers, so that no two graphs are paired twice for one answer."""
+
 
 @dataclass(frozen=True, slots=True)
-class Met:
-    """Two values that stand in one place.
+class Meeting:
+    """Two values that the walk found at the same point of both graphs.
 
     Attributes:
         a: the value in A.
@@ -47,8 +54,8 @@ class Pairing:
         to_a: the other way round.
         only_a: ops that only A has.
         only_b: ops that only B has.
-        replaced: where other ops, or an op and an input, stand in one place.
-        rewired: where a value stands in the place of one that it is not paired with.
+        replaced: meetings of two different ops, or of an op and an input.
+        rewired: meetings of a value with one that it is not paired with.
         swapped: commutative ops, of A, whose operands were paired crosswise.
         exchanged: other ops, of A, whose operands are those of B's in another order.
         outputs_a: outputs that only A has.
@@ -61,14 +68,14 @@ class Pairing:
         self.to_a: dict[int, int] = {}
         self.only_a: list[int] = []
         self.only_b: list[int] = []
-        self.replaced: list[Met] = []
-        self.rewired: list[Met] = []
+        self.replaced: list[Meeting] = []
+        self.rewired: list[Meeting] = []
         self.swapped: list[int] = []
         self.exchanged: list[int] = []
         self._like = Likeness(self.a, self.b)
-        self._met: deque[Met] = deque()
+        self._met: deque[Meeting] = deque()
         self._undecided: deque[tuple[int, int]] = deque()
-        self._inputs: list[Met] = []
+        self._inputs: list[Meeting] = []
         self._votes: Counter[tuple[int, int]] = Counter()
         self._voted_a: set[int] = set()
         self._voted_b: set[int] = set()
@@ -91,10 +98,10 @@ class Pairing:
         left_a, left_b = dict(enumerate(a)), dict(enumerate(b))
         for _, i, j in sorted(ways):
             if i in left_a and j in left_b:
-                self._met.append(Met(left_a.pop(i), left_b.pop(j)))
+                self._met.append(Meeting(left_a.pop(i), left_b.pop(j)))
         return list(left_a.values()), list(left_b.values())
 
-    def _meet(self, met: Met) -> None:
+    def _meet(self, met: Meeting) -> None:
         node_a, node_b = self.a.node_of[met.a], self.b.node_of[met.b]
         if node_a < len(self.a.graph.inputs) and node_b < len(self.b.graph.inputs):
             self._inputs.append(met)
@@ -102,11 +109,11 @@ class Pairing:
             self._voted_a.add(node_a)
             self._voted_b.add(node_b)
             return
-        if node_a in self.to_b or node_b in self.to_a or self.a.place(met.a) != self.b.place(met.b):
-            if self.to_b.get(node_a) != node_b or self.a.place(met.a) != self.b.place(met.b):
+        if node_a in self.to_b or node_b in self.to_a or self.a.result_index(met.a) != self.b.result_index(met.b):
+            if self.to_b.get(node_a) != node_b or self.a.result_index(met.a) != self.b.result_index(met.b):
                 self.rewired.append(met)
             return
-        if self._passed_over(met):
+        if self._pass_over(met):
             return
         self.to_b[node_a], self.to_a[node_b] = node_b, node_a
         op_a, op_b = self.a.op(met.a), self.b.op(met.b)
@@ -117,25 +124,25 @@ class Pairing:
         elif op_a or op_b:
             self.replaced.append(met)
 
-    def _passed_over(self, met: Met) -> bool:
-        """Whether one of the two is an op that the other graph lacks; then its operand takes its place."""
+    def _pass_over(self, met: Meeting) -> bool:
+        """Passes over one of the two if it is an op that the other graph lacks, and returns whether it did."""
         op_a, op_b = self.a.op(met.a), self.b.op(met.b)
         past_a = max(((self._like(used, met.b), path, used) for path, used in _uses(op_a)), default=None)
         past_b = max(((self._like(met.a, used), path, used) for path, used in _uses(op_b)), default=None)
-        here = self._likeness_of_place(met, op_a, op_b)
+        here = self._likeness_here(met, op_a, op_b)
         score_a, score_b = past_a[0] if past_a else 0, past_b[0] if past_b else 0
         if max(score_a, score_b) <= here:
             return False
         if past_a and score_a >= score_b:
             self.only_a.append(self.a.node_of[met.a])
-            self._met.append(Met(past_a[2], met.b, self.a.node_of[met.a], past_a[1]))
+            self._met.append(Meeting(past_a[2], met.b, self.a.node_of[met.a], past_a[1]))
         elif past_b:
             self.only_b.append(self.b.node_of[met.b])
-            self._met.append(Met(met.a, past_b[2], met.user, met.path))
+            self._met.append(Meeting(met.a, past_b[2], met.user, met.path))
         return True
 
-    def _likeness_of_place(self, met: Met, op_a: Op | None, op_b: Op | None) -> float:
-        """How much speaks for pairing two values as they stand."""
+    def _likeness_here(self, met: Meeting, op_a: Op | None, op_b: Op | None) -> float:
+        """Returns how much speaks for pairing two values as they stand."""
         if not (op_a and op_b):
             return self._like(met.a, met.b)
         operands_alike = [self._like(x, y) for (_, x), (_, y) in zip(_uses(op_a), _uses(op_b), strict=False)]
@@ -157,10 +164,10 @@ class Pairing:
                 self.exchanged.append(node_a)
                 uses_b = uses_b[::-1]
         for path, (_, x), (_, y) in zip(paths, uses_a, uses_b, strict=True):
-            self._met.append(Met(x, y, node_a, path))
+            self._met.append(Meeting(x, y, node_a, path))
 
     def _is_exchange(self, a: list[tuple[str, int]], b: list[tuple[str, int]]) -> bool:
-        """Whether the operands are two that differ, and the same two the other way round."""
+        """Returns whether the operands are two that differ, and the same two the other way round."""
         if len(a) != 2 or self._like.same(a[0][1], b[0][1]) or self._like.same(a[1][1], b[1][1]):
             return False
         return self._like.same(a[0][1], b[1][1]) and self._like.same(a[1][1], b[0][1])
@@ -180,13 +187,13 @@ class Pairing:
         if isinstance(type_a, TensorType) and isinstance(type_b, TensorType):
             for dimension, (x, y) in enumerate(zip(type_a.shape, type_b.shape, strict=False)):
                 if isinstance(x, Ref) and isinstance(y, Ref):
-                    self._met.append(Met(x.index, y.index, a, f"size{dimension}"))
+                    self._met.append(Meeting(x.index, y.index, a, f"size{dimension}"))
 
     def _decide(self) -> None:
         """Pairs the operands of a commutative op: one where it is clear how, if there is one in sight."""
         sight = list(islice(self._undecided, _LOOKED_AT))
         gains = [self._gain(*pair) for pair in sight]
-        best = max(range(len(sight)), key=lambda place: (abs(gains[place]), -place))
+        best = max(range(len(sight)), key=lambda index: (abs(gains[index]), -index))
         del self._undecided[best]
         node_a, node_b = sight[best]
         (path1, a1), (path2, a2) = _uses(self.a.op_at[node_a][1])
@@ -194,10 +201,10 @@ class Pairing:
         if gains[best] > 0:
             b1, b2 = b2, b1
             self.swapped.append(node_a)
-        self._met += [Met(a1, b1, node_a, path1), Met(a2, b2, node_a, path2)]
+        self._met += [Meeting(a1, b1, node_a, path1), Meeting(a2, b2, node_a, path2)]
 
     def _gain(self, node_a: int, node_b: int) -> int:
-        """How much better it is to pair the operands crosswise."""
+        """Returns how much better it is to pair the operands crosswise."""
         (_, a1), (_, a2) = _uses(self.a.op_at[node_a][1])
         (_, b1), (_, b2) = _uses(self.b.op_at[node_b][1])
         return self._fit(a1, b2) + self._fit(a2, b1) - self._fit(a1, b1) - self._fit(a2, b2)
@@ -210,24 +217,39 @@ class Pairing:
         return self._like(a, b) - settled * _SETTLED
 
 
+def pair_graphs(a: Mapping[str, str], b: Mapping[str, str]) -> Pairing:
+    """Returns the pairing of the graphs of two keys, given the keys' ingredients.
+
+    Raises:
+        ValueError: if a graph cannot be read.
+    """
+    one, other = (tuple((name, texts[name]) for name in GRAPH if name in texts) for texts in (a, b))
+    return _pair_texts(one, other)
+
+
+@lru_cache(_REMEMBERED)
+def _pair_texts(a: tuple[tuple[str, str], ...], b: tuple[tuple[str, str], ...]) -> Pairing:
+    return Pairing(read_graph(dict(a)), read_graph(dict(b)))
+
+
 def type_of(nodes: Nodes, value: int) -> ValueType | None:
-    """The type of a value; None for a size, and for a result that nobody uses."""
+    """Returns the type of a value; None for a size, and for a result that nobody uses."""
     op = nodes.op(value)
     if op is not None:
-        return op.outputs[nodes.place(value)]
+        return op.outputs[nodes.result_index(value)]
     return nodes.graph.inputs[value] if value < len(nodes.graph.inputs) else None
 
 
 def _uses(op: Op | None) -> list[tuple[str, int]]:
-    """The values among an op's arguments, with their places."""
+    """Returns the values among an op's arguments, each with its path."""
     if op is None:
         return []
-    places = [(str(place), arg) for place, arg in enumerate(op.args)]
-    return [use for path, arg in [*places, *op.kwargs] for use in refs_in(arg, path)]
+    positional = [(str(index), arg) for index, arg in enumerate(op.args)]
+    return [use for path, arg in [*positional, *op.kwargs] for use in refs_in(arg, path)]
 
 
 def _sinks(nodes: Nodes) -> tuple[int, ...]:
-    """The ops whose results nobody uses: those with an effect."""
+    """Returns the ops whose results nobody uses: those with an effect."""
     used = {nodes.node_of[value] for value in nodes.graph.outputs}
     used |= {nodes.node_of[value] for _, op in nodes.op_at.values() for _, value in operands(op)}
     return tuple(node for node in nodes.op_at if node not in used)

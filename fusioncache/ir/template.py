@@ -22,13 +22,18 @@ class Key:
 
     Attributes:
         digest: SHA-256 of ``text``, in hexadecimal.
-        text: the ingredients, framed by name and length.
+        text: the ingredients, each with its name and length: see ``ir/key_text.py``.
         ingredients: the parts of ``text`` in order.
     """
 
     digest: str
     text: str
     ingredients: tuple[Ingredient, ...]
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The text of each ingredient by its name."""
+        return {part.name: part.text for part in self.ingredients}
 
     def __hash__(self) -> int:
         return hash(self.digest)

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusioncache.cache.persistence import LAYOUT, ORDER, REGION, REQUEST, layout_text, order_text
+from fusioncache.cache.persistence import REGION, REQUEST
 from fusioncache.ir import Instance, codec, request
+from fusioncache.ir.ingredients import ORDER
+from fusioncache.ir.key_text import read_key
 from fusioncache.ir.request import Request
 from fusioncache.store import Entry, Store
-from fusioncache.template.key import framed, make_key
-from fusioncache.template.operand_order import depends_on_operand_order
+from fusioncache.template.key import call_ingredients
+from fusioncache.template.text import write_graph
 
 DAMAGED = "damaged"
 OLDER = "stored by a version that kept no request"
@@ -65,10 +67,9 @@ def survey(store: Store) -> Survey:
     for summary in summaries:
         entry = store.entry(summary.digest, summary.backend)
         objects = {part.name: part.object for part in entry.artifacts} if entry else {}
-        text = entry.text if entry else ""
         if REQUEST in objects:
             # Where the order of operands shows, one request has an entry for each region that asked.
-            region = objects.get(REGION) if f"\n{ORDER} " in text else None
+            region = objects.get(REGION) if entry and ORDER in dict(entry.ingredients) else None
             ids.setdefault((objects[REQUEST], region), f"{summary.digest}.{summary.backend}")
         else:
             refused[OLDER if entry else DAMAGED] += 1
@@ -105,8 +106,11 @@ def _content(store: Store, entry: Entry, name: str) -> bytes:
 def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
     """Whether the entry's key was made for this request, and the region has its arguments and results."""
     graph = asked.graph
-    named = entry.text.startswith(make_key(graph, {}).text) and framed(LAYOUT, layout_text(asked.layouts)) in entry.text
-    if depends_on_operand_order(graph, asked.layouts):
-        named = named and framed(ORDER, order_text(instance)) in entry.text
+    try:
+        texts = read_key(entry.text)
+    except ValueError:
+        return False
+    wanted = {**write_graph(graph), **call_ingredients(graph, asked.layouts, instance)}
+    named = all(texts.get(name) == text for name, text in wanted.items())
     counts = len(instance.inputs) == len(graph.inputs) and len(instance.outputs) == len(graph.outputs)
     return named and counts and asked.backend == entry.backend

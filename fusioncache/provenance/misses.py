@@ -22,8 +22,8 @@ from fusioncache.backends.symbols import result_names
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.program import Builder, Built
 from fusioncache.explain.change import NONE
-from fusioncache.explain.difference import Difference, compare
-from fusioncache.explain.nearest import nearest
+from fusioncache.explain.difference import Difference
+from fusioncache.explain.miss import explain_miss
 from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Arg, Graph, Instance, Key, Op, Ref, Region, Template, map_arg, map_type
 from fusioncache.process import forks
@@ -159,14 +159,9 @@ def _finish(misses: weakref.ref[Misses]) -> None:
 
 
 def _paragraph(miss: _Miss, before: Sequence[TemplateStats]) -> str:
-    own = {part.name: part.text for part in miss.template.key.ingredients}
-    place = nearest(own, [dict(known.ingredients) for known in before])
-    if place is None:
-        difference, text = Difference(()), "No template was known before."
-    else:
-        difference = compare(own, dict(before[place].ingredients))
-        text = f"The nearest is {before[place].name}. {difference.sentence('here', 'there')}"
-    return f"fusioncache: {miss.template.name} is new. {text}{_source(miss, difference)}"
+    reason = explain_miss(miss.template.key.texts, [dict(known.ingredients) for known in before])
+    text = reason.sentence("" if reason.nearest is None else before[reason.nearest].name)
+    return f"fusioncache: {miss.template.name} is new. {text}{_source(miss, reason.difference)}"
 
 
 def _source(miss: _Miss, difference: Difference) -> str:

@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusioncache.explain.parts import GRAPH
+from fusioncache.ir import TensorType
+from fusioncache.ir.ingredients import GRAPH
 from fusioncache.record.observations import ChoiceRecord, RegionRecord
 from fusioncache.record.reader import Record, Run
 from fusioncache.record.stats import TemplateStats
+from fusioncache.template.text import read_inputs
 
 GENERATOR = "fusioncache report"
 """A file that says so in its head is a report."""
@@ -119,5 +121,8 @@ def _colours(templates: Sequence[TemplateStats], of: Mapping[int, Sequence[Place
 
 
 def _devices(inputs: str) -> list[str]:
-    """The device types of the tensors among the inputs."""
-    return [line.rpartition("] ")[2] for line in inputs.split("\n") if "] " in line]
+    """Returns the device types of the tensors among the inputs; none if the ingredient cannot be read."""
+    try:
+        return [type_.device for type_ in read_inputs(inputs) if isinstance(type_, TensorType)]
+    except ValueError:
+        return []

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusioncache.explain.difference import Difference, compare
-from fusioncache.explain.nearest import nearest
+from fusioncache.explain.miss import MissReason, explain_miss
 from fusioncache.report.contents import Entry
 
 
@@ -15,30 +14,27 @@ class Miss:
     """A template that was new.
 
     Attributes:
-        entry: it.
+        entry: the template.
         nearest: the template that differs least, of those that were known by then; None if there was none.
-        difference: in what they differ, this one being A.
+        reason: in what they differ, this one being A.
     """
 
     entry: Entry
     nearest: Entry | None
-    difference: Difference | None
+    reason: MissReason
 
     @property
     def changes(self) -> int:
         """How many things keep the two apart; 0 if there is nothing to compare with."""
-        return len(self.difference.changes) if self.difference else 0
+        return len(self.reason.difference.changes)
 
 
-def misses(entries: Sequence[Entry]) -> tuple[Miss, ...]:
-    """One for each template. Those that differ in the fewest things come first, because they might be shared."""
+def find_misses(entries: Sequence[Entry]) -> tuple[Miss, ...]:
+    """Returns one for each template. Those that differ in the fewest things come first: they might be shared."""
     known = sorted(entries, key=lambda entry: (not entry.places, *(place.number for place in entry.places[:1])))
-    parts = [entry.parts for entry in known]
+    texts = [entry.parts for entry in known]
     found = []
-    for place, entry in enumerate(known):
-        at = nearest(parts[place], parts[:place])
-        if at is None:
-            found.append(Miss(entry, None, None))
-        else:
-            found.append(Miss(entry, known[at], compare(parts[place], parts[at])))
+    for number, entry in enumerate(known):
+        reason = explain_miss(texts[number], texts[:number])
+        found.append(Miss(entry, None if reason.nearest is None else known[reason.nearest], reason))
     return tuple(sorted(found, key=lambda miss: (not miss.changes, miss.changes)))

@@ -13,14 +13,14 @@ from markupsafe import Markup
 
 from fusioncache.drawing.nodes import picture_of
 from fusioncache.drawing.svg import svg_text
-from fusioncache.explain.reading import read_exactly
 from fusioncache.humanize import escape_controls, format_arities, format_bytes, format_duration
 from fusioncache.record.observations import Line
 from fusioncache.report.contents import GENERATOR, Contents, Entry
 from fusioncache.report.grid import grids
-from fusioncache.report.misses import misses
+from fusioncache.report.misses import find_misses
 from fusioncache.report.phases import slices
 from fusioncache.report.scaling import HEIGHT, WIDTH, Scaling, plot
+from fusioncache.template.text import read_exactly
 
 
 def html(contents: Contents, scaling: Scaling | None = None) -> str:
@@ -34,7 +34,7 @@ def html(contents: Contents, scaling: Scaling | None = None) -> str:
             contents=contents,
             run=contents.run,
             grids=grids(contents.places),
-            misses=misses(contents.entries),
+            misses=find_misses(contents.entries),
             slices=slices(contents.run.phases),
             scaling=scaling,
             plot=plot(scaling) if scaling else None,

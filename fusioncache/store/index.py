@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.ir.ingredients import graph_digest
 from fusioncache.process import sqlite_file
 from fusioncache.store.directory import INDEX
 from fusioncache.store.entries import Found
 from fusioncache.store.entry import Artifact, Entry
 from fusioncache.store.errors import Refusal
 from fusioncache.store.locks import FileLock
-from fusioncache.store.reasons import graph_digest, reason
+from fusioncache.store.reasons import reason
 from fusioncache.store.summary import Event, Summary, newest_first
 
 SCHEMA_VERSION = 2

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import sqlite3
-from collections.abc import Iterable
 
-from fusioncache.explain.parts import GRAPH, unframed
 from fusioncache.ir import Key
+from fusioncache.ir.ingredients import graph_digest
+from fusioncache.ir.key_text import read_key
 from fusioncache.store.entry import DIGEST
 
 logger = logging.getLogger("fusioncache")
@@ -27,16 +25,6 @@ SELECT templates.text FROM templates JOIN entries ON entries.digest = templates.
 WHERE templates.graph = ? AND templates.digest != ? AND entries.backend = ? AND entries.created <= ?
 ORDER BY entries.created DESC, templates.digest LIMIT ?
 """
-
-
-def graph_digest(ingredients: Iterable[tuple[str, str]]) -> str:
-    """A digest of what a key computes, whatever its environment, from the ingredients' digests; empty if it has none.
-
-    Args:
-        ingredients: name and digest of each.
-    """
-    parts = [pair for pair in ingredients if pair[0] in GRAPH]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else ""
 
 
 def reason(database: sqlite3.Connection, key: Key, backend: str, time: float) -> str:
@@ -62,14 +50,9 @@ def reason(database: sqlite3.Connection, key: Key, backend: str, time: float) ->
 
 
 def explain_difference(key: Key, texts: list[str]) -> str:
-    """Returns what keeps a key apart from the nearest of other keys, given by their texts."""
-    # Imported here: a store that misses nothing needs neither.
-    from fusioncache.explain.difference import compare
-    from fusioncache.explain.nearest import nearest
+    # Imported here: a store that misses nothing does not need it.
+    from fusioncache.explain.miss import explain_miss
 
-    own = {part.name: part.text for part in key.ingredients}
-    others = [unframed(text) for text in texts]
-    place = nearest(own, others)
-    assert place is not None
+    difference = explain_miss(key.texts, [read_key(text) for text in texts]).difference
     # A lone surrogate has no bytes.
-    return compare(own, others[place]).reason().encode(errors="backslashreplace").decode()
+    return difference.reason().encode(errors="backslashreplace").decode()

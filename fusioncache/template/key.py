@@ -1,73 +1,91 @@
-"""What is in a key: one function for each ingredient."""
+"""The three keys, and how each is made of its ingredients. ``ir/ingredients.py`` has the list of these."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 
-from fusioncache.ir import Const, Graph, Ingredient, Key
-from fusioncache.template.text import Inline, input_lines, op_lines, output_lines
+from fusioncache.ir import Graph, Ingredient, Instance, Key, codec
+from fusioncache.ir.ingredients import INGREDIENTS, LAYOUT, ORDER, Level
+from fusioncache.ir.key_text import write_key, write_layouts
+from fusioncache.ir.request import ArgumentLayouts
+from fusioncache.template.operand_order import depends_on_operand_order
+from fusioncache.template.text import write_graph
 
-FORMAT = "1"
-"""The format of the canonical text. Raise it with every change to what a text says or leaves out."""
+
+def template_key(graph: Graph, environment: Mapping[str, str]) -> Key:
+    """Returns the key of what several regions have in common.
+
+    Args:
+        graph: in canonical order, with its parameters.
+        environment: of the backend, when the trace was rewritten, by ingredient name.
+
+    Raises:
+        ValueError: if an ingredient is not registered, or is not one of an environment.
+    """
+    return make_key(graph, environment, (Level.ENVIRONMENT,))
 
 
-def make_key(graph: Graph, environment: Mapping[str, str]) -> Key:
-    """The key of a canonical graph.
+def program_key(graph: Graph, environment: Mapping[str, str]) -> Key:
+    """Returns the key of what is compiled.
+
+    Args:
+        graph: in canonical order, without parameters.
+        environment: of the backend, at this moment, by ingredient name.
+
+    Raises:
+        What ``template_key`` raises.
+    """
+    return make_key(graph, environment, (Level.ENVIRONMENT,))
+
+
+def artifact_key(graph: Graph, environment: Mapping[str, str], layouts: ArgumentLayouts, instance: Instance) -> Key:
+    """Returns the key of what outlives the process.
+
+    Args:
+        graph: in canonical order, without parameters.
+        environment: of the backend and of its artifacts, by ingredient name.
+        layouts: those of the arguments.
+        instance: the region that is compiled. Its order is an ingredient only where it shows in the result.
+
+    Raises:
+        ValueError: if an ingredient is not registered.
+    """
+    return make_key(graph, {**environment, **call_ingredients(graph, layouts, instance)})
+
+
+def call_ingredients(graph: Graph, layouts: ArgumentLayouts, instance: Instance) -> dict[str, str]:
+    """Returns the ingredients of an artifact key that come from a call: the layouts, and the order where it shows."""
+    found = {LAYOUT: write_layouts(layouts)}
+    if depends_on_operand_order(graph, layouts):
+        found[ORDER] = codec.encode(instance).decode()
+    return found
+
+
+def make_key(
+    graph: Graph,
+    environment: Mapping[str, str],
+    levels: tuple[Level, ...] = (Level.ENVIRONMENT, Level.ARTIFACT),
+) -> Key:
+    """Returns the key of a canonical graph with these other ingredients.
 
     Args:
         graph: in canonical order.
-        environment: what else a compiled template depends on, by ingredient name, such as ``options``.
+        environment: what else the key names, by ingredient name.
+        levels: that these ingredients may have.
+
+    Raises:
+        ValueError: if an ingredient is not registered, or is of another level.
     """
-    literals = _Listed()
-    parts = {
-        "format": FORMAT,
-        "inputs": inputs_text(graph),
-        "ops": ops_text(graph, literals),
-        "constants": "\n".join(literals.constants),
-        "attributes": "\n".join(literals.attributes),
-        "outputs": outputs_text(graph),
-        **{name: environment[name] for name in sorted(environment)},
-    }
-    ingredients = tuple(Ingredient(name, text, _digest(text)) for name, text in parts.items())
-    text = "".join(framed(part.name, part.text) for part in ingredients)
-    return Key(_digest(text), text, ingredients)
-
-
-def framed(name: str, text: str) -> str:
-    """A part with its name and length, so that no text can pass for the beginning of the next part."""
-    return f"{name} {len(text)}\n{text}\n"
-
-
-def inputs_text(graph: Graph) -> str:
-    """The type of each input: dtype, shape or symbolic sizes, device type."""
-    return "\n".join(input_lines(graph))
-
-
-def ops_text(graph: Graph, literals: Inline) -> str:
-    """Each op with its operands and the types of its results. Literals stand in ingredients of their own."""
-    return "\n".join(op_lines(graph, literals))
-
-
-def outputs_text(graph: Graph) -> str:
-    """Which values leave the template."""
-    return "\n".join(output_lines(graph))
-
-
-class _Listed(Inline):
-    """Writes each literal in a list of its kind, and a mark where it stood."""
-
-    def __init__(self) -> None:
-        self.constants: list[str] = []
-        self.attributes: list[str] = []
-
-    def constant(self, const: Const) -> str:
-        self.constants.append(f"{const.kind} {const.text}")
-        return f"constant{len(self.constants) - 1}"
-
-    def attribute(self, const: Const) -> str:
-        self.attributes.append(f"{const.kind} {const.text!r}")
-        return f"attribute{len(self.attributes) - 1}"
+    for name in environment:
+        kind = INGREDIENTS.get(name)
+        if kind is None:
+            raise ValueError(f"no ingredient is registered as {name!r}: add it to fusioncache/ir/ingredients.py")
+        if kind.level not in levels:
+            raise ValueError(f"the ingredient {name!r} cannot be in this key: its level is {kind.level.name}")
+    texts = {**write_graph(graph), **{name: environment[name] for name in sorted(environment)}}
+    text = write_key(texts)
+    return Key(_digest(text), text, tuple(Ingredient(name, part, _digest(part)) for name, part in texts.items()))
 
 
 def _digest(text: str) -> str:

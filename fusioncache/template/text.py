@@ -1,12 +1,77 @@
-"""A template as text: what people read, and what is hashed."""
+"""A graph as text: what people read, what a key is made of, and the way back from a key's text to the graph.
+
+What is written here is hashed. Raise ``FORMAT`` with every change to what a text says or leaves out.
+"""
 
 from __future__ import annotations
 
-from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from fusioncache.ir import Arg, Const, Graph, NumberType, Op, Ref, TensorType, ValueType
+
+FORMAT = "1"
+"""The version of the canonical text."""
+
+NUMBERS = ("int", "float", "bool", "complex")
+"""The kinds of literals that are constants where they take part in the arithmetic."""
+
+_INPUT, _SIZE, _OUTPUT = "input ", "size ", "output %"
+_OP = re.compile(r"(?P<results>.*?) ?= (?P<name>[^\s(]+)\((?P<args>.*)\)")
+_OP_NAME = re.compile(r" = ([^\s(]+)\(")
+_RESULT = re.compile(r"%\d+: (.+?)(?:, (?=%\d+: )|$)")
+_TENSOR = re.compile(r"(\S+?)\[(.*)\] (\S*)")
+_TOKEN = re.compile(r"\s*(?:(?P<kwarg>\w+)=|(?P<leaf>%\d+|constant\d+|attribute\d+)|(?P<mark>[(),]))")
+_REFERENCE = re.compile(r"%\d+|(?:constant|attribute)\d+")
+
+
+class InlineLiterals:
+    """Writes each literal where it stands."""
+
+    def constant(self, const: Const) -> str:
+        """Returns the text of a number that takes part in the arithmetic."""
+        return str(const)
+
+    def attribute(self, const: Const) -> str:
+        """Returns the text of anything else that is fixed: dimensions, dtypes, shapes, devices, flags."""
+        return str(const)
+
+
+class ListedLiterals(InlineLiterals):
+    """Writes each literal in a list of its kind, and a reference to it where it stood.
+
+    Attributes:
+        constants: a line for each constant.
+        attributes: a line for each attribute.
+    """
+
+    def __init__(self) -> None:
+        self.constants: list[str] = []
+        self.attributes: list[str] = []
+
+    def constant(self, const: Const) -> str:
+        """See ``InlineLiterals``."""
+        self.constants.append(f"{const.kind} {const.text}")
+        return f"constant{len(self.constants) - 1}"
+
+    def attribute(self, const: Const) -> str:
+        """See ``InlineLiterals``."""
+        self.attributes.append(f"{const.kind} {const.text!r}")
+        return f"attribute{len(self.attributes) - 1}"
+
+
+_INLINE = InlineLiterals()
+
+
+def graph_text(graph: Graph) -> str:
+    """Returns the whole graph, a line for each input, op and output. Two graphs are equal when their texts are."""
+    return "\n".join([*input_lines(graph), *op_lines(graph), *output_lines(graph)]) + "\n"
 
 
 def type_text(type_: ValueType | None, *, anonymous: bool = False) -> str:
-    """A type as text. ``anonymous``: symbolic sizes without their numbers."""
+    """Returns a type as text; with ``anonymous``, symbolic sizes are without their numbers."""
     if type_ is None:
         return "_"
     if not anonymous or not isinstance(type_, TensorType):
@@ -16,53 +81,194 @@ def type_text(type_: ValueType | None, *, anonymous: bool = False) -> str:
     )
 
 
-def graph_text(graph: Graph) -> str:
-    """The whole graph, a line for each input, op and output. Two graphs are equal when their texts are."""
-    lines = [*input_lines(graph), *op_lines(graph, Inline()), *output_lines(graph)]
-    return "\n".join(lines) + "\n"
-
-
 def input_lines(graph: Graph) -> list[str]:
-    """A line for each input and each symbolic size."""
-    lines = [f"input %{number}: {type_}" for number, type_ in enumerate(graph.inputs)]
-    return lines + [f"size %{number}" for number in range(len(graph.inputs), graph.first_result)]
+    """Returns a line for each input and each symbolic size."""
+    lines = [f"{_INPUT}%{number}: {type_}" for number, type_ in enumerate(graph.inputs)]
+    return lines + [f"{_SIZE}%{number}" for number in range(len(graph.inputs), graph.first_result)]
 
 
 def output_lines(graph: Graph) -> list[str]:
-    """A line for each output."""
-    return [f"output %{value}" for value in graph.outputs]
+    """Returns a line for each output."""
+    return [f"{_OUTPUT}{value}" for value in graph.outputs]
 
 
-def op_lines(graph: Graph, literals: Inline) -> list[str]:
-    """A line for each op. ``literals`` says how a literal is written."""
+def op_lines(graph: Graph, literals: InlineLiterals = _INLINE) -> list[str]:
+    """Returns a line for each op. ``literals`` says how a literal is written."""
     return [op_line(op, first, literals) for op, first in graph.results()]
 
 
-def op_line(op: Op, first: int, literals: Inline) -> str:
-    """One op: its results with their types, its name and its arguments."""
-    results = ", ".join(f"%{first + place}: {type_text(type_)}" for place, type_ in enumerate(op.outputs))
-    args = [_arg_text(arg, literals, place) for place, arg in enumerate(op.args)]
-    args += [f"{name}={_arg_text(arg, literals, name)}" for name, arg in op.kwargs]
+def op_line(op: Op, first: int, literals: InlineLiterals = _INLINE) -> str:
+    """Returns one op: its results, numbered from ``first``, with their types, its name and its arguments."""
+    results = ", ".join(f"%{first + index}: {type_text(type_)}" for index, type_ in enumerate(op.outputs))
+    args = [_arg_text(arg, literals, positional=True) for arg in op.args]
+    args += [f"{name}={_arg_text(arg, literals)}" for name, arg in op.kwargs]
     return f"{results} = {op.name}({', '.join(args)})"
 
 
-class Inline:
-    """Writes a literal where it stands."""
-
-    def constant(self, const: Const) -> str:
-        """A number that takes part in the arithmetic."""
-        return str(const)
-
-    def attribute(self, const: Const) -> str:
-        """Anything else that is fixed: dimensions, dtypes, shapes, devices, flags."""
-        return str(const)
-
-
-def _arg_text(arg: Arg, literals: Inline, place: int | str) -> str:
+def _arg_text(arg: Arg, literals: InlineLiterals, *, positional: bool = False) -> str:
     if isinstance(arg, Ref):
         return f"%{arg.index}"
     if isinstance(arg, tuple):
-        items = ", ".join(_arg_text(item, literals, "item") for item in arg)
+        items = ", ".join(_arg_text(item, literals) for item in arg)
         return f"({items}{',' if len(arg) == 1 else ''})"
-    number = isinstance(place, int) and arg.kind in ("int", "float", "bool", "complex")
-    return literals.constant(arg) if number else literals.attribute(arg)
+    return literals.constant(arg) if positional and arg.kind in NUMBERS else literals.attribute(arg)
+
+
+def write_graph(graph: Graph) -> dict[str, str]:
+    """Returns the ingredients of a key that say what a graph computes, by name: ``GRAPH`` in ``ir/ingredients.py``."""
+    literals = ListedLiterals()
+    ops = "\n".join(op_lines(graph, literals))
+    return {
+        "format": FORMAT,
+        "inputs": "\n".join(input_lines(graph)),
+        "ops": ops,
+        "constants": "\n".join(literals.constants),
+        "attributes": "\n".join(literals.attributes),
+        "outputs": "\n".join(output_lines(graph)),
+    }
+
+
+def read_graph(texts: Mapping[str, str]) -> Graph:
+    """Returns the canonical graph of a key with these ingredients.
+
+    Raises:
+        ValueError: if they cannot be read, as those of another format may not.
+    """
+    try:
+        return _read_graph(texts)
+    except (KeyError, IndexError, SyntaxError) as error:
+        raise ValueError("ingredients that cannot be read") from error
+
+
+def read_exactly(texts: Mapping[str, str]) -> Graph:
+    """Does as ``read_graph``, but only if the graph is written again as it was: another graph is worse than none.
+
+    Raises:
+        ValueError: as above, or because this version writes it otherwise.
+    """
+    graph = read_graph(texts)
+    if any(texts.get(name) != text for name, text in write_graph(graph).items()):
+        raise ValueError("this version would write it otherwise")
+    return graph
+
+
+def read_inputs(text: str) -> tuple[ValueType, ...]:
+    """Returns the types of the inputs, of the ingredient ``inputs``.
+
+    Raises:
+        ValueError: if one has none.
+    """
+    types = [_read_type(line.partition(": ")[2]) for line in _lines(text) if line.startswith(_INPUT)]
+    known = tuple(type_ for type_ in types if type_ is not None)
+    if len(known) < len(types):
+        raise ValueError("an input without a type")
+    return known
+
+
+def count_ops(text: str) -> Counter[str]:
+    """Returns how often each operation is in the ingredient ``ops``, without reading the rest of it."""
+    return Counter(_OP_NAME.findall(text))
+
+
+def hide_numbers(line: str) -> str:
+    """Returns a line without the numbers of values and literals, which depend on all other lines."""
+    return _REFERENCE.sub("%", line)
+
+
+def number_literals(name: str, text: str) -> Iterator[str]:
+    """Returns the lines of an ingredient, each literal with the reference by which ops mention it."""
+    kind = {"constants": "constant", "attributes": "attribute"}.get(name)
+    for number, line in enumerate(_lines(text)):
+        yield f"{kind}{number}: {line}" if kind else line
+
+
+def _read_graph(texts: Mapping[str, str]) -> Graph:
+    inputs, declared = read_inputs(texts["inputs"]), _lines(texts["inputs"])
+    literals = _read_literals(texts)
+    ops = tuple(_read_op(line, literals) for line in _lines(texts["ops"]))
+    outputs = tuple(int(line.removeprefix(_OUTPUT)) for line in _lines(texts["outputs"]))
+    graph = Graph(inputs, ops, outputs, len(declared) - len(inputs))
+    defined = graph.first_result + sum(len(op.outputs) for op in graph.ops)
+    if not all(0 <= value < defined for value in graph.outputs):
+        raise ValueError("an output that is no value")
+    return graph
+
+
+def _lines(text: str) -> list[str]:
+    return text.split("\n") if text else []
+
+
+def _read_literals(texts: Mapping[str, str]) -> dict[str, Const]:
+    literals = {}
+    for number, line in enumerate(_lines(texts["constants"])):
+        kind, _, text = line.partition(" ")
+        literals[f"constant{number}"] = Const(kind, text)
+    for number, line in enumerate(_lines(texts["attributes"])):
+        kind, _, text = line.partition(" ")
+        literals[f"attribute{number}"] = Const(kind, ast.literal_eval(text))
+    return literals
+
+
+def _read_type(text: str) -> ValueType | None:
+    if text == "_":
+        return None
+    tensor = _TENSOR.fullmatch(text)
+    if tensor is None:
+        return NumberType(text)
+    sizes = tensor[2].split(", ") if tensor[2] else []
+    shape = tuple(Ref(int(size[1:])) if size.startswith("%") else int(size) for size in sizes)
+    return TensorType(tensor[1], shape, tensor[3])
+
+
+def _read_op(line: str, literals: Mapping[str, Const]) -> Op:
+    found = _OP.fullmatch(line)
+    if found is None:
+        raise ValueError("no op")
+    results = tuple(_read_type(result) for result in _RESULT.findall(found["results"]))
+    args, kwargs = _ArgumentReader(found["args"], literals).read()
+    return Op(found["name"], args, results, kwargs)
+
+
+class _ArgumentReader:
+    """Reads the arguments of one op, token by token."""
+
+    def __init__(self, text: str, literals: Mapping[str, Const]):
+        tokens = list(_TOKEN.finditer(text))
+        if "".join(token[0] for token in tokens) != text:
+            raise ValueError("no arguments")
+        self._tokens = tokens
+        self._position = 0
+        self._literals = literals
+
+    def read(self) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
+        args: list[Arg] = []
+        kwargs: list[tuple[str, Arg]] = []
+        while self._position < len(self._tokens):
+            name = self._tokens[self._position]["kwarg"]
+            if name:
+                self._position += 1
+                kwargs.append((name, self._arg()))
+            else:
+                args.append(self._arg())
+            self._position += 1  # the comma
+        return tuple(args), tuple(kwargs)
+
+    def _arg(self) -> Arg:
+        token = self._tokens[self._position]
+        self._position += 1
+        if token["mark"] == "(":
+            return self._tuple()
+        leaf = token["leaf"]
+        if leaf is None:
+            raise ValueError("no argument")
+        return Ref(int(leaf[1:])) if leaf.startswith("%") else self._literals[leaf]
+
+    def _tuple(self) -> tuple[Arg, ...]:
+        items: list[Arg] = []
+        while self._tokens[self._position]["mark"] != ")":
+            if self._tokens[self._position]["mark"] == ",":
+                self._position += 1
+            else:
+                items.append(self._arg())
+        self._position += 1
+        return tuple(items)

@@ -26,7 +26,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.torch_function import torch_function
 from fusioncache.backends.torch_settings import torch_settings, under
-from fusioncache.explain.environment import environment_changes
+from fusioncache.explain.difference import compare
 from fusioncache.ir import Bypass
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
@@ -129,9 +129,9 @@ def test_a_setting_of_torchinductor_is_in_its_key(module, name, value):
         assert settings(Inductor()) == after
     assert settings(Inductor()) == before  # though torch takes it for a user's value from now on
     value, default = after[setting].removesuffix(")").split(" (default ")
-    (change,) = environment_changes({"settings": text(before)}, {"settings": text(after)})
-    assert (change.place, change.a, change.b) == (f"the setting {setting}", default, value)
-    (change,) = environment_changes({"settings": text(after)}, {"settings": text(before)})
+    (change,) = compare({"settings": text(before)}, {"settings": text(after)}).changes
+    assert (change.subject, change.a, change.b) == (f"the setting {setting}", default, value)
+    (change,) = compare({"settings": text(after)}, {"settings": text(before)}).changes
     assert (change.a, change.b) == (value, default)
 
 

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from drawn_regions import TYPE, Sketch, draw_residual, scramble
 
-from fusioncache.explain.beside import ONLY_A, ONLY_B, OTHER, SAME, rows, side_by_side
 from fusioncache.explain.difference import compare
-from fusioncache.explain.nearest import nearest
-from fusioncache.explain.parts import unframed
-from fusioncache.explain.reading import read_graph
+from fusioncache.explain.miss import explain_miss
+from fusioncache.explain.side_by_side import ONLY_A, ONLY_B, OTHER, SAME, align, write_rows
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
-from fusioncache.template import key as key_module
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
+from fusioncache.template.text import read_graph
 
 ENVIRONMENT = {
     "architecture": "sm_90",
@@ -33,7 +31,7 @@ def parts(graph: Graph, **environment: str | None) -> Parts:
     """The ingredients of a region's key."""
     said = {**ENVIRONMENT, **environment}
     key = make_key(canonicalize(graph).graph, {name: text for name, text in said.items() if text is not None})
-    return {part.name: part.text for part in key.ingredients}
+    return key.texts
 
 
 def drawn(draw: Callable[..., Any], *types: Any) -> Parts:
@@ -318,26 +316,17 @@ def test_one_constant_is_found_however_much_of_the_text_it_changes(seed):
 def test_texts_that_cannot_be_read_are_compared_line_by_line():
     broken = {**BASE, "ops": BASE["ops"].replace("tanh(", "tanh[")}
     changes = compare(BASE, broken).changes
-    assert [(change.ingredient, change.place) for change in changes] == [("ops", "the ops, line 1")]
-    assert {row.mark for row in rows(BASE, broken)} == {SAME, OTHER}
-
-
-def test_the_text_of_a_key_gives_its_ingredients_back():
-    key = make_key(canonicalize(layer()).graph, {**ENVIRONMENT, "odd": "ops 5\nfive\n", "empty": ""})
-    assert unframed(key.text) == {part.name: part.text for part in key.ingredients}
-    for text in (key.text[:-1], key.text + "x", "ops 3\n12345\n", "ops five\n", key.text * 2):
-        with pytest.raises(ValueError, match="no text of a key"):
-            unframed(text)
-    assert key_module.framed("a", "b") == "a 1\nb\n"
+    assert [(change.ingredient, change.subject) for change in changes] == [("ops", "the ops, line 1")]
+    assert {row.mark for row in align(BASE, broken)} == {SAME, OTHER}
 
 
 def test_each_op_stands_beside_the_one_that_takes_its_place():
     other = parts(layer("sin", both=True), driver="12080")
-    found = rows(BASE, other)
+    found = align(BASE, other)
     marked = [(row.mark, row.a.partition("  ")[0], row.b.partition("  ")[0]) for row in found if row.mark != SAME]
     assert marked == [(OTHER, "op 1", "op 1"), (ONLY_B, "", "output %2"), (ONLY_B, "", "driver: 12080")]
-    assert (ONLY_A, "output %2") in [(row.mark, row.a) for row in rows(other, BASE)]
-    lines = list(side_by_side(found, 60))
+    assert (ONLY_A, "output %2") in [(row.mark, row.a) for row in align(other, BASE)]
+    lines = list(write_rows(found, 60))
     assert all(len(line) <= 60 for line, _ in lines)
     assert lines[1] == ("op 1  %1: float32[2, 3] cpu  | op 1  %1: float32[2, 3] cpu", OTHER)
 
@@ -345,8 +334,8 @@ def test_each_op_stands_beside_the_one_that_takes_its_place():
 def test_the_nearest_is_the_one_that_differs_least():
     far = [parts(random_layer(seed)) for seed in range(50)]
     near = [parts(layer("sin", constant=3.0)), parts(layer(constant=3.0)), parts(layer(both=True, dims=(1,)))]
-    assert nearest(BASE, [*far, *near]) == 51
-    assert nearest(BASE, [*near, *far, parts(layer(), driver="1")]) == 53
-    assert nearest(BASE, []) is None
+    assert explain_miss(BASE, [*far, *near]).nearest == 51
+    assert explain_miss(BASE, [*near, *far, parts(layer(), driver="1")]).nearest == 53
+    assert explain_miss(BASE, []).nearest is None
     changed = parts(random_layer(7, 7.25))
-    assert nearest(changed, [*near, *far]) == 3 + 7
+    assert explain_miss(changed, [*near, *far]).nearest == 3 + 7

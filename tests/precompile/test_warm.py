@@ -11,8 +11,9 @@ from persistent_backend import PersistentEager
 from store_processes import Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
-from fusioncache.cache.persistence import REGION, REQUEST, layout_text
+from fusioncache.cache.persistence import REGION, REQUEST
 from fusioncache.ir import Graph, codec, request
+from fusioncache.ir.key_text import write_layouts
 from fusioncache.ir.request import ArgumentLayouts, Request
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.store import Store
@@ -26,7 +27,7 @@ PLACE: ArgumentLayouts = ((X.shape, X.stride()),)
 def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -> None:
     """An entry of another environment, for a graph; the request in it may be for another one."""
     canonical = canonicalize(graph)
-    key = make_key(canonical.graph, {"machine": "elsewhere", "layout": layout_text(PLACE)})
+    key = make_key(canonical.graph, {"machine": "elsewhere", "layout": write_layouts(PLACE)})
     wanted = canonicalize(asked or graph).graph
     instance = codec.encode(instance_of(graph, canonical.binding))
     assert store.save(
@@ -219,7 +220,7 @@ def test_the_environment_of_artifacts_is_read_at_each_build(tmp_path):
     process = Process(tmp_path)
     builder, canonical = process.builder(), canonicalize(make_unary_region())
     instance = instance_of(make_unary_region(), canonical.binding)
-    for threads in ("2", "1", "1"):
-        process.backend.more["threads"] = threads
+    for machine in ("two threads", "one", "one"):
+        process.backend.more["machine"] = machine
         builder.build(canonical.graph, instance, PLACE, [X])
     assert len(process.backend.compiled) == 2 and len(process.backend.loaded) == 1

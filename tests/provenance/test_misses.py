@@ -79,7 +79,7 @@ def test_what_goes_wrong_in_an_explanation_does_not_reach_the_model(capfd, monke
     def fail(*args):
         raise RuntimeError("no explanation")
 
-    monkeypatch.setattr(misses, "nearest", fail)
+    monkeypatch.setattr(misses, "explain_miss", fail)
     assert run(Layers(2.0, 3.0), explain=True).stats().misses == 2
     assert said(capfd) == []
 

@@ -15,7 +15,7 @@ from fusioncache.humanize import format_duration
 from fusioncache.record.observations import Phases
 from fusioncache.record.stats import TemplateStats
 from fusioncache.report.contents import Contents, Entry
-from fusioncache.report.misses import misses
+from fusioncache.report.misses import find_misses
 from fusioncache.report.phases import slices
 
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
 
 def test_a_miss_is_compared_with_what_was_known_by_then(monkeypatch):
     save_run(monkeypatch)
-    one, other = misses(read_newest().entries)
+    one, other = find_misses(read_newest().entries)
     assert (one.entry.stats.digest, one.nearest and one.nearest.stats.digest) == (CHAIN.key.digest, CAST.key.digest)
     assert (other.entry.stats.digest, other.nearest) == (CAST.key.digest, None)
 

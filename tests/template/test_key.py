@@ -10,11 +10,12 @@ import pytest
 from drawn_regions import ENVIRONMENT, Sketch, draw_residual, make_template
 from repository import HELPERS
 
-from fusioncache.ir import Key, TensorType
-from fusioncache.template import key as key_module
+from fusioncache.ir import Instance, Key, TensorType, codec
+from fusioncache.ir.ingredients import INGREDIENTS, Level
+from fusioncache.template import text as text_module
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.key import framed, inputs_text, make_key, ops_text, outputs_text
-from fusioncache.template.text import Inline
+from fusioncache.template.key import artifact_key, make_key, program_key, template_key
+from fusioncache.template.text import write_graph
 
 
 def differing(one: Key, other: Key) -> list[str]:
@@ -52,24 +53,28 @@ def test_the_environment_differs(ingredient):
 def test_the_format_differs(monkeypatch):
     before = make_key(make_template(), {})
     assert make_key(make_template(), {}) == before
-    monkeypatch.setattr(key_module, "FORMAT", "0")
+    monkeypatch.setattr(text_module, "FORMAT", "0")
     assert differing(before, make_key(make_template(), {})) == ["format"]
 
 
 def test_inputs_ingredient():
     other = make_template(type_=TensorType("float64", (2, 3), "cpu"))
-    assert inputs_text(make_template()) == inputs_text(make_template("tanh")) == "input %0: float32[2, 3] cpu"
-    assert inputs_text(make_template()) != inputs_text(other)
+    texts = [write_graph(graph)["inputs"] for graph in (make_template(), make_template("tanh"), other)]
+    assert texts[0] == texts[1] == "input %0: float32[2, 3] cpu" != texts[2]
 
 
 def test_ops_ingredient():
-    assert ops_text(make_template(), Inline()) == ops_text(make_template(), Inline())
-    assert ops_text(make_template(), Inline()) != ops_text(make_template("tanh"), Inline())
+    texts = [
+        write_graph(graph)["ops"] for graph in (make_template(), make_template(constant=3.0), make_template("tanh"))
+    ]
+    assert texts[0] == texts[1] != texts[2]
 
 
 def test_outputs_ingredient():
-    assert outputs_text(make_template()) == outputs_text(make_template("tanh"))
-    assert outputs_text(make_template()) != outputs_text(make_template(both=True))
+    texts = [
+        write_graph(graph)["outputs"] for graph in (make_template(), make_template("tanh"), make_template(both=True))
+    ]
+    assert texts[0] == texts[1] != texts[2]
 
 
 def test_text_decides_and_not_the_digest():
@@ -79,9 +84,39 @@ def test_text_decides_and_not_the_digest():
     assert Key("other digest", key.text, key.ingredients) == key
 
 
-def test_frames_cannot_be_mistaken():
-    assert framed("a", "x") + framed("b", "y") != framed("a", "x\nb 1\ny\n")
-    assert framed("a", "") == "a 0\n\n"
+@pytest.mark.parametrize("make", [template_key, program_key])
+def test_templates_and_programs_are_named_by_the_graph_and_the_environment(make):
+    assert make(make_template(), ENVIRONMENT) == make_key(make_template(), ENVIRONMENT)
+    with pytest.raises(ValueError, match="the ingredient 'device' cannot be in this key: its level is ARTIFACT"):
+        make(make_template(), {**ENVIRONMENT, "device": "H200"})
+
+
+def test_artifacts_are_named_by_the_layouts_and_where_it_shows_by_the_order_too():
+    s = Sketch()
+    graph = s.graph(s.op("add", s.input(), s.input()))
+    instance = Instance(graph, (0, 1), (0,))
+    alike, unlike = (((2, 3), (3, 1)), ((2, 3), (3, 1))), (((2, 3), (3, 1)), ((2, 3), (1, 2)))
+    environment = {**ENVIRONMENT, "device": "H200"}
+    key = artifact_key(graph, environment, alike, instance)
+    assert key == make_key(graph, {**environment, "layout": "(2, 3) (3, 1)\n(2, 3) (3, 1)"})
+    ordered = artifact_key(graph, environment, unlike, instance)
+    assert ordered.texts["order"].encode() == codec.encode(instance)
+    assert ordered.texts.keys() - key.texts.keys() == {"order"}
+
+
+def test_only_registered_ingredients_make_a_key():
+    with pytest.raises(ValueError, match="no ingredient is registered as 'vresions': add it to"):
+        make_key(make_template(), {"vresions": "1"})
+    with pytest.raises(ValueError, match="'ops' cannot be in this key"):
+        make_key(make_template(), {"ops": ""})
+
+
+def test_the_registry_is_in_the_order_of_a_key_and_says_what_each_ingredient_means():
+    everything = {name: "" for name, kind in INGREDIENTS.items() if kind.level is not Level.GRAPH}
+    assert list(make_key(make_template(), everything).texts) == list(INGREDIENTS)
+    for kind in INGREDIENTS.values():
+        assert kind.meaning[0].isupper() and kind.meaning.endswith(".") and "\n" not in kind.meaning
+        assert kind.follows is None or kind.follows in INGREDIENTS
 
 
 _PROGRAM = """

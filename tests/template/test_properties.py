@@ -13,6 +13,7 @@ from random_regions import graphs
 from fusioncache.ir import Bypass, Graph
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
+from fusioncache.template.text import read_exactly, write_graph
 
 
 def numbers(graph: Graph, seed: int) -> list[np.ndarray]:
@@ -35,6 +36,13 @@ def same_bits(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
 def test_canonicalizing_is_idempotent(graph):
     once = canonicalize(graph).graph
     assert canonicalize(once).graph == once
+
+
+@settings(deadline=None, max_examples=300)
+@given(graphs())
+def test_a_graph_is_read_again_as_it_was_written(graph):
+    for one in (graph, canonicalize(graph).graph):
+        assert read_exactly(write_graph(one)) == one
 
 
 @settings(deadline=None, max_examples=300)

@@ -24,7 +24,7 @@ from fusioncache.record.reader import Record, RecordError
 from fusioncache.record.stats import TemplateStats
 
 if TYPE_CHECKING:
-    from fusioncache.explain.beside import Row
+    from fusioncache.explain.side_by_side import Row
 
 _PIPED_WIDTH = 160
 
@@ -37,7 +37,7 @@ class _Known:
         where: ``record`` or ``store``.
         digest: of its key.
         name: of the template.
-        parts: of its key, by name.
+        texts: of the ingredients of its key, by name.
         places: where it comes from, as far as that is known.
         not_kept: why the store cannot keep what was compiled for it, if it cannot.
     """
@@ -45,7 +45,7 @@ class _Known:
     where: str
     digest: str
     name: str
-    parts: Mapping[str, str]
+    texts: Mapping[str, str]
     places: Sequence[Place] = ()
     not_kept: Sequence[str] = ()
 
@@ -90,14 +90,14 @@ def explain(
 
 
 def _compare(a: str, b: str | None, width: int | None, directory: Path | None, as_json: bool) -> None:
-    from fusioncache.explain.beside import rows
     from fusioncache.explain.difference import compare
+    from fusioncache.explain.side_by_side import align
 
     one = _find(a, directory)
     other = _nearest(one, directory) if b is None else _find(b, directory)
-    difference, lines = compare(one.parts, other.parts), rows(one.parts, other.parts)
+    difference, lines = compare(one.texts, other.texts), align(one.texts, other.texts)
     if as_json:
-        changes = [asdict(change) for change in difference.changes]
+        changes = [change.data() for change in difference.changes]
         shown = {"sentence": difference.sentence(), "changes": changes, "rows": [asdict(row) for row in lines]}
         print_json({"a": _data(one), "b": _data(other), **shown})
         return
@@ -132,16 +132,16 @@ def _nearest(known: _Known, directory: Path | None) -> _Known:
     Raises:
         click.ClickException: if there are no others.
     """
-    from fusioncache.explain.nearest import nearest
+    from fusioncache.explain.miss import find_nearest
 
     record = _record() if known.where == "record" else None
     all_: Iterable[_Known] = (
         map(_template, record.with_ingredients(record.find(""))) if record else _programs(directory)
     )
     others = [other for other in all_ if other.digest != known.digest]
-    place = nearest(known.parts, [other.parts for other in others])
-    if place is not None:
-        other = others[place]
+    position = find_nearest(known.texts, [other.texts for other in others])
+    if position is not None:
+        other = others[position]
         return _placed(record, pick_template(record, other.digest), directory) if record else other
     raise click.ClickException(
         f"{known.name} is the only one in the {known.where}: there is nothing to compare it with"
@@ -167,7 +167,7 @@ def _placed(record: Record, template: TemplateStats, directory: Path | None) -> 
 
 def _programs(directory: Path | None) -> Sequence[_Known]:
     """The programs of the store, if there is one."""
-    from fusioncache.explain.parts import unframed
+    from fusioncache.ir.key_text import read_key
     from fusioncache.store import Store, StoreError
 
     with store_errors():
@@ -184,7 +184,7 @@ def _programs(directory: Path | None) -> Sequence[_Known]:
     programs = []
     for digest, text in texts.items():
         try:
-            programs.append(_Known("store", digest, digest[:12], unframed(text), (), reasons.get(digest, ())))
+            programs.append(_Known("store", digest, digest[:12], read_key(text), (), reasons.get(digest, ())))
         except ValueError:
             continue  # of another format
     return programs
@@ -206,10 +206,10 @@ def _width() -> int:
 
 
 def _print_rows(rows: Iterable[Row], width: int) -> None:
-    from fusioncache.explain.beside import Row, side_by_side
+    from fusioncache.explain.side_by_side import Row, write_rows
 
     plain = (Row(escape_controls(row.a), row.mark, escape_controls(row.b)) for row in rows)
-    lines = list(side_by_side(plain, width))
+    lines = list(write_rows(plain, width))
     if sys.stdout.isatty():
         _print_coloured(lines)
     else:
@@ -220,7 +220,7 @@ def _print_coloured(lines: Iterable[tuple[str, str]]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from fusioncache.explain.beside import ONLY_A, ONLY_B, OTHER
+    from fusioncache.explain.side_by_side import ONLY_A, ONLY_B, OTHER
 
     styles = {OTHER: "yellow", ONLY_A: "red", ONLY_B: "green"}
     console = Console(highlight=False)

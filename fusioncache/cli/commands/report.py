@@ -112,7 +112,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _data(contents: Contents, scaling: Scaling | None) -> dict[str, Any]:
-    from fusioncache.report.misses import misses
+    from fusioncache.report.misses import find_misses
 
     templates = [
         {**template_data(entry.stats), "regions_at": [place.number for place in entry.places]}
@@ -128,7 +128,7 @@ def _data(contents: Contents, scaling: Scaling | None) -> dict[str, Any]:
         "environment": contents.environment,
         "templates": templates,
         "regions": regions,
-        "misses": [_miss_data(miss) for miss in misses(contents.entries)],
+        "misses": [_miss_data(miss) for miss in find_misses(contents.entries)],
         "choices": [dataclasses.asdict(choice) for choice in contents.choices],
         "scaling": dataclasses.asdict(scaling) if scaling else None,
     }
@@ -138,6 +138,6 @@ def _miss_data(miss: Miss) -> dict[str, Any]:
     return {
         "template": miss.entry.stats.digest,
         "nearest": miss.nearest.stats.digest if miss.nearest else None,
-        "sentence": miss.difference.sentence("here", "there") if miss.difference else None,
-        "changes": [dataclasses.asdict(change) for change in miss.difference.changes] if miss.difference else [],
+        "sentence": miss.reason.difference.sentence("here", "there") if miss.nearest else None,
+        "changes": [change.data() for change in miss.reason.difference.changes],
     }

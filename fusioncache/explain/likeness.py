@@ -1,4 +1,4 @@
-"""How alike two nodes of two graphs are: how far around them nothing differs."""
+"""How alike two nodes of two graphs are: how many steps around them nothing differs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fusioncache.ir.ops import op_traits
 
 _ROUNDS = 4
 _WHOLE = 16
-"""What it counts that nothing differs in all that a value is computed from: more than all rounds."""
+"""The weight of two values that are computed in the same way, down to the inputs: more than that of all rounds."""
 
 
 class Nodes:
@@ -21,20 +21,20 @@ class Nodes:
         self.node_of = {value: value for value in range(graph.first_result)}
         for number, (op, first) in enumerate(graph.results(), 1):
             self.op_at[first] = (number, op)
-            self.node_of.update({first + place: first for place in range(len(op.outputs))})
+            self.node_of.update({first + index: first for index in range(len(op.outputs))})
 
     def op(self, value: int) -> Op | None:
-        """The op that computes a value; None if it is an input or a size."""
+        """Returns the op that computes a value; None if it is an input or a size."""
         found = self.op_at.get(self.node_of[value])
         return found[1] if found else None
 
     def number(self, value: int) -> int:
-        """Which op, from 1, computes a value; 0 if it is an input or a size."""
+        """Returns which op, from 1, computes a value; 0 if it is an input or a size."""
         found = self.op_at.get(self.node_of[value])
         return found[0] if found else 0
 
-    def place(self, value: int) -> int:
-        """Which of its op's results a value is."""
+    def result_index(self, value: int) -> int:
+        """Returns which of its op's results a value is, from 0."""
         return value - self.node_of[value]
 
 
@@ -44,50 +44,52 @@ class Likeness:
     def __init__(self, a: Nodes, b: Nodes):
         interned: dict[Hashable, int] = {}
         self._a, self._b = a, b
-        self._rounds = [(_colours(a, full, interned), _colours(b, full, interned)) for full in (True, False)]
+        self._rounds = [
+            (_neighbourhoods(a, full, interned), _neighbourhoods(b, full, interned)) for full in (True, False)
+        ]
         self._whole = _below(a, interned), _below(b, interned)
 
     def __call__(self, a: int, b: int) -> int:
-        """The more alike, the more; 0 if the nodes are of two sorts."""
+        """Returns the more, the more alike two values are; 0 if they are of two sorts."""
         node_a, node_b = self._a.node_of[a], self._b.node_of[b]
-        if self._a.place(a) != self._b.place(b):
+        if self._a.result_index(a) != self._b.result_index(b):
             return 0
         alike = 0
         for of_a, of_b in self._rounds:
-            for colour_a, colour_b in zip(of_a[node_a], of_b[node_b], strict=True):
-                if colour_a != colour_b:
+            for around_a, around_b in zip(of_a[node_a], of_b[node_b], strict=True):
+                if around_a != around_b:
                     break
                 alike += 1
         return alike + _WHOLE * self.same(a, b)
 
     def same(self, a: int, b: int) -> bool:
-        """Whether both are computed in the same way, down to the inputs' types."""
+        """Returns whether both are computed in the same way, down to the inputs' types."""
         whole_a, whole_b = self._whole
         same = whole_a[self._a.node_of[a]] == whole_b[self._b.node_of[b]]
-        return same and self._a.place(a) == self._b.place(b)
+        return same and self._a.result_index(a) == self._b.result_index(b)
 
 
 def edges(op: Op) -> Iterator[tuple[str, int]]:
-    """Each value that an op uses, with its place. The two operands of a commutative op have one place."""
+    """Returns each value that an op uses, with its path. The two operands of a commutative op have one path."""
     for path, value in operands(op):
         yield ("operand" if op_traits(op.name).commutes and path in ("0", "1") else path), value
 
 
-def _colours(nodes: Nodes, full: bool, interned: dict[Hashable, int]) -> dict[int, list[int]]:
-    """For each node its colour by what is one, two, three steps away."""
-    colours = {node: [_number(label, interned)] for node, label in _labels(nodes, full).items()}
-    around: dict[int, list[tuple[str, int]]] = {node: [] for node in colours}
+def _neighbourhoods(nodes: Nodes, full: bool, interned: dict[Hashable, int]) -> dict[int, list[int]]:
+    """Returns for each node a number for what is around it, by how many steps away that may be."""
+    histories = {node: [_number(label, interned)] for node, label in _labels(nodes, full).items()}
+    around: dict[int, list[tuple[str, int]]] = {node: [] for node in histories}
     for node, (_, op) in nodes.op_at.items():
         for path, used in edges(op):
-            label = f"{path}.{nodes.place(used)}"
+            label = f"{path}.{nodes.result_index(used)}"
             around[node].append((f"uses {label}", nodes.node_of[used]))
             around[nodes.node_of[used]].append((f"used {label}", node))
     for _ in range(_ROUNDS - 1):
-        latest = {node: history[-1] for node, history in colours.items()}
-        for node, history in colours.items():
+        latest = {node: history[-1] for node, history in histories.items()}
+        for node, history in histories.items():
             near = tuple(sorted((label, latest[other]) for label, other in around[node]))
             history.append(_number((history[-1], near), interned))
-    return colours
+    return histories
 
 
 def _below(nodes: Nodes, interned: dict[Hashable, int]) -> dict[int, int]:
@@ -95,7 +97,11 @@ def _below(nodes: Nodes, interned: dict[Hashable, int]) -> dict[int, int]:
     numbers: dict[int, int] = {}
     for node, label in _labels(nodes, True).items():
         op = nodes.op(node)
-        used = [(path, numbers[nodes.node_of[value]], nodes.place(value)) for path, value in edges(op)] if op else []
+        used = (
+            [(path, numbers[nodes.node_of[value]], nodes.result_index(value)) for path, value in edges(op)]
+            if op
+            else []
+        )
         numbers[node] = _number((label, tuple(sorted(used))), interned)
     return numbers
 

@@ -1,0 +1,186 @@
+"""In what two canonical graphs differ: the roots, without what merely follows from them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from fusioncache.explain.change import NONE, Change, join_words, name_op, name_value, shorten_names, write_ordinal
+from fusioncache.explain.likeness import Nodes
+from fusioncache.explain.node_changes import SIZE_OF_DIMENSION, Aspect, compare_arguments, compare_types
+from fusioncache.explain.pairing import Meeting, Pairing, type_of
+from fusioncache.ir import Op, TensorType, operands, refs_in
+from fusioncache.ir.ops import op_traits
+from fusioncache.template.text import type_text
+
+
+def find_graph_changes(pairing: Pairing) -> tuple[Change, ...]:
+    """Returns in what two graphs differ, beginning with the inputs; nothing if they are one and the same function."""
+    changes = _Changes(pairing).find()
+    if not changes and pairing.swapped:
+        # Nothing else differs, so these are operands that cannot be exchanged here.
+        return (_explain_order(pairing, min(pairing.swapped)),)
+    return changes
+
+
+class _Changes:
+    """Collects the changes of two graphs."""
+
+    def __init__(self, pairing: Pairing):
+        self.pairing = pairing
+        self.inputs = _InputChanges(pairing)
+        self.found: list[Change] = []
+
+    def find(self) -> tuple[Change, ...]:
+        self._add_lonely_ops()
+        self.found += [_explain_replaced(self.pairing, met) for met in self.pairing.replaced]
+        self.found += [_explain_order(self.pairing, node) for node in self.pairing.exchanged]
+        for node_a, node_b in self.pairing.to_b.items():
+            self._look_inside(node_a, node_b)
+        if not self.found or not (self.pairing.only_a or self.pairing.only_b or self.pairing.replaced):
+            self.found += _explain_rewired(self.pairing)
+        ordered = sorted(self.found, key=lambda change: change.op or 0)
+        return (*self.inputs.changes, *ordered, *self._find_outputs())
+
+    def _add_lonely_ops(self) -> None:
+        a, b = self.pairing.a, self.pairing.b
+        for node in self.pairing.only_a:
+            if not self._may_follow(a.op_at[node][1]):
+                self.found.append(Change("ops", "an op", name_op(a, node), NONE, a.number(node)))
+        for node in self.pairing.only_b:
+            if not self._may_follow(b.op_at[node][1]):
+                self.found.append(Change("ops", "an op", NONE, name_op(b, node), b.number(node)))
+
+    def _may_follow(self, op: Op) -> bool:
+        return bool(self.inputs.changes) and op_traits(op.name).follows_types
+
+    def _look_inside(self, node_a: int, node_b: int) -> None:
+        """Adds what differs in one op of both graphs: a literal, or its results' types if nothing above says why."""
+        op_a, op_b = self.pairing.a.op(node_a), self.pairing.b.op(node_b)
+        if op_a is None or op_b is None or op_a.name != op_b.name:
+            return
+        as_before = _operand_types(self.pairing.a, op_a) == _operand_types(self.pairing.b, op_b)
+        changes = compare_arguments(self.pairing.a, node_a, op_a, op_b)
+        told = [change for change in changes if not self._is_consequence(change, op_a, as_before)]
+        if not changes and as_before:
+            told = _compare_results(self.pairing, node_a, op_a, op_b)
+        self.found += [replace(change, op=self.pairing.a.number(node_a)) for change in told]
+
+    def _is_consequence(self, change: Change, op: Op, as_before: bool) -> bool:
+        if self.inputs.changes and self.inputs.explain(change.a, change.b):
+            return True
+        if change.ingredient != "attributes":
+            return False
+        lonely = bool(self.inputs.changes) and not list(operands(op))
+        return lonely or not as_before
+
+    def _find_outputs(self) -> list[Change]:
+        a, b = self.pairing.a, self.pairing.b
+        left = [Change("outputs", "an output", name_value(a, value), NONE) for value in self.pairing.outputs_a]
+        return left + [Change("outputs", "an output", NONE, name_value(b, value)) for value in self.pairing.outputs_b]
+
+
+class _InputChanges:
+    """In what the types of inputs differ, and what else follows from that.
+
+    Attributes:
+        changes: one for all inputs that differ in the same way.
+        values: both values of each change.
+    """
+
+    def __init__(self, pairing: Pairing):
+        groups: dict[Aspect, list[tuple[int, str]]] = defaultdict(list)
+        for value in range(len(pairing.a.graph.inputs)):
+            other = pairing.to_b.get(value)
+            if other is not None and other < len(pairing.b.graph.inputs):
+                for name, a, b in compare_types(type_of(pairing.a, value), type_of(pairing.b, other)):
+                    kind = "size" if name.startswith(SIZE_OF_DIMENSION) else name
+                    groups[kind, a, b].append((value, name))
+        self.changes = [_explain_inputs(kind, a, b, where) for (kind, a, b), where in groups.items()]
+        self.values = frozenset((a, b) for _, a, b in groups)
+
+    def explain(self, a: str, b: str) -> bool:
+        """Returns whether two literals differ as some inputs do: by the same dtypes or sizes, or a ratio of sizes."""
+        return (a, b) in self.values or _ratio(a, b) in {
+            ratio for x, y in self.values for ratio in (_ratio(x, y), _ratio(y, x)) if ratio
+        }
+
+
+def _explain_inputs(kind: str, a: str, b: str, where: list[tuple[int, str]]) -> Change:
+    names = {name for _, name in where}
+    what = f"the {names.pop()}" if len(names) == 1 else f"a {kind}"
+    inputs = "input" if len(where) == 1 else "inputs"
+    return Change("inputs", f"{what} of {inputs} {join_words([f'%{value}' for value, _ in where])}", a, b)
+
+
+def _ratio(a: str, b: str) -> float | None:
+    try:
+        return round(float(a) / float(b), 9)
+    except (ValueError, ArithmeticError):
+        return None
+
+
+def _operand_types(nodes: Nodes, op: Op) -> list[str]:
+    arguments = (*op.args, *(arg for _, arg in op.kwargs))
+    types = (type_of(nodes, value) for arg in arguments for _, value in refs_in(arg))
+    return sorted(type_text(type_, anonymous=True) for type_ in types)
+
+
+def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[Change]:
+    where = f"the result of {name_op(pairing.a, node)}"
+    pairs = zip(op_a.outputs, op_b.outputs, strict=False)
+    tensors = [pair for pair in pairs if all(isinstance(type_, TensorType) for type_ in pair)]
+    return [Change("ops", f"the {name} of {where}", a, b) for pair in tensors for name, a, b in compare_types(*pair)]
+
+
+def _explain_replaced(pairing: Pairing, met: Meeting) -> Change:
+    op_a, op_b = pairing.a.op(met.a), pairing.b.op(met.b)
+    if op_a and op_b:
+        which = pairing.a.number(met.a)
+        return Change("ops", f"op {which}", *shorten_names(op_a, op_b), which)
+    where = "an output" if met.user is None else f"an operand of {name_op(pairing.a, met.user)}"
+    number = pairing.a.number(met.user) if met.user is not None else None
+    return Change("ops", where, name_value(pairing.a, met.a), name_value(pairing.b, met.b), number)
+
+
+def _explain_rewired(pairing: Pairing) -> list[Change]:
+    """Returns where other values are used: one in place of two, or one in the place of another."""
+    found: dict[int | None, list[Meeting]] = {}
+    for met in pairing.rewired:
+        found.setdefault(met.user, []).append(met)
+    return [_explain_uses(pairing, user, mets) for user, mets in found.items()]
+
+
+def _explain_uses(pairing: Pairing, user: int | None, mets: list[Meeting]) -> Change:
+    a, b, met = pairing.a, pairing.b, mets[0]
+    number = a.number(user) or None if user is not None else None
+    partner, back = pairing.to_b.get(a.node_of[met.a]), pairing.to_a.get(b.node_of[met.b])
+    if partner is None or back is None:
+        return Change("ops", *_explain_merged(pairing, met, partner, back), number)
+    if user is None or number is None:
+        return Change("outputs", "an output", name_value(a, met.a), name_value(b, met.b))
+    if len(mets) > 1:
+        uses = [name_value(a, item.a) for item in mets]
+        return Change(
+            "ops", f"the order of the operands of {name_op(a, user)}", join_words(uses), join_words(uses[::-1]), number
+        )
+    where = f"the {write_ordinal(int(met.path) + 1)} operand" if met.path.isdecimal() else "an operand"
+    return Change("ops", f"{where} of {name_op(a, user)}", name_value(a, met.a), name_value(a, back), number)
+
+
+def _explain_merged(pairing: Pairing, met: Meeting, partner: int | None, back: int | None) -> tuple[str, str, str]:
+    """Returns what to say of one value that stands for two of the other graph."""
+    a, b = pairing.a, pairing.b
+    kind = "results" if a.number(met.a) or b.number(met.b) else "inputs"
+    of_a, of_b = (
+        sorted({met.a, met.a if back is None else back}),
+        sorted({met.b, met.b if partner is None else partner}),
+    )
+    texts = join_words([name_value(a, value) for value in of_a]), join_words([name_value(b, value) for value in of_b])
+    return f"which {kind} are one and the same", *texts
+
+
+def _explain_order(pairing: Pairing, node: int) -> Change:
+    used = [name_value(pairing.a, value) for path, value in operands(pairing.a.op_at[node][1]) if path in ("0", "1")]
+    where = f"the order of the operands of {name_op(pairing.a, node)}"
+    return Change("ops", where, join_words(used), join_words(used[::-1]), pairing.a.number(node))

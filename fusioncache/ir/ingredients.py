@@ -1,0 +1,142 @@
+"""The registry of ingredients: everything that a key may be made of, and the three keys.
+
+A key names what is shared by all that the result depends on. There are three, and each has all that the one before has:
+
+- The *template key* names what several regions have in common: the graph, in which residual chains are parameters, and
+  the backend's environment when a trace was rewritten.
+- The *program key* names what is compiled: a graph without parameters, and the backend's environment at the moment of
+  the compilation.
+- The *artifact key* names what outlives the process: a program, and all else that its bytes depend on, such as the
+  device, the layouts of the arguments, and, where it shows, the order of a region's operands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
+
+
+class Level(Enum):
+    """Which part of a key an ingredient belongs to."""
+
+    GRAPH = auto()
+    """What is computed. It is in every key."""
+    ENVIRONMENT = auto()
+    """What it is compiled with and for. It is in every key."""
+    ARTIFACT = auto()
+    """What the bytes of compiled code depend on besides. It is in artifact keys only."""
+
+
+class Comparison(Enum):
+    """How the difference between two texts of an ingredient is explained."""
+
+    GRAPHS = auto()
+    """Both graphs are read and paired, and what differs of itself is named."""
+    VALUES = auto()
+    """Each line is a name and a value, and the names whose values differ are named."""
+    LAYOUTS = auto()
+    """Each line is the layout of an input, and the inputs whose layouts differ are named."""
+    TEXTS = auto()
+    """Both texts are shown as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngredientKind:
+    """What is known of all ingredients of one name.
+
+    Attributes:
+        name: in a key.
+        level: which part of a key it belongs to.
+        meaning: what it says, in one sentence.
+        comparison: how a difference is explained.
+        phrase: how a sentence names what differs. In a list of values, ``{}`` stands for the name.
+        follows: an ingredient by name: where that one differs as well, this one is not mentioned.
+    """
+
+    name: str
+    level: Level
+    meaning: str
+    comparison: Comparison = Comparison.TEXTS
+    phrase: str = ""
+    follows: str | None = None
+
+    @property
+    def subject(self) -> str:
+        """How a sentence names the ingredient as a whole."""
+        return self.phrase if self.phrase and "{}" not in self.phrase else f"the {self.name}"
+
+
+def _graph(name: str, meaning: str) -> IngredientKind:
+    return IngredientKind(name, Level.GRAPH, meaning, Comparison.GRAPHS)
+
+
+def _values(name: str, meaning: str, phrase: str) -> IngredientKind:
+    return IngredientKind(name, Level.ENVIRONMENT, meaning, Comparison.VALUES, phrase)
+
+
+def _artifact(name: str, meaning: str) -> IngredientKind:
+    return IngredientKind(name, Level.ARTIFACT, meaning)
+
+
+_KINDS = (
+    _graph("format", "The version of the canonical text."),
+    _graph("inputs", "The type of each input, and the symbolic sizes."),
+    _graph("ops", "Each operation with its operands and the types of its results, in canonical order."),
+    _graph("constants", "The numbers that take part in the arithmetic, in the order in which operations use them."),
+    _graph("attributes", "All other literals: dimensions, dtypes, shapes, devices, flags."),
+    _graph("outputs", "Which values leave the graph."),
+    IngredientKind("architecture", Level.ENVIRONMENT, "The processor or GPU that the backend generates code for."),
+    IngredientKind("backend", Level.ENVIRONMENT, "The compiler; all else in the environment follows from it."),
+    _artifact("device", "Name and size of each GPU that kernels were scheduled for."),
+    _artifact("driver", "The version of the CUDA driver."),
+    _artifact("inductor compiler", "The first line that the C++ compiler says of itself."),
+    _artifact("inductor format", "The version of what is stored of TorchInductor's code."),
+    _artifact("inductor platform", "The operating system, the machine and the C library."),
+    _artifact("inductor processor", "Everything that the processor can do."),
+    _artifact("inductor python", "The binary interface of Python."),
+    _artifact("inductor torch", "The very build of torch."),
+    IngredientKind(
+        "layout", Level.ARTIFACT, "Shape and strides of each argument.", Comparison.LAYOUTS, follows="inputs"
+    ),
+    _artifact("machine", "What code depends on of the machine, in the words of a backend without other ingredients."),
+    _values("options", "The options that the backend was made with.", "the option {}"),
+    # Another layout is why there is an order in one key and none in another one.
+    IngredientKind(
+        "order",
+        Level.ARTIFACT,
+        "The region in its own order, where the order of operands shows in the result's layout.",
+        phrase="the order of operands",
+        follows="layout",
+    ),
+    _artifact("recipe", "The version of what is stored of nvFuser's launches."),
+    _values("settings", "What the compiler reads of torch's settings, its own, and the process's.", "the setting {}"),
+    _values("versions", "The versions of the compiler, torch and Thunder.", "the {} version"),
+)
+"""In the order in which they stand in a key: those of the graph as here, then all others by their names."""
+
+INGREDIENTS: Mapping[str, IngredientKind] = MappingProxyType({kind.name: kind for kind in _KINDS})
+"""Every kind of ingredient by its name."""
+
+GRAPH = tuple(kind.name for kind in _KINDS if kind.level is Level.GRAPH)
+"""The names of the ingredients that say what is computed."""
+
+BACKEND, LAYOUT, ORDER = "backend", "layout", "order"
+
+
+def kind_of(name: str) -> IngredientKind:
+    """Returns what is known of an ingredient; of one that some other version wrote, no more than its name."""
+    return INGREDIENTS.get(name) or _artifact(name, "")
+
+
+def graph_digest(digests: Iterable[tuple[str, str]]) -> str:
+    """Returns one digest of all that a key says of its graph, whatever the environment; empty if it says nothing.
+
+    Args:
+        digests: name and digest of each ingredient of the key.
+    """
+    parts = [pair for pair in digests if pair[0] in GRAPH]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else ""
