@@ -40,7 +40,7 @@ class Difference:
             return "They do not differ."
         return f"They differ in {self._first(a, b)}{self._more()}."
 
-    def reason(self) -> str:
+    def summary(self) -> str:
         """Returns the same in fewer words, ingredient first, with A here and B there; empty if all is equal."""
         if not self.changes:
             return ""

@@ -14,7 +14,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ from fusioncache.explain.change import NONE
 from fusioncache.explain.difference import Difference
 from fusioncache.explain.miss import explain_miss
 from fusioncache.humanize import format_count, format_duration
-from fusioncache.ir import Arg, Graph, Instance, Key, Op, Ref, Region, Template, map_arg, map_type
+from fusioncache.ir import Arg, Graph, Instance, Op, Ref, Region, Template, map_arg, map_type
+from fusioncache.ir.key_text import read_key
 from fusioncache.process import forks
 from fusioncache.process.settings import EXPLAIN
 from fusioncache.record.observations import Line
@@ -120,16 +121,15 @@ class Misses:
 
     def watched(self, builder: Any, backend: str) -> Builder | None:
         """The builder of a backend's programs, which says so if it compiles what the store nearly has."""
-        store = self._cache.store if builder is not None else None
-        return _Watched(builder, lambda key: store.reason(key, backend)) if store else builder
+        return _Watched(builder, self._cache, backend) if builder is not None and self._cache.store else builder
 
 
 class _Watched:
     """Builds as ``PersistentBuilder`` does, and explains on a thread of its own what was compiled."""
 
-    def __init__(self, builder: Any, reason: Callable[[Key], str]):
+    def __init__(self, builder: Any, cache: Cache, backend: str):
         self._builder = builder
-        self._reason = reason
+        self._cache, self._backend = cache, backend
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._builder, name)
@@ -144,8 +144,10 @@ class _Watched:
     def _explain(self, graph: Graph, instance: Instance, place: Any) -> None:
         try:
             key = self._builder.key(graph, place, instance)
-            reason = self._reason(key)
-            if ": " in reason:  # neither new nor unknown
+            store = self._cache.store
+            nearest = store.entry(store.nearest(key, self._backend), self._backend) if store else None
+            if nearest:
+                reason = explain_miss(key.texts, [read_key(nearest.text)]).difference.summary()
                 name = template_name(graph, key)
                 _print(f"fusioncache: {name} was compiled although the store has the same for something else. {reason}")
         except Exception as error:  # whatever it is, an explanation is not worth a model

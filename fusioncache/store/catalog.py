@@ -43,10 +43,10 @@ def events(journal: Journal, limit: int) -> tuple[Event, ...]:
     return _ask(journal, lambda index: index.events(limit)) or ()
 
 
-def reason(journal: Journal, key: Key, backend: str) -> str:
-    """Why a key is not in the store now; empty if there is no index to ask."""
+def nearest(journal: Journal, key: Key, backend: str) -> str:
+    """Returns the digest of the nearest key in the store; empty if there is none, or no index to ask."""
     journal.flush()
-    return _ask(journal, lambda index: index.reason(key, backend, time.time())) or ""
+    return _ask(journal, lambda index: index.nearest(key, backend, time.time())) or ""
 
 
 def texts(disk: Disk, journal: Journal) -> Mapping[str, str]:

@@ -16,13 +16,12 @@ from fusioncache.ir.ingredients import graph_digest
 from fusioncache.process import sqlite_file
 from fusioncache.store.directory import INDEX
 from fusioncache.store.entries import Found
-from fusioncache.store.entry import Artifact, Entry
+from fusioncache.store.entry import DIGEST, Artifact, Entry
 from fusioncache.store.errors import Refusal
 from fusioncache.store.locks import FileLock
-from fusioncache.store.reasons import reason
 from fusioncache.store.summary import Event, Summary, newest_first
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 LOCK_SECONDS = 5.0
 EVENTS_KEPT = 100_000
 
@@ -38,14 +37,23 @@ TABLES = (
     id TEXT NOT NULL, name TEXT NOT NULL, object TEXT NOT NULL, size INTEGER NOT NULL, PRIMARY KEY (id, name))""",
     """CREATE TABLE events (
     time REAL NOT NULL, pid INTEGER NOT NULL, host TEXT NOT NULL, what TEXT NOT NULL, id TEXT NOT NULL,
-    reason TEXT NOT NULL, seconds REAL NOT NULL)""",
+    reason TEXT NOT NULL, seconds REAL NOT NULL, nearest TEXT NOT NULL DEFAULT '')""",
 )
 """One row for each key, each entry with its file's inode and size, each artifact of an entry, each event.
 
-``graph`` is the digest of what a key computes, whatever its environment.
+``graph`` is the digest of what a key computes, whatever its environment; ``nearest`` is the digest of the key that was
+nearest to a missed one. A miss of before version 3 has a sentence as its reason instead.
 """
 
 _READ_OFF_THE_ENTRIES = ("templates", "entries", "artifacts")
+
+_MOST_COMPARED = 16
+
+_SAME_GRAPH = """
+SELECT templates.digest, templates.ingredients FROM templates JOIN entries ON entries.digest = templates.digest
+WHERE templates.graph = ? AND templates.digest != ? AND entries.backend = ? AND entries.created <= ?
+ORDER BY entries.created DESC, templates.digest LIMIT ?
+"""
 
 _SUMMARIES = """
 SELECT entries.digest, entries.backend, entries.name, entries.created, entries.seconds, entries.pid, entries.host,
@@ -78,7 +86,7 @@ class Index:
         """Adds events, and entries that were just published.
 
         Args:
-            events: what happened, each miss with the key that was missed: its reason is found here.
+            events: what happened, each miss with the key that was missed: the nearest key is found here.
             entries: with their files.
             timeout: how many seconds to wait for others; by default ``LOCK_SECONDS``.
 
@@ -91,8 +99,8 @@ class Index:
         def add(database: sqlite3.Connection) -> None:
             for entry, found in entries:
                 _put(database, entry, found)
-            explained = [astuple(_explained(database, event, key)) for event, key in events]
-            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", explained)
+            rows = [astuple(_complete(database, event, key)) for event, key in events]
+            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             database.execute("DELETE FROM events WHERE rowid <= (SELECT max(rowid) FROM events) - ?", (EVENTS_KEPT,))
 
         self._run(add, timeout)
@@ -123,13 +131,13 @@ class Index:
         query = "SELECT * FROM events ORDER BY rowid DESC LIMIT ?"
         return tuple(Event(*row) for row in self._run(lambda database: database.execute(query, (limit,)).fetchall()))
 
-    def reason(self, key: Key, backend: str, time: float) -> str:
-        """Why a key was missed at this time. See ``reason`` in ``store/reasons.py``.
+    def nearest(self, key: Key, backend: str, time: float) -> str:
+        """Returns the digest of the nearest key that was stored by this time. See ``Store.nearest``.
 
         Raises:
             What ``write`` raises.
         """
-        return self._run(lambda database: reason(database, key, backend, time))
+        return self._run(lambda database: _find_nearest(database, key, backend, time))
 
     def texts(self) -> dict[str, str]:
         """The whole text of each key, by its digest.
@@ -188,10 +196,18 @@ def _read_entries_anew(database: sqlite3.Connection) -> None:
     for table in TABLES:
         if "TABLE events" not in table:
             database.execute(table)
+    _add_nearest(database)
+
+
+def _add_nearest(database: sqlite3.Connection) -> None:
+    """Upgrades version 2, whose misses had sentences as their reasons: these stay."""
+    database.execute("ALTER TABLE events ADD COLUMN nearest TEXT NOT NULL DEFAULT ''")
 
 
 # No WAL: its shared memory does not work on network file systems.
-_SCHEMA = sqlite_file.Schema(SCHEMA_VERSION, TABLES, "PRAGMA journal_mode = DELETE", {1: _read_entries_anew})
+_SCHEMA = sqlite_file.Schema(
+    SCHEMA_VERSION, TABLES, "PRAGMA journal_mode = DELETE", {1: _read_entries_anew, 2: _add_nearest}
+)
 
 
 def _is_damage(error: Exception) -> bool:
@@ -201,11 +217,22 @@ def _is_damage(error: Exception) -> bool:
     return missing or foreign or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _explained(database: sqlite3.Connection, event: Event, key: Key | None) -> Event:
-    """A miss with its reason; any other event as it is."""
+def _complete(database: sqlite3.Connection, event: Event, key: Key | None) -> Event:
+    """Returns a miss with its nearest key; any other event as it is."""
     if key is None:
         return event
-    return replace(event, reason=reason(database, key, event.id.rpartition(".")[2], event.time))
+    return replace(event, nearest=_find_nearest(database, key, event.id.rpartition(".")[2], event.time))
+
+
+def _find_nearest(database: sqlite3.Connection, key: Key, backend: str, time: float) -> str:
+    """Returns a digest, or an empty text. Digests are compared, and no text is read: others wait for the index."""
+    own = {(part.name, part.digest) for part in key.ingredients}
+    graph = graph_digest((part.name, part.digest) for part in key.ingredients)
+    if not (graph and DIGEST.fullmatch(key.digest)):
+        return ""
+    found = database.execute(_SAME_GRAPH, (graph, key.digest, backend, time, _MOST_COMPARED)).fetchall()
+    differing = {digest: len(own ^ set(map(tuple, json.loads(ingredients)))) for digest, ingredients in found}
+    return min(differing, key=lambda digest: differing[digest], default="")
 
 
 def _synchronize(database: sqlite3.Connection, found: Mapping[str, Found], read: Callable[[str], Entry | None]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fusioncache.ir import Key
 from fusioncache.process.settings import REMOTE
-from fusioncache.store.catalog import contents, entries, events, read, reason, texts
+from fusioncache.store.catalog import contents, entries, events, nearest, read, texts
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import Disk
 from fusioncache.store.entry import Entry, entry_id, is_text
@@ -174,10 +174,10 @@ class Store:
         """The newest events of all processes, newest first. Never raises."""
         return events(self._journal, limit)
 
-    def reason(self, key: Key, backend: str) -> str:
-        """Why this key is not here: the ingredient that differs from what is stored for the same graph, with both
-        values; ``new`` if nothing is; empty if there is no index to ask. Never raises."""
-        return reason(self._journal, key, backend)
+    def nearest(self, key: Key, backend: str) -> str:
+        """Returns the digest of the key that shares most ingredients with this one, of those stored for the same graph
+        and backend; of several, the newest. It is empty if there is none, or no index to ask. Never raises."""
+        return nearest(self._journal, key, backend)
 
     def texts(self) -> Mapping[str, str]:
         """The whole text of the key of each entry in the directory, by its digest. Never raises."""

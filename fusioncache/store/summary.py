@@ -18,9 +18,9 @@ class Event:
         host: the machine that it ran on.
         what: ``hit``, ``miss``, ``save``, ``pull`` or ``bypass``.
         id: key's digest and backend; empty if it was about no entry.
-        reason: of a bypass; of a miss the ingredient that differs from what is stored for the same graph, with both
-            values, or ``new``.
+        reason: of a bypass.
         seconds: that it took.
+        nearest: of a miss, the digest of the nearest key that was stored for the same graph; empty if there was none.
     """
 
     time: float
@@ -30,6 +30,7 @@ class Event:
     id: str
     reason: str
     seconds: float
+    nearest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

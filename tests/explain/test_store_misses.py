@@ -1,4 +1,4 @@
-"""Why a key was not in the store: each miss names the ingredient that differs from what is there."""
+"""Why a key was not in the store: each miss names the nearest key there, and the two texts say what differs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 from drawn_regions import Sketch
 from store_contents import make_numbered_key as unlike_a_key
 
+from fusioncache.explain.miss import explain_miss
 from fusioncache.ir import Ingredient, Key
-from fusioncache.store import Store, reasons
+from fusioncache.ir.key_text import read_key
+from fusioncache.store import Store
 from fusioncache.store import index as index_module
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
@@ -41,9 +43,18 @@ def store(tmp_path: Path) -> Store:
     return opened
 
 
-def missed(store: Store) -> list[str]:
-    """The reasons of all misses, oldest first."""
-    return [event.reason for event in reversed(store.events()) if event.what == "miss"]
+def explain(store: Store, missed: Key, nearest: str) -> str:
+    """What keeps a key from the one in the store that has this digest; empty if that is none."""
+    texts = [read_key(text) for digest, text in store.texts().items() if digest == nearest]
+    return explain_miss(missed.texts, texts).difference.summary()
+
+
+def miss(store: Store, missed: Key, backend: str = "eager") -> str:
+    """Looks for a key that is not there. Returns what the event of the miss says."""
+    assert store.load(missed, backend) is None
+    event = store.events(limit=1)[0]
+    assert (event.what, event.reason) == ("miss", "")
+    return explain(store, missed, event.nearest)
 
 
 CHANGES = {
@@ -62,29 +73,35 @@ CHANGES = {
 @pytest.mark.parametrize("ingredient", ENVIRONMENT)
 def test_each_ingredient_of_the_environment_is_named_by_the_miss_that_it_makes(store, ingredient):
     other, reason = CHANGES[ingredient]
-    assert store.load(key(**{ingredient: other}), "eager") is None
+    assert miss(store, key(**{ingredient: other})) == reason
     assert store.load(key(**{ingredient: ENVIRONMENT[ingredient]}), "eager") is not None
-    assert missed(store) == [reason]
 
 
-def test_what_nothing_else_computes_is_new(store):
-    assert store.load(key(3.0), "eager") is None
-    assert store.load(unlike_a_key(1), "eager") is None
-    assert store.load(key(driver="1"), "inductor") is None  # which has nothing here
-    assert missed(store) == ["new", "new", "new"]
+def test_what_nothing_else_computes_has_no_nearest(store):
+    assert miss(store, key(3.0)) == ""
+    assert miss(store, unlike_a_key(1)) == ""
+    assert miss(store, key(driver="1"), "inductor") == ""  # which has nothing here
 
 
 def test_a_miss_is_not_explained_by_what_was_stored_after_it(store):
-    for constant, driver in ((3.0, "1"), (3.0, "2")):
-        assert store.load(key(constant, driver=driver), "eager") is None
-        assert store.save(key(constant, driver=driver), "eager", {"code": b"code"})
-    assert missed(store) == ["new", "driver: 2 here, 1 there"]
+    keys = [key(3.0, driver=driver) for driver in ("1", "2")]
+    for one in keys:
+        assert store.load(one, "eager") is None
+        assert store.save(one, "eager", {"code": b"code"})
+    second, first = (event.nearest for event in store.events() if event.what == "miss")
+    assert (first, second) == ("", keys[0].digest)
+    assert explain(store, keys[1], second) == "driver: 2 here, 1 there"
 
 
 def test_the_nearest_of_several_is_named(store):
     assert store.save(key(driver="1", recipe="2", architecture="sm_80"), "eager", {"code": b"code"})
-    assert store.load(key(driver="1", recipe="2"), "eager") is None
-    assert missed(store) == ["architecture: sm_90 here, sm_80 there"]
+    assert miss(store, key(driver="1", recipe="2")) == "architecture: sm_90 here, sm_80 there"
+
+
+def test_of_several_that_are_as_near_it_is_the_newest(store):
+    for driver in ("1", "2", "3"):
+        assert store.save(key(driver=driver), "eager", {"code": b"code"})
+    assert miss(store, key(driver="4")) == "driver: 4 here, 3 there"
 
 
 def test_what_was_thrown_away_is_not_its_own_neighbour(store):
@@ -92,22 +109,15 @@ def test_what_was_thrown_away_is_not_its_own_neighbour(store):
     assert len(store.entries()) == 2  # so that the index knows both
     with pytest.warns(RuntimeWarning, match="it does not load"):
         store.discard(key(), "eager", "it does not load")
-    assert store.load(key(), "eager") is None
-    assert missed(store) == ["driver: 12080 here, 1 there"]
+    assert miss(store, key()) == "driver: 12080 here, 1 there"
 
 
 def test_several_ingredients_are_counted_and_a_store_can_be_asked_beforehand(store):
     asked = key(driver="1", recipe="2")
-    assert store.reason(asked, "eager") == "driver: 1 here, 12080 there, and in 1 other thing"
-    assert store.reason(key(3.0), "eager") == "new"
-    assert missed(store) == []
-    assert Store(None, 1).reason(asked, "eager") == ""
-
-
-def test_an_explanation_that_fails_does_not_cost_the_index(store, monkeypatch):
-    assert store.load(key(driver="1"), "eager") is None
-    monkeypatch.setattr(reasons, "explain_difference", lambda *args: 1 / 0)
-    assert missed(store) == ["unknown"]
+    assert explain(store, asked, store.nearest(asked, "eager")) == ("driver: 1 here, 12080 there, and in 1 other thing")
+    assert store.nearest(key(3.0), "eager") == ""
+    assert not any(event.what == "miss" for event in store.events())
+    assert Store(None, 1).nearest(asked, "eager") == ""
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. cannot load")
@@ -117,7 +127,7 @@ def test_odd_texts_in_a_key_do_not_cost_the_index(store, odd):
     own = tuple(Ingredient(part.name, odd, part.digest) for part in key().ingredients)
     assert store.load(Key("f" * 64, key().text, own), "eager") is None
     assert store.load(Key(odd, odd, own), "eager") is None
-    assert len(missed(store)) == 3 - (odd == "\ud800")
+    assert sum(event.what == "miss" for event in store.events()) == 3 - (odd == "\ud800")
     assert [summary.digest for summary in store.entries()] == [key().digest]
 
 
@@ -131,21 +141,31 @@ def test_the_texts_of_all_entries(store):
     assert Store(None, 1).texts() == {}
 
 
-def test_an_index_of_the_first_version_keeps_its_events_and_finds_all_entries(store):
-    assert store.load(key(), "eager")
+def of_version(version: int, store: Store) -> Path:
+    """Makes the index of a store one of an earlier version, with a miss as that wrote it."""
     store.close()
     assert store.directory is not None
     path = store.directory / "index.sqlite"
     with closing(sqlite3.connect(path)) as database, database:
-        for statement in ("DROP INDEX graphs", "DROP TABLE templates", "PRAGMA user_version = 1"):
-            database.execute(statement)
-        database.execute(
-            "CREATE TABLE templates (digest TEXT PRIMARY KEY, text TEXT NOT NULL, ingredients TEXT NOT NULL)"
-        )
-    assert [event.what for event in store.events()] == ["hit", "save"]
+        database.execute("ALTER TABLE events DROP COLUMN nearest")
+        database.execute("INSERT INTO events VALUES (0, 1, 'here', 'miss', 'some', 'driver: 1 here, 2 there', 0)")
+        if version == 1:
+            database.execute("DROP INDEX graphs")
+            database.execute("DROP TABLE templates")
+            database.execute("CREATE TABLE templates (digest TEXT PRIMARY KEY, text TEXT NOT NULL, ingredients TEXT)")
+        database.execute(f"PRAGMA user_version = {version}")
+    return path
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_index_of_an_earlier_version_keeps_its_events_and_finds_all_entries(store, version):
+    assert store.load(key(), "eager")
+    path = of_version(version, store)
+    events = store.events()
+    assert [event.what for event in events] == ["miss", "hit", "save"]
+    assert (events[0].reason, events[0].nearest) == ("driver: 1 here, 2 there", "")
     assert [summary.digest for summary in store.entries()] == [key().digest]
-    assert store.load(key(driver="1"), "eager") is None
-    assert missed(store) == ["driver: 1 here, 12080 there"]
+    assert miss(store, key(driver="1")) == "driver: 1 here, 12080 there"
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (index_module.SCHEMA_VERSION,)
-    assert [file.name for file in store.directory.glob("index*")] == ["index.sqlite"]
+    assert [file.name for file in path.parent.glob("index*")] == ["index.sqlite"]

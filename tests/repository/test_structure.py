@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "drawing": {"ir", "template"},
     "explain": {"ir", "template"},
     "residual": {"ir", "template"},
-    "store": {"ir", "explain"},
+    "store": {"ir"},
     "record": {"ir", "humanize"},
     "backends": {"ir"},
     "cache": {"ir", "template", "store", "record", "backends"},
