@@ -17,11 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from fusioncache.ir.key_text import NamedValue, write_values
 from fusioncache.ir.request import Option
-
-SETTINGS = "settings"
-"""The name of the ingredient."""
-
 
 VARIABLES_AT_START: Mapping[str, str] = dict(os.environ)
 """The variables before anything was compiled."""
@@ -34,9 +31,9 @@ def torch_settings() -> dict[str, Option]:
     return {setting.name: setting.value for setting in _of_torch()}
 
 
-def settings_text(*more: str) -> str:
-    """The ingredient: torch's settings, and more lines of a backend's own."""
-    return "\n".join([*(f"{name} {value}" for name, value in torch_settings().items()), *more])
+def settings_text(*more: NamedValue) -> str:
+    """Returns the ingredient ``settings``: torch's, and more of a backend's own."""
+    return write_values([*torch_settings().items(), *more])
 
 
 @contextmanager
@@ -65,8 +62,8 @@ def _make(settings: Mapping[str, Option]) -> None:
                 raise ValueError(f"{setting.name} cannot be {wanted}") from error
 
 
-def variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str, ...]) -> Iterator[str]:
-    """The process's environment variables that a compiler reads, in order, each with its value.
+def variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str, ...]) -> Iterator[NamedValue]:
+    """Yields the process's environment variables that a compiler reads, in order, each with its value.
 
     Compilers read some when they are imported or first used, and some each time. One that was changed in between has
     both values, so that it is like no variable of a process that had it from the beginning.
@@ -79,7 +76,7 @@ def variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str,
     for name in sorted({*os.environ, *VARIABLES_AT_START}):
         if (name.startswith(prefixes) or name in names) and not name.startswith(but):
             first, now = VARIABLES_AT_START.get(name), os.environ.get(name)
-            yield f"{name} {now!r}" if now == first else f"{name} {now!r} (at first {first!r})"
+            yield name, repr(now) if now == first else f"{now!r} (at first {first!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from fusioncache.ir.key_text import NamedValue, write_values
 
-def versions_text(*own: str) -> str:
-    """A line for each package whose version changes what is compiled: a backend's own, torch, and Thunder.
+
+def versions_text(*own: NamedValue) -> str:
+    """Returns the ingredient ``versions``: each package whose version changes what is compiled.
 
     Args:
-        own: name and version of each package of the backend.
+        own: name and version of each package of the backend. Those of torch and Thunder are added.
     """
     import torch
     from thunder import __version__ as thunder_version
 
-    return "\n".join([*own, f"torch {torch.__version__}", f"thunder {thunder_version}"])
+    return write_values([*own, ("torch", torch.__version__), ("thunder", thunder_version)])

@@ -15,6 +15,9 @@ NOT_A_KEY = "no text of a key"
 NUMBER = "number"
 """The layout of an argument that is no tensor."""
 
+NamedValue = tuple[str, object]
+"""One line of a list of values."""
+
 _LAYOUT = re.compile(r"\(([\d, ]*)\) \(([\d, ]*)\)")
 _DEFAULT = re.compile(r"(.*) \(default (.*?)\)", re.DOTALL)
 
@@ -48,7 +51,7 @@ def read_key(text: str) -> dict[str, str]:
     return texts
 
 
-def write_values(values: Iterable[tuple[str, object]]) -> str:
+def write_values(values: Iterable[NamedValue]) -> str:
     """Returns a list of values as text: a line for each, with its name, which has no space, before it."""
     return "\n".join(f"{name} {value}" for name, value in values)
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
 from fusioncache.ir import Template
+from fusioncache.ir.ingredients import BACKEND
 
 logger = logging.getLogger("fusioncache.events")
 
@@ -93,5 +94,5 @@ class Events:
 
 
 def _named(template: Template) -> tuple[str, str, str | None]:
-    backend = next((part.text for part in template.key.ingredients if part.name == "backend"), None)
+    backend = template.key.texts.get(BACKEND)
     return template.name, template.key.digest, backend

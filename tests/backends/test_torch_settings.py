@@ -28,6 +28,7 @@ from fusioncache.backends.torch_function import torch_function
 from fusioncache.backends.torch_settings import torch_settings, under
 from fusioncache.explain.difference import compare
 from fusioncache.ir import Bypass
+from fusioncache.ir.key_text import read_changed, read_values, write_values
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
 from fusioncache.store import Store
@@ -35,7 +36,7 @@ from fusioncache.trace import executor
 
 
 def settings(backend: Any) -> dict[str, str]:
-    return {line.partition(" ")[0]: line.partition(" ")[2] for line in backend.environment()["settings"].split("\n")}
+    return read_values(backend.environment()["settings"])
 
 
 def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
@@ -128,15 +129,11 @@ def test_a_setting_of_torchinductor_is_in_its_key(module, name, value):
         assert differing(before, after) == {setting}
         assert settings(Inductor()) == after
     assert settings(Inductor()) == before  # though torch takes it for a user's value from now on
-    value, default = after[setting].removesuffix(")").split(" (default ")
-    (change,) = compare({"settings": text(before)}, {"settings": text(after)}).changes
+    value, default = read_changed(after[setting]) or ("", "")
+    (change,) = compare({"settings": write_values(before.items())}, {"settings": write_values(after.items())}).changes
     assert (change.subject, change.a, change.b) == (f"the setting {setting}", default, value)
-    (change,) = compare({"settings": text(after)}, {"settings": text(before)}).changes
+    (change,) = compare({"settings": write_values(after.items())}, {"settings": write_values(before.items())}).changes
     assert (change.a, change.b) == (value, default)
-
-
-def text(lines: dict[str, str]) -> str:
-    return "\n".join(f"{name} {value}" for name, value in lines.items())
 
 
 def test_a_setting_that_is_changed_in_place_is_seen():
@@ -171,7 +168,7 @@ def test_a_variable_that_was_changed_is_not_like_one_that_was_so_from_the_beginn
         if now is not None:
             monkeypatch.setenv(name, now)
         found.append(list(settings_module.variables((name,), (), ("_",))))
-    assert found[0] == [] and found[4] == [f"{name} '0'"]
+    assert found[0] == [] and found[4] == [(name, "'0'")]
     assert len(set(map(tuple, found))) == 9
 
 

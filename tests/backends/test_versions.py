@@ -13,7 +13,7 @@ BOTH = f"torch {torch.__version__}\nthunder {thunder.__version__}"
 
 
 def test_own_packages_come_first():
-    assert versions_text("compiler 1") == f"compiler 1\n{BOTH}"
+    assert versions_text(("compiler", "1")) == f"compiler 1\n{BOTH}"
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

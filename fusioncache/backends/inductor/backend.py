@@ -10,9 +10,10 @@ from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, Description, Run, Source
 from fusioncache.backends.inductor.settings import inductor_settings
-from fusioncache.backends.torch_settings import SETTINGS, settings_text
+from fusioncache.backends.torch_settings import settings_text
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import Arithmetic, Graph
+from fusioncache.ir.key_text import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.request import Option
 
@@ -64,9 +65,9 @@ class Inductor(Backend):
         return {
             "backend": "inductor",
             "versions": versions_text(),
-            "options": f"mode {self._mode}",
+            "options": write_values([("mode", self._mode)]),
             "architecture": architecture,
-            SETTINGS: settings_text(*inductor_settings()),
+            "settings": settings_text(*inductor_settings()),
         }
 
     def artifact_environment(self) -> Mapping[str, str]:

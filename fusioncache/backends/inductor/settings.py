@@ -15,6 +15,7 @@ from typing import Any
 
 from fusioncache.backends.torch_settings import variables
 from fusioncache.ir import Bypass
+from fusioncache.ir.key_text import NamedValue, write_changed
 
 _PREFIXES = (
     *("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_DYNAMO_", "TORCH_INDUCTOR_"),
@@ -51,8 +52,8 @@ _PASSES = (
 """Settings that torch leaves out of the list that it hashes, because it hashes them in another way."""
 
 
-def inductor_settings() -> list[str]:
-    """Name and value of each setting that TorchInductor's code depends on beyond torch's own, one a line.
+def inductor_settings() -> list[NamedValue]:
+    """Returns name and value of each setting that TorchInductor's code depends on beyond torch's own.
 
     Raises:
         Bypass: if one is a function, or anything else that cannot be told from another one. torch does not keep what
@@ -61,9 +62,9 @@ def inductor_settings() -> list[str]:
     import torch
 
     return [
-        f"torch.num_threads {torch.get_num_threads()}",
-        f"torch.settings.defaults {_defaults()}",
-        *(line for module in _modules() for line in _changed(module)),
+        ("torch.num_threads", torch.get_num_threads()),
+        ("torch.settings.defaults", _defaults()),
+        *(setting for module in _modules() for setting in _changed(module)),
         *_registered(),
         *variables(_PREFIXES, _NAMES, _BUT),
     ]
@@ -90,7 +91,7 @@ def _defaults() -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-def _changed(module: ModuleType) -> Iterator[str]:
+def _changed(module: ModuleType) -> Iterator[NamedValue]:
     # Not by torch's own functions for it: these take a millisecond, and this is asked for each trace.
     unset = _unset()
     for name, entry in module._config.items():
@@ -99,7 +100,7 @@ def _changed(module: ModuleType) -> Iterator[str]:
             continue
         default, text = _default_text(entry), _text(value, name)
         if text != default:
-            yield f"{module.__name__}.{name} {text} (default {default})"
+            yield f"{module.__name__}.{name}", write_changed(text, default)
 
 
 def _default_text(entry: Any) -> str:
@@ -131,12 +132,12 @@ def _left_out(module: ModuleType) -> tuple[str, ...]:
     return (*own, "_save_config_ignore", "_cache_config_ignore_prefix", *_OF_DYNAMO)
 
 
-def _registered() -> Iterator[str]:
+def _registered() -> Iterator[NamedValue]:
     """Passes and settings that were registered for a type of device, where TorchInductor was imported at all."""
     registry = sys.modules.get("torch._inductor.codegen.common")
     for device, own in sorted(getattr(registry, "custom_backend_passes", {}).items()):
         if own is not None:
-            yield f"torch._inductor.pass_of_{device} {_text(own, f'the pass of {device}')}"
+            yield f"torch._inductor.pass_of_{device}", _text(own, f"the pass of {device}")
     for _, config in sorted(getattr(registry, "custom_backend_codegen_configs", {}).items()):
         if config is not None:
             yield from _changed(config)

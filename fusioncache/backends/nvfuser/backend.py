@@ -13,9 +13,10 @@ from typing import Any
 from fusioncache.backends.api import Backend, Compiled, Description, Run, Sum
 from fusioncache.backends.nvfuser.compiler import CompiledDefinition
 from fusioncache.backends.nvfuser.one_launch import one_launch
-from fusioncache.backends.torch_settings import SETTINGS, settings_text, variables
+from fusioncache.backends.torch_settings import settings_text, variables
 from fusioncache.backends.versions import versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, NumberType, TensorType
+from fusioncache.ir.key_text import write_values
 from fusioncache.ir.request import Option
 
 _VARIABLES = ("NVFUSER_", "PYTORCH_NVFUSER_")
@@ -72,13 +73,13 @@ class NvFuser(Backend):
 
         # ``fold`` is none of the options: what nvFuser compiles is the same with each, and so is every bit of a sum.
         enable, disable = map(sorted, self.switches)
-        options = [f"enable {' '.join(enable)}", f"disable {' '.join(disable)}"]
+        options = [("enable", " ".join(enable)), ("disable", " ".join(disable))]
         return {
             "backend": "nvfuser",
-            "versions": versions_text(f"nvfuser {nvfuser_direct.version()}"),
-            "options": "\n".join(options),
+            "versions": versions_text(("nvfuser", nvfuser_direct.version())),
+            "options": write_values(options),
             "architecture": _architecture(),
-            SETTINGS: settings_text(*variables(_VARIABLES, (), _ELSEWHERE)),
+            "settings": settings_text(*variables(_VARIABLES, (), _ELSEWHERE)),
         }
 
     def artifact_environment(self) -> Mapping[str, str]:
