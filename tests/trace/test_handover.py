@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import thunder
 import torch
-from models import fused, same
+from models import find_fused, same
 from residual_stacks import SIZE, Stack, trained
 from thunder.core.trace import TraceTag
 from thunder.core.transform_common import Transform
@@ -90,7 +90,7 @@ def test_traces_of_two_models_may_come_in_any_order(order):
     numbers = {step: number for number, step in enumerate(step for step in order if step in "fF")}
     for step, trace in new.items():
         key = ("forward", numbers[step]) if step in "fF" else ("backward", numbers["f" if step == "b" else "F"])
-        assert counts[key] == len(fused(trace))
+        assert counts[key] == len(find_fused(trace))
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one function", "two functions"])
