@@ -1,4 +1,4 @@
-"""What fusioncache chose to do with the sums of each residual stream, for a benchmark's JSON and its table."""
+"""What fusioncache chose to do with the sums of each residual stream, for a benchmark's JSON and its tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from fusioncache.residual.plans import Choice
 
 
-def described(choices: Iterable[Choice]) -> list[dict[str, Any]]:
-    """Each choice as JSON."""
+def describe_choices(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+    """Returns each choice as JSON."""
     return [
         {
             "stream": choice.stream,
@@ -22,6 +22,6 @@ def described(choices: Iterable[Choice]) -> list[dict[str, Any]]:
     ]
 
 
-def in_words(choices: Iterable[Mapping[str, Any]]) -> str:
-    """The plans that were chosen, as few words as possible."""
+def name_plans(choices: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the plans that were chosen, each named once."""
     return ", ".join(dict.fromkeys(choice["plan"] for choice in choices)) or "-"

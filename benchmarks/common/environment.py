@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import click
+
+from benchmarks.common import processes
 from benchmarks.common.processes import ROOT, serve
+from benchmarks.common.results import say
 
 _PACKAGES = {
     **{name: name for name in ("torch", "litgpt", "transformers", "triton")},
@@ -17,8 +22,42 @@ _PACKAGES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a benchmark's parent process, which does not import torch, must know before it starts its workers.
+
+    Attributes:
+        environment: as in the JSON.
+        device: where models run: ``"cuda"`` or ``"cpu"``.
+        backend: the one to use.
+        problem: why that does not work on this device; None if it does.
+    """
+
+    environment: dict[str, Any]
+    device: str
+    backend: str
+    problem: str | None = None
+
+    def choose_dtype(self, model: str) -> str:
+        """Returns the dtype of a model if none is asked for: the narrow one that a GPU is fast with."""
+        return "bfloat16" if self.device == "cuda" and model != "residual" else "float32"
+
+
+def inspect_machine(backend: str) -> Machine:
+    """Finds out about the machine and the backend to use, in a process that imports torch.
+
+    Raises:
+        click.UsageError: if the backend does not work here; the message says why.
+    """
+    say("looking at the hardware and the versions\n")
+    machine = Machine(**processes.call("benchmarks.common.environment", backend))
+    if machine.problem:
+        raise click.UsageError(f"--backend {backend} does not work here: {machine.problem}")
+    return machine
+
+
 def describe() -> dict[str, Any]:
-    """The environment of this process, for the JSON of a benchmark. Imports torch."""
+    """Describes what this process runs on, for the JSON of a benchmark. Imports torch."""
     import torch
 
     import fusioncache
@@ -41,21 +80,17 @@ def describe() -> dict[str, Any]:
 
 
 def device() -> str:
-    """Where models run: on the GPU if there is one."""
+    """Returns where models run: on the GPU if there is one."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def backend_problem(name: str) -> str | None:
-    """Why a backend does not work on this machine's device; None if it does."""
-    from fusioncache.backends.registry import problem
-
-    return problem(name, device())
-
-
 def commit() -> str | None:
-    """The commit that is measured, ``-dirty`` if files differ from it; ``FUSIONCACHE_COMMIT`` names it without git."""
+    """Returns the commit that is measured, with ``-dirty`` if files differ from it.
+
+    ``FUSIONCACHE_COMMIT`` names it where there is no git.
+    """
     named = os.environ.get("FUSIONCACHE_COMMIT")
     if named:
         return named
@@ -97,17 +132,16 @@ def _output(*command: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _probe(backend: str) -> dict[str, Any]:
-    """What the parent process, which does not import torch, must know before it starts."""
-    from fusioncache.backends.registry import best_backend
+def choose_backend(asked: str) -> tuple[str, str | None]:
+    """Returns the backend that is asked for, or the best one for this device, and why it does not work if it does not."""
+    from fusioncache.backends.registry import best_backend, problem
 
-    chosen = best_backend(device()) if backend == "auto" else backend
-    return {
-        "environment": describe(),
-        "device": device(),
-        "backend": chosen,
-        "problem": backend_problem(chosen),
-    }
+    backend = best_backend(device()) if asked == "auto" else asked
+    return backend, problem(backend, device())
+
+
+def _probe(asked: str) -> dict[str, Any]:
+    return asdict(Machine(describe(), device(), *choose_backend(asked)))
 
 
 if __name__ == "__main__":

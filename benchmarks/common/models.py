@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmarks.scaling.spec import Spec
+from benchmarks.common.spec import ModelSpec
 
 _SEED = 2916
 
@@ -25,12 +25,8 @@ class Residual(nn.Module):
         return x
 
 
-def make_model(spec: Spec) -> tuple[nn.Module, torch.Tensor]:
-    """The model on its device, and its input.
-
-    Raises:
-        ModuleNotFoundError: if the model needs a package that is not installed; the message says which.
-    """
+def make_model(spec: ModelSpec) -> tuple[nn.Module, torch.Tensor]:
+    """Returns the model on its device, and its input."""
     torch.manual_seed(_SEED)
     dtype = getattr(torch, spec.dtype)
     if spec.model == "residual":
@@ -42,13 +38,9 @@ def make_model(spec: Spec) -> tuple[nn.Module, torch.Tensor]:
     return model, example.to(spec.device)
 
 
-def _llama(spec: Spec) -> tuple[nn.Module, torch.Tensor]:
-    try:
-        from litgpt import GPT, Config
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"--model llama needs {error.name}: pip install litgpt==0.5.13 jsonargparse (or fusioncache[bench])"
-        ) from error
+def _llama(spec: ModelSpec) -> tuple[nn.Module, torch.Tensor]:
+    from litgpt import GPT, Config
+
     widths = {"n_embd": 128, "n_head": 4, "intermediate_size": 384, "padded_vocab_size": 512}
     if spec.device == "cuda":
         widths = {"n_embd": 512, "n_head": 8, "intermediate_size": 1376, "padded_vocab_size": 1024}

@@ -1,22 +1,23 @@
-"""Types of command line options."""
+"""The options that the commands of the benchmarks have in common, and their types."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
 
-class Layers(click.ParamType):
-    """Numbers of layers, ascending, as in ``1,2,4,8``."""
+class Numbers(click.ParamType):
+    """This type reads positive numbers, ascending, as in ``1,2,4,8``."""
 
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """See click."""
+        """Reads the numbers."""
         if not isinstance(value, str):
             return tuple(value)
         try:
@@ -28,16 +29,16 @@ class Layers(click.ParamType):
         return layers
 
 
-class Modes(click.ParamType):
-    """Some of a few words, as in ``cached,uncached``."""
+class Words(click.ParamType):
+    """This type reads some of a few words, as in ``cached,uncached``."""
 
-    name = "modes"
+    name = "words"
 
     def __init__(self, known: Sequence[str]):
         self._known = known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """See click."""
+        """Reads the words, each once."""
         modes = tuple(dict.fromkeys(value.split(","))) if isinstance(value, str) else tuple(value)
         for mode in modes:
             if mode not in self._known:
@@ -46,7 +47,7 @@ class Modes(click.ParamType):
 
 
 class NewFile(click.ParamType):
-    """A file to write, with one of some suffixes. Its directory is made."""
+    """This type reads a file to write, with one of some suffixes. It makes the file's directory."""
 
     name = "file"
 
@@ -54,7 +55,7 @@ class NewFile(click.ParamType):
         self._suffixes = suffixes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """See click."""
+        """Reads the path, and sees to it that it can be written."""
         path = Path(value)
         if self._suffixes and path.suffix not in self._suffixes:
             self.fail(f"{path.name!r} does not end in {' or '.join(self._suffixes)}", param, ctx)
@@ -65,3 +66,34 @@ class NewFile(click.ParamType):
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
             self.fail(f"{value!r} cannot be written", param, ctx)
         return path
+
+
+def command(doc: str | None) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a function a command whose help is a module's documentation."""
+    return click.command(context_settings={"show_default": True}, help=doc)
+
+
+def backend_option(*names: str, help: str | None = None) -> Callable[..., Any]:
+    """Adds ``--backend``: all of the backends, unless some are named."""
+    choice = click.Choice(["auto", *(names or ("nvfuser", "inductor", "eager"))])
+    return click.option("--backend", type=choice, default="auto", help=help)
+
+
+def repeat_option(help: str = "Processes for each point; the median counts.") -> Callable[..., Any]:
+    """Adds ``--repeat``."""
+    return click.option("--repeat", type=click.IntRange(min=1), default=1, help=help)
+
+
+json_option = click.option(
+    "--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object."
+)
+
+
+def require_litgpt(model: str) -> None:
+    """Refuses to run a model of litgpt where that is not installed.
+
+    Raises:
+        click.UsageError: if it is not.
+    """
+    if find_spec("litgpt") is None:
+        raise click.UsageError(f"{model} needs litgpt: pip install litgpt==0.5.13 jsonargparse (or fusioncache[bench])")

@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
+import click
+
 ROOT = Path(__file__).resolve().parents[2]
 _CACHES = ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TMPDIR")
 """Where compilers keep things. nvFuser's database of kernels is in the directory for temporary files."""
@@ -20,18 +22,27 @@ _CACHES = ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CU
 _LINES_OF_LOG = 25
 
 
-class ProcessFailed(Exception):
-    """The process left no result. ``log`` holds the end of what it printed."""
+class ProcessFailed(click.ClickException):
+    """A process left no result. A benchmark that does not catch this ends with its message and its log.
+
+    Args:
+        message: what happened.
+        log: the end of what the process printed.
+    """
 
     def __init__(self, message: str, log: str):
         super().__init__(message)
         self.log = log
 
+    def format_message(self) -> str:
+        """Returns what a person is told."""
+        return f"{self.message}\n{self.log}"
+
 
 def call(
     module: str, argument: Any, *, caches: Path | None = None, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Any:
-    """What ``serve`` in this module's process answers to an argument. Both are JSON.
+    """Runs a module, and returns what ``serve`` in its process answers to an argument. Both are JSON.
 
     Args:
         module: the one to run.
@@ -61,7 +72,7 @@ def call(
 
 
 def serve(function: Any) -> None:
-    """The other end of ``call``: answers one argument and ends. To be called in a module that runs as a script."""
+    """Answers one argument of ``call`` and ends. It is to be called in a module that runs as a script."""
     argument, answer = json.loads(sys.argv[1]), Path(sys.argv[2])
     try:
         value = function(argument)
@@ -73,7 +84,7 @@ def serve(function: Any) -> None:
 
 
 def environment_in(directory: str) -> dict[str, str]:
-    """The variables of a process whose caches are in this directory, which are made if they are not there."""
+    """Returns the variables of a process whose caches are in this directory, and makes the folders for them."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     # Without it cuBLAS may pick its workspace, and so its order of summation, differently in each process.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 _WIDTH = 120
@@ -28,35 +29,76 @@ class Column[Row]:
 
 
 def console() -> Console:
-    """The standard output, wide enough for a table where it is no terminal."""
+    """Returns the standard output, wide enough for a table where it is no terminal."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
-def table_by_layers(title: str, caption: str, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]) -> Table:
-    """A table in sections, one for each number of layers.
+def print_line(out: Console, text: str) -> None:
+    """Prints a line as it is, however long."""
+    out.print(escape(text), soft_wrap=True)
+
+
+def make_table(
+    title: str,
+    caption: str | None,
+    columns: Iterable[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    wrap: bool = True,
+    sections: bool = False,
+) -> Table:
+    """Returns a table.
 
     Args:
         title: above it.
         caption: below it.
-        columns: after that of the layers; the first one is set flush left.
-        rows: the number of layers and the other cells of each.
+        columns: their names. One that starts with ``<`` is set flush left.
+        rows: the cells of each.
+        wrap: whether names and cells may take several lines.
+        sections: whether a line parts rows whose first cells differ.
     """
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, name in enumerate(("layers", *columns)):
-        table.add_column(name, justify="left" if number == 1 else "right", no_wrap=True)
+    for name in columns:
+        flush_left = name.startswith("<")
+        table.add_column(name.removeprefix("<"), justify="left" if flush_left else "right", no_wrap=not wrap)
     before = None
-    for layers, cells in rows:
-        if before is not None and before != layers:
+    for row in rows:
+        if sections and before not in (None, row[0]):
             table.add_section()
-        before = layers
-        table.add_row(str(layers), *cells)
+        before = row[0]
+        table.add_row(*row)
     return table
 
 
-def cells_of[Row](columns: Sequence[Column[Row]], rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns in which some row has a value, and the cells of all rows in these."""
+def select_cells[Row](columns: Sequence[Column[Row]], rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Returns the names of the columns in which some row has a value, and the cells of all rows in these."""
     found = [(column, [column.cell(row) for row in rows]) for column in columns]
     kept = [(column, cells) for column, cells in found if any(cell is not None for cell in cells)]
     filled = [[column.otherwise if cell is None else cell for cell in cells] for column, cells in kept]
     return [column.name for column, _ in kept], [list(row) for row in zip(*filled, strict=True)]
+
+
+def table_by_layers[Row](
+    title: str,
+    caption: str,
+    head: str,
+    columns: Sequence[Column[Row]],
+    rows: Sequence[tuple[int, str, Row | str]],
+) -> Table:
+    """Returns a table in sections, one for each number of layers.
+
+    Args:
+        title: above it.
+        caption: below it.
+        head: the name of the column after that of the layers.
+        columns: those that follow; one in which no row has a value is left out.
+        rows: the number of layers, the cell after it, and what was found; or in its place what all cells say.
+    """
+    names, found = select_cells(columns, [row for *_, row in rows if not isinstance(row, str)])
+    measured = iter(found)
+    cells = (
+        [str(layers), name, *([row] * len(names) if isinstance(row, str) else next(measured))]
+        for layers, name, row in rows
+    )
+    return make_table(title, caption, ("layers", f"<{head}", *names), cells, wrap=False, sections=True)

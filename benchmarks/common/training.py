@@ -6,24 +6,23 @@ imports, the model, the CUDA context. Nothing was compiled before.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-import thunder
 import torch
 from torch import nn
 
-import fusioncache
-from benchmarks.common.executors import executors
 from benchmarks.common.models import make_model
-from benchmarks.scaling.spec import Spec
+from benchmarks.common.spec import ModelSpec
+from benchmarks.common.steps import synchronize
+from benchmarks.common.tensors import digest_all, name_results
+from benchmarks.common.thunder_jit import jit, make_transform
 
 
-def measure(spec: Spec, began: float, ready: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Seconds, counts and a digest of the bits.
+def measure(spec: ModelSpec, began: float, ready: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Returns seconds, counts and a digest of the bits.
 
     Args:
         spec: the model. All its steps but the first are timed after as many that are not.
@@ -31,9 +30,9 @@ def measure(spec: Spec, began: float, ready: Callable[[], None] = lambda: None) 
         ready: called before the first step.
     """
     model, example = make_model(spec)
-    _synchronize(spec)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=spec.backend)
-    compiled = thunder.jit(model, executors=executors(spec.backend), transforms=[transform])
+    synchronize(spec.device)
+    transform = make_transform(spec.backend)
+    compiled = jit(model, spec.backend, transform)
     ready()
     startup, start = time.perf_counter() - began, time.perf_counter()
     output = _step(spec, model, compiled, example)
@@ -51,37 +50,26 @@ def measure(spec: Spec, began: float, ready: Callable[[], None] = lambda: None) 
         "loads": stats.loads,
         "bypasses": dict(stats.bypasses),
         "unkept": dict(stats.unkept),
-        "digest": _digest(model, output),
+        "digest": digest_all(name_results(model, output)),
         "step_ms": _later(spec, model, compiled, example),
         "compiles_later": transform.stats().compiles - stats.compiles,
     }
 
 
-def _step(spec: Spec, model: nn.Module, compiled: Any, example: torch.Tensor) -> torch.Tensor:
+def _step(spec: ModelSpec, model: nn.Module, compiled: Any, example: torch.Tensor) -> torch.Tensor:
     model.zero_grad(set_to_none=True)
     output = compiled(example)
     if spec.grad:
         output.float().square().mean().backward()
-    _synchronize(spec)
+    synchronize(spec.device)
     return output
 
 
-def _later(spec: Spec, model: nn.Module, compiled: Any, example: torch.Tensor) -> float | None:
-    """The median of later steps, in milliseconds."""
+def _later(spec: ModelSpec, model: nn.Module, compiled: Any, example: torch.Tensor) -> float | None:
+    """Returns the median of later steps, in milliseconds."""
     times = []
     for _ in range(2 * spec.steps):
         start = time.perf_counter()
         _step(spec, model, compiled, example)
         times.append(time.perf_counter() - start)
     return 1e3 * median(times[spec.steps :]) if times else None
-
-
-def _synchronize(spec: Spec) -> None:
-    if spec.device == "cuda":
-        torch.cuda.synchronize()
-
-
-def _digest(model: nn.Module, output: torch.Tensor) -> str:
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    tensors = [tensor.detach().float().cpu().numpy() for tensor in (output, *gradients)]
-    return hashlib.sha256(b"".join(tensor.tobytes() for tensor in tensors)).hexdigest()[:16]

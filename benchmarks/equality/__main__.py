@@ -1,15 +1,14 @@
 """Is every model right, bit for bit, and how many templates does it have at which depth?
 
 Every model at every depth is a fresh process, in which Thunder trains it without and with fusioncache:
-``benchmarks/model_equality_worker.py`` says what is compared. Exit code 1 if a result differs or is not finite, if a
+``benchmarks/equality/worker.py`` says what is compared. Exit code 1 if a result differs or is not finite, if a
 model fails, or if its templates grow with its depth.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
@@ -19,117 +18,103 @@ import click
 
 from benchmarks import zoo
 from benchmarks.common import processes
-from benchmarks.common.hardware import look
-from benchmarks.common.options import Modes, NewFile
+from benchmarks.common.environment import Machine, inspect_machine
+from benchmarks.common.options import Words, backend_option, command, json_option
+from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.equality import report
-from benchmarks.equality.spec import REFERENCES, Depths, Point
-
-SCHEMA = 1
-
-Row = dict[str, Any]
-"""A point as it is in the JSON: its options, what its process found, and ``error`` if something is wrong."""
+from benchmarks.equality.spec import REFERENCES, Depths, Spec
 
 
-@click.command(context_settings={"show_default": True}, help=__doc__)
-@click.option("--models", type=Modes(zoo.names()), help="As in llama-3,hf-bert.  [default: all]")
+@command(__doc__)
+@click.option("--models", type=Words(zoo.names()), help="As in llama-3,hf-bert.  [default: all]")
 @click.option("--layers", type=Depths(), default="2,3", help="As in 2,4,real; real is the configuration's own number.")
 @click.option(
     "--reference", type=click.Choice(REFERENCES), default="plain", help="Thunder, or with nvFuser's own cache."
 )
-@click.option("--backend", type=click.Choice(["auto", "nvfuser", "inductor", "eager"]), default="auto")
+@backend_option()
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="[default: bfloat16 with a GPU]")
 @click.option("--width", type=click.Choice(["narrow", "real"]), default="narrow", help="Of the layers.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes at a time.")
 @click.option("--host-time", is_flag=True, help="Take the host time of a step as well.")
 @click.option("--rounds", type=click.IntRange(min=1), default=30, help="Steps of each kind for --host-time.")
-@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
+@json_option
 def main(json_file: Path | None, **options: Any) -> None:
-    here = look(options["backend"])
-    if options["reference"] == "lru" and here["backend"] != "nvfuser":
+    machine = inspect_machine(options["backend"])
+    if options["reference"] == "lru" and machine.backend != "nvfuser":
         raise click.UsageError("--reference lru is nvFuser's own cache, which is for --backend nvfuser")
-    points = list(_points(here, options))
-    found: dict[Point, Row] = {}
-    rows: list[Row] = []
-    for point, row in run(points, options["jobs"]):
-        found[point] = row
-        rows = [found[point] for point in points if point in found]
-        if json_file:
-            json_file.write_text(json.dumps(_result(here, options, rows), indent=1) + "\n")
-    mark_growth(rows)
-    if json_file:
-        json_file.write_text(json.dumps(_result(here, options, rows), indent=1) + "\n")
-    report.print_rows(rows, here["environment"]["gpu"] or here["device"])
-    sys.exit(1 if any("error" in row for row in rows) else 0)
+    specs = list(_specs(machine, options))
+    chosen = {**options, "backend": machine.backend}
+    found: dict[Spec, Point] = {}
+    points: list[Point] = []
+    for spec, point in run(specs, options["jobs"]):
+        found[spec] = point
+        points = [found[spec] for spec in specs if spec in found]
+        write_result(json_file, make_result(machine.environment, chosen, points=points))
+    mark_growth(points)
+    write_result(json_file, make_result(machine.environment, chosen, points=points))
+    report.print_points(points, machine.environment["gpu"] or machine.device)
+    sys.exit(1 if any("error" in point for point in points) else 0)
 
 
-def _points(here: dict[str, Any], options: dict[str, Any]) -> Iterator[Point]:
+def _specs(machine: Machine, options: Mapping[str, Any]) -> Iterator[Spec]:
     for model in options["models"] or zoo.names():
         for layers in options["layers"]:
-            yield Point(
+            yield Spec(
                 model=model,
                 layers=layers,
                 reference=options["reference"],
-                backend=here["backend"],
-                device=here["device"],
-                dtype=options["dtype"] or ("bfloat16" if here["device"] == "cuda" else "float32"),
+                backend=machine.backend,
+                device=machine.device,
+                dtype=options["dtype"] or machine.choose_dtype(model),
                 width=options["width"],
                 rounds=options["rounds"] * options["host_time"],
             )
 
 
-def run(points: Sequence[Point], jobs: int) -> Iterator[tuple[Point, Row]]:
-    """The points and their rows, as they come, while up to ``jobs`` processes work."""
+def run(specs: Sequence[Spec], jobs: int) -> Iterator[tuple[Spec, Point]]:
+    """Yields the specs and their points, as they come, while up to ``jobs`` processes work."""
     with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(_row, point): point for point in points}
+        futures = {pool.submit(_measure, spec): spec for spec in specs}
         for future in as_completed(futures):
             yield futures[future], future.result()
 
 
-def _row(point: Point) -> Row:
-    row: Row = asdict(point)
+def _measure(spec: Spec) -> Point:
+    point: Point = asdict(spec)
     try:
-        row |= processes.call("benchmarks.equality.worker", asdict(point))
+        point |= processes.call("benchmarks.equality.worker", asdict(spec))
     except processes.ProcessFailed as failure:
-        _say(f"{point}: failed, {failure}\n{failure.log}\n")
-        return row | {"error": str(failure)}
-    problem = problem_of(row)
-    _say(f"{point}: {row['bitwise']} of {row['tensors']} tensors bitwise, {row['templates']} templates\n")
-    return row | ({"error": problem} if problem else {})
+        say(f"{spec}: failed, {failure.format_message()}\n")
+        return point | {"error": str(failure)}
+    problem = find_problem(point)
+    say(f"{spec}: {point['bitwise']} of {point['tensors']} tensors bitwise, {point['templates']} templates\n")
+    return point | ({"error": problem} if problem else {})
 
 
-def problem_of(row: Row) -> str | None:
-    """What is wrong with a comparison, or None."""
-    if row["regions"] == 0:  # Dynamo, say, gave up and ran the model as it is
+def find_problem(point: Mapping[str, Any]) -> str | None:
+    """Returns what is wrong with a comparison, or None."""
+    if point["regions"] == 0:  # Dynamo, say, gave up and ran the model as it is
         return "there are no regions to share"
-    if row["not_finite"]:
-        return f"not finite: {row['not_finite'][0]}"
+    if point["not_finite"]:
+        return f"not finite: {point['not_finite'][0]}"
     # What the reference itself computes otherwise the second time says nothing about anyone else.
-    differing = [name for name in row["differing"] if name not in row["not_repeatable"]]
+    differing = [name for name in point["differing"] if name not in point["not_repeatable"]]
     if differing:
-        largest = f"{row['largest_epsilons']:.3g} epsilons at most"
-        return f"{len(differing)} of {row['tensors']} differ, the first is {differing[0]}; {largest}"
+        largest = f"{point['largest_epsilons']:.3g} epsilons at most"
+        return f"{len(differing)} of {point['tensors']} differ, the first is {differing[0]}; {largest}"
     return None
 
 
-def mark_growth(rows: Sequence[Row]) -> None:
-    """Marks each row with more templates than the shallowest one of its model that has them all."""
-    first: dict[str, Row] = {}
-    for row in rows:
-        if "templates" not in row or row["layers"] < zoo.entry(row["model"]).steady:
+def mark_growth(points: Sequence[Point]) -> None:
+    """Marks each point with more templates than the shallowest one of its model that has them all."""
+    first: dict[str, Point] = {}
+    for point in points:
+        if "templates" not in point or point["layers"] < zoo.entry(point["model"]).steady:
             continue
-        base = first.setdefault(row["model"], row)
-        if row["templates"] > base["templates"]:
-            grown = f"{row['templates']} templates, at {base['layers']} layers {base['templates']}"
-            row["error"] = f"{row['error']}; {grown}" if "error" in row else grown
-
-
-def _result(here: dict[str, Any], options: dict[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
-    environment = here["environment"] | {"options": {**options, "backend": here["backend"]}}
-    return {"schema": SCHEMA, "environment": environment, "points": list(rows)}
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True, nl=False)
+        base = first.setdefault(point["model"], point)
+        if point["templates"] > base["templates"]:
+            grown = f"{point['templates']} templates, at {base['layers']} layers {base['templates']}"
+            point["error"] = f"{point['error']}; {grown}" if "error" in point else grown
 
 
 if __name__ == "__main__":

@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-import torch
-
+from benchmarks.common.steps import synchronize
 from benchmarks.zoo import Workload
 
 _WARM_UP = 5
 
 
-def host_microseconds(workload: Workload, steps: Mapping[str, Callable[..., Any]], rounds: int) -> dict[str, Any]:
-    """The median host time of a forward and a backward pass, in microseconds, of each of some compiled models.
+def measure_host_time(workload: Workload, steps: Mapping[str, Callable[..., Any]], rounds: int) -> dict[str, Any]:
+    """Returns the median host time of a forward and a backward pass, in microseconds, of each of some compiled models.
 
     A GPU is synchronized before and after a pass and never within, so that what counts is the launching. On a CPU the
     computation itself is in it. The models take turns, and the one that begins changes with every round, so that a
@@ -46,14 +45,9 @@ def host_microseconds(workload: Workload, steps: Mapping[str, Callable[..., Any]
 
 def _step(workload: Workload, compiled: Callable[..., Any]) -> float:
     workload.model.zero_grad(set_to_none=True)
-    _synchronize(workload)
+    synchronize(workload.inputs[0].device.type)
     start = time.perf_counter()
     workload.loss(compiled(*workload.inputs)).backward()
     taken = time.perf_counter() - start
-    _synchronize(workload)
+    synchronize(workload.inputs[0].device.type)
     return taken * 1e6
-
-
-def _synchronize(workload: Workload) -> None:
-    if workload.inputs[0].is_cuda:
-        torch.cuda.synchronize()

@@ -3,62 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
-
-from benchmarks.common.report import console
+from benchmarks.common.report import console, make_table, print_line
+from benchmarks.common.results import Point
 
 _COUNTS = ("regions", "templates", "hits", "compiles", "reference_compiles", "folded")
 
 
-def print_rows(rows: Sequence[dict[str, Any]], machine: str) -> None:
+def print_points(points: Sequence[Point], machine: str) -> None:
     """Prints a table of all points, then what went wrong or was left alone, with the reason."""
     out = console()
-    out.print(_table(rows, machine))
-    for row in rows:
-        name = f"{row['model']}, {_depth(row)} layers"
-        for reason, count in row.get("bypasses", {}).items():
-            out.print(escape(f"bypassed: {name}: {count} x {reason}"), soft_wrap=True)
-        if row.get("not_repeatable"):
-            others = f"{len(row['not_repeatable'])} tensors, the first of them {row['not_repeatable'][0]}"
-            out.print(escape(f"not repeatable: {name}: the reference computes {others}"), soft_wrap=True)
-        if "error" in row:
-            out.print(escape(f"error: {name}: {row['error']}"), soft_wrap=True)
-
-
-def _table(rows: Sequence[dict[str, Any]], machine: str) -> Table:
-    timed = any("host" in row for row in rows)
+    timed = any("host" in point for point in points)
     caption = "bitwise: outputs, loss, gradients and parameters after a step that have the reference's bits"
     caption += "; host: microseconds of a step, and fusioncache's to the reference's" * timed
-    table = Table(
-        title=f"Thunder with fusioncache on {machine}", caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    table.add_column("model", no_wrap=True)
-    headings = ["layers", *(name.replace("reference_", "its ") for name in _COUNTS), "bitwise", "largest"]
-    for heading in headings + ["host", "reference", "ratio"] * timed:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for before, row in zip([None, *rows], rows, strict=False):
-        if before and before["model"] != row["model"]:
-            table.add_section()
-        table.add_row(*_cells(row, timed))
-    return table
+    columns = ["<model", "layers", *(name.replace("reference_", "its ") for name in _COUNTS), "bitwise", "largest"]
+    columns += ["host", "reference", "ratio"] * timed
+    rows = [_cells(point, timed) for point in points]
+    out.print(make_table(f"Thunder with fusioncache on {machine}", caption, columns, rows, wrap=False, sections=True))
+    for point in points:
+        name = f"{point['model']}, {_depth(point)} layers"
+        for reason, count in point.get("bypasses", {}).items():
+            print_line(out, f"bypassed: {name}: {count} x {reason}")
+        if point.get("not_repeatable"):
+            others = f"{len(point['not_repeatable'])} tensors, the first of them {point['not_repeatable'][0]}"
+            print_line(out, f"not repeatable: {name}: the reference computes {others}")
+        if "error" in point:
+            print_line(out, f"error: {name}: {point['error']}")
 
 
-def _cells(row: dict[str, Any], timed: bool) -> list[str]:
-    cells = [row["model"], _depth(row)]
-    if "tensors" not in row:
+def _cells(point: Point, timed: bool) -> list[str]:
+    cells = [point["model"], _depth(point)]
+    if "tensors" not in point:
         return [*cells, "failed"]
-    cells += [str(row[name]) for name in _COUNTS]
-    cells += [f"{row['bitwise']}/{row['tensors']}", f"{row['largest_epsilons']:.2g} eps"]
+    cells += [str(point[name]) for name in _COUNTS]
+    cells += [f"{point['bitwise']}/{point['tensors']}", f"{point['largest_epsilons']:.2g} eps"]
     if timed:
-        microseconds = row["host"]["microseconds"]
-        cells += [f"{microseconds['fusioncache']:.0f}", f"{microseconds[row['reference']]:.0f}"]
-        cells.append(f"{row['host']['ratio']:.3f}")
+        microseconds = point["host"]["microseconds"]
+        cells += [f"{microseconds['fusioncache']:.0f}", f"{microseconds[point['reference']]:.0f}"]
+        cells.append(f"{point['host']['ratio']:.3f}")
     return cells
 
 
-def _depth(row: dict[str, Any]) -> str:
-    return "real" if row["layers"] is None else str(row["layers"])
+def _depth(point: Point) -> str:
+    return "real" if point["layers"] is None else str(point["layers"])

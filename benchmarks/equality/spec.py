@@ -11,8 +11,8 @@ REFERENCES = ("plain", "lru")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One model at one depth.
+class Spec:
+    """One point: one model at one depth.
 
     Attributes:
         model: its name in the catalogue.
@@ -40,12 +40,12 @@ class Point:
 
 
 class Depths(click.ParamType):
-    """Numbers of layers, and ``real`` for as many as a model's configuration has, as in ``2,4,real``."""
+    """This type reads numbers of layers, and ``real`` for as many as a configuration has, as in ``2,4,real``."""
 
     name = "depths"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | None, ...]:
-        """See click. ``real`` is None, and comes last."""
+        """Reads the numbers. ``real`` becomes None, and comes last."""
         if not isinstance(value, str):
             return tuple(value)
         words = set(value.split(","))

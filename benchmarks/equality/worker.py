@@ -9,41 +9,38 @@ and so shows whether the model can be compared bit for bit at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
 import torch
 
-import fusioncache
 from benchmarks import zoo
-from benchmarks.common.counting import Counter, count_nvfuser, count_regions
-from benchmarks.common.executors import compile_regions_with, executors
+from benchmarks.common.counting import count_compiles, count_folds, use_backend
 from benchmarks.common.processes import serve
-from benchmarks.equality.host_time import host_microseconds
-from benchmarks.equality.spec import Point
-from fusioncache.template.plan import Plan
+from benchmarks.common.tensors import same_bits
+from benchmarks.common.thunder_jit import executors, make_transform
+from benchmarks.equality.host_time import measure_host_time
+from benchmarks.equality.spec import Spec
 
 Tensors = dict[str, torch.Tensor]
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts and the differences of one point."""
-    point = Point(**options)
+    """Returns the counts and the differences of one spec."""
+    spec = Spec(**options)
     # So that the gradients of attention and embeddings, too, have the same bits every time.
     torch.use_deterministic_algorithms(True, warn_only=True)
-    compile_regions_with(point.backend)
-    counter = Counter()
-    _count(counter, point)
-    workload = zoo.make(point.model, point.layers, point.device, point.dtype, point.width)
+    use_backend(spec.backend)
+    counter = count_compiles(spec.backend, lru=spec.reference == "lru")
+    workload = zoo.make(spec.model, spec.layers, spec.device, spec.dtype, spec.width)
     start = {name: value.detach().clone() for name, value in workload.model.state_dict().items()}
 
-    reference = workload.compile(executors(point.backend))
+    reference = workload.compile(executors(spec.backend))
     expected = train(workload, reference, start)
     again = train(workload, reference, start)
     reference_compiles = counter.compiles
-    folded = count_folded()
-    transform = fusioncache.FusionCache(backend=point.backend, cache=fusioncache.Cache())
-    cached = workload.compile(executors(point.backend), [transform])
+    folds = count_folds()
+    transform = make_transform(spec.backend)
+    cached = workload.compile(executors(spec.backend), [transform])
     found = train(workload, cached, start)
 
     stats = transform.stats()
@@ -57,39 +54,17 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         "compiles": stats.compiles,
         "reference_compiles": reference_compiles,
         "bypasses": dict(stats.bypasses),
-        "folded": folded(),
+        "folded": folds(),
         **compare(found, expected, again),
     }
-    if point.rounds:
-        steps = {point.reference: reference, "fusioncache": cached}
-        result["host"] = host_microseconds(workload, steps, point.rounds)
+    if spec.rounds:
+        steps = {spec.reference: reference, "fusioncache": cached}
+        result["host"] = measure_host_time(workload, steps, spec.rounds)
     return result
 
 
-def _count(counter: Counter, point: Point) -> None:
-    if point.backend == "nvfuser":
-        count_nvfuser(counter, lru=point.reference == "lru")
-    else:
-        count_regions(counter, point.backend)
-
-
-def count_folded() -> Callable[[], int]:
-    """Counts the regions that are run by folds, from now on."""
-    transform: Any = import_module("fusioncache.trace.transform")
-    choose, folded = transform.choose_plan, 0
-
-    def counting(*args: Any, **kwargs: Any) -> Plan:
-        nonlocal folded
-        plan = choose(*args, **kwargs)
-        folded += plan is Plan.FOLD
-        return plan
-
-    transform.choose_plan = counting
-    return lambda: folded
-
-
 def train(workload: zoo.Workload, compiled: Callable[..., torch.Tensor], start: Tensors) -> Tensors:
-    """What a step of training from these parameters, and a forward pass after it, compute."""
+    """Returns what a step of training from these parameters, and a forward pass after it, compute."""
     model = workload.model
     model.load_state_dict(start)
     model.zero_grad(set_to_none=True)
@@ -108,10 +83,10 @@ def train(workload: zoo.Workload, compiled: Callable[..., torch.Tensor], start: 
 
 
 def compare(found: Tensors, expected: Tensors, again: Tensors) -> dict[str, Any]:
-    """How many tensors have the same bits, and what differs: all that is not in the first two counts is an error."""
+    """Counts the tensors with the same bits, and names those that differ, are not finite, or not repeatable."""
     names = list(dict.fromkeys([*found, *expected]))
     differing = [name for name in names if not same_bits(found.get(name), expected.get(name))]
-    largest = max((epsilons(found.get(name), expected.get(name)) for name in differing), default=0.0)
+    largest = max((count_epsilons(found.get(name), expected.get(name)) for name in differing), default=0.0)
     return {
         "tensors": len(names),
         "bitwise": len(names) - len(differing),
@@ -122,17 +97,8 @@ def compare(found: Tensors, expected: Tensors, again: Tensors) -> dict[str, Any]
     }
 
 
-def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Whether they agree in type, shape and every bit: 0.0 is not -0.0 here, and a NaN is itself."""
-    if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    # A scalar has no last dimension to reinterpret.
-    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
-    return torch.equal(*bits)
-
-
-def epsilons(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
-    """The largest difference, in units of the dtype's epsilon times the second tensor's largest magnitude."""
+def count_epsilons(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
+    """Returns the largest difference, in units of the dtype's epsilon times the second tensor's largest magnitude."""
     if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
         return float("inf")
     scale = other.abs().max().double() * torch.finfo(other.dtype).eps

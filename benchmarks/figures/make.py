@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.processes import ROOT
-from benchmarks.figures import readme, recompute, tables, warm
+from benchmarks.figures import markdown, recompute, tables, warm
 from benchmarks.scaling import plot
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
@@ -17,8 +17,8 @@ DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "measurements.md")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
-def figures() -> dict[str, str]:
-    """Each table by its name in a document, with the commits that were measured."""
+def make_figures() -> dict[str, str]:
+    """Returns each table by its name in a document, with the commits that were measured."""
     return {
         "llama-2-7b": _figure(tables.peers, "llama-2-7b-real"),
         "peers": _figure(tables.peers, "peers-llama-8", "peers-llama-8-warm"),
@@ -51,7 +51,7 @@ def _result(name: str, folder: Path = RESULTS) -> Any:
 
 def main(directory: Path = RESULTS) -> None:
     """Fills the documents and draws the plots."""
-    for document, text in readme.filled({path: path.read_text() for path in DOCUMENTS}, figures()).items():
+    for document, text in markdown.fill({path: path.read_text() for path in DOCUMENTS}, make_figures()).items():
         document.write_text(text)
     own, *others = map(_result, _MODES)
     points = [point for result in (own, *others) for point in result["points"]]

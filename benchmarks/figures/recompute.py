@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 from typing import Any
 
-from benchmarks.common.choices import in_words
-from benchmarks.figures.numbers import seconds
-from benchmarks.figures.readme import table
+from benchmarks.common.choices import name_plans
+from benchmarks.figures.markdown import format_seconds, make_table
 from benchmarks.figures.tables import compiles
-from benchmarks.folds.report import by_name, over_floor
-from benchmarks.memory.report import bitwise, gibibytes
-from benchmarks.scaling.summary import summary
+from benchmarks.folds.report import group_by_name, mean_over_floor
+from benchmarks.memory.report import format_bitwise, format_gibibytes
+from benchmarks.scaling.summary import summarize
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -33,28 +31,23 @@ def _points(results: Sequence[Result]) -> list[Point]:
 def residual_steady(*results: Result) -> str:
     """A step of each mode once everything is compiled."""
     points = [point for point in _points(results) if "steady" in point]
-    return table(("<mode", "layers", "compiles", "forward", "backward", "peak, GiB"), map(_steady_row, points))
+    return make_table(("<mode", "layers", "compiles", "forward", "backward", "peak, GiB"), map(_steady_row, points))
 
 
 def _steady_row(point: Point) -> list[str]:
     steady = point["steady"]
     times = [f"{1e3 * steady[name]:.1f} ms" if steady.get(name) else "not run" for name in ("forward", "backward")]
-    return [point["mode"], str(point["layers"]), str(point["compiles"]), *times, gibibytes(steady["peak"])]
+    return [point["mode"], str(point["layers"]), str(point["compiles"]), *times, format_gibibytes(steady["peak"])]
 
 
 def fold_widths(result: Result) -> str:
     """How far from the bandwidth floor each way of adding terms up is."""
     chains = [point for point in result["points"] if point["kind"] == "chain"]
-    places = sorted({(point["dtype"], point["term_bytes"]) for point in chains})
-    columns = [f"{dtype}, {size >> 20} MB" for dtype, size in places]
-    ways = [by_name([p for p in chains if (p["dtype"], p["term_bytes"]) == place]) for place in places]
-    rows = ([words, *(_mean_over_floor(way[name].values()) for way in ways)] for name, words in _FOLDS.items())
-    return table(("<a chain's terms are added by", *columns), rows)
-
-
-def _mean_over_floor(points: Any) -> str:
-    ratios = [ratio for ratio in map(over_floor, points) if ratio is not None]
-    return f"{prod(ratios) ** (1 / len(ratios)):.2f}"
+    sizes = sorted({(point["dtype"], point["term_bytes"]) for point in chains})
+    columns = [f"{dtype}, {size >> 20} MB" for dtype, size in sizes]
+    ways = [group_by_name(p for p in chains if (p["dtype"], p["term_bytes"]) == size) for size in sizes]
+    rows = ([text, *(f"{mean_over_floor(way[name].values()):.2f}" for way in ways)] for name, text in _FOLDS.items())
+    return make_table(("<a chain's terms are added by", *columns), rows)
 
 
 def residual_modes(*results: Result) -> str:
@@ -62,7 +55,7 @@ def residual_modes(*results: Result) -> str:
     ours = ("layers", "own recompute: compiles", "compile seconds", "first step", "fusioncache's share")
     theirs = ("no recompute: compiles", "compile seconds", "first step", "own to it", "step, own to it")
     foreign = ("Thunder's recompute, cached: first step", "uncached: first step", "to own")
-    return table((*ours, *theirs, *foreign), _residual_modes_rows(_points(results)))
+    return make_table((*ours, *theirs, *foreign), _residual_modes_rows(_points(results)))
 
 
 def _residual_modes_rows(points: list[Point]) -> Iterator[list[str]]:
@@ -72,8 +65,8 @@ def _residual_modes_rows(points: list[Point]) -> Iterator[list[str]]:
             measured.get((mode, layers)) for mode in ("own", "baseline", "cached", "uncached")
         )
         share = f"{100 * own['share']:.1f}%" if own else ""
-        of_baseline = [_divided(own, baseline, *path) for path in (("seconds", "first_step"), ("steady", "step"))]
-        foreign = [_first_step(cached), _first_step(uncached), _divided(uncached, own, "seconds", "first_step")]
+        of_baseline = [_divide(own, baseline, *path) for path in (("seconds", "first_step"), ("steady", "step"))]
+        foreign = [_first_step(cached), _first_step(uncached), _divide(uncached, own, "seconds", "first_step")]
         yield [str(layers), *_mode(own), share, *_mode(baseline), *of_baseline, *foreign]
 
 
@@ -82,10 +75,10 @@ def _mode(point: Point | None) -> list[str]:
 
 
 def _first_step(point: Point | None) -> str:
-    return f"{seconds(point['seconds']['first_step'])} s" if point else "not run"
+    return f"{format_seconds(point['seconds']['first_step'])} s" if point else "not run"
 
 
-def _divided(one: Point | None, other: Point | None, group: str, name: str) -> str:
+def _divide(one: Point | None, other: Point | None, group: str, name: str) -> str:
     if not one or not other or not one.get(group) or not other.get(group):
         return ""
     return f"{one[group][name] / other[group][name]:.2f}"
@@ -93,12 +86,12 @@ def _divided(one: Point | None, other: Point | None, group: str, name: str) -> s
 
 def residual_growth(*results: Result) -> str:
     """How the first step of each mode grows with the depth."""
-    growth = summary(_points(results))["growth"]
+    growth = summarize(_points(results))["growth"]
     rows = (
         [mode, f"{of['deepest'][0]} to {of['deepest'][1]}", f"{of['ratio']:.2f} x", _exponent(of["slope"])]
         for mode, of in growth.items()
     )
-    return table(("<mode", "layers", "first step", "exponent, from 8 layers on"), rows)
+    return make_table(("<mode", "layers", "first step", "exponent, from 8 layers on"), rows)
 
 
 def _exponent(slope: float | None) -> str:
@@ -109,16 +102,16 @@ def recompute_memory(*results: Result) -> str:
     """What each plan saves of the memory, and what it costs."""
     columns = ("<model", "layers", "<plan", "<chosen", "GiB saved for backward", "less", "peak, GiB", "less")
     points = _points(results)
-    return table((*columns, "step", "to the reference's", "compiles", "bitwise"), map(_memory_row, points))
+    return make_table((*columns, "step", "to the reference's", "compiles", "bitwise"), map(_memory_row, points))
 
 
 def _memory_row(point: Point) -> list[str]:
     if "error" in point:
         return [point["model"], "", point["name"], point["error"], *[""] * 8]
     steady, trade = point["steady"], point["against"] if point["plan"] != "reference" else None
-    saved, peak = ([gibibytes(trade[name])] if trade else [""] for name in ("saved", "peak"))
-    memory = [gibibytes(point["saved"]), *saved, gibibytes(steady["peak"]), *peak]
+    saved, peak = ([format_gibibytes(trade[name])] if trade else [""] for name in ("saved", "peak"))
+    memory = [format_gibibytes(point["saved"]), *saved, format_gibibytes(steady["peak"]), *peak]
     step = [f"{1e3 * steady['step']:.1f} ms", f"{trade['step']:.3f}" if trade else ""]
-    chosen = in_words(point["choices"])
-    counts = [str(point["compiles"] + point["compiles_later"]), bitwise(point)]
+    chosen = name_plans(point["choices"])
+    counts = [str(point["compiles"] + point["compiles_later"]), format_bitwise(point)]
     return [point["model"], str(point["layers"]), point["name"], chosen, *memory, *step, *counts]

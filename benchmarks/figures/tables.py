@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.figures.numbers import seconds
-from benchmarks.figures.readme import table
+from benchmarks.figures.markdown import format_seconds, make_table
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -30,25 +29,25 @@ _STEPS = {
 def compiles(point: Point) -> list[str]:
     """The cells of a point's compiles, their seconds, and its first step."""
     spent = point["seconds"]
-    return [str(point["compiles"]), seconds(spent["compile"]), f"{seconds(spent['first_step'])} s"]
+    return [str(point["compiles"]), format_seconds(spent["compile"]), f"{format_seconds(spent['first_step'])} s"]
 
 
 def peers(result: Result, *later: Result) -> str:
     """First and later steps of every peer, and then of those that were measured later."""
     columns = ("<peer", "first step", "tracing", "compiling", "second process", "step", "host time")
     rows = [_peer_row(point, point["peer"]) for point in result["points"]]
-    rows += [_peer_row(point, _named(point, other)) for other in later for point in other["points"]]
-    return table((*columns, "GiB", "kernels", "correct"), rows)
+    rows += [_peer_row(point, _name_with_commit(point, other)) for other in later for point in other["points"]]
+    return make_table((*columns, "GiB", "kernels", "correct"), rows)
 
 
-def _named(point: Point, result: Result) -> str:
+def _name_with_commit(point: Point, result: Result) -> str:
     return f"{point['peer']} at `{result['environment']['commit'][:7]}`"
 
 
 def _peer_row(point: Point, name: str) -> list[str]:
     cold, warm = point["seconds"]["cold"], point["seconds"]["warm"]
-    spent = [f"{seconds(cold['total'])} s", seconds(cold["trace"]), seconds(cold["compile"])]
-    spent.append(f"{seconds(warm['total'])} s" if warm else "the same")
+    spent = [f"{format_seconds(cold['total'])} s", format_seconds(cold["trace"]), format_seconds(cold["compile"])]
+    spent.append(f"{format_seconds(warm['total'])} s" if warm else "the same")
     later = [f"{point['step_ms']['median']:.1f} ms", f"{point['host_us']['median'] / 1000:.1f} ms"]
     counts = [f"{point['peak_bytes'] / 2**30:.2f}", str(point["kernels"] or "")]
     return [name, *spent, *later, *counts, "yes" if point["correct"] else str(point["error_of_wrong"])]
@@ -58,8 +57,8 @@ def first_step(result: Result) -> str:
     """The passes of a first step, with Thunder's own tracing and with the fast one."""
     points = result["points"]
     columns = [f"{point['layers']} layers, {point['tracing']}" for point in points]
-    rows = ([name, *(seconds(point["seconds"][step]) for point in points)] for step, name in _STEPS.items())
-    return table(("<seconds", *columns), rows)
+    rows = ([name, *(format_seconds(point["seconds"][step]) for point in points)] for step, name in _STEPS.items())
+    return make_table(("<seconds", *columns), rows)
 
 
 def models(host: Result, exact: Result, *real: Result) -> str:
@@ -70,7 +69,7 @@ def models(host: Result, exact: Result, *real: Result) -> str:
         deep.update(_by_model(result))
     columns = ("<model", "layers", "regions", "templates", "at 2 layers", "bitwise, bfloat16")
     rows = (_model_row(deep[name], shallow.get(name), single[name]) for name in deep)
-    return table((*columns, "float32, 2 layers", "host time to Thunder's"), rows)
+    return make_table((*columns, "float32, 2 layers", "host time to Thunder's"), rows)
 
 
 def _model_row(deep: Point, shallow: Point | None, single: Point) -> list[str]:
@@ -88,7 +87,7 @@ def thunder_suite(result: Result) -> str:
     """Thunder's own tests, file by file."""
     rows = [*result["files"].items(), ("all", result["total"])]
     columns = ("<tests of Thunder", "run", "passed without", "passed with", "regions", "hits", "bypasses")
-    return table(columns, (_suite_row(name, row) for name, row in rows))
+    return make_table(columns, (_suite_row(name, row) for name, row in rows))
 
 
 def _suite_row(name: str, row: Point) -> list[str]:

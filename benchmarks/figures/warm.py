@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.figures.numbers import seconds
-from benchmarks.figures.readme import table
+from benchmarks.figures.markdown import format_seconds, make_table
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -25,7 +24,7 @@ _STAGES = {
 def starts(result: Result) -> str:
     """Cold and warm processes, by what is kept."""
     columns = ("<kept", "<process", "first step", "compiling", "loading", "compiles", "loads", "later step")
-    return table(columns, map(_start_row, result["points"]))
+    return make_table(columns, map(_start_row, result["points"]))
 
 
 def _start_row(point: Point) -> list[str]:
@@ -33,7 +32,7 @@ def _start_row(point: Point) -> list[str]:
     loading = f"{1e3 * spent['load']:.0f} ms" if spent["load"] else ""
     counts = [str(repeats[0][name]) for name in ("compiles", "loads")]
     later = f"{median(one['step_ms'] for one in repeats):.2f} ms"
-    times = [f"{seconds(spent['first_step'])} s", f"{seconds(spent['compile'])} s", loading]
+    times = [f"{format_seconds(spent['first_step'])} s", f"{format_seconds(spent['compile'])} s", loading]
     return [_WAYS[point["way"]], point["process"], *times, *counts, later]
 
 
@@ -42,23 +41,23 @@ def profile(result: Result) -> str:
     found = result["profile"]
     columns = [f"{_WAYS[each['way']]}, {each['process']}" for each in found]
     rows = ([name, *(_stage(each, stage) for each in found)] for stage, name in _STAGES.items())
-    return table(("<seconds", *columns), rows)
+    return make_table(("<seconds", *columns), rows)
 
 
 def _stage(found: Point, stage: str) -> str:
-    return seconds(found["seconds"][stage]) if found["seconds"] else "not called"
+    return format_seconds(found["seconds"][stage]) if found["seconds"] else "not called"
 
 
 def ranks(result: Result) -> str:
     """Jobs of several ranks."""
     columns = ("ranks", "<cache directories", "first step", "to one rank's", "compiles", "by rank", "loads")
-    return table(columns, (_ranks_row(point, result["points"][0]) for point in result["points"]))
+    return make_table(columns, (_ranks_row(point, result["points"][0]) for point in result["points"]))
 
 
 def _ranks_row(point: Point, one: Point) -> list[str]:
     each = ", ".join(str(rank["compiles"]) for rank in point["jobs"][0])
     directories = {"together": "one for all", "separate": "one for each"}[point["directories"]]
-    times = [f"{seconds(point['first_step'])} s", f"{point['first_step'] / one['first_step']:.2f}"]
+    times = [f"{format_seconds(point['first_step'])} s", f"{point['first_step'] / one['first_step']:.2f}"]
     return [str(point["ranks"]), directories, *times, f"{point['compiles']:g}", each, f"{point['loads']:g}"]
 
 
@@ -67,10 +66,10 @@ def store_load(result: Result) -> str:
     rows = [[name, f"{value:.2f} ms"] for name, value in result["milliseconds"].items()]
     rows += [[name, f"{value / 1e6:.0f} MB"] for name, value in result["bytes"].items()]
     count = result["environment"]["options"]["templates"]
-    return table((f"<{count:,} templates", "figure"), rows)
+    return make_table((f"<{count:,} templates", "figure"), rows)
 
 
 def cli_timing(result: Result) -> str:
     """Commands on many templates: milliseconds of a whole process."""
     rows = ([name, f"{value:.0f} ms"] for name, value in result["milliseconds"].items())
-    return table((f"<{result['environment']['options']['templates']:,} templates", "time"), rows)
+    return make_table((f"<{result['environment']['options']['templates']:,} templates", "time"), rows)

@@ -1,4 +1,4 @@
-"""One point of ``benchmarks/first_step.py``, measured in a process of its own.
+"""One point of ``benchmarks/first_step``, measured in a process of its own.
 
 Each phase is the time inside some of Thunder's functions, less that inside those of other phases:
 
@@ -32,11 +32,12 @@ from thunder.executors import passes
 from thunder.transforms import autodiff
 
 import fusioncache
-from benchmarks.common.executors import executors
 from benchmarks.common.models import make_model
 from benchmarks.common.processes import serve
-from benchmarks.common.recompute import recomputing
-from benchmarks.scaling.spec import Spec
+from benchmarks.common.rematerialization import recompute_sums
+from benchmarks.common.spec import ModelSpec
+from benchmarks.common.steps import synchronize
+from benchmarks.common.thunder_jit import jit
 from fusioncache.backends.registry import make_backend
 from fusioncache.trace.executor import FusionCacheExecutor
 
@@ -49,8 +50,8 @@ class Stopwatch:
         self._inner = [0.0]
         self._whole = False
 
-    def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, its time counted for a phase."""
+    def time_calls(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function, its time counted for a phase."""
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -67,9 +68,11 @@ class Stopwatch:
 
         return call
 
-    def timed_whole(self, phase: str, function: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
-        """The function, all its time counted for a phase where ``when`` says so of its arguments."""
-        timed = self.timed(phase, self._without_inner(function))
+    def time_whole_calls(
+        self, phase: str, function: Callable[..., Any], when: Callable[..., bool]
+    ) -> Callable[..., Any]:
+        """Returns the function, all its time counted for a phase where ``when`` says so of its arguments."""
+        timed = self.time_calls(phase, self._without_inner(function))
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -89,40 +92,28 @@ class Stopwatch:
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, float]:
-    """The seconds of each phase."""
-    tracing = options["tracing"]
-    spec = Spec(**{name: value for name, value in options.items() if name != "tracing"})
-    _step(spec, _warm_up_model(spec), torch.ones(3, 7, device=spec.device), fast_tracing=tracing == "fast")
+    """Returns the seconds of each phase."""
+    fast = options["tracing"] == "fast"
+    spec = ModelSpec(**{name: value for name, value in options.items() if name != "tracing"})
+    # A model that has nothing in common with those that are measured pays the one-time costs of a process.
+    other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(spec.device)
+    _step(spec, other, torch.ones(3, 7, device=spec.device), fast)
     model, example = make_model(spec)
     stopwatch = Stopwatch()
     _time_passes(stopwatch, spec.backend)
-    if not spec.recompute:
-        return _measured(spec, model, example, tracing, stopwatch)
-    with recomputing():
-        return _measured(spec, model, example, tracing, stopwatch)
-
-
-def _measured(spec: Spec, model: Any, example: Any, tracing: str, stopwatch: Stopwatch) -> dict[str, float]:
-    start = time.perf_counter()
-    _step(spec, model, example, fast_tracing=tracing == "fast")
-    total = time.perf_counter() - start
+    with recompute_sums(spec.recompute):
+        start = time.perf_counter()
+        _step(spec, model, example, fast)
+        total = time.perf_counter() - start
     seconds = dict(stopwatch.seconds)
     return seconds | {"rest": total - sum(seconds.values()), "total": total}
 
 
-def _warm_up_model(spec: Spec) -> torch.nn.Module:
-    """Has nothing in common with the models that are measured."""
-    return torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(spec.device)
-
-
-def _step(spec: Spec, model: Any, example: Any, *, fast_tracing: bool) -> None:
+def _step(spec: ModelSpec, model: Any, example: Any, fast_tracing: bool) -> None:
     cache = fusioncache.Cache(record=False)
     transform = fusioncache.FusionCache(cache=cache, backend=spec.backend, fast_tracing=fast_tracing)
-    compiled = thunder.jit(model, executors=executors(spec.backend), transforms=[transform])
-    output = compiled(example)
-    output.sum().backward()
-    if spec.device == "cuda":
-        torch.cuda.synchronize()
+    jit(model, spec.backend, transform)(example).sum().backward()
+    synchronize(spec.device)
 
 
 def _time_passes(stopwatch: Stopwatch, backend: str) -> None:
@@ -136,18 +127,18 @@ def _time_passes(stopwatch: Stopwatch, backend: str) -> None:
     }
     for phase, functions in phases.items():
         for function in functions:
-            _replace_everywhere(function, stopwatch.timed(phase, function))
-    of_prologue = stopwatch.timed_whole("prologue", thunder.transform_for_execution, _is_for_the_prologue)
+            _replace_everywhere(function, stopwatch.time_calls(phase, function))
+    of_prologue = stopwatch.time_whole_calls("prologue", thunder.transform_for_execution, _is_for_the_prologue)
     _replace_everywhere(thunder.transform_for_execution, of_prologue)
-    trace.TraceCtx.python_callable = stopwatch.timed("codegen", trace.TraceCtx.python_callable)
-    FusionCacheExecutor.fusion_pass = stopwatch.timed("fuse", FusionCacheExecutor.fusion_pass)  # type: ignore[method-assign]
+    trace.TraceCtx.python_callable = stopwatch.time_calls("codegen", trace.TraceCtx.python_callable)
+    FusionCacheExecutor.fusion_pass = stopwatch.time_calls("fuse", FusionCacheExecutor.fusion_pass)  # type: ignore[method-assign]
     transform, compiler = fusioncache.FusionCache, type(make_backend(backend))
     hook = transform.transform_trace_post_optimization
-    transform.transform_trace_post_optimization = stopwatch.timed("fusioncache", hook)  # type: ignore[method-assign]
-    compiler.compile = stopwatch.timed_whole("compile", compiler.compile, lambda *_: True)  # type: ignore[method-assign]
+    transform.transform_trace_post_optimization = stopwatch.time_calls("fusioncache", hook)  # type: ignore[method-assign]
+    compiler.compile = stopwatch.time_whole_calls("compile", compiler.compile, lambda *_: True)  # type: ignore[method-assign]
     nvfuser = thunder.get_executor("nvfuser")
     if nvfuser is not None:
-        type(nvfuser).fusion_pass = stopwatch.timed("fuse", type(nvfuser).fusion_pass)
+        type(nvfuser).fusion_pass = stopwatch.time_calls("fuse", type(nvfuser).fusion_pass)
 
 
 def _is_for_the_prologue(*args: Any, executors_list: Any, **kwargs: Any) -> bool:

@@ -14,7 +14,6 @@ the host ahead; a chain of many launches on small tensors may take its host time
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,25 +22,25 @@ from typing import Any
 
 import click
 
-from benchmarks.common.options import Layers, Modes, NewFile
-from benchmarks.folds.spec import ITEM_BYTES, MB, MOST_BYTES, Step, steps
+from benchmarks.common.options import Numbers, Words, command, json_option
+from benchmarks.common.results import Outcome, make_result, say, write_result
+from benchmarks.folds.spec import ITEM_BYTES, MB, MOST_BYTES, Step, order_steps
 
-SCHEMA = 1
 _LEAST_MEMORY = 2048 * MB
 _SHARE_OF_MEMORY = 0.7
 _TIMES_CACHE = 2
 """What was read this many caches ago is not there anymore."""
 
 
-@click.command(context_settings={"show_default": True}, help=__doc__)
-@click.option("--sizes", type=Layers(), default="1,4,16,64,256", help="Of a term, in MB (of 1,048,576 bytes).")
-@click.option("--widths", type=Layers(), default="2,3,4,6,8,12,16,24,32", help="Of single folds.")
-@click.option("--terms", type=Layers(), default="3,8,16,31,64,128", help="Lengths of chains.")
-@click.option("--dtypes", type=Modes(tuple(ITEM_BYTES)), default="bfloat16,float32", help="Of the terms.")
+@command(__doc__)
+@click.option("--sizes", type=Numbers(), default="1,4,16,64,256", help="Of a term, in MB (of 1,048,576 bytes).")
+@click.option("--widths", type=Numbers(), default="2,3,4,6,8,12,16,24,32", help="Of single folds.")
+@click.option("--terms", type=Numbers(), default="3,8,16,31,64,128", help="Lengths of chains.")
+@click.option("--dtypes", type=Words(tuple(ITEM_BYTES)), default="bfloat16,float32", help="Of the terms.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0), default=100.0, help="Begin nothing later; what is left is noted."
 )
-@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
+@json_option
 def main(json_file: Path | None, seconds: float, **options: Any) -> None:
     until = time.perf_counter() + seconds
     from fusioncache.backends.nvfuser.backend import nvfuser_problem
@@ -49,31 +48,26 @@ def main(json_file: Path | None, seconds: float, **options: Any) -> None:
     problem = nvfuser_problem()
     if problem:
         raise click.UsageError(f"folds are measured on a CUDA device with nvFuser: {problem}")
-    from benchmarks.common import environment
+    from benchmarks.common.environment import describe
     from benchmarks.folds import report, run
 
     everything = [MB * size for size in options["sizes"]], options["dtypes"], options["terms"], options["widths"]
-    work = list(steps(*everything))
-    options = {name: list(value) for name, value in options.items()} | {"seconds": seconds}
-    result = {"schema": SCHEMA, "environment": environment.describe() | {"options": options}}
+    work = list(order_steps(*everything))
+    chosen = {name: list(value) for name, value in options.items()} | {"seconds": seconds}
     bench, copied = _bench(work)
-    result["copy"] = copied
+    result = make_result(describe(), chosen, copy=copied)
 
-    def save(outcome: run.Outcome) -> None:
+    def save(outcome: Outcome) -> None:
         result.update(points=outcome.points, notes=outcome.notes)
-        if json_file:
-            # In one go, so that whoever ends this process while it writes finds the last result whole.
-            part = json_file.with_name(json_file.name + ".part")
-            part.write_text(json.dumps(result, indent=1) + "\n")
-            part.replace(json_file)
+        write_result(json_file, result)
 
-    outcome = run.run(work, bench, until, lambda text: click.echo(text, err=True, nl=False), save)
+    outcome = run.run(work, bench, until, save)
     report.print_result(result)
     sys.exit(1 if outcome.failed else 0)
 
 
 def _bench(work: Sequence[Step]) -> tuple[Any, dict[str, float]]:
-    """What measures on this machine, and what a large copy takes here."""
+    """Returns what measures on this machine, and what a large copy takes here."""
     import torch
 
     from benchmarks.folds.device import Arena, CudaClock
@@ -100,7 +94,7 @@ def _warm_up(*compilations: Callable[[], Any]) -> None:
         try:
             compilation()
         except Exception as error:
-            click.echo(f"warming up: {type(error).__name__}: {error}", err=True)
+            say(f"warming up: {type(error).__name__}: {error}\n")
 
 
 def _small() -> list[Any]:

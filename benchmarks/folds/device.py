@@ -10,7 +10,7 @@ from math import ceil
 from statistics import median
 from typing import Any, Protocol
 
-from benchmarks.folds.spec import ITEM_BYTES, MB, copies
+from benchmarks.folds.spec import ITEM_BYTES, MB, count_copies
 
 COLUMNS = 4096
 """Of every tensor, as those of a model have two dimensions."""
@@ -45,10 +45,10 @@ class Timing:
 
 
 class Clock(Protocol):
-    """What measures calls."""
+    """A clock measures calls."""
 
     def measure(self, calls: Sequence[Callable[[], Any]], expected: float, launches: int) -> Timing:
-        """The time of one call; these take turns.
+        """Returns the time of one call; these take turns.
 
         Args:
             calls: the same on different tensors.
@@ -57,14 +57,14 @@ class Clock(Protocol):
         """
 
     def host(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """Seconds until one of these is issued."""
+        """Returns the seconds until one of these is issued."""
 
 
 class CudaClock:
-    """See ``Clock``. The device is kept busy until the host has issued what is timed."""
+    """This clock keeps the device busy until the host has issued what is timed."""
 
     def measure(self, calls: Sequence[Callable[[], Any]], expected: float, launches: int) -> Timing:
-        """See ``Clock``."""
+        """Times calls between two events."""
         import torch
 
         for call in calls[:3]:
@@ -85,7 +85,7 @@ class CudaClock:
         return Timing(median(seconds), host, (runs, together))
 
     def host(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """See ``Clock``."""
+        """Times calls until they are issued."""
         import torch
 
         seconds = []
@@ -118,28 +118,28 @@ class Arena:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return self._memory.numel()
 
     def sets(self, dtypes: Sequence[str], elements: int) -> list[list[Any]]:
-        """Tensors of these dtypes, as often as it takes for calls in turn to find none of theirs in the cache."""
+        """Returns as many sets of tensors as calls must take in turn to find none of theirs in the cache."""
         import torch
 
         needed = elements * sum(ITEM_BYTES[dtype] for dtype in dtypes)
         if needed > self.size:
             raise ValueError(f"{needed} bytes are needed, and there are {self.size}")
         found: list[list[Any]] = []
-        place = 0
-        for _ in range(copies(needed, self._cold, self.size)):
+        offset = 0
+        for _ in range(count_copies(needed, self._cold, self.size)):
             found.append([])
             for dtype in dtypes:
-                end = place + elements * ITEM_BYTES[dtype]
-                found[-1].append(self._memory[place:end].view(getattr(torch, dtype)).view(-1, COLUMNS))
-                place = end
+                end = offset + elements * ITEM_BYTES[dtype]
+                found[-1].append(self._memory[offset:end].view(getattr(torch, dtype)).view(-1, COLUMNS))
+                offset = end
         return found
 
     def copy_seconds(self, clock: Clock) -> tuple[int, float]:
-        """Bytes that a large copy reads and writes, and its seconds."""
+        """Returns the bytes that a large copy reads and writes, and its seconds."""
         import torch
 
         source = self._memory[: min(_COPIED, self.size)]

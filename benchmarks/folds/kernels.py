@@ -52,20 +52,20 @@ class Folds:
         self._compiled: dict[Graph, _Fold] = {}
 
     def way(self, widths: Widths, args: Tensors) -> Way:
-        """The folds of these widths, one after the other, for tensors like these."""
+        """Returns the folds of these widths, one after the other, for tensors like these."""
         steps: list[tuple[_Fold, int, int]] = []
         graphs: dict[Graph, float] = {}
         total, start = args[0], 1
         for width in widths:
             stop = start + width
             taken = [total, *args[start:stop]]
-            graph = graph_of(taken)
+            graph = make_fold(taken)
             fold = self._fold(graph, taken)
             (total,) = fold.run(taken)
             graphs[graph] = fold.seconds
             steps.append((fold, start, stop))
             start = stop
-        return Way(_chained(steps), sum(graphs.values()), len(steps))
+        return Way(_chain(steps), sum(graphs.values()), len(steps))
 
     def _fold(self, graph: Graph, args: Tensors) -> _Fold:
         found = self._compiled.get(graph)
@@ -78,8 +78,8 @@ class Folds:
         return found
 
 
-def _chained(folds: Sequence[tuple[_Fold, int, int]]) -> Sum:
-    """As in ``TemplateCall``."""
+def _chain(folds: Sequence[tuple[_Fold, int, int]]) -> Sum:
+    """Runs them one after the other, as ``TemplateCall`` does."""
     steps = [(fold.run, start, stop) for fold, start, stop in folds]
 
     def call(args: Tensors) -> Any:
@@ -91,8 +91,8 @@ def _chained(folds: Sequence[tuple[_Fold, int, int]]) -> Sum:
     return call
 
 
-def graph_of(args: Tensors) -> Graph:
-    """The fold that adds all these tensors to the first."""
+def make_fold(args: Tensors) -> Graph:
+    """Returns the fold that adds all these tensors to the first."""
     head, term = args[0], args[1]
     total = TensorType(SUM, tuple(term.shape), term.device.type)
     chain = Op(RESIDUAL, (Ref(0), Const("dtype", _dtype(term))), (total,))
@@ -115,7 +115,7 @@ class PointerTables:
         self._seconds: dict[Any, float] = {}
 
     def way(self, args: Tensors, block: int, ahead: int) -> Way:
-        """The kernel with these constants. A call makes the table, too."""
+        """Returns the kernel with these constants. A call makes the table, too."""
         from fusioncache.backends.nvfuser.pointer_table import launch, pointer_table
 
         self._synchronize()
@@ -128,7 +128,7 @@ class PointerTables:
         return Way(lambda args: launch(args[0], pointer_table(args[1:]), block, ahead), seconds, 1)
 
     def parts(self, args: Tensors, block: int, ahead: int) -> Mapping[str, Callable[[], Any]]:
-        """The two halves of a call: ``table`` makes a table, ``kernel`` launches the kernel on one made before."""
+        """Returns the halves of a call: ``table`` makes a table, ``kernel`` launches the kernel on one made before."""
         from fusioncache.backends.nvfuser.pointer_table import launch, pointer_table
 
         table = pointer_table(args[1:])
@@ -138,20 +138,11 @@ class PointerTables:
         }
 
 
-def reference(args: Tensors) -> Any:
-    """What every way must compute, bit for bit: torch adds one term after the other in float32."""
+def add_in_turn(args: Tensors) -> Any:
+    """Returns what every way must compute, bit for bit: torch adds one term after the other in float32."""
     import torch
 
     total = args[0].to(torch.float32, copy=True)
     for term in args[1:]:
         total += term
     return total
-
-
-def same_bits(left: Any, right: Any) -> bool:
-    """Whether two tensors are float32 and the same, with the sign of every zero."""
-    import torch
-
-    if not (left.dtype == right.dtype == torch.float32 and left.shape == right.shape):
-        return False
-    return torch.equal(left.view(torch.int32), right.view(torch.int32))

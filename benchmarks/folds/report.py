@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
-from statistics import mean
+from statistics import geometric_mean, mean
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.folds.spec import names, size
+from benchmarks.common.report import console, make_table, print_line
+from benchmarks.folds.spec import list_plans, size
 
 Point = Mapping[str, Any]
 Result = Mapping[str, Any]
@@ -22,24 +20,22 @@ _COSTS = ("launches", "host us", "table us")
 
 def print_result(result: Result) -> None:
     """Prints all tables, then what went wrong or was left out."""
-    from benchmarks.common import report
-
-    out = report.console()
-    for table in tables(result):
+    out = console()
+    for table in make_tables(result):
         out.print(table)
     for point in result["points"]:
         if "error" in point:
-            out.print(escape(f"error: {_what(point)}: {point['error']}"), soft_wrap=True)
+            print_line(out, f"error: {_what(point)}: {point['error']}")
     for note in result["notes"]:
-        out.print(escape(f"note: {note}"), soft_wrap=True)
+        print_line(out, f"note: {note}")
 
 
-def tables(result: Result) -> list[Table]:
-    """One of chains for each size, one of widths for each dtype, and one that sums the chains up."""
+def make_tables(result: Result) -> list[Table]:
+    """Returns one table of chains for each size, one of widths for each dtype, and one that sums the chains up."""
     points = result["points"]
     chains = [point for point in points if point["kind"] == "chain"]
     widths = [point for point in points if point["kind"] == "width"]
-    found = [_chains(place, of_place) for place, of_place in _by_place(chains).items()]
+    found = [_chains(dtype, term_bytes, of_size) for (dtype, term_bytes), of_size in _group_by_size(chains).items()]
     found += [
         _widths(dtype, [point for point in widths if point["dtype"] == dtype])
         for dtype in dict.fromkeys(point["dtype"] for point in widths)
@@ -50,18 +46,18 @@ def tables(result: Result) -> list[Table]:
     return found
 
 
-def by_name(points: Iterable[Point]) -> dict[str, dict[int, Point]]:
-    """The chains of one size: for each plan, the point of each number of terms. What failed is among them."""
+def group_by_name(points: Iterable[Point]) -> dict[str, dict[int, Point]]:
+    """Returns the chains of one size: for each plan, the point of each number of terms. What failed is among them."""
     found: dict[str, dict[int, Point]] = {}
     for point in points:
         for name in point["plans"] if point.get("way") == "folds" else [_table_name(point)]:
             found.setdefault(name, {})[point["terms"]] = point
-    known = [name for name in names() if name in found]
+    known = [name for name in list_plans() if name in found]
     return {name: found[name] for name in [*known, *(name for name in found if name not in known)]}
 
 
-def over_floor(point: Point) -> float | None:
-    """How many times the floor a call takes; None if it failed."""
+def divide_by_floor(point: Point) -> float | None:
+    """Returns how many times the floor a call takes; None if it failed."""
     return None if "error" in point else point["seconds"]["run"] / point["seconds"]["floor"]
 
 
@@ -69,56 +65,59 @@ def _table_name(point: Point) -> str:
     return f"table {point['block']}/{point['ahead']}" if "way" in point else "all"
 
 
-def _by_place(points: Iterable[Point]) -> dict[tuple[str, int], list[Point]]:
+def _group_by_size(points: Iterable[Point]) -> dict[tuple[str, int], list[Point]]:
     found: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         found.setdefault((point["dtype"], point["term_bytes"]), []).append(point)
     return dict(sorted(found.items()))
 
 
-def _chains(place: tuple[str, int], points: Sequence[Point]) -> Table:
-    ways = by_name(points)
-    columns = ["terms", "floor, us", *ways]
-    table = _table(f"chains of {place[0]}, {size(place[1])} a term", "time over the floor", columns)
+def mean_over_floor(points: Iterable[Point]) -> float:
+    """Returns the geometric mean of the points that did not fail."""
+    return geometric_mean(ratio for ratio in map(divide_by_floor, points) if ratio is not None)
+
+
+def _chains(dtype: str, term_bytes: int, points: Sequence[Point]) -> Table:
+    ways, rows = group_by_name(points), []
     for terms in sorted({point["terms"] for point in points}):
         of_terms = [of_name.get(terms) for of_name in ways.values()]
         floors = [point["seconds"]["floor"] for point in of_terms if point and "seconds" in point]
-        table.add_row(str(terms), f"{1e6 * floors[0]:.1f}" if floors else "", *map(_ratio, of_terms))
-    return table
+        rows.append([str(terms), f"{1e6 * floors[0]:.1f}" if floors else "", *map(_ratio, of_terms)])
+    columns = ("terms", "floor, us", *ways)
+    return make_table(f"chains of {dtype}, {size(term_bytes)} a term", "time over the floor", columns, rows)
 
 
 def _widths(dtype: str, points: Sequence[Point]) -> Table:
-    sizes = sorted({point["term_bytes"] for point in points})
-    caption = "TB/s, and time over the floor, which has the fold's own sums in it; compile: the slowest"
-    table = _table(f"single folds of {dtype}", caption, ["width", "compile, s", *map(size, sizes)])
+    sizes, rows = sorted({point["term_bytes"] for point in points}), []
     for width in sorted({point["terms"] for point in points}):
         of_width = {point["term_bytes"]: point for point in points if point["terms"] == width}
-        cells = [_speed(of_width.get(term_bytes)) for term_bytes in sizes]
-        table.add_row(str(width), _compiling(of_width.values()), *cells)
-    return table
+        speeds = [_speed(of_width.get(term_bytes)) for term_bytes in sizes]
+        rows.append([str(width), _compiling(of_width.values()), *speeds])
+    caption = "TB/s, and time over the floor, which has the fold's own sums in it; compile: the slowest"
+    return make_table(f"single folds of {dtype}", caption, ["width", "compile, s", *map(size, sizes)], rows)
 
 
 def _summary(chains: Sequence[Point], caption: str) -> Table:
-    """Only where a plan has every length of chain that any has, as means of others could not be compared."""
-    places = {place: by_name(points) for place, points in _by_place(chains).items()}
-    longest = max(point["terms"] for point in chains)
-    heads = [f"{dtype}, {size(term_bytes)}" for dtype, term_bytes in places]
-    columns = ["<plan", *heads, "compile, s", *(f"{what} of {longest}" for what in _COSTS)]
-    table = _table("all chains: time over the floor, geometric mean", caption, columns)
-    for name in dict.fromkeys(name for ways in places.values() for name in ways):
-        of_name = [ways.get(name, {}) for ways in places.values()]
-        lengths = [{point["terms"] for point in points} for points in _by_place(chains).values()]
+    """Sums up the plans with every length of chain that any has, as means of others could not be compared."""
+    by_size = _group_by_size(chains)
+    ways = [group_by_name(points) for points in by_size.values()]
+    lengths = [{point["terms"] for point in points} for points in by_size.values()]
+    longest, rows = max(point["terms"] for point in chains), []
+    for name in dict.fromkeys(name for of_size in ways for name in of_size):
+        of_name = [of_size.get(name, {}) for of_size in ways]
         means = [_mean(points, wanted) for points, wanted in zip(of_name, lengths, strict=True)]
         if any(means):
             ends = [points[longest] for points in of_name if "seconds" in points.get(longest, {})]
             every = [point for points in of_name for point in points.values()]
-            table.add_row(name, *means, _compiling(every), *_costs(ends))
-    return table
+            rows.append([name, *means, _compiling(every), *_costs(ends)])
+    heads = [f"{dtype}, {size(term_bytes)}" for dtype, term_bytes in by_size]
+    columns = ["<plan", *heads, "compile, s", *(f"{what} of {longest}" for what in _COSTS)]
+    return make_table("all chains: time over the floor, geometric mean", caption, columns, rows)
 
 
 def _mean(points: Mapping[int, Point], wanted: set[int]) -> str:
-    ratios = [ratio for ratio in map(over_floor, points.values()) if ratio is not None]
-    return f"{prod(ratios) ** (1 / len(ratios)):.3f}" if ratios and len(ratios) == len(wanted) else ""
+    good = {terms for terms, point in points.items() if "error" not in point}
+    return f"{mean_over_floor(points.values()):.3f}" if good == wanted else ""
 
 
 def _costs(ends: Sequence[Point]) -> list[str]:
@@ -140,7 +139,7 @@ def _compiling(points: Iterable[Point]) -> str:
 def _ratio(point: Point | None) -> str:
     if point is None:
         return ""
-    ratio = over_floor(point)
+    ratio = divide_by_floor(point)
     return "failed" if ratio is None else f"{ratio:.2f}"
 
 
@@ -154,10 +153,3 @@ def _what(point: Point) -> str:
     way = point.get("way", "all")
     how = f"{' '.join(map(str, point['folds']))}" if way == "folds" else _table_name(point)
     return f"{point['kind']} of {point['terms']}, {point['dtype']}, {size(point['term_bytes'])} a term, {how}"
-
-
-def _table(title: str, caption: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in columns:
-        table.add_column(name.removeprefix("<"), justify="left" if name.startswith("<") else "right")
-    return table

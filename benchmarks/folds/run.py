@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks.common.results import Outcome, Point, say
+from benchmarks.common.tensors import same_bits
 from benchmarks.folds.device import Arena, Clock
-from benchmarks.folds.kernels import Folds, PointerTables, Way, reference, same_bits
+from benchmarks.folds.kernels import Folds, PointerTables, Way, add_in_turn
 from benchmarks.folds.spec import MOST_BYTES, POINTER_TABLE, Step, moved_bytes, plans
 
-Point = dict[str, Any]
 Seconds = dict[str, float]
-Measured = Callable[[], Point]
+Measurement = Callable[[], Point]
 
 _SAVE_EVERY = 2.0
 """Seconds. Writing hundreds of points is not free, and most steps are short."""
 _WRONG = "its sum is not bitwise that of torch"
 
 
-@dataclass
-class Outcome:
-    """What was measured so far."""
-
-    points: list[Point] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def failed(self) -> bool:
-        """Whether something went wrong, so that its time is not known or means nothing."""
-        return any("error" in point for point in self.points)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Bench:
     """Where and with what is measured.
 
@@ -53,40 +41,40 @@ class Bench:
     bandwidth: float
 
     def points(self, step: Step) -> Iterator[Point]:
-        """Every way of one step."""
+        """Yields a point for every way of one step."""
         about = {"kind": step.kind, "dtype": step.dtype, "term_bytes": step.term_bytes, "terms": step.terms}
         try:
             sets = self.arena.sets([step.head, *[step.dtype] * step.terms], step.elements)
-            expected = reference(sets[0])
+            expected = add_in_turn(sets[0])
         except Exception as error:
             yield about | _failure(error)
             return
-        for what, measured in self._ways(step, sets, expected):
-            yield about | what | _attempt(measured)
+        for what, measure in self._ways(step, sets, expected):
+            yield about | what | _attempt(measure)
 
-    def _ways(self, step: Step, sets: Sequence[Any], expected: Any) -> Iterator[tuple[Point, Measured]]:
+    def _ways(self, step: Step, sets: Sequence[Any], expected: Any) -> Iterator[tuple[Point, Measurement]]:
         ways = plans(step.terms) if step.kind == "chain" else {(step.terms,): []}
         for widths, names in ways.items():
             what: Point = {"way": "folds", "plans": names, "folds": list(widths)}
-            yield what, partial(self._folded, step, widths, sets, expected)
+            yield what, partial(self._measure_folds, step, widths, sets, expected)
         for block, ahead in POINTER_TABLE if step.kind == "chain" else ():
             what = {"way": "pointer table", "block": block, "ahead": ahead}
-            yield what, partial(self._tabled, step, block, ahead, sets, expected)
+            yield what, partial(self._measure_table, step, block, ahead, sets, expected)
 
-    def _folded(self, step: Step, widths: tuple[int, ...], sets: Sequence[Any], expected: Any) -> Point:
+    def _measure_folds(self, step: Step, widths: tuple[int, ...], sets: Sequence[Any], expected: Any) -> Point:
         way = self.folds.way(widths, sets[0])
         moved = moved_bytes(step.elements, step.dtype, widths, step.head)
-        return self._measured(step, way, moved, sets, expected)
+        return self._measure(step, way, moved, sets, expected)
 
-    def _tabled(self, step: Step, block: int, ahead: int, sets: Sequence[Any], expected: Any) -> Point:
+    def _measure_table(self, step: Step, block: int, ahead: int, sets: Sequence[Any], expected: Any) -> Point:
         way = self.tables.way(sets[0], block, ahead)
-        point = self._measured(step, way, step.least_bytes, sets, expected)
+        point = self._measure(step, way, step.least_bytes, sets, expected)
         parts = [self.tables.parts(args, block, ahead) for args in sets]
         kernel = self.clock.measure([part["kernel"] for part in parts], point["seconds"]["floor"], 1)
         point["seconds"] |= {"kernel": kernel.run, "table": self.clock.host([part["table"] for part in parts])}
         return point
 
-    def _measured(self, step: Step, way: Way, moved: int, sets: Sequence[Any], expected: Any) -> Point:
+    def _measure(self, step: Step, way: Way, moved: int, sets: Sequence[Any], expected: Any) -> Point:
         bitwise = same_bits(way.call(sets[0]), expected)
         floor = step.least_bytes / self.bandwidth
         calls = [partial(way.call, args) for args in sets]
@@ -101,7 +89,6 @@ def run(
     steps: Sequence[Step],
     bench: Bench,
     until: float,
-    say: Callable[[str], None],
     save: Callable[[Outcome], None],
 ) -> Outcome:
     """Measures one step after the other.
@@ -110,7 +97,6 @@ def run(
         steps: the most telling first.
         bench: what measures them.
         until: the reading of ``time.perf_counter`` after which no step is begun.
-        say: is told what goes on.
         save: is given the outcome now and then, and at the end.
     """
     outcome, late = Outcome(), []
@@ -133,9 +119,9 @@ def run(
     return outcome
 
 
-def _attempt(measured: Measured) -> Point:
+def _attempt(measure: Measurement) -> Point:
     try:
-        return measured()
+        return measure()
     except Exception as error:
         return _failure(error)
 

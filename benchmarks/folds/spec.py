@@ -39,7 +39,7 @@ Widths = tuple[int, ...]
 
 
 def split(terms: int, widths: Widths) -> Widths:
-    """The folds that add this many terms: as many of the widest as fit, then of the next. See ``plan.fold_widths``."""
+    """Returns the folds that add this many terms: as many of the widest as fit, then of the next."""
     folds: list[int] = []
     for width in widths:
         count, terms = divmod(terms, width)
@@ -50,22 +50,22 @@ def split(terms: int, widths: Widths) -> Widths:
 
 
 def label(widths: Widths) -> str:
-    """A set of widths in a table."""
+    """Names a set of widths in a table."""
     return " ".join(map(str, widths))
 
 
 def narrowest_first(widths: Widths) -> str:
-    """The same, with the order of its folds reversed."""
+    """Names the same with the order of its folds reversed."""
     return label(widths[::-1])
 
 
-def names() -> list[str]:
-    """Every plan with folds, by its name."""
+def list_plans() -> list[str]:
+    """Returns the names of all plans with folds."""
     return [*map(label, WIDTH_SETS), *map(narrowest_first, NARROWEST_FIRST), ONE_KERNEL]
 
 
 def plans(terms: int) -> dict[Widths, list[str]]:
-    """The different sequences of folds for a chain, each with the names of the plans that have it."""
+    """Returns the different sequences of folds for a chain, each with the names of the plans that have it."""
     found: dict[Widths, list[str]] = {}
     for widths in WIDTH_SETS:
         found.setdefault(split(terms, widths), []).append(label(widths))
@@ -77,7 +77,7 @@ def plans(terms: int) -> dict[Widths, list[str]]:
 
 
 def moved_bytes(elements: int, dtype: str, folds: Widths, head: str | None = None) -> int:
-    """What folds read and write: head and terms once, each sum when it is made, and when the next fold takes it.
+    """Returns the bytes that folds read and write: head and terms once, each sum once or, if a fold takes it, twice.
 
     Args:
         elements: of a term.
@@ -90,7 +90,7 @@ def moved_bytes(elements: int, dtype: str, folds: Widths, head: str | None = Non
 
 
 def least_bytes(elements: int, dtype: str, terms: int, head: str | None = None) -> int:
-    """Each term read once, the sum written once."""
+    """Returns the bytes where each term is read once, and the sum written once."""
     return moved_bytes(elements, dtype, (terms,), head)
 
 
@@ -112,7 +112,7 @@ class Step:
 
     @property
     def elements(self) -> int:
-        """Of a term."""
+        """How many elements a term has."""
         return self.term_bytes // ITEM_BYTES[self.dtype]
 
     @property
@@ -127,7 +127,7 @@ class Step:
 
     @property
     def least_bytes(self) -> int:
-        """See the function."""
+        """The bytes that every way must move."""
         return least_bytes(self.elements, self.dtype, self.terms, self.head)
 
     def __str__(self) -> str:
@@ -136,12 +136,14 @@ class Step:
 
 
 def size(term_bytes: int) -> str:
-    """A term's size in a table."""
+    """Writes a term's size in a table."""
     return f"{term_bytes / MB:g} MB"
 
 
-def steps(sizes: Sequence[int], dtypes: Sequence[str], terms: Sequence[int], widths: Sequence[int]) -> Iterator[Step]:
-    """Everything to measure, the most telling first, as there may not be time for all.
+def order_steps(
+    sizes: Sequence[int], dtypes: Sequence[str], terms: Sequence[int], widths: Sequence[int]
+) -> Iterator[Step]:
+    """Yields everything to measure, the most telling first, as there may not be time for all.
 
     Args:
         sizes: of a term, in bytes.
@@ -157,8 +159,8 @@ def steps(sizes: Sequence[int], dtypes: Sequence[str], terms: Sequence[int], wid
                     yield from (Step(kind, dtype, term_bytes, count) for count in counts)
 
 
-def copies(needed: int, cold: int, there: int) -> int:
-    """How many sets of tensors calls take in turn, so that none finds its own in the cache.
+def count_copies(needed: int, cold: int, there: int) -> int:
+    """Returns how many sets of tensors calls take in turn, so that none finds its own in the cache.
 
     Args:
         needed: bytes of one set.

@@ -13,77 +13,62 @@ pass starts from random numbers behind the last norm, because the logits' memory
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
-from benchmarks.common.hardware import look
-from benchmarks.common.options import Layers, Modes, NewFile
+from benchmarks.common.environment import Machine, inspect_machine
+from benchmarks.common.options import Numbers, Words, backend_option, command, json_option, require_litgpt
+from benchmarks.common.results import Outcome, make_result, plan_options, write_result
 from benchmarks.memory import report, run
 from benchmarks.memory.spec import MODELS, PLANS, REFERENCE, WIDTHS, MemorySpec
 
-SCHEMA = 1
 _DEFAULT_PLANS = ("reference", "again", "auto", "segmented", "carry", "inline")
 
 
-@click.command(context_settings={"show_default": True}, help=__doc__)
-@click.option("--models", type=Modes(tuple(MODELS)), default=",".join(MODELS), help="As in olmo-2,gemma-2.")
+@command(__doc__)
+@click.option("--models", type=Words(tuple(MODELS)), default=",".join(MODELS), help="As in olmo-2,gemma-2.")
 @click.option("--layers", type=click.IntRange(min=1), help="Of each model.  [default: as in its configuration]")
 @click.option("--sequence", type=click.IntRange(min=1), default=4096, help="Tokens in a row of the input.")
 @click.option("--batch", type=click.IntRange(min=1), default=1, help="Rows of the input.")
 @click.option("--width", type=click.Choice(WIDTHS), default="real", help="real: the configuration's own.")
 @click.option("--head/--no-head", default=False, help="With the vocabulary, the head and the cross entropy.")
-@click.option("--plans", type=Modes(PLANS), default=",".join(_DEFAULT_PLANS), help="The reference is always there.")
-@click.option("--budgets", type=Layers(), default="64,256,1024", help="MiB of sums alive, each with plan auto.")
+@click.option("--plans", type=Words(PLANS), default=",".join(_DEFAULT_PLANS), help="The reference is always there.")
+@click.option("--budgets", type=Numbers(), default="64,256,1024", help="MiB of sums alive, each with plan auto.")
 @click.option("--no-budgets", is_flag=True, help="No points with a budget.")
-@click.option("--backend", type=click.Choice(["auto", "nvfuser", "inductor", "eager"]), default="auto")
+@backend_option()
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16")
 @click.option("--steps", type=click.IntRange(min=1), default=10, help="Later steps to time, after as many untimed.")
 @click.option("--seconds", type=click.IntRange(min=0), default=300, help="End a point that takes more; 0: never.")
-@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
+@json_option
 def main(json_file: Path | None, **options: Any) -> None:
-    if find_spec("litgpt") is None:
-        raise click.UsageError("this benchmark needs litgpt: pip install litgpt==0.5.13 jsonargparse")
-    here = look(options["backend"])
-    plan = _plan(here, **options)
-    environment = here["environment"] | {"options": _options(plan)}
+    require_litgpt("this benchmark")
+    machine = inspect_machine(options["backend"])
+    plan = _plan(machine, **options)
+    chosen = plan_options(plan, without=("model", "plan", "budget"))
 
-    def save(outcome: run.Outcome) -> None:
-        if json_file:
-            # In one go, so that whoever ends this process while it writes finds the last result whole.
-            part = json_file.with_name(json_file.name + ".part")
-            result = {"schema": SCHEMA, "environment": environment, "points": outcome.points}
-            part.write_text(json.dumps(result, indent=1) + "\n")
-            part.replace(json_file)
+    def save(outcome: Outcome) -> None:
+        write_result(json_file, make_result(machine.environment, chosen, points=outcome.points))
 
-    outcome = run.run(plan, lambda text: click.echo(text, err=True, nl=False), save)
-    report.print_outcome(outcome, _title(plan.spec, here["environment"]))
+    outcome = run.run(plan, save)
+    report.print_outcome(outcome, _title(plan.spec, machine.environment))
     sys.exit(1 if outcome.failed else 0)
 
 
-def _plan(here: dict[str, Any], **options: Any) -> run.Plan:
+def _plan(machine: Machine, **options: Any) -> run.Plan:
     names = ("layers", "sequence", "batch", "width", "head", "dtype", "steps", "seconds")
     spec = MemorySpec(
         model="",
         plan=REFERENCE,
         budget=None,
-        backend=here["backend"],
-        device=here["device"],
+        backend=machine.backend,
+        device=machine.device,
         **{name: options[name] for name in names},
     )
     budgets = () if options["no_budgets"] else options["budgets"]
     return run.Plan(spec, options["models"], options["plans"], budgets)
-
-
-def _options(plan: run.Plan) -> dict[str, Any]:
-    options = asdict(plan)
-    common = options.pop("spec")
-    return {name: value for name, value in common.items() if name not in ("model", "plan", "budget")} | options
 
 
 def _title(spec: MemorySpec, environment: dict[str, Any]) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.common import processes
+from benchmarks.common.results import Outcome, Point, say
 from benchmarks.memory.spec import REFERENCE, MemorySpec
 
 WORKER = "benchmarks.memory.worker"
-
-Point = dict[str, Any]
-"""A point as it is in the JSON: its options, what was measured, what that is to the reference's; or ``error``."""
 
 _OPTIONS = ("model", "plan", "budget", "sequence", "batch", "dtype")
 _NAMES_KEPT = 10
@@ -35,37 +33,24 @@ class Plan:
     budgets: Sequence[int]
 
     def specs(self, model: str) -> list[MemorySpec]:
-        """The points of a model."""
+        """Returns the points of a model."""
         plans: list[tuple[str, int | None]] = [(plan, None) for plan in dict.fromkeys((REFERENCE, *self.plans))]
         plans += [("auto", budget) for budget in self.budgets]
         return [replace(self.spec, model=model, plan=plan, budget=budget) for plan, budget in plans]
 
 
-@dataclass(slots=True)
-class Outcome:
-    """The points so far, in the order in which they were run."""
-
-    points: list[Point] = field(default_factory=list)
-
-    @property
-    def failed(self) -> bool:
-        """Whether a point has no result, or other bits than the reference."""
-        return any("error" in point or point["bitwise"] != point["tensors"] for point in self.points)
-
-
-def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None]) -> Outcome:
+def run(plan: Plan, save: Callable[[Outcome], None]) -> Outcome:
     """Runs all points.
 
     Args:
         plan: what to run.
-        say: is told of progress, a line or the beginning of one at a time.
         save: is given the outcome after each point.
     """
     outcome = Outcome()
     for model in plan.models:
         reference: Mapping[str, Any] | None = None
         for spec in plan.specs(model):
-            found = _measured(spec, say)
+            found = _measure(spec)
             if spec.plan == REFERENCE and "error" not in found:
                 reference = found
             outcome.points.append(_point(spec, found, reference))
@@ -73,8 +58,8 @@ def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None])
     return outcome
 
 
-def _measured(spec: MemorySpec, say: Callable[[str], None]) -> dict[str, Any]:
-    """What the process said, or how it failed."""
+def _measure(spec: MemorySpec) -> dict[str, Any]:
+    """Returns what the process said, or how it failed."""
     say(f"{spec}: ")
     try:
         found: dict[str, Any] = processes.call(WORKER, asdict(spec))
@@ -88,27 +73,28 @@ def _measured(spec: MemorySpec, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _point(spec: MemorySpec, found: Mapping[str, Any], reference: Mapping[str, Any] | None) -> Point:
-    point: Point = {name: value for name, value in asdict(spec).items() if name in _OPTIONS}
+    point: Point = {name: getattr(spec, name) for name in _OPTIONS}
     point |= {"name": spec.name, **found}
     if "error" in found:
         return point
-    differing = None if reference is None else differences(found["tensors"], reference["tensors"])
+    differing = None if reference is None else find_differences(found["tensors"], reference["tensors"])
     return point | {
         "not_finite": found["not_finite"][:_NAMES_KEPT],
         "tensors": len(found["tensors"]),
+        "correct": not differing,
         "bitwise": None if differing is None else len(found["tensors"]) - len(differing),
         "differing": (differing or [])[:_NAMES_KEPT],
-        "against": None if reference is None else against(found, reference),
+        "against": None if reference is None else set_against(found, reference),
     }
 
 
-def differences(tensors: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
-    """The names under which there is something else, by digests."""
+def find_differences(tensors: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
+    """Returns the names under which there is something else, by digests."""
     return [name for name in dict.fromkeys([*expected, *tensors]) if tensors.get(name) != expected.get(name)]
 
 
-def against(found: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
-    """The trade: bytes less than the reference's, and its seconds divided into ours."""
+def set_against(found: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the trade: bytes less than the reference's, and its seconds divided into ours."""
     ours, theirs = found["steady"], reference["steady"]
     peak = None if ours["peak"] is None or theirs["peak"] is None else theirs["peak"] - ours["peak"]
     times = {name: round(ours[name] / theirs[name], 4) for name in ("forward", "backward", "step")}

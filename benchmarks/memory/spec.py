@@ -50,11 +50,11 @@ class MemorySpec:
 
     @property
     def name(self) -> str:
-        """Of the point among those of its model."""
+        """The name of the point among those of its model."""
         return self.plan if self.budget is None else f"{self.plan}, {self.budget} MiB"
 
     def options(self) -> dict[str, Any]:
-        """Of ``FusionCache``, for this plan."""
+        """Returns the options of ``FusionCache`` for this plan."""
         if self.plan in (REFERENCE, AGAIN):
             return {}
         budget = None if self.budget is None else self.budget * 2**20

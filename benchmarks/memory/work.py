@@ -30,11 +30,11 @@ class Work:
     cotangent: torch.Tensor | None
 
     def forward(self, compiled: Callable[..., torch.Tensor]) -> torch.Tensor:
-        """The forward pass of what was made of the model."""
+        """Runs the forward pass of what was made of the model."""
         return compiled(*self.workload.inputs)
 
     def backward(self, output: torch.Tensor) -> None:
-        """The backward pass; leaves gradients in the model's parameters."""
+        """Runs the backward pass, which leaves gradients in the model's parameters."""
         if self.cotangent is None:
             self.workload.loss(output).backward()
         else:
@@ -46,7 +46,7 @@ class Work:
 
 
 def make_work(spec: MemorySpec) -> Work:
-    """The work of a specification, always from the same seed."""
+    """Returns the work of a specification, always from the same seed."""
     changes = _NO_WINDOW if spec.head else {**_NO_WINDOW, **_NO_HEAD}
     size: Any = {"sequence": spec.sequence, "batch": spec.batch, "changes": changes}
     # On the device from the start: to make billions of random weights on the CPU takes minutes.

@@ -2,40 +2,40 @@
 
 The first step is made with algorithms that give the same bits every time, and is the one whose output and gradients are
 compared. ``saved`` is what autograd keeps in it between the passes: the storages of all tensors saved for backward,
-each once, other than the model's own and its input's. Later steps are those of ``benchmarks/steady.py``.
+each once, other than the model's own and its input's. Later steps are those of ``benchmarks/common/steps.py``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import thunder
 import torch
 
 import fusioncache
-from benchmarks.common.choices import described
-from benchmarks.common.executors import compile_regions_with, executors
+from benchmarks.common.choices import describe_choices
+from benchmarks.common.counting import use_backend
 from benchmarks.common.processes import serve
-from benchmarks.common.steady import measure_steps, synchronize
+from benchmarks.common.steps import measure_steps, synchronize, warm_up
+from benchmarks.common.tensors import digest, name_results
+from benchmarks.common.thunder_jit import executors, jit, make_transform
 from benchmarks.memory.spec import MemorySpec
 from benchmarks.memory.work import Work, make_work
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Bytes, seconds, choices and digests of one point."""
+    """Returns bytes, seconds, choices and digests of one point."""
     spec = MemorySpec(**options)
     # Ends the process by itself, in the middle of a compiler too: no exception would be seen there.
     signal.alarm(spec.seconds)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    compile_regions_with(spec.backend)
-    _warm_up(spec)
+    use_backend(spec.backend)
+    warm_up(lambda function: jit(function, spec.backend, make_transform(spec.backend)), spec.device, spec.dtype)
     work = make_work(spec)
-    transform = fusioncache.FusionCache(backend=spec.backend, cache=fusioncache.Cache(), **spec.options())
+    transform = make_transform(spec.backend, **spec.options())
     compiled = work.workload.compile(executors(spec.backend), [transform])
     found = _first_step(spec, work, compiled)
     found |= _counts(transform)
@@ -44,17 +44,6 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     )
     later = transform.stats().compiles - found["compiles"]
     return found | {"compiles_later": later, "layers": work.workload.layers}
-
-
-def _warm_up(spec: MemorySpec) -> None:
-    """Pays the one-time costs of a process, with another operation and another shape than any model's."""
-    x = torch.ones(3, 7, device=spec.device, dtype=getattr(torch, spec.dtype), requires_grad=True)
-    transform = fusioncache.FusionCache(backend=spec.backend, cache=fusioncache.Cache())
-    function = thunder.jit(
-        lambda x: torch.sigmoid(x) @ torch.cos(x).mT, executors=executors(spec.backend), transforms=[transform]
-    )
-    function(x).sum().backward()
-    synchronize(spec.device)
 
 
 def _first_step(spec: MemorySpec, work: Work, compiled: Any) -> dict[str, Any]:
@@ -67,7 +56,7 @@ def _first_step(spec: MemorySpec, work: Work, compiled: Any) -> dict[str, Any]:
     work.backward(output)
     synchronize(spec.device)
     total = time.perf_counter() - start
-    tensors = results(work, output)
+    tensors = name_results(model, output)
     with ThreadPoolExecutor() as pool:  # gradients are gigabytes
         found = dict(zip(tensors, pool.map(digest, tensors.values()), strict=True))
     return {
@@ -81,35 +70,25 @@ def _first_step(spec: MemorySpec, work: Work, compiled: Any) -> dict[str, Any]:
 
 
 class Saved:
-    """Counts the bytes of storages that are saved for backward. All are alive until then, so that addresses tell."""
+    """Counts the bytes of storages that are saved for backward. All are alive until then, so that addresses tell.
+
+    Args:
+        others: tensors that are kept anyway, whose storages do not count.
+    """
 
     def __init__(self, others: Iterable[torch.Tensor]):
-        """Those of some tensors are kept anyway, and do not count."""
         self.size = 0
         self.count = 0
         self._seen = {tensor.untyped_storage().data_ptr() for tensor in others}
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A hook for ``saved_tensors_hooks``. The tensor stays as it is."""
+        """Counts a tensor, for ``saved_tensors_hooks``. The tensor stays as it is."""
         self.count += 1
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.size += storage.nbytes()
         return tensor
-
-
-def results(work: Work, output: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The output and each gradient, by name."""
-    gradients = {f"gradient of {name}": p.grad for name, p in work.workload.model.named_parameters()}
-    return {"output": output.detach(), **{name: tensor for name, tensor in gradients.items() if tensor is not None}}
-
-
-def digest(tensor: torch.Tensor) -> str:
-    """Of a tensor's bytes, dtype and shape."""
-    content = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
-    content.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return content.hexdigest()
 
 
 def _counts(transform: fusioncache.FusionCache) -> dict[str, Any]:
@@ -121,7 +100,7 @@ def _counts(transform: fusioncache.FusionCache) -> dict[str, Any]:
         "compile_seconds": stats.compile_seconds,
         "canonicalize_seconds": stats.canonicalize_seconds,
         "bypasses": dict(stats.bypasses),
-        "choices": described(transform.choices()),
+        "choices": describe_choices(transform.choices()),
     }
 
 

@@ -12,7 +12,6 @@ Each round times blocks of calls between two synchronizations; a variant's figur
 from __future__ import annotations
 
 import inspect
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,54 +21,50 @@ from typing import Any
 
 import click
 
-from benchmarks.common import environment, report
-from benchmarks.common.executors import compile_regions_with, executors
-from benchmarks.common.options import Layers, NewFile
-
-SCHEMA = 1
+from benchmarks.common import environment
+from benchmarks.common.options import Numbers, backend_option, command, json_option
+from benchmarks.common.report import console, make_table
+from benchmarks.common.results import Point, make_result, say, write_result
 
 Call = Callable[[], Any]
 
 
-@click.command(context_settings={"show_default": True}, help=__doc__)
-@click.option("--inputs", type=Layers(), default="2,4,8", help="Numbers of inputs of the regions.")
-@click.option("--backend", type=click.Choice(["auto", "nvfuser", "inductor", "eager"]), default="auto")
+@command(__doc__)
+@click.option("--inputs", type=Numbers(), default="2,4,8", help="Numbers of inputs of the regions.")
+@backend_option()
 @click.option("--rounds", type=click.IntRange(min=1), default=50, help="How often each variant is timed.")
 @click.option("--calls", type=click.IntRange(min=1), default=200, help="Calls timed at once.")
-@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
+@json_option
 def main(inputs: Sequence[int], backend: str, rounds: int, calls: int, json_file: Path | None) -> None:
-    from fusioncache.backends.registry import best_backend
+    from benchmarks.common.counting import use_backend
 
-    chosen = best_backend(environment.device()) if backend == "auto" else backend
-    problem = environment.backend_problem(chosen)
+    chosen, problem = environment.choose_backend(backend)
     if problem:
         raise click.UsageError(f"--backend {backend} does not work here: {problem}")
-    compile_regions_with(chosen)
-    points = []
+    use_backend(chosen)
+    points: list[Point] = []
     for count in inputs:
-        click.echo(f"{count} inputs, {chosen}: ", err=True, nl=False)
-        microseconds = measure(variants(count, chosen), rounds, calls)
+        say(f"{count} inputs, {chosen}: ")
+        microseconds = measure(make_variants(count, chosen), rounds, calls)
         added = {name: round(value - microseconds["execute"], 3) for name, value in microseconds.items()}
         points.append({"inputs": count, "backend": chosen, "microseconds": microseconds, "added": added})
-        click.echo(", ".join(f"{name} {value:.2f} us" for name, value in microseconds.items()), err=True)
+        say(", ".join(f"{name} {value:.2f} us" for name, value in microseconds.items()) + "\n")
     options = {"inputs": list(inputs), "backend": chosen, "rounds": rounds, "calls": calls}
-    result = {"schema": SCHEMA, "environment": environment.describe() | {"options": options}, "points": points}
-    if json_file:
-        json_file.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(json_file, make_result(environment.describe(), options, points=points))
     _print(points)
 
 
-def variants(inputs: int, backend: str) -> Mapping[str, Call]:
-    """The ways to call one pointwise region with this many inputs, each called once already."""
+def make_variants(inputs: int, backend: str) -> Mapping[str, Call]:
+    """Returns the ways to call one pointwise region with this many inputs, each called once already."""
     import torch
 
     import fusioncache
 
     device = environment.device()
     args = [torch.rand(10, 10, device=device) for _ in range(inputs)]
-    uncached, args_of_region = _region(_program(inputs), args, [], backend)
+    uncached, args_of_region = _region(_program(inputs), args, backend)
     transform = fusioncache.FusionCache(backend=backend, cache=fusioncache.Cache(record=False))
-    cached, args_of_template = _region(_program(inputs), args, [transform], backend)
+    cached, args_of_template = _region(_program(inputs), args, backend, transform)
     if transform.stats().bypasses:
         raise click.ClickException(f"fusioncache left the region as it was: {dict(transform.stats().bypasses)}")
     calls = {} if backend != "nvfuser" else _nvfuser_calls(uncached.last_used, args_of_region)
@@ -105,15 +100,17 @@ def _program(inputs: int) -> Callable[..., Any]:
 
 
 def _region(
-    program: Callable[..., Any], args: Sequence[Any], transforms: list[Any], backend: str
+    program: Callable[..., Any], args: Sequence[Any], backend: str, transform: Any = None
 ) -> tuple[Any, list[Any]]:
-    """The function that the trace calls for its one region, and its arguments."""
+    """Returns the function that the trace calls for its one region, and its arguments."""
     import thunder
 
-    compiled = thunder.jit(program, executors=executors(backend), transforms=transforms)
+    from benchmarks.common.thunder_jit import find_fusions, jit
+
+    compiled = jit(program, backend, transform)
     compiled(*args)
     trace = thunder.last_traces(compiled)[-1]
-    (fusion,) = (bound_symbol for bound_symbol in trace.bound_symbols if bound_symbol.sym.is_fusion)
+    (fusion,) = find_fusions(compiled)
     by_name = {proxy.name: arg for proxy, arg in zip(trace.args, args, strict=True)}
     return fusion._call_ctx[fusion.sym.name], [by_name[proxy.name] for proxy in fusion.args]
 
@@ -129,7 +126,7 @@ def _check_agreement(calls: Mapping[str, Call]) -> None:
 
 
 def measure(calls: Mapping[str, Call], rounds: int, block: int) -> dict[str, float]:
-    """Microseconds of one call of each, less those of an empty one: medians over rounds in which they take turns."""
+    """Returns the microseconds of a call of each, less an empty one's: medians over rounds, in which they take turns."""
     import torch
 
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
@@ -149,18 +146,15 @@ def measure(calls: Mapping[str, Call], rounds: int, block: int) -> dict[str, flo
     return {name: round(value - empty, 3) for name, value in medians.items()}
 
 
-def _print(points: Sequence[Mapping[str, Any]]) -> None:
-    from rich.table import Table
+def _print(points: Sequence[Point]) -> None:
+    def cell(point: Point, name: str) -> str:
+        added = f" ({point['added'][name]:+.2f})" if name != "execute" else ""
+        return f"{point['microseconds'][name]:.2f}{added}"
 
-    table = Table(title="host time of a call", caption="microseconds; in brackets: added to the backend's own call")
-    table.add_column("inputs", justify="right")
-    for name in points[0]["microseconds"]:
-        table.add_column(name, justify="right")
-    for point in points:
-        times, added = point["microseconds"], point["added"]
-        cells = (f"{times[name]:.2f}" + (f" ({added[name]:+.2f})" if name != "execute" else "") for name in times)
-        table.add_row(str(point["inputs"]), *cells)
-    report.console().print(table)
+    names = list(points[0]["microseconds"])
+    caption = "microseconds; in brackets: added to the backend's own call"
+    rows = [[str(point["inputs"]), *(cell(point, name) for name in names)] for point in points]
+    console().print(make_table("host time of a call", caption, ["inputs", *names], rows))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import click
 
-from benchmarks.common.options import Layers
+from benchmarks.common.options import Numbers, command
+from benchmarks.common.report import console, make_table
 from fusioncache.ir import Graph, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
@@ -21,7 +22,7 @@ _TYPE = TensorType("float32", (10, 10), "cuda")
 
 
 def chain(ops: int) -> Graph:
-    """A region of ``x = sin(x) + x`` with this many ops."""
+    """Draws a region of ``x = sin(x) + x`` with this many ops."""
     written: list[Op] = []
     for _ in range(ops // 2):
         x = len(written)
@@ -30,13 +31,13 @@ def chain(ops: int) -> Graph:
 
 
 def wide(ops: int) -> Graph:
-    """A region of this many independent ops, each on an input of its own."""
+    """Draws a region of this many independent ops, each on an input of its own."""
     written = tuple(Op("prims.tanh", (Ref(value),), (_TYPE,)) for value in range(ops))
     return Graph((_TYPE,) * ops, written, tuple(range(ops, 2 * ops)))
 
 
 def residual(ops: int) -> Graph:
-    """A region that sums its inputs, one op each, and takes ``tanh``."""
+    """Draws a region that sums its inputs, one op each, and takes ``tanh``."""
     sums = [Op("prims.add", (Ref(ops + i - 1 if i else 0), Ref(i + 1)), (_TYPE,)) for i in range(ops - 1)]
     return Graph((_TYPE,) * ops, (*sums, Op("prims.tanh", (Ref(2 * ops - 2),), (_TYPE,))), (2 * ops - 1,))
 
@@ -44,23 +45,15 @@ def residual(ops: int) -> Graph:
 SHAPES: tuple[Callable[[int], Graph], ...] = (chain, wide, residual)
 
 
-@click.command(context_settings={"show_default": True}, help=__doc__)
-@click.option("--ops", type=Layers(), default="1000,10000,100000", help="Sizes of the regions.")
+@command(__doc__)
+@click.option("--ops", type=Numbers(), default="1000,10000,100000", help="Sizes of the regions.")
 def main(ops: tuple[int, ...]) -> None:
-    from rich.table import Table
-
-    from benchmarks.common import report
-
-    table = Table(title="seconds from a region to its key")
-    table.add_column("ops", justify="right")
-    for shape in SHAPES:
-        table.add_column(shape.__name__, justify="right")
-    for count in ops:
-        table.add_row(str(count), *(f"{_seconds(shape(count)):.3f}" for shape in SHAPES))
-    report.console().print(table)
+    rows = [[str(count), *(f"{_time_key(shape(count)):.3f}" for shape in SHAPES)] for count in ops]
+    columns = ("ops", *(shape.__name__ for shape in SHAPES))
+    console().print(make_table("seconds from a region to its key", None, columns, rows))
 
 
-def _seconds(region: Graph) -> float:
+def _time_key(region: Graph) -> float:
     start = time.perf_counter()
     make_key(canonicalize(region).graph, {})
     return time.perf_counter() - start

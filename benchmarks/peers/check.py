@@ -8,15 +8,15 @@ arithmetic itself where eager happens to have less.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from unittest import mock
 
 import torch
 
+from benchmarks.common.tensors import name_results
 from benchmarks.peers.work import Work
 
 _ALLOWED = 2.0
@@ -50,9 +50,9 @@ class Verdict:
         return f"wrong: {self.worst}, {self.error:.2g} (eager: {self.eager:.2g}){more}"
 
 
-def tensors_of(work: Work, output: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The output and the gradients of the last step, on the CPU: the GPU will be needed for the reference."""
-    return {name: tensor.cpu() for name, tensor in _tensors(work, output)}
+def copy_results(work: Work, output: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns the output and the gradients of the last step, on the CPU: the GPU will be needed for the reference."""
+    return {name: tensor.cpu() for name, tensor in name_results(work.model, output).items()}
 
 
 def judge(work: Work, found: Tensors) -> Verdict:
@@ -63,17 +63,17 @@ def judge(work: Work, found: Tensors) -> Verdict:
     """
     dtype = next(iter(work.model.parameters())).dtype
     work.clear()
-    eager = {name: tensor.cpu() for name, tensor in _tensors(work, work.step(work.model))}
+    eager = copy_results(work, work.step(work.model))
     work.clear()
     wider = torch.float32 if work.example.is_cuda and dtype.itemsize < 4 else torch.float64
     work = work.in_dtype(wider)
-    with _nothing_narrowed(wider):
+    with keep_wide(wider):
         output = work.step(work.model)
-    return compare(found, eager, dict(_tensors(work, output)), _of_arithmetic(dtype))
+    return compare(found, eager, name_results(work.model, output), _error_of_arithmetic(dtype))
 
 
 def compare(found: Tensors, eager: Tensors, reference: Tensors, inevitable: float) -> Verdict:
-    """The verdict on a peer's tensors.
+    """Returns the verdict on a peer's tensors.
 
     Args:
         found: the peer's.
@@ -92,24 +92,8 @@ def compare(found: Tensors, eager: Tensors, reference: Tensors, inevitable: floa
     return Verdict(worst.worst, worst.error, worst.eager, worst.allowed, wrong)
 
 
-def digest_of(tensors: Tensors) -> str:
-    """A digest of the bytes of all these tensors, under their names."""
-    content = hashlib.sha256()
-    for name, tensor in tensors.items():
-        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        content.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return content.hexdigest()
-
-
-def _tensors(work: Work, output: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    yield "output", output.detach()
-    for name, parameter in work.model.named_parameters():
-        if parameter.grad is not None:
-            yield f"gradient of {name}", parameter.grad
-
-
 def _error(found: torch.Tensor | None, reference: torch.Tensor | None) -> float:
-    """The relative L2 error; infinite for what is missing, has another shape, or is no number."""
+    """Returns the relative L2 error; infinite for what is missing, has another shape, or is no number."""
     if found is None or reference is None or found.shape != reference.shape:
         return math.inf
     scale = torch.linalg.vector_norm(reference).item()
@@ -121,12 +105,18 @@ def _error(found: torch.Tensor | None, reference: torch.Tensor | None) -> float:
     return distance / scale
 
 
-def _of_arithmetic(dtype: torch.dtype) -> float:
-    """A value of 16 bits is rounded from float32: half a unit. In float32 itself functions are a few units off."""
+def _error_of_arithmetic(dtype: torch.dtype) -> float:
+    """Returns an error that is nobody's fault.
+
+    A value of 16 bits is rounded from float32: half a unit. In float32 itself functions are a few units off.
+    """
     units = 0.5 if dtype.itemsize < 4 else 4
     return units * torch.finfo(dtype).eps
 
 
-def _nothing_narrowed(dtype: torch.dtype) -> mock._patch | nullcontext[None]:
-    """litgpt's RMSNorm calls ``float``, which would make the reference's float64 no better than the model's float32."""
+def keep_wide(dtype: torch.dtype) -> mock._patch | nullcontext[None]:
+    """Lets ``float`` leave float64 as it is while the reference runs in it.
+
+    litgpt's RMSNorm calls ``float``, which would make the reference no better than the model's float32.
+    """
     return mock.patch.object(torch.Tensor, "float", torch.Tensor.double) if dtype == torch.float64 else nullcontext()

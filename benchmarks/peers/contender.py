@@ -47,16 +47,16 @@ class Contender(Protocol):
         """Compiles a function that has nothing to do with the model, in the same way. Called first."""
 
     def compile(self, model: nn.Module) -> Call:
-        """What is called in place of the model. Counts and seconds are those from here on."""
+        """Returns what is called in place of the model. Counts and seconds are those from here on."""
 
     def spent(self) -> Spent:
-        """Where the time of the first step went."""
+        """Returns where the time of the first step went."""
 
     def counts(self) -> Counts:
-        """What was compiled."""
+        """Returns what was compiled."""
 
     def notes(self) -> Sequence[str]:
-        """What a reader of the numbers must know."""
+        """Returns what a reader of the numbers must know."""
 
 
 class Eager:

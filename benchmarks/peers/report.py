@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.common import report
-from benchmarks.common.report import Column
-from benchmarks.peers.run import Outcome, Point
+from benchmarks.common.report import Column, console, print_line, table_by_layers
+from benchmarks.common.results import Outcome, Point
 
 _VERDICTS: dict[bool | None, str] = {True: "yes", False: "WRONG", None: "?"}
 
@@ -62,28 +60,23 @@ _STEADY: list[Column[Point]] = [
 
 def print_outcome(outcome: Outcome, title: str) -> None:
     """Prints a table of all points, then what went wrong, was left out, or must be known."""
-    out = report.console()
+    out = console()
     out.print(_table(outcome.points, f"first step: {title}", _FIRST, _FIRST_CAPTION))
     out.print(_table(outcome.points, "what was compiled", _COUNTS, _COUNTS_CAPTION))
     out.print(_table(outcome.points, f"later steps: {title}", _STEADY, _STEADY_CAPTION))
     for point in outcome.points:
         where = f"{point['layers']} layers, {point['peer']}"
         for problem in filter(None, (point.get("error"), point.get("error_of_wrong"))):
-            out.print(escape(f"error: {where}: {problem}"), soft_wrap=True)
+            print_line(out, f"error: {where}: {problem}")
         for note in point.get("notes", ()):
-            out.print(escape(f"note: {where}: {note}"), soft_wrap=True)
+            print_line(out, f"note: {where}: {note}")
     for note in outcome.notes:
-        out.print(escape(f"note: {note}"), soft_wrap=True)
+        print_line(out, f"note: {note}")
 
 
 def _table(points: Sequence[Point], title: str, columns: Sequence[Column[Point]], caption: str) -> Table:
-    names, cells = report.cells_of(columns, [point for point in points if "error" not in point])
-    measured = iter(cells)
-    rows = (
-        (point["layers"], [point["peer"], *(["failed"] * len(names) if "error" in point else next(measured))])
-        for point in points
-    )
-    return report.table_by_layers(title, caption, ("peer", *names), rows)
+    rows = [(point["layers"], point["peer"], "failed" if "error" in point else point) for point in points]
+    return table_by_layers(title, caption, "peer", columns, rows)
 
 
 def _error(point: Point, name: str) -> str | None:

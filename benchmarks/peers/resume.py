@@ -1,4 +1,4 @@
-"""What an earlier run of the benchmark of peers has measured already, and whether it measured the same. Pure."""
+"""What an earlier run of the benchmark of peers has measured already, and whether it measured the same."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-Point = dict[str, Any]
+from benchmarks.common.results import Point
 
 _SAME = ("gpu", "processor", "commit", "versions")
 _MAY_DIFFER = {"peers", "limit"}
 
 
-def finished(text: str, environment: Mapping[str, Any]) -> list[Point]:
-    """The points that have a result.
+def read_finished(text: str, environment: Mapping[str, Any]) -> list[Point]:
+    """Returns the points that have a result.
 
     Args:
         text: the JSON that the earlier run wrote.

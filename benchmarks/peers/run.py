@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.common import processes
+from benchmarks.common.results import Outcome, Point, say
 from benchmarks.peers.spec import PARTS, PEERS, PeerSpec
 
 WORKER = "benchmarks.peers.worker"
-
-Point = dict[str, Any]
-"""A point as it is in the JSON: its options, what was measured, or ``error``."""
 
 _OPTIONS = ("peer", "model", "width", "layers", "inference", "dtype")
 _COUNTS = ("kernels", "units", "regions", "graph_breaks", "loads")
@@ -50,30 +48,11 @@ class Turn:
     warm: Mapping[str, Any] | None
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What is known so far.
-
-    Attributes:
-        points: in the order in which they were begun.
-        notes: what was left out, and why; what differed.
-    """
-
-    points: list[Point] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def failed(self) -> bool:
-        """Whether a point has no result, or a wrong one."""
-        return any("error" in point or point["correct"] is False for point in self.points)
-
-
-def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None], done: Sequence[Point] = ()) -> Outcome:
+def run(plan: Plan, save: Callable[[Outcome], None], done: Sequence[Point] = ()) -> Outcome:
     """Runs all points.
 
     Args:
         plan: what to run.
-        say: is told of progress, a line or the beginning of one at a time.
         save: is given the outcome each time that a peer had its turn.
         done: points of an earlier run, which are not run again.
     """
@@ -88,24 +67,24 @@ def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None],
             for spec in specs:
                 if any(isinstance(turn, str) for turn in turns[spec]):
                     continue  # it has failed once already
-                turns[spec].append(_turn(spec, say))
+                turns[spec].append(_run_turn(spec))
                 outcome.points = [*earlier, *(_point(spec, found) for spec, found in turns.items() if found)]
                 outcome.notes = [*notes, *_bitwise([p for p in outcome.points if p["layers"] == layers])]
                 save(outcome)
         if layers != plan.layers[-1]:
-            stopped |= _over_limit(outcome, len(earlier), plan.limit, say)
+            stopped |= _stop_slow(outcome, len(earlier), plan.limit)
     save(outcome)
     return outcome
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles."""
+def summarize(values: Sequence[float]) -> dict[str, float]:
+    """Returns the median and the quartiles."""
     first, middle, third = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     return {"median": round(middle, 4), "q1": round(first, 4), "q3": round(third, 4)}
 
 
-def _turn(spec: PeerSpec, say: Callable[[str], None]) -> Turn | str:
-    """What the processes said, or how they failed."""
+def _run_turn(spec: PeerSpec) -> Turn | str:
+    """Runs the processes of one turn, and returns what they said, or how they failed."""
     say(f"{spec}: ")
     start = time.perf_counter()
     with TemporaryDirectory(prefix="fusioncache-peer-") as directory:
@@ -119,15 +98,15 @@ def _turn(spec: PeerSpec, say: Callable[[str], None]) -> Turn | str:
                 warm = processes.call(WORKER, asdict(replace(spec, first_step_only=True)), **where)
                 say(f"; warm {warm['seconds']['total']:.2f} s, {warm['verdict']}")
         except processes.ProcessFailed as failure:
-            say(f"failed, {failure}\n{failure.log}\n")
+            say(f"failed, {failure.format_message()}\n")
             return str(failure)
     say(f"; in all {time.perf_counter() - start:.0f} s\n")
     return Turn(cold, warm)
 
 
 def _point(spec: PeerSpec, found: Sequence[Turn | str]) -> Point:
-    """One point: medians of what its turns said."""
-    point: Point = {name: value for name, value in asdict(spec).items() if name in _OPTIONS}
+    """Returns one point: medians of what its turns said."""
+    point: Point = {name: getattr(spec, name) for name in _OPTIONS}
     turns = [turn for turn in found if isinstance(turn, Turn)]
     errors = [turn for turn in found if isinstance(turn, str)]
     if errors:
@@ -135,8 +114,8 @@ def _point(spec: PeerSpec, found: Sequence[Turn | str]) -> Point:
     first = turns[0].cold
     point |= {"repeat": len(turns), "seconds": _seconds(turns)}
     point |= {
-        "step_ms": summary([value for turn in turns for value in turn.cold["step_ms"]]),
-        "host_us": None if first["host_us"] is None else summary([us for turn in turns for us in turn.cold["host_us"]]),
+        "step_ms": summarize([value for turn in turns for value in turn.cold["step_ms"]]),
+        "host_us": first["host_us"] and summarize([us for turn in turns for us in turn.cold["host_us"]]),
         "peak_bytes": first["peak_bytes"] and max(turn.cold["peak_bytes"] for turn in turns),
         **{name: first.get(name) for name in _COUNTS},
         "warm": turns[0].warm and {name: turns[0].warm.get(name) for name in _COUNTS},
@@ -162,7 +141,7 @@ def _medians(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _correctness(turns: Sequence[Turn]) -> dict[str, Any]:
-    """Of the first process that was wrong, cold or warm; if none was, of the first."""
+    """Returns the verdict on the first process that was wrong, cold or warm; if none was, on the first."""
     processes_ = [("", turn.cold) for turn in turns] + [("warm: ", turn.warm) for turn in turns if turn.warm]
     where, worst = next(((where, said) for where, said in processes_ if said["correct"] is False), processes_[0])
     digests = {turn.cold["bitwise_digest"] for turn in turns}
@@ -176,11 +155,11 @@ def _correctness(turns: Sequence[Turn]) -> dict[str, Any]:
 
 def _repetition(turn: Turn) -> dict[str, Any]:
     warm = turn.warm["seconds"] if turn.warm else None
-    return {"cold": turn.cold["seconds"], "warm": warm, "step_ms": summary(turn.cold["step_ms"])}
+    return {"cold": turn.cold["seconds"], "warm": warm, "step_ms": summarize(turn.cold["step_ms"])}
 
 
 def _bitwise(points: Sequence[Point]) -> list[str]:
-    """Whether the peers that can be compared bit for bit are equal."""
+    """Says whether the peers that can be compared bit for bit are equal."""
     digests = {point["peer"]: point["bitwise_digest"] for point in points if point.get("bitwise_digest")}
     if len(digests) < 2:
         return []
@@ -188,14 +167,13 @@ def _bitwise(points: Sequence[Point]) -> list[str]:
     return [f"{points[0]['layers']} layers: {', '.join(digests)} {verdict}"]
 
 
-def _over_limit(outcome: Outcome, start: int, limit: float, say: Callable[[str], None]) -> set[str]:
-    """The peers of the last points that are to stop, which is noted."""
+def _stop_slow(outcome: Outcome, start: int, limit: float) -> set[str]:
+    """Returns the peers of the last points that are to stop, which is noted."""
     stopped = set()
     for point in outcome.points[start:]:
         seconds = point["seconds"]["cold"]["total"] if "seconds" in point else 0.0
         if seconds > limit:
             stopped.add(point["peer"])
             reason = f"{seconds:.1f} s is over the limit of {limit:g} s"
-            outcome.notes.append(f"{point['peer']} stopped at {point['layers']} layers: {reason}")
-            say(outcome.notes[-1] + "\n")
+            outcome.note(f"{point['peer']} stopped at {point['layers']} layers: {reason}")
     return stopped

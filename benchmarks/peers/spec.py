@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.common.spec import count_layers
+
 RESIDUAL = "residual"
 WIDTHS = ("narrow", "real")
 PARTS = ("trace", "compile", "execute", "total")
@@ -89,4 +91,4 @@ class PeerSpec:
     first_step_only: bool = False
 
     def __str__(self) -> str:
-        return f"{self.model}, {self.layers} {'layer' if self.layers == 1 else 'layers'}, {self.peer}"
+        return f"{self.model}, {count_layers(self.layers)}, {self.peer}"

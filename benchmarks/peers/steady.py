@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from benchmarks.common.steps import synchronize
 from benchmarks.peers.work import Work
 
 
@@ -36,7 +37,7 @@ def measure_steady(work: Work, call: Callable[[torch.Tensor], torch.Tensor], ste
     if cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    times = [_one(work, call) for _ in range(steps)]
+    times = [_time_step(work, call) for _ in range(steps)]
     return Steady(
         step_ms=[total * 1e3 for total, _ in times],
         host_us=[host * 1e6 for _, host in times] if cuda else None,
@@ -44,14 +45,8 @@ def measure_steady(work: Work, call: Callable[[torch.Tensor], torch.Tensor], ste
     )
 
 
-def synchronize(device: str) -> None:
-    """Waits for the GPU, if there is one."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def _one(work: Work, call: Callable[[torch.Tensor], torch.Tensor]) -> tuple[float, float]:
-    """Seconds of one step, and of its launches."""
+def _time_step(work: Work, call: Callable[[torch.Tensor], torch.Tensor]) -> tuple[float, float]:
+    """Returns the seconds of one step, and of its launches."""
     work.clear()
     synchronize(work.example.device.type)
     start = time.perf_counter()

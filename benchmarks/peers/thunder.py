@@ -6,12 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import thunder
 from torch import nn
 
 import fusioncache
-from benchmarks.common.counting import Counter, count_nvfuser, count_regions
-from benchmarks.common.executors import compile_regions_with, executors
+from benchmarks.common.counting import Counter, count_compiles, use_backend
+from benchmarks.common.thunder_jit import find_fusions, jit, make_transform, read_tracing_seconds
 from benchmarks.peers.contender import Call, Counts, Spent
 from benchmarks.peers.spec import Peer
 
@@ -22,25 +21,22 @@ class Thunder:
     def __init__(self, peer: Peer, backend: str):
         self._peer = peer
         self._backend = backend
-        self._counter = Counter()
+        self._counter = Counter()  # until there is something to count
         self._transform: fusioncache.FusionCache | None = None
         self._compiled: Any = None
         self._jit_seconds = 0.0
         self._kernels_before = 0
-        compile_regions_with(backend)
+        use_backend(backend)
 
     def warm_up(self, function: Call) -> Call:
-        return self._jit(function, self._new_transform())
+        return jit(function, self._backend, self._new_transform())
 
     def compile(self, model: nn.Module) -> Call:
-        if self._backend == "nvfuser":
-            count_nvfuser(self._counter, lru=self._peer.variant == "lru")
-        else:
-            count_regions(self._counter, self._backend)
+        self._counter = count_compiles(self._backend, lru=self._peer.variant == "lru")
         self._kernels_before = _kernels_of_inductor()
         self._transform = self._new_transform()
         start = time.perf_counter()
-        self._compiled = self._jit(model, self._transform)
+        self._compiled = jit(model, self._backend, self._transform)
         self._jit_seconds = time.perf_counter() - start
         return self._compiled
 
@@ -50,19 +46,15 @@ class Thunder:
         So it holds Thunder's passes, the backward trace, and fusioncache's transform. Compiling is all calls of the
         backend's compiler, each up to the end of its first execution, and loading what an earlier process kept.
         """
-        statistics = thunder.compile_stats(self._compiled)
-        passes = (statistics.last_prologue_execution_start - statistics.last_trace_host_start) / 1e9
         stats = self._stats()
         compiling = self._counter.seconds + stats.compile_seconds + stats.load_seconds
-        return Spent(self._jit_seconds + passes, compiling)
+        return Spent(self._jit_seconds + read_tracing_seconds(self._compiled), compiling)
 
     def counts(self) -> Counts:
         units = self._counter.compiles + self._stats().compiles
         kernels = {"nvfuser": units, "inductor": _kernels_of_inductor() - self._kernels_before}.get(self._backend)
-        traces = (thunder.last_traces(self._compiled), thunder.last_backward_traces(self._compiled))
-        symbols = [symbol for kept in traces if kept for symbol in kept[-1].bound_symbols]
         loads = self._stats().loads if self._transform else None
-        return Counts(kernels, units, regions=sum(symbol.sym.is_fusion for symbol in symbols), loads=loads)
+        return Counts(kernels, units, regions=len(find_fusions(self._compiled)), loads=loads)
 
     def notes(self) -> Sequence[str]:
         return [f"left alone: {count} x {reason}" for reason, count in self._stats().bypasses.items()]
@@ -73,10 +65,7 @@ class Thunder:
     def _new_transform(self) -> fusioncache.FusionCache | None:
         if self._peer.variant != "fusioncache":
             return None
-        return fusioncache.FusionCache(backend=self._backend, cache=fusioncache.Cache())
-
-    def _jit(self, function: Any, transform: fusioncache.FusionCache | None) -> Any:
-        return thunder.jit(function, executors=executors(self._backend), transforms=[transform] if transform else [])
+        return make_transform(self._backend)
 
 
 def _kernels_of_inductor() -> int:

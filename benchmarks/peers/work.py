@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks.common.models import Residual
+from benchmarks.common.tensors import cotangent
 from benchmarks.peers.spec import RESIDUAL, PeerSpec
 
 _SEED = 2916
@@ -33,7 +34,7 @@ class Work:
     inference: bool
 
     def step(self, call: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """One step with the model, or with what a peer made of it; leaves gradients in the model's parameters.
+        """Runs one step with the model, or with what a peer made of it; leaves gradients in the model's parameters.
 
         The loss is no part of what peers compile, so that it costs all of them the same.
         """
@@ -48,7 +49,7 @@ class Work:
         self.model.zero_grad(set_to_none=True)
 
     def in_dtype(self, dtype: torch.dtype) -> Work:
-        """The same work with these very weights in another dtype. The model is converted in place."""
+        """Returns the same work with these very weights in another dtype. The model is converted in place."""
         example, targets = (x.to(dtype) if x.is_floating_point() else x for x in (self.example, self.targets))
         return Work(self.model.to(dtype), example, targets, self.inference)
 
@@ -60,7 +61,7 @@ class Work:
 
 
 def make_work(spec: PeerSpec) -> Work:
-    """The work of a specification, from a fixed seed.
+    """Returns the work of a specification, from a fixed seed.
 
     Raises:
         ValueError: if litgpt knows no such model, or it is too small for the input.
@@ -72,7 +73,7 @@ def make_work(spec: PeerSpec) -> Work:
         if spec.model == RESIDUAL:
             model: nn.Module = Residual(spec.layers, spec.size)
             example = torch.randn(spec.size, spec.size).to(dtype)
-            targets = _cotangent(example)
+            targets = cotangent(example)
         else:
             model, example, targets = _litgpt(spec)
     # Afterwards, not by a default dtype: positions and frequencies of the rotary embedding need float32.
@@ -91,7 +92,7 @@ def _litgpt(spec: PeerSpec) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def _narrow(spec: PeerSpec) -> dict[str, Any]:
-    """The widths of ``benchmarks/models.py``, with as many heads to a query group as the configuration has."""
+    """Returns the widths of ``benchmarks/common/models.py``, with the configuration's heads to a query group."""
     from litgpt import Config
 
     full = Config.from_name(spec.model)
@@ -105,8 +106,3 @@ def _narrow(spec: PeerSpec) -> dict[str, Any]:
         "padded_vocab_size": vocabulary,
         "block_size": spec.sequence,
     }
-
-
-def _cotangent(output: torch.Tensor) -> torch.Tensor:
-    """Where a backward pass starts. Not from ones: errors that cancel in a sum would not be noticed."""
-    return torch.linspace(-1, 1, output.numel(), device=output.device).reshape(output.shape).to(output.dtype)

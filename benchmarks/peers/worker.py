@@ -27,10 +27,12 @@ from typing import Any  # noqa: E402
 import torch  # noqa: E402
 
 from benchmarks.common.processes import serve  # noqa: E402
-from benchmarks.peers.check import digest_of, judge, tensors_of  # noqa: E402
+from benchmarks.common.steps import synchronize, warm_up  # noqa: E402
+from benchmarks.common.tensors import digest_all  # noqa: E402
+from benchmarks.peers.check import copy_results, judge  # noqa: E402
 from benchmarks.peers.contender import Contender, Counts, Eager  # noqa: E402
 from benchmarks.peers.spec import PEERS, PeerSpec  # noqa: E402
-from benchmarks.peers.steady import measure_steady, synchronize  # noqa: E402
+from benchmarks.peers.steady import measure_steady  # noqa: E402
 from benchmarks.peers.work import Work, make_work  # noqa: E402
 
 Found = dict[str, Any]
@@ -39,7 +41,7 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """A first step: what a peer made of the model, its counts, and seconds."""
+    """What a first step left: what a peer made of the model, its counts, and seconds."""
 
     call: Callable[[torch.Tensor], torch.Tensor]
     counts: Counts
@@ -47,10 +49,10 @@ class _First:
 
 
 def measure(options: Mapping[str, Any]) -> Found:
-    """Seconds, counts and correctness of one peer."""
+    """Returns seconds, counts and correctness of one peer."""
     spec = PeerSpec(**options)
     contender = make_contender(spec)
-    _warm_up(spec, contender)
+    warm_up(contender.warm_up, spec.device, spec.dtype, not spec.inference)
     startup = time.perf_counter() - _START
     work = make_work(spec)
     first = _first_step(spec, contender, work)
@@ -58,14 +60,14 @@ def measure(options: Mapping[str, Any]) -> Found:
     if not spec.first_step_only:
         found |= asdict(measure_steady(work, first.call, spec.steps, spec.warmup))
     notes = [*contender.notes(), *_compiled_later(first.counts, contender.counts())]
-    tensors = _tensors_of_one_step(spec, work, first.call)
+    tensors = _compute_again(spec, work, first.call)
     # Their memory is needed for the reference.
     del first, contender
     return found | {"notes": notes} | _correctness(spec, work, tensors)
 
 
 def make_contender(spec: PeerSpec) -> Contender:
-    """The peer of a specification. Imports only what it needs."""
+    """Returns the peer of a specification. Imports only what it needs."""
     peer = PEERS[spec.peer]
     if peer.kind == "thunder":
         from benchmarks.peers.thunder import Thunder
@@ -76,16 +78,6 @@ def make_contender(spec: PeerSpec) -> Contender:
 
         return TorchCompile(peer, spec.backend)
     return Eager()
-
-
-def _warm_up(spec: PeerSpec, contender: Contender) -> None:
-    """Pays the one-time costs of a process, with another operation and another shape than any model's."""
-    grad = not spec.inference
-    x = torch.ones(3, 7, device=spec.device, dtype=getattr(torch, spec.dtype), requires_grad=grad)
-    output = contender.warm_up(lambda x: torch.sigmoid(x) @ torch.cos(x).mT)(x)
-    if grad:
-        output.sum().backward()
-    synchronize(spec.device)
 
 
 def _first_step(spec: PeerSpec, contender: Contender, work: Work) -> _First:
@@ -100,15 +92,15 @@ def _first_step(spec: PeerSpec, contender: Contender, work: Work) -> _First:
     return _First(call, contender.counts(), {name: round(value, 6) for name, value in seconds.items()})
 
 
-def _tensors_of_one_step(spec: PeerSpec, work: Work, call: Callable[..., torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What a peer computes. Thunder's peers do it with the same sums in the same order each time, so as to be compared.
+def _compute_again(spec: PeerSpec, work: Work, call: Callable[..., torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns what a peer computes. Thunder's peers add in the same order each time, so as to be compared.
 
     Nobody runs it so: the steps that are timed are not. TorchInductor compiles again for it.
     """
     if PEERS[spec.peer].kind == "thunder":
         torch.use_deterministic_algorithms(True, warn_only=True)
     work.clear()
-    tensors = tensors_of(work, work.step(call))
+    tensors = copy_results(work, work.step(call))
     torch.use_deterministic_algorithms(False)
     return tensors
 
@@ -126,7 +118,7 @@ def _correctness(spec: PeerSpec, work: Work, tensors: Mapping[str, torch.Tensor]
     deterministic = PEERS[spec.peer].kind == "thunder"
     found: Found = {"correct": None, "verdict": "not checked", "bitwise_digest": None}
     if deterministic:
-        found["bitwise_digest"] = digest_of(tensors)
+        found["bitwise_digest"] = digest_all(tensors)
     gc.collect()
     try:
         verdict = judge(work, tensors)

@@ -17,52 +17,54 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from benchmarks.common import processes, report
-from benchmarks.common.hardware import look
-from benchmarks.common.options import Layers, Modes, NewFile
-from benchmarks.scaling.spec import MODELS, Spec
+from benchmarks.common import processes
+from benchmarks.common.environment import inspect_machine
+from benchmarks.common.options import Numbers, Words, backend_option, command, json_option, repeat_option
+from benchmarks.common.report import console, make_table
+from benchmarks.common.results import make_result, say, write_result
+from benchmarks.common.spec import MODELS, ModelSpec
 
-SCHEMA = 1
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 _WORKER = "benchmarks.ranks.worker"
 _THREADS = "1"
 """The same for every count of ranks: how many threads there are changes a CPU's kernels, and so the bits."""
 
 
-@click.command(context_settings={"show_default": True}, help=__doc__)
-@click.option("--ranks", type=Layers(), default="1,2", help="As in 1,2,4.")
-@click.option("--directories", type=Modes(("together", "separate")), default="together,separate")
+@command(__doc__)
+@click.option("--ranks", type=Numbers(), default="1,2", help="As in 1,2,4.")
+@click.option("--directories", type=Words(("together", "separate")), default="together,separate")
 @click.option("--model", type=click.Choice(MODELS), default="llama")
 @click.option("--layers", type=click.IntRange(min=1), default=2)
-@click.option("--backend", type=click.Choice(["auto", "nvfuser", "inductor"]), default="auto")
-@click.option("--repeat", type=click.IntRange(min=1), default=1, help="Jobs for each point; the median counts.")
-@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
+@backend_option("nvfuser", "inductor")
+@repeat_option("Jobs for each point; the median counts.")
+@json_option
 def main(
-    json_file: Path | None, ranks: tuple[int, ...], directories: tuple[str, ...], repeat: int, **options: Any
+    json_file: Path | None,
+    ranks: tuple[int, ...],
+    directories: tuple[str, ...],
+    repeat: int,
+    model: str,
+    layers: int,
+    backend: str,
 ) -> None:
-    here = look(options["backend"])
-    dtype = "bfloat16" if here["device"] == "cuda" and options["model"] == "llama" else "float32"
-    rest = here["backend"], here["device"], dtype, 10
-    spec = Spec(options["model"], options["layers"], "cached", False, True, *rest)
+    machine = inspect_machine(backend)
+    spec = ModelSpec(model, layers, machine.backend, machine.device, machine.choose_dtype(model))
     wanted = [(count, kind) for count in ranks for kind in (directories if count > 1 else directories[:1])]
     jobs: dict[tuple[int, str], list[list[dict[str, Any]]]] = {each: [] for each in wanted}
     for _ in range(repeat):
         for count, kind in wanted:
-            jobs[count, kind].append(_job(spec, count, kind == "separate"))
-    points = [_point(count, kind, found) for (count, kind), found in jobs.items()]
-    result = {"schema": SCHEMA, "environment": here["environment"] | {"options": asdict(spec)}, "points": points}
-    result["equal"] = len({rank["digest"] for found in jobs.values() for job in found for rank in job}) == 1
-    if json_file:
-        json_file.write_text(json.dumps(result, indent=1) + "\n")
+            jobs[count, kind].append(run_job(spec, count, kind == "separate"))
+    points = [make_point(count, kind, found) for (count, kind), found in jobs.items()]
+    equal = len({rank["digest"] for found in jobs.values() for job in found for rank in job}) == 1
+    result = make_result(machine.environment, asdict(spec), points=points, equal=equal)
+    write_result(json_file, result)
     _print(result)
-    sys.exit(0 if result["equal"] else 1)
+    sys.exit(0 if equal else 1)
 
 
-def _job(spec: Spec, count: int, separate: bool) -> list[dict[str, Any]]:
-    """What each rank says.
+def run_job(spec: ModelSpec, count: int, separate: bool) -> list[dict[str, Any]]:
+    """Runs a job, and returns what each of its ranks says.
 
     Raises:
         click.ClickException: if one of them failed.
@@ -79,12 +81,12 @@ def _job(spec: Spec, count: int, separate: bool) -> list[dict[str, Any]]:
         found = [json.loads((answers / f"{rank}.json").read_text()) for rank in range(count)]
     slowest = max(rank["seconds"]["first_step"] for rank in found)
     compiles = [rank["compiles"] for rank in found]
-    click.echo(f"{count} ranks: first step {slowest:.2f} s, compiles {compiles}", err=True)
+    say(f"{count} ranks: first step {slowest:.2f} s, compiles {compiles}\n")
     return found
 
 
-def _point(count: int, kind: str, jobs: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Medians of what happened in all ranks: the slowest rank's first step, the sum of their counts."""
+def make_point(count: int, kind: str, jobs: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """Returns medians of what happened in all ranks: the slowest rank's first step, the sum of their counts."""
     return {
         "ranks": count,
         "directories": kind,
@@ -97,20 +99,23 @@ def _point(count: int, kind: str, jobs: list[list[dict[str, Any]]]) -> dict[str,
 
 def _print(result: dict[str, Any]) -> None:
     options, points = result["environment"]["options"], result["points"]
-    out = report.console()
-    table = Table(
-        title=f"first step of a job: {options['model']}, {options['layers']} layers, {options['backend']}",
-        caption="seconds of the slowest rank; compiles and loads of all ranks together",
-        box=SIMPLE_HEAD,
-    )
-    for name in ("ranks", "directories", "first step", "by the first row", "compiles", "loads", "compiles by rank"):
-        table.add_column(name, justify="left" if name == "directories" else "right")
-    for point in points:
-        ratio = point["first_step"] / points[0]["first_step"]
-        each = " ".join(str(rank["compiles"]) for rank in point["jobs"][0])
-        counts = (f"{point['compiles']:g}", f"{point['loads']:g}", each)
-        table.add_row(str(point["ranks"]), point["directories"], f"{point['first_step']:.2f}", f"{ratio:.2f}", *counts)
-    out.print(table)
+    title = f"first step of a job: {options['model']}, {options['layers']} layers, {options['backend']}"
+    caption = "seconds of the slowest rank; compiles and loads of all ranks together"
+    columns = ("ranks", "<directories", "first step", "by the first row", "compiles", "loads", "compiles by rank")
+    rows = [
+        [
+            str(point["ranks"]),
+            point["directories"],
+            f"{point['first_step']:.2f}",
+            f"{point['first_step'] / points[0]['first_step']:.2f}",
+            f"{point['compiles']:g}",
+            f"{point['loads']:g}",
+            " ".join(str(rank["compiles"]) for rank in point["jobs"][0]),
+        ]
+        for point in points
+    ]
+    out = console()
+    out.print(make_table(title, caption, columns, rows))
     out.print("all ranks computed the same bits" if result["equal"] else "error: the ranks' bits differ")
 
 

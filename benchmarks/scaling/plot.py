@@ -1,4 +1,4 @@
-"""Draws the scaling benchmark's JSON: ``python -m benchmarks.plot RESULT.json PLOT.svg``."""
+"""Draws the scaling benchmark's JSON: ``python -m benchmarks.scaling.plot RESULT.json PLOT.svg``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _label(axes: Any, result: Mapping[str, Any], points: list[Mapping[str, Any]]
 
 
 def title(result: Mapping[str, Any]) -> str:
-    """What was measured, on what."""
+    """Returns what was measured, and on what."""
     options, environment = result["environment"]["options"], result["environment"]
     step = "forward and backward" if options["grad"] else "forward"
     recompute = "with" if options["recompute"] else "without"
@@ -74,5 +74,5 @@ def title(result: Mapping[str, Any]) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3 or Path(sys.argv[2]).suffix not in SUFFIXES:
-        sys.exit("usage: python -m benchmarks.plot RESULT.json PLOT.svg|PLOT.png")
+        sys.exit("usage: python -m benchmarks.scaling.plot RESULT.json PLOT.svg|PLOT.png")
     plot(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.common.report import Column, cells_of, console, table_by_layers
-from benchmarks.scaling.compile_counts import explained, plans
-from benchmarks.scaling.run import Outcome, Point
-from benchmarks.scaling.summary import summary
+from benchmarks.common.choices import name_plans
+from benchmarks.common.report import Column, console, print_line, table_by_layers
+from benchmarks.common.results import Outcome, Point
+from benchmarks.scaling.summary import summarize
 
 _WITHOUT = "no cache"
 
@@ -21,20 +20,20 @@ def print_outcome(outcome: Outcome, title: str) -> None:
     """Prints tables of all points, then what went wrong or was left out."""
     out, points = console(), outcome.points
     out.print(_table(points, title, _counts(), _COUNTS_CAPTION))
-    for line in explained(points):
-        out.print(escape(line), soft_wrap=True)
+    for line in explain_counts(points):
+        print_line(out, line)
     out.print(_table(points, "seconds", _seconds(points), _SECONDS_CAPTION))
     if any("steady" in point for point in points):
         out.print(_table(points, "later steps", _STEADY, _STEADY_CAPTION))
-    _print_summary(out, summary(points))
+    _print_summary(out, summarize(points))
     for point in points:
         where = f"{point['layers']} layers, {point['mode']}"
         if "error" in point:
-            out.print(escape(f"error: {where}: {point['error']}"), soft_wrap=True)
+            print_line(out, f"error: {where}: {point['error']}")
         for reason, count in point.get("unkept", {}).items():
-            out.print(escape(f"note: {where}: {count} not kept: {reason}"), soft_wrap=True)
+            print_line(out, f"note: {where}: {count} not kept: {reason}")
     for note in outcome.notes:
-        out.print(escape(f"note: {note}"), soft_wrap=True)
+        print_line(out, f"note: {note}")
 
 
 _COUNTS_CAPTION = (
@@ -49,24 +48,18 @@ _STEADY_CAPTION = "medians of later steps; peak: at most allocated in one; compi
 
 
 def _table(points: Sequence[Point], title: str, columns: Sequence[Column[Point]], caption: str) -> Table:
-    """A row for each point, those without results included: these say in each cell why there is none."""
-    names, found = cells_of(columns, [point for point in points if "seconds" in point])
-    measured = iter(found)
-    rows = (
-        (point["layers"], [point["mode"], *(next(measured) if "seconds" in point else _no_result(point, len(names)))])
+    """Returns a row for each point; those without results say in each cell why there is none."""
+    rows = [
+        (point["layers"], point["mode"], point if "seconds" in point else point.get("not_run", "failed"))
         for point in points
-    )
-    return table_by_layers(title, caption, ("mode", *names), rows)
-
-
-def _no_result(point: Point, cells: int) -> list[str]:
-    return [point.get("not_run", "failed")] * cells
+    ]
+    return table_by_layers(title, caption, "mode", columns, rows)
 
 
 def _counts() -> list[Column[Point]]:
     return [
         *(Column(name, _count(name), _WITHOUT) for name in ("regions", "templates", "compiles", "loads")),
-        Column("sums", plans),
+        Column("sums", _plans),
         Column("bitwise", _bitwise, "not compared"),
     ]
 
@@ -133,6 +126,33 @@ _STEADY: list[Column[Point]] = [
 _RATIOS = {name.replace("_", " "): name for name in ("first_step", "compile", "forward", "backward", "peak")}
 
 
+_OURS = ("cached", "own")
+_WHY_COUNTS_CHANGE = {
+    "inline": "every region adds up its sum anew, which keeps no sum alive; where that makes more than two lengths, by "
+    "folds of 1, 2, 4, 8, 16 and 32 terms that all regions share: for twice the depth one program more",
+    "fold": "every region's sum is added up anew by folds of 1, 2, 4, 8, 16 and 32 terms that all regions share",
+    "carry": "where adding up anew would read four times as much, a region hands its sum to the next, which adds one "
+    "term: all regions are alike, and the programs the same at every depth",
+    "segmented": "some sums are kept and those between are rebuilt: a few lengths of segments, a program for each",
+}
+
+
+def explain_counts(points: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Explains each mode of ours whose number of compiles changes with the depth, by the plans for its streams."""
+    for mode in _OURS:
+        of_mode = [point for point in points if point["mode"] == mode and "seconds" in point]
+        if len({point["compiles"] for point in of_mode}) > 1 and any(map(_plans, of_mode)):
+            counts = (f"{point['compiles']} at {point['layers']} ({_plans(point) or 'one sum'})" for point in of_mode)
+            yield f"compiles of {mode}, by layers: {', '.join(counts)}"
+            named = {choice["plan"] for point in of_mode for choice in point["choices"]}
+            yield from (f"  {plan}: {words}" for plan, words in _WHY_COUNTS_CHANGE.items() if plan in named)
+
+
+def _plans(point: Mapping[str, Any]) -> str | None:
+    """Returns what became of the sums of a point's residual streams; None if it has none."""
+    return name_plans(point["choices"]) if point.get("choices") else None
+
+
 def _print_summary(out: Console, found: Mapping[str, Any]) -> None:
     """How first steps grow, and modes by each other."""
     for mode, growth in found["growth"].items():
@@ -142,9 +162,7 @@ def _print_summary(out: Console, found: Mapping[str, Any]) -> None:
     rows = [(record["layers"], pair, record) for pair, of in found["ratios"].items() for record in of]
     if rows:
         rows.sort(key=lambda row: row[0])
-        names, cells = cells_of(_ratio_columns(), [record for _, _, record in rows])
-        table = ((layers, [pair, *found_cells]) for (layers, pair, _), found_cells in zip(rows, cells, strict=True))
-        out.print(table_by_layers("one mode by another", "ratios", ("modes", *names), table))
+        out.print(table_by_layers("one mode by another", "ratios", "modes", _ratio_columns(), rows))
 
 
 def _ratio_columns() -> list[Column[Mapping[str, Any]]]:

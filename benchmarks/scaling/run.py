@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -10,32 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.common import processes
+from benchmarks.common.results import Outcome, Point, say
 from benchmarks.scaling.spec import KEPT, Spec
-
-Point = dict[str, Any]
-"""A point as it is in the JSON: its options, its counts and seconds, or ``error``, or the reason as ``not_run``."""
 
 REFERENCE = "uncached"
 """The mode whose results are the right ones, where it runs."""
 _OPTIONS = ("model", "layers", "mode", "recompute", "grad", "backend")
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What is known so far.
-
-    Attributes:
-        points: in the order in which they were run.
-        notes: what was left out, and why.
-    """
-
-    points: list[Point] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def failed(self) -> bool:
-        """Whether a point failed, or computed something else than the same point in another mode."""
-        return any("error" in point for point in self.points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +39,7 @@ class Plan:
     until: Mapping[str, int] = field(default_factory=dict)
 
     def specs(self, layers: int, stopped: Container[str]) -> list[tuple[Spec, str | None]]:
-        """All points of these layers, each with the reason not to run it."""
+        """Returns all points of these layers, each with the reason not to run it."""
         first, second = KEPT
         reasons: dict[str, str | None] = {}
         for mode in self.modes:
@@ -72,31 +52,28 @@ class Plan:
         return [(self.spec.at(layers, mode), reason) for mode, reason in reasons.items()]
 
 
-def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None]) -> Outcome:
-    """Runs all points.
+def run(plan: Plan, outcome: Outcome, save: Callable[[Outcome], None]) -> Outcome:
+    """Runs all points. One that is not run has the reason as ``not_run``.
 
     Args:
         plan: what to run.
-        say: is told of progress, a line or the beginning of one at a time.
-        save: is given the outcome after each point.
+        outcome: what the points are added to.
+        save: is given the outcome after each number of layers.
     """
-    outcome = Outcome()
     stopped: set[str] = set()
     for layers in plan.layers:
         of_these_layers: list[tuple[Spec, dict[str, str]]] = []
         specs = plan.specs(layers, stopped)
-        for spec, results in _measured([spec for spec, reason in specs if not reason], plan.repeat, say):
-            point, tensors = _summary(spec, results, say)
+        for spec, results in _measure([spec for spec, reason in specs if not reason], plan.repeat):
+            point, tensors = _summarize(spec, results)
             of_these_layers.append((spec, tensors))
             outcome.points.append(point)
-            _compare(point, of_these_layers, say)
+            _compare(point, of_these_layers)
             seconds = point["seconds"]["first_step"] if "seconds" in point else 0.0
             if seconds > plan.limit and layers != plan.layers[-1]:
                 stopped.add(spec.mode)
-                outcome.notes.append(
-                    f"{spec.mode} stopped at {layers} layers: {seconds:.1f} s is over the limit of {plan.limit:g} s"
-                )
-                say(outcome.notes[-1] + "\n")
+                reason = f"{seconds:.1f} s is over the limit of {plan.limit:g} s"
+                outcome.note(f"{spec.mode} stopped at {layers} layers: {reason}")
         _mark_equal(outcome.points[-len(of_these_layers) :], of_these_layers)
         outcome.points += [_options(spec) | {"not_run": reason} for spec, reason in specs if reason]
         save(outcome)
@@ -106,26 +83,25 @@ def run(plan: Plan, say: Callable[[str], None], save: Callable[[Outcome], None])
 Result = dict[str, Any] | processes.ProcessFailed
 
 
-def _measured(specs: Sequence[Spec], repeat: int, say: Callable[[str], None]) -> Iterator[tuple[Spec, list[Result]]]:
-    """What the processes of each point said. The points take turns, so that a drift of the machine hits all alike."""
+def _measure(specs: Sequence[Spec], repeat: int) -> Iterator[tuple[Spec, list[Result]]]:
+    """Yields what the processes of each point said. They take turns, so that a drift of the machine hits all alike."""
     results: dict[Spec, list[Result]] = {spec: [] for spec in specs}
     for turn in range(repeat):
         with TemporaryDirectory(prefix="fusioncache-kept-") as kept:
             for spec in specs:
-                results[spec].append(_asked(spec, Path(kept) if spec.mode in KEPT else None, say))
+                results[spec].append(_ask(spec, Path(kept) if spec.mode in KEPT else None))
                 if turn == repeat - 1:
                     yield spec, results[spec]
 
 
-def _asked(spec: Spec, caches: Path | None, say: Callable[[str], None]) -> Result:
-    """What a process of this point said, or how it failed."""
+def _ask(spec: Spec, caches: Path | None) -> Result:
+    """Returns what a process of this point said, or how it failed."""
     say(f"{spec}: ")
+    where: dict[str, Any] = {"caches": caches, "environment": {"FUSIONCACHE_STORE": "1"}}
     try:
-        answer = processes.call(
-            "benchmarks.scaling.worker", asdict(spec), caches=caches, environment={"FUSIONCACHE_STORE": "1"}
-        )
+        answer = processes.call("benchmarks.scaling.worker", asdict(spec), **where)
     except processes.ProcessFailed as failure:
-        say(f"failed, {failure}\n{failure.log}\n")
+        say(f"failed, {failure.format_message()}\n")
         return failure
     loads = f", {answer['loads']} loads" if answer.get("loads") else ""
     say(f"{answer['seconds']['first_step']:.2f} s, {answer['compiles']} compiles{loads}\n")
@@ -133,11 +109,11 @@ def _asked(spec: Spec, caches: Path | None, say: Callable[[str], None]) -> Resul
 
 
 def _options(spec: Spec) -> Point:
-    return {name: value for name, value in asdict(spec).items() if name in _OPTIONS}
+    return {name: getattr(spec, name) for name in _OPTIONS}
 
 
-def _summary(spec: Spec, results: list[Result], say: Callable[[str], None]) -> tuple[Point, dict[str, str]]:
-    """A point, with the median of each phase's seconds over its processes, and digests of what it computed."""
+def _summarize(spec: Spec, results: list[Result]) -> tuple[Point, dict[str, str]]:
+    """Returns a point, with the median of each phase's seconds over its processes, and digests of what it computed."""
     point = _options(spec)
     for failure in results:
         if isinstance(failure, processes.ProcessFailed):
@@ -159,7 +135,7 @@ def _summary(spec: Spec, results: list[Result], say: Callable[[str], None]) -> t
 
 
 def _medians(steady: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of each figure; of the memory and of what was compiled, the largest."""
+    """Returns the median of each figure; of the memory and of what was compiled, the largest."""
     most = ("before", "peak", "compiles")
     every = {name: [figures[name] for figures in steady] for name in steady[0]}
     return {
@@ -168,7 +144,7 @@ def _medians(steady: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _compare(point: Point, ran: Sequence[tuple[Spec, dict[str, str]]], say: Callable[[str], None]) -> None:
+def _compare(point: Point, ran: Sequence[tuple[Spec, dict[str, str]]]) -> None:
     """Marks a point, the last of those that ran, if it differs from the first that it must equal."""
     spec, tensors = ran[-1]
     reference, expected = next(
@@ -176,7 +152,7 @@ def _compare(point: Point, ran: Sequence[tuple[Spec, dict[str, str]]], say: Call
     )
     if not tensors or tensors == expected:
         return
-    names = [name for name in _all_names(tensors, expected) if tensors.get(name) != expected.get(name)]
+    names = [name for name in dict.fromkeys([*tensors, *expected]) if tensors.get(name) != expected.get(name)]
     point["error"] = (
         f"{len(names)} of {len(expected)} results differ from those of {reference.mode}, the first is {names[0]}"
     )
@@ -200,7 +176,3 @@ def _mark_equal(points: Sequence[Point], ran: Sequence[tuple[Spec, dict[str, str
             spec, tensors = found[point["mode"]]
             same = {"equal": tensors == expected, "must_be": spec.must_equal(reference)}
             point["bitwise"] = {"to": name, "results": len(expected), **same}
-
-
-def _all_names(*tensors: Iterable[str]) -> Iterator[str]:
-    return iter(dict.fromkeys(name for names in tensors for name in names))

@@ -14,8 +14,8 @@ _DEEP = 8
 """What does not grow with the depth, such as compiling the first templates, hides the growth below."""
 
 
-def summary(points: Sequence[Point]) -> dict[str, Any]:
-    """Figures by mode, and ratios of modes at each number of layers that both of them have.
+def summarize(points: Sequence[Point]) -> dict[str, Any]:
+    """Returns figures by mode, and ratios of modes at each number of layers that both of them have.
 
     Returns:
         ``growth``: by mode the two ``deepest`` points, the ``ratio`` of their first steps, and the ``slope`` of the
@@ -39,8 +39,11 @@ def summary(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def slope(layers: Sequence[float], seconds: Sequence[float]) -> float | None:
-    """The exponent of the power law that fits best, by least squares of logarithms; None for less than two points."""
+def fit_slope(layers: Sequence[float], seconds: Sequence[float]) -> float | None:
+    """Returns the exponent of the power law that fits best, by least squares of logarithms.
+
+    It is None for less than two points.
+    """
     if len(layers) < 2:
         return None
     x, y = [log(value) for value in layers], [log(value) for value in seconds]
@@ -53,7 +56,7 @@ def _growth(points: Mapping[int, Point]) -> dict[str, Any]:
     seconds = {layers: points[layers]["seconds"]["first_step"] for layers in sorted(points)}
     before, last = list(seconds)[-2:]
     deep = [layers for layers in seconds if layers >= _DEEP]
-    exponent = slope(deep, [seconds[layers] for layers in deep])
+    exponent = fit_slope(deep, [seconds[layers] for layers in deep])
     return {
         "deepest": [before, last],
         "ratio": _ratio(seconds[last], seconds[before]),

@@ -11,7 +11,7 @@ pass, and of the backward pass with ``--grad``, synchronized. It has five parts:
 - ``run``: what remains: execution and autograd.
 
 ``startup`` lies before all that: imports, the CUDA context, and the first compilation of a process, with a function
-that has nothing in common with the model. ``steady``, if asked for, lies after it: ``benchmarks/steady.py``.
+that has nothing in common with the model. ``steady``, if asked for, lies after it: ``benchmarks/common/steps.py``.
 """
 
 from __future__ import annotations
@@ -21,29 +21,28 @@ import time
 _START = time.perf_counter()
 
 import hashlib  # noqa: E402
-from collections.abc import Iterator, Mapping  # noqa: E402
-from contextlib import nullcontext  # noqa: E402
+from collections.abc import Mapping  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from typing import Any  # noqa: E402
 
-import thunder  # noqa: E402
 import torch  # noqa: E402
 from thunder.core.proxies import TensorProxy  # noqa: E402
 
 import fusioncache  # noqa: E402
-from benchmarks.common.choices import described  # noqa: E402
-from benchmarks.common.counting import Counter, count_nvfuser, count_regions  # noqa: E402
-from benchmarks.common.executors import compile_regions_with, executors  # noqa: E402
+from benchmarks.common.choices import describe_choices  # noqa: E402
+from benchmarks.common.counting import Counter, count_compiles, use_backend  # noqa: E402
 from benchmarks.common.models import make_model  # noqa: E402
 from benchmarks.common.processes import serve  # noqa: E402
-from benchmarks.common.recompute import recomputing  # noqa: E402
-from benchmarks.common.steady import measure_steps, synchronize  # noqa: E402
+from benchmarks.common.rematerialization import recompute_sums  # noqa: E402
+from benchmarks.common.steps import measure_steps, synchronize, warm_up  # noqa: E402
+from benchmarks.common.tensors import cotangent, digest, name_results  # noqa: E402
+from benchmarks.common.thunder_jit import find_fusions, jit, make_transform, read_tracing_seconds  # noqa: E402
 from benchmarks.scaling.spec import KEPT, NEED_NVFUSER, Spec  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A first step: what was compiled, its output, and seconds."""
+    """What a first step left: what was compiled, its output, and seconds."""
 
     compiled: Any
     output: torch.Tensor
@@ -52,20 +51,16 @@ class _Step:
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts, seconds and checksum of one point."""
+    """Returns the counts, seconds and checksum of one point."""
     spec = Spec(**options)
     # So that attention's backward pass, too, gives the same bits every time.
     torch.use_deterministic_algorithms(True, warn_only=True)
-    compile_regions_with(spec.backend)
-    with recomputing() if spec.recompute else nullcontext():
-        _warm_up(spec)
+    use_backend(spec.backend)
+    with recompute_sums(spec.recompute):
+        warm_up(lambda function: jit(function, spec.backend, _transform(spec)), spec.device, spec.dtype, spec.grad)
         startup = time.perf_counter() - _START
         model, example = make_model(spec)
-        counter = Counter()
-        if spec.backend == "nvfuser":
-            count_nvfuser(counter, lru=spec.mode in NEED_NVFUSER)
-        else:
-            count_regions(counter, spec.backend)
+        counter = count_compiles(spec.backend, lru=spec.mode in NEED_NVFUSER)
         transform = _transform(spec)
         step = _first_step(spec, model, example, transform)
     result = _result(spec, model, transform, counter, step, startup)
@@ -80,38 +75,31 @@ def _first_step(spec: Spec, model: Any, example: torch.Tensor, transform: fusion
         torch.cuda.reset_peak_memory_stats()
     synchronize(spec.device)
     start = time.perf_counter()
-    compiled = thunder.jit(model, executors=executors(spec.backend), transforms=[transform] if transform else [])
+    compiled = jit(model, spec.backend, transform)
     jitted = time.perf_counter()
     output = compiled(example)
     if spec.grad:
-        output.backward(_cotangent(output))
+        output.backward(cotangent(output))
     synchronize(spec.device)
     total = time.perf_counter() - start
-    statistics = thunder.compile_stats(compiled)
-    passes = (statistics.last_prologue_execution_start - statistics.last_trace_host_start) / 1e9
-    return _Step(compiled, output, jitted - start + passes, total)
+    return _Step(compiled, output, jitted - start + read_tracing_seconds(compiled), total)
 
 
 def _steady(spec: Spec, model: Any, example: torch.Tensor, compiled: Any) -> dict[str, Any]:
-    """Later steps. They leave other gradients than the first."""
+    """Times later steps. They leave other gradients than the first."""
     return measure_steps(
         lambda: compiled(example),
-        (lambda output: output.backward(_cotangent(output))) if spec.grad else None,
+        (lambda output: output.backward(cotangent(output))) if spec.grad else None,
         lambda: model.zero_grad(set_to_none=True),
         device=spec.device,
         steps=spec.steps,
     )
 
 
-def _cotangent(output: torch.Tensor) -> torch.Tensor:
-    """Where a backward pass starts. Not from ones: errors that cancel in a sum would not be noticed."""
-    return torch.linspace(-1, 1, output.numel(), device=output.device).reshape(output.shape).to(output.dtype)
-
-
 def _result(spec: Spec, model: Any, transform: Any, counter: Counter, step: _Step, startup: float) -> dict[str, Any]:
     stats = transform.stats() if transform else fusioncache.Stats()
-    fusions = list(_fusions(step.compiled))
-    tensors = dict(_digests(model, step.output))
+    fusions = find_fusions(step.compiled)
+    tensors = {name: digest(tensor) for name, tensor in name_results(model, step.output).items()}
     compile_seconds = stats.compile_seconds + counter.seconds
     seconds = {
         "trace": step.traced - stats.canonicalize_seconds,
@@ -130,7 +118,7 @@ def _result(spec: Spec, model: Any, transform: Any, counter: Counter, step: _Ste
         "loads": stats.loads if transform else None,
         "unkept": dict(stats.unkept),
         "bypasses": dict(stats.bypasses),
-        "choices": described(transform.choices() if transform else ()),
+        "choices": describe_choices(transform.choices() if transform else ()),
         "seconds": {phase: round(value, 6) for phase, value in seconds.items()},
         "checksum": hashlib.sha256("".join(tensors.values()).encode()).hexdigest(),
         "tensors": tensors,
@@ -142,52 +130,14 @@ def _compiles(transform: fusioncache.FusionCache | None, counter: Counter) -> in
     return counter.compiles + (transform.stats().compiles if transform else 0)
 
 
-def _fusions(compiled: Any) -> Iterator[Any]:
-    """The fused calls of what runs, forward then backward."""
-    for traces in (thunder.last_traces(compiled), thunder.last_backward_traces(compiled)):
-        if traces:
-            yield from (bound_symbol for bound_symbol in traces[-1].bound_symbols if bound_symbol.sym.is_fusion)
-
-
 def _width(fusion: Any) -> int:
     return sum(isinstance(argument, TensorProxy) for argument in fusion.flat_args)
-
-
-def _digests(model: torch.nn.Module, output: torch.Tensor) -> Iterator[tuple[str, str]]:
-    """A digest of the bytes of the output and of each gradient, by name."""
-    yield "output", _digest(output)
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            yield f"gradient of {name}", _digest(parameter.grad)
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    content = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
-    content.update(flat.view(torch.uint8).numpy().tobytes())
-    return content.hexdigest()
 
 
 def _transform(spec: Spec) -> fusioncache.FusionCache | None:
     if spec.mode not in (*KEPT, "own"):
         return None
-    recompute: Any = {"recompute": "residual"} if spec.mode == "own" else {}
-    return fusioncache.FusionCache(backend=spec.backend, cache=fusioncache.Cache(), **recompute)
-
-
-def _warm_up(spec: Spec) -> None:
-    """Pays the one-time costs of a process, with another operation and another shape than any model's."""
-    x = torch.ones(3, 7, device=spec.device, dtype=getattr(torch, spec.dtype), requires_grad=spec.grad)
-    transform = _transform(spec)
-    function = thunder.jit(
-        lambda x: torch.sigmoid(x) @ torch.cos(x).mT,
-        executors=executors(spec.backend),
-        transforms=[transform] if transform else [],
-    )
-    output = function(x)
-    if spec.grad:
-        output.backward(_cotangent(output))
-    synchronize(spec.device)
+    return make_transform(spec.backend, **({"recompute": "residual"} if spec.mode == "own" else {}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ fusioncache's. ``--profile`` says where nvFuser's seconds go. All processes must
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,17 +16,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from benchmarks.common import processes, report
-from benchmarks.common.hardware import look
-from benchmarks.common.options import Modes, NewFile
-from benchmarks.scaling.spec import MODELS, Spec
-from benchmarks.warm_start.profile import VARIABLE, stages
+from benchmarks.common import processes
+from benchmarks.common.environment import inspect_machine
+from benchmarks.common.options import Words, backend_option, command, json_option, repeat_option
+from benchmarks.common.report import console, make_table
+from benchmarks.common.results import make_result, say, write_result
+from benchmarks.common.spec import MODELS, ModelSpec
+from benchmarks.warm_start.profile import VARIABLE, sum_stages
 from benchmarks.warm_start.spec import ONLY_NVFUSER, SECONDS, WAYS, Way
 
-SCHEMA = 1
 _WORKER = "benchmarks.warm_start.worker"
 
 
@@ -46,57 +44,53 @@ class _Turn:
     profile: Mapping[str, Any] | None
 
 
-@click.command(context_settings={"show_default": True}, help=__doc__)
+@command(__doc__)
 @click.option("--model", type=click.Choice(MODELS), default="llama")
 @click.option("--layers", type=click.IntRange(min=1), default=2)
-@click.option("--ways", type=Modes(tuple(WAYS)), default=tuple(WAYS), help="As in nothing,store.")
-@click.option("--backend", type=click.Choice(["auto", "nvfuser", "inductor"]), default="auto")
-@click.option("--repeat", type=click.IntRange(min=1), default=1, help="Pairs of processes; the median counts.")
+@click.option("--ways", type=Words(tuple(WAYS)), default=tuple(WAYS), help="As in nothing,store.")
+@backend_option("nvfuser", "inductor")
+@repeat_option("Pairs of processes; the median counts.")
 @click.option("--steps", type=click.IntRange(min=0), default=10, help="Later steps to time, after as many untimed.")
 @click.option("--profile/--no-profile", default=False, help="One more process each, with nvFuser's own trace.")
-@click.option("--json", "json_file", type=NewFile(), metavar="FILE", help="Write the result as one JSON object.")
+@json_option
 def main(
-    json_file: Path | None, ways: tuple[str, ...], repeat: int, profile: bool, model: str, layers: int, **options: Any
+    json_file: Path | None, ways: Sequence[str], repeat: int, profile: bool, model: str, backend: str, **options: Any
 ) -> None:
-    here = look(options["backend"])
-    dtype = "bfloat16" if here["device"] == "cuda" and model == "llama" else "float32"
-    rest = here["backend"], here["device"], dtype, 10, options["steps"]
-    spec = Spec(model, layers, "cached", False, True, *rest)
+    machine = inspect_machine(backend)
+    spec = ModelSpec(
+        model, backend=machine.backend, device=machine.device, dtype=machine.choose_dtype(model), **options
+    )
     chosen = [WAYS[name] for name in ways if name not in ONLY_NVFUSER or spec.backend == "nvfuser"]
-    try:
-        profile = profile and spec.backend == "nvfuser"
-        turns = [_turn(spec, way, profile and turn == repeat - 1) for turn in range(repeat) for way in chosen]
-    except processes.ProcessFailed as failure:
-        raise click.ClickException(f"{failure}\n{failure.log}") from None
-    result = {
-        "schema": SCHEMA,
-        "environment": here["environment"] | {"options": asdict(spec)},
-        "points": [point for way in chosen for point in _points(way, turns)],
-        "equal": len({found["digest"] for turn in turns for found in turn.found.values()}) == 1,
-        "profile": [turn.profile for turn in turns if turn.profile],
-    }
-    if json_file:
-        json_file.write_text(json.dumps(result, indent=1) + "\n")
+    profile = profile and spec.backend == "nvfuser"
+    turns = [_turn(spec, way, profile and turn == repeat - 1) for turn in range(repeat) for way in chosen]
+    result = make_result(
+        machine.environment,
+        asdict(spec),
+        points=[point for way in chosen for point in _points(way, turns)],
+        equal=len({found["digest"] for turn in turns for found in turn.found.values()}) == 1,
+        profile=[turn.profile for turn in turns if turn.profile],
+    )
+    write_result(json_file, result)
     _print(result)
     sys.exit(0 if result["equal"] else 1)
 
 
-def _turn(spec: Spec, way: Way, profile: bool) -> _Turn:
-    """A cold process, and then a warm one; and then one more like the last, with nvFuser's trace."""
+def _turn(spec: ModelSpec, way: Way, profile: bool) -> _Turn:
+    """Runs a cold process, then a warm one, and then one more like the last with nvFuser's trace."""
     with TemporaryDirectory(prefix="fusioncache-warm-") as directory:
         found, last = {}, "warm" if way.keeps else "cold"
         for kind in ("cold", "warm") if way.keeps else ("cold",):
             found[kind] = processes.call(_WORKER, asdict(spec), caches=Path(directory), environment=way.environment)
-            click.echo(f"{way.name}, {kind}: first step {found[kind]['seconds']['first_step']:.2f} s", err=True)
-        return _Turn(way.name, found, _profiled(spec, way, last, Path(directory)) if profile else None)
+            say(f"{way.name}, {kind}: first step {found[kind]['seconds']['first_step']:.2f} s\n")
+        return _Turn(way.name, found, _profile(spec, way, last, Path(directory)) if profile else None)
 
 
-def _profiled(spec: Spec, way: Way, kind: str, caches: Path) -> dict[str, Any]:
-    """Where nvFuser's seconds go."""
+def _profile(spec: ModelSpec, way: Way, kind: str, caches: Path) -> dict[str, Any]:
+    """Runs one more process, and returns where nvFuser's seconds go in it."""
     file = caches / "trace.json"
     environment = {**way.environment, VARIABLE: str(file)}
     processes.call(_WORKER, asdict(spec), caches=caches, environment=environment)
-    return {"way": way.name, "process": kind, "seconds": stages(file) if file.exists() else {}}
+    return {"way": way.name, "process": kind, "seconds": sum_stages(file) if file.exists() else {}}
 
 
 def _points(way: Way, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
@@ -110,22 +104,23 @@ def _points(way: Way, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
 
 
 def _print(result: dict[str, Any]) -> None:
-    out = report.console()
+    out = console()
     options = result["environment"]["options"]
     title = f"a training step: {options['model']}, {options['layers']} layers, {options['dtype']}, {options['backend']}"
-    table = Table(title=title, box=SIMPLE_HEAD, caption="medians, seconds; the bits of all processes are compared")
-    for name in ("kept", "process", "first step", "compile", "load", "compiles", "loads", "later step, ms"):
-        table.add_column(name, justify="left" if name in ("kept", "process") else "right")
-    for point in result["points"]:
-        seconds, first = point["seconds"], point["repeats"][0]
-        later = "-" if first["step_ms"] is None else f"{median(one['step_ms'] for one in point['repeats']):.2f}"
-        times = (f"{seconds[part]:.3f}" for part in ("first_step", "compile", "load"))
-        table.add_row(point["way"], point["process"], *times, str(first["compiles"]), str(first["loads"]), later)
-    out.print(table)
+    caption = "medians, seconds; the bits of all processes are compared"
+    columns = ("<kept", "<process", "first step", "compile", "load", "compiles", "loads", "later step, ms")
+    out.print(make_table(title, caption, columns, map(_row, result["points"])))
     out.print("all processes computed the same bits" if result["equal"] else "error: the processes' bits differ")
     for found in result["profile"]:
         parts = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in found["seconds"].items())
         out.print(f"nvFuser, {found['way']}, {found['process']}: {parts or 'not called'}")
+
+
+def _row(point: Mapping[str, Any]) -> list[str]:
+    first = point["repeats"][0]
+    later = "-" if first["step_ms"] is None else f"{median(one['step_ms'] for one in point['repeats']):.2f}"
+    times = [f"{point['seconds'][part]:.3f}" for part in ("first_step", "compile", "load")]
+    return [point["way"], point["process"], *times, str(first["compiles"]), str(first["loads"]), later]
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ _CODE = "KernelExecutor::compile"
 _NVRTC = "executor_utils::NVRTC"
 
 
-def stages(file: Path) -> dict[str, float]:
-    """Seconds by stage.
+def sum_stages(file: Path) -> dict[str, float]:
+    """Returns the seconds by stage.
 
     ``segment``: which operations become one kernel, for which it tries schedulers on many candidates; ``schedule``: how
     a kernel is laid out; ``lower``: its CUDA is generated; ``nvrtc``: that is compiled; ``rest``: what else its calls
@@ -39,7 +39,7 @@ def stages(file: Path) -> dict[str, float]:
 
 
 def _inclusive(file: Path) -> dict[str, float]:
-    """The seconds in each function, calls of a function by itself counted once."""
+    """Returns the seconds in each function, calls of a function by itself counted once."""
     seconds: dict[str, float] = defaultdict(float)
     entered: dict[tuple[str, str], list[float]] = defaultdict(list)
     for name, thread, moment, is_begin in _events(file):

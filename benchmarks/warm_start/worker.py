@@ -1,4 +1,4 @@
-"""One process of ``benchmarks/warm_start.py``."""
+"""One process of ``benchmarks/warm_start``."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ import time
 
 _START = time.perf_counter()
 
-from collections.abc import Mapping  # noqa: E402
-from typing import Any  # noqa: E402
-
 from benchmarks.common.processes import serve  # noqa: E402
+from benchmarks.common.spec import ModelSpec  # noqa: E402
 from benchmarks.common.training import measure  # noqa: E402
-from benchmarks.scaling.spec import Spec  # noqa: E402
-
-
-def _answer(options: Mapping[str, Any]) -> dict[str, Any]:
-    return measure(Spec(**options), _START)
-
 
 if __name__ == "__main__":
-    serve(_answer)
+    serve(lambda options: measure(ModelSpec(**options), _START))

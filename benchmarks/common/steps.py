@@ -1,4 +1,4 @@
-"""How long the steps after the first take, forward and backward apart, and how much memory."""
+"""Steps of a model: one that warms a process up, and how long those after the first take, and how much memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,21 @@ from typing import Any
 import torch
 
 
+def synchronize(device: str) -> None:
+    """Waits for the GPU, if there is one."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def warm_up(compile: Callable[[Any], Any], device: str, dtype: str, grad: bool = True) -> None:
+    """Pays the one-time costs of a process, with another operation and another shape than any model's."""
+    x = torch.ones(3, 7, device=device, dtype=getattr(torch, dtype), requires_grad=grad)
+    output = compile(lambda x: torch.sigmoid(x) @ torch.cos(x).mT)(x)
+    if grad:
+        output.sum().backward()
+    synchronize(device)
+
+
 def measure_steps(
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None] | None,
@@ -20,7 +35,7 @@ def measure_steps(
     device: str,
     steps: int,
 ) -> dict[str, Any]:
-    """Medians over some steps, after as many that are not measured.
+    """Returns medians over some steps, after as many that are not measured.
 
     Args:
         forward: one forward pass.
@@ -33,7 +48,7 @@ def measure_steps(
         ``forward``, ``backward`` and ``step`` in seconds, from one synchronization to the next; of a GPU's memory in
         bytes ``before``, allocated when a step starts, and ``peak``, at most allocated in one; else these are None.
     """
-    with _as_trained():
+    with _fast_algorithms():
         for _ in range(steps):
             _step(forward, backward, clear, device)
         before = _start_watching(clear, device)
@@ -46,12 +61,6 @@ def measure_steps(
         "before": before,
         "peak": torch.cuda.max_memory_allocated() if device == "cuda" else None,
     }
-
-
-def synchronize(device: str) -> None:
-    """Waits for the GPU, if there is one."""
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def _step(
@@ -84,8 +93,8 @@ def _start_watching(clear: Callable[[], None], device: str) -> int | None:
 
 
 @contextmanager
-def _as_trained() -> Iterator[None]:
-    """Nobody trains with the algorithms that give the same bits every time, nor fills fresh memory."""
+def _fast_algorithms() -> Iterator[None]:
+    """Leaves the algorithms that give the same bits every time, with which nobody trains."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)

@@ -14,28 +14,28 @@ class _ZeroWeight(ast.NodeTransformer):
     """Makes ``weight / 2.0`` zero."""
 
     def __init__(self) -> None:
-        self.places = 0
+        self.changes = 0
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         match node:
             case ast.BinOp(ast.Name("weight"), ast.Div(), ast.Constant(2.0)):
-                self.places += 1
+                self.changes += 1
                 return ast.copy_location(ast.Constant(0.0), node)
         self.generic_visit(node)
         return node
 
 
-def with_zero_weight(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of Thunder's ``find_cut`` in which a producer's own arguments cost nothing.
+def copy_with_zero_weight(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a copy of Thunder's ``find_cut`` in which a producer's own arguments cost nothing.
 
     Raises:
         RuntimeError: if the function is not the one that this was written for.
     """
-    change = _ZeroWeight()
-    tree = ast.fix_missing_locations(change.visit(ast.parse(textwrap.dedent(inspect.getsource(function)))))
-    if change.places != 1:
+    visitor = _ZeroWeight()
+    tree = ast.fix_missing_locations(visitor.visit(ast.parse(textwrap.dedent(inspect.getsource(function)))))
+    if visitor.changes != 1:
         raise RuntimeError(
-            f"--recompute looks for one 'weight / 2.0' in Thunder's find_cut and found {change.places}: "
+            f"--recompute looks for one 'weight / 2.0' in Thunder's find_cut and found {visitor.changes}: "
             "it was written for lightning-thunder 0.2.6"
         )
     namespace: dict[str, Any] = {}
@@ -44,12 +44,13 @@ def with_zero_weight(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def recomputing() -> Iterator[None]:
-    """Lets Thunder's rematerialization weight a producer's own arguments with zero, in this process only."""
+def recompute_sums(enabled: bool = True) -> Iterator[None]:
+    """Lets Thunder's rematerialization weight a producer's own arguments with zero, unless it is not enabled."""
     from thunder.core import rematerialization
 
     original = rematerialization.find_cut
-    rematerialization.find_cut = with_zero_weight(original)
+    if enabled:
+        rematerialization.find_cut = copy_with_zero_weight(original)
     try:
         yield
     finally:

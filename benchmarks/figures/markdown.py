@@ -1,4 +1,4 @@
-"""Tables between two comments of Markdown files."""
+"""Tables between two comments of Markdown files, and how the numbers in them are written."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 _BLOCK = re.compile(r"(?P<begin><!-- figure: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of figure -->)", re.DOTALL)
 
 
-def filled[Name](texts: Mapping[Name, str], figures: Mapping[str, str]) -> dict[Name, str]:
-    """The texts with each block ``<!-- figure: NAME -->`` filled anew.
+def fill[Name](texts: Mapping[Name, str], figures: Mapping[str, str]) -> dict[Name, str]:
+    """Returns the texts with each block ``<!-- figure: NAME -->`` filled anew.
 
     Raises:
         ValueError: if a block has no figure, or a figure no block.
@@ -23,8 +23,15 @@ def filled[Name](texts: Mapping[Name, str], figures: Mapping[str, str]) -> dict[
     }
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table. A column whose name starts with ``<`` is set flush left."""
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Makes a Markdown table. A column whose name starts with ``<`` is set flush left."""
     head = [column.removeprefix("<") for column in columns]
     rule = ["---" if column.startswith("<") else "---:" for column in columns]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+
+
+def format_seconds(value: float | None) -> str:
+    """Writes seconds with three digits, or two below a second."""
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -1,0 +1,42 @@
+"""What a step computes: its tensors by name, and whether two of them have the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+
+
+def cotangent(output: torch.Tensor) -> torch.Tensor:
+    """Returns what a backward pass starts from. It is not ones: errors that cancel in a sum would not be noticed."""
+    return torch.linspace(-1, 1, output.numel(), device=output.device).reshape(output.shape).to(output.dtype)
+
+
+def name_results(model: torch.nn.Module, output: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns the output and each gradient of the model's parameters, by name."""
+    gradients = {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
+    return {"output": output.detach(), **{name: tensor for name, tensor in gradients.items() if tensor is not None}}
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """Returns a digest of a tensor's bytes, dtype and shape."""
+    content = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return content.hexdigest()
+
+
+def digest_all(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Returns one digest of all these tensors under their names."""
+    return hashlib.sha256(
+        "".join(f"{name} {digest(tensor)}\n" for name, tensor in tensors.items()).encode()
+    ).hexdigest()
+
+
+def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Returns whether two tensors agree in type, shape and every bit: 0.0 is not -0.0 here, and a NaN is itself."""
+    if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    # A scalar has no last dimension to reinterpret.
+    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*bits)

@@ -1,0 +1,44 @@
+"""How Thunder is set up to use one backend, with and without fusioncache alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import thunder
+from thunder.core.symbol import BoundSymbol
+from thunder.extend import get_always_executors, get_default_executors, get_executor
+
+import fusioncache
+from fusioncache.trace import executor
+
+
+def executors(backend: str) -> list[Any]:
+    """Returns the executors for ``thunder.jit``, in all modes, so that only the transform makes a difference."""
+    if backend == "nvfuser":
+        return fusioncache.executors()
+    others = [one for one in get_default_executors() if one not in get_always_executors()]
+    return [*(one for one in others if one.name != "nvfuser"), get_executor(executor.NAME)]
+
+
+def jit(function: Any, backend: str, transform: fusioncache.FusionCache | None = None) -> Any:
+    """Compiles a model or a function with Thunder."""
+    return thunder.jit(function, executors=executors(backend), transforms=[transform] if transform else [])
+
+
+def make_transform(backend: str, **options: Any) -> fusioncache.FusionCache:
+    """Returns a transform with a cache of its own."""
+    return fusioncache.FusionCache(backend=backend, cache=fusioncache.Cache(), **options)
+
+
+def find_fusions(compiled: Any) -> Sequence[BoundSymbol]:
+    """Returns the fused calls of what Thunder runs, forward then backward."""
+    traces = (thunder.last_traces(compiled), thunder.last_backward_traces(compiled))
+    symbols = (symbol for found in traces if found for symbol in found[-1].bound_symbols)
+    return [symbol for symbol in symbols if symbol.sym.is_fusion]
+
+
+def read_tracing_seconds(compiled: Any) -> float:
+    """Returns the seconds from the start of the first call to that of the prologue, which runs when all is traced."""
+    statistics = thunder.compile_stats(compiled)
+    return (statistics.last_prologue_execution_start - statistics.last_trace_host_start) / 1e9
