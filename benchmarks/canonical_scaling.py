@@ -1,4 +1,4 @@
-"""The command of ``benchmarks.overhead.canonical`` as a script, which starts in any folder."""
+"""Runs ``python -m benchmarks.overhead.canonical`` from any folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command of ``benchmarks.store.commands`` as a script, which starts in any folder."""
+"""Runs ``python -m benchmarks.store.commands`` from any folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command of ``benchmarks.first_step.__main__`` as a script, which starts in any folder."""
+"""Runs ``python -m benchmarks.first_step`` from any folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command of ``benchmarks.folds.__main__`` as a script, which starts in any folder."""
+"""Runs ``python -m benchmarks.folds`` from any folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command of ``benchmarks.peers.__main__`` as a script, which starts in any folder."""
+"""Runs ``python -m benchmarks.peers`` from any folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command of ``benchmarks.ranks.__main__`` as a script, which starts in any folder."""
+"""Runs ``python -m benchmarks.ranks`` from any folder."""
 
 import sys
 from pathlib import Path

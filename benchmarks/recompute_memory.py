@@ -1,4 +1,4 @@
-"""The command of ``benchmarks.memory.__main__`` as a script, which starts in any folder."""
+"""Runs ``python -m benchmarks.memory`` from any folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command of ``benchmarks.warm_start.__main__`` as a script, which starts in any folder."""
+"""Runs ``python -m benchmarks.warm_start`` from any folder."""
 
 import sys
 from pathlib import Path

@@ -20,6 +20,7 @@ class Residual(nn.Module):
         self.weights = nn.ParameterList(nn.Parameter(scale * torch.randn(size, size)) for _ in range(2 * layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Adds to the stream twice a layer."""
         for weight in self.weights:
             x = x + weight @ torch.tanh(x)
         return x
@@ -41,9 +42,23 @@ def make_model(spec: ModelSpec) -> tuple[nn.Module, torch.Tensor]:
 def _llama(spec: ModelSpec) -> tuple[nn.Module, torch.Tensor]:
     from litgpt import GPT, Config
 
-    widths = {"n_embd": 128, "n_head": 4, "intermediate_size": 384, "padded_vocab_size": 512}
-    if spec.device == "cuda":
-        widths = {"n_embd": 512, "n_head": 8, "intermediate_size": 1376, "padded_vocab_size": 1024}
+    widths = narrow_widths("Llama-2-7b-hf", spec.device)
     config = Config.from_name("Llama-2-7b-hf", n_layer=spec.layers, block_size=128, **widths)
     tokens = torch.randint(0, config.padded_vocab_size, (2, 64))
     return GPT(config), tokens
+
+
+def narrow_widths(name: str, device: str) -> dict[str, int]:
+    """Returns small widths for a configuration of litgpt, with as many heads to a query group as it has."""
+    from litgpt import Config
+
+    full = Config.from_name(name)
+    embedding, heads, intermediate, vocabulary = (512, 8, 1376, 1024) if device == "cuda" else (128, 4, 384, 512)
+    return {
+        "n_embd": embedding,
+        "n_head": heads,
+        "head_size": embedding // heads,
+        "n_query_groups": max(1, heads * full.n_query_groups // full.n_head),
+        "intermediate_size": intermediate,
+        "padded_vocab_size": vocabulary,
+    }

@@ -12,21 +12,28 @@ import click
 
 
 class Numbers(click.ParamType):
-    """This type reads positive numbers, ascending, as in ``1,2,4,8``."""
+    """This type reads positive numbers, ascending, as in ``1,2,4,8``.
+
+    Args:
+        real: whether ``real`` may be among them, for as many layers as a model's configuration has. It becomes None,
+            and comes last.
+    """
 
     name = "numbers"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+    def __init__(self, real: bool = False):
+        self._real = real
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | None, ...]:
         """Reads the numbers."""
         if not isinstance(value, str):
             return tuple(value)
-        try:
-            layers = tuple(sorted({int(part) for part in value.split(",")}))
-        except ValueError:
-            layers = (0,)
-        if layers[0] < 1:
-            self.fail(f"{value!r} is no list of positive numbers such as 1,2,4,8", param, ctx)
-        return layers
+        words = {word.strip() for word in value.split(",")}
+        numbers = words - {"real"} if self._real else words
+        if not all(word.isdecimal() and int(word) > 0 for word in numbers):
+            expected = " and real, such as 2,4,real" if self._real else " such as 1,2,4,8"
+            self.fail(f"{value!r} is no list of positive numbers{expected}", param, ctx)
+        return (*sorted({int(word) for word in numbers}), *[None] * (numbers < words))
 
 
 class Words(click.ParamType):

@@ -19,15 +19,17 @@ import click
 from benchmarks import zoo
 from benchmarks.common import processes
 from benchmarks.common.environment import Machine, inspect_machine
-from benchmarks.common.options import Words, backend_option, command, json_option
+from benchmarks.common.options import Numbers, Words, backend_option, command, json_option
 from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.equality import report
-from benchmarks.equality.spec import REFERENCES, Depths, Spec
+from benchmarks.equality.spec import REFERENCES, Spec
 
 
 @command(__doc__)
 @click.option("--models", type=Words(zoo.names()), help="As in llama-3,hf-bert.  [default: all]")
-@click.option("--layers", type=Depths(), default="2,3", help="As in 2,4,real; real is the configuration's own number.")
+@click.option(
+    "--layers", type=Numbers(real=True), default="2,3", help="As in 2,4,real; real is the configuration's own number."
+)
 @click.option(
     "--reference", type=click.Choice(REFERENCES), default="plain", help="Thunder, or with nvFuser's own cache."
 )
@@ -39,6 +41,7 @@ from benchmarks.equality.spec import REFERENCES, Depths, Spec
 @click.option("--rounds", type=click.IntRange(min=1), default=30, help="Steps of each kind for --host-time.")
 @json_option
 def main(json_file: Path | None, **options: Any) -> None:
+    """Runs the benchmark."""
     machine = inspect_machine(options["backend"])
     if options["reference"] == "lru" and machine.backend != "nvfuser":
         raise click.UsageError("--reference lru is nvFuser's own cache, which is for --backend nvfuser")
@@ -109,7 +112,7 @@ def mark_growth(points: Sequence[Point]) -> None:
     """Marks each point with more templates than the shallowest one of its model that has them all."""
     first: dict[str, Point] = {}
     for point in points:
-        if "templates" not in point or point["layers"] < zoo.entry(point["model"]).steady:
+        if "templates" not in point or point["layers"] < zoo.find_entry(point["model"]).steady:
             continue
         base = first.setdefault(point["model"], point)
         if point["templates"] > base["templates"]:

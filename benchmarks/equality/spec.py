@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import click
+from typing import Literal
 
 REFERENCES = ("plain", "lru")
 
@@ -37,20 +35,3 @@ class Spec:
 
     def __str__(self) -> str:
         return f"{self.model}, {'real depth' if self.layers is None else f'{self.layers} layers'}"
-
-
-class Depths(click.ParamType):
-    """This type reads numbers of layers, and ``real`` for as many as a configuration has, as in ``2,4,real``."""
-
-    name = "depths"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | None, ...]:
-        """Reads the numbers. ``real`` becomes None, and comes last."""
-        if not isinstance(value, str):
-            return tuple(value)
-        words = set(value.split(","))
-        numbers = words - {"real"}
-        if not all(word.isdecimal() and int(word) > 0 for word in numbers):
-            self.fail(f"{value!r} is no list of positive numbers and real, such as 2,4,real", param, ctx)
-        layers: list[int | None] = [*sorted({int(word) for word in numbers})]
-        return (*layers, None) if "real" in words else tuple(layers)

@@ -43,6 +43,7 @@ def main(
     backend: str,
     repeat: int,
 ) -> None:
+    """Runs the benchmark."""
     machine = inspect_machine(backend)
     points: list[Point] = []
     for count in layers:

@@ -1,0 +1,1 @@
+"""Which folds sum a residual chain with the least traffic."""

@@ -42,6 +42,7 @@ _TIMES_CACHE = 2
 )
 @json_option
 def main(json_file: Path | None, seconds: float, **options: Any) -> None:
+    """Runs the benchmark."""
     until = time.perf_counter() + seconds
     from fusioncache.backends.nvfuser.backend import nvfuser_problem
 
@@ -70,7 +71,7 @@ def _bench(work: Sequence[Step]) -> tuple[Any, dict[str, float]]:
     """Returns what measures on this machine, and what a large copy takes here."""
     import torch
 
-    from benchmarks.folds.device import Arena, CudaClock
+    from benchmarks.folds.device import Arena, Clock
     from benchmarks.folds.kernels import Folds, PointerTables
     from benchmarks.folds.run import Bench
     from fusioncache.backends.nvfuser.backend import NvFuser
@@ -79,7 +80,7 @@ def _bench(work: Sequence[Step]) -> tuple[Any, dict[str, float]]:
     free = int(_SHARE_OF_MEMORY * torch.cuda.mem_get_info()[0])
     wanted = max([step.needs for step in work if step.needs <= MOST_BYTES] + [_LEAST_MEMORY])
     cold = _TIMES_CACHE * torch.cuda.get_device_properties(0).L2_cache_size
-    arena, clock = Arena(min(wanted, free), "cuda", cold), CudaClock()
+    arena, clock = Arena(min(wanted, free), "cuda", cold), Clock()
     synchronize = torch.cuda.synchronize
     folds, tables = Folds(NvFuser(), synchronize), PointerTables(synchronize)
     _warm_up(lambda: folds.way((1, 1), _small()), lambda: tables.way(_small(), 256, 1))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from math import ceil
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.folds.spec import ITEM_BYTES, MB, count_copies
 
@@ -44,8 +44,8 @@ class Timing:
     runs: tuple[int, int]
 
 
-class Clock(Protocol):
-    """A clock measures calls."""
+class Clock:
+    """A clock measures calls. It keeps the device busy until the host has issued what is timed."""
 
     def measure(self, calls: Sequence[Callable[[], Any]], expected: float, launches: int) -> Timing:
         """Returns the time of one call; these take turns.
@@ -55,16 +55,6 @@ class Clock(Protocol):
             expected: seconds of one on the device, roughly.
             launches: kernels of one.
         """
-
-    def host(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """Returns the seconds until one of these is issued."""
-
-
-class CudaClock:
-    """This clock keeps the device busy until the host has issued what is timed."""
-
-    def measure(self, calls: Sequence[Callable[[], Any]], expected: float, launches: int) -> Timing:
-        """Times calls between two events."""
         import torch
 
         for call in calls[:3]:
@@ -85,7 +75,7 @@ class CudaClock:
         return Timing(median(seconds), host, (runs, together))
 
     def host(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """Times calls until they are issued."""
+        """Returns the seconds until one of these is issued."""
         import torch
 
         seconds = []

@@ -44,6 +44,7 @@ _DEFAULT_PLANS = ("reference", "again", "auto", "segmented", "carry", "inline")
 @click.option("--seconds", type=click.IntRange(min=0), default=300, help="End a point that takes more; 0: never.")
 @json_option
 def main(json_file: Path | None, **options: Any) -> None:
+    """Runs the benchmark."""
     require_litgpt("this benchmark")
     machine = inspect_machine(options["backend"])
     plan = _plan(machine, **options)

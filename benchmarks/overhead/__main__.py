@@ -36,6 +36,7 @@ Call = Callable[[], Any]
 @click.option("--calls", type=click.IntRange(min=1), default=200, help="Calls timed at once.")
 @json_option
 def main(inputs: Sequence[int], backend: str, rounds: int, calls: int, json_file: Path | None) -> None:
+    """Runs the benchmark."""
     from benchmarks.common.counting import use_backend
 
     chosen, problem = environment.choose_backend(backend)
@@ -126,7 +127,7 @@ def _check_agreement(calls: Mapping[str, Call]) -> None:
 
 
 def measure(calls: Mapping[str, Call], rounds: int, block: int) -> dict[str, float]:
-    """Returns the microseconds of a call of each, less an empty one's: medians over rounds, in which they take turns."""
+    """Returns microseconds of a call of each, less an empty one's: medians over rounds, in which they take turns."""
     import torch
 
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None

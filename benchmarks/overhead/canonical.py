@@ -48,6 +48,7 @@ SHAPES: tuple[Callable[[int], Graph], ...] = (chain, wide, residual)
 @command(__doc__)
 @click.option("--ops", type=Numbers(), default="1000,10000,100000", help="Sizes of the regions.")
 def main(ops: tuple[int, ...]) -> None:
+    """Runs the benchmark."""
     rows = [[str(count), *(f"{_time_key(shape(count)):.3f}" for shape in SHAPES)] for count in ops]
     columns = ("ops", *(shape.__name__ for shape in SHAPES))
     console().print(make_table("seconds from a region to its key", None, columns, rows))

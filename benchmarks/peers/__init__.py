@@ -1,0 +1,1 @@
+"""Thunder, fusioncache, torch.compile and eager torch on the same work."""

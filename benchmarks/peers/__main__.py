@@ -24,7 +24,7 @@ from benchmarks.common.options import (
     repeat_option,
     require_litgpt,
 )
-from benchmarks.common.results import Outcome, Point, make_result, plan_options, say, write_result
+from benchmarks.common.results import Outcome, make_result, plan_options, say, write_result
 from benchmarks.peers import report, run
 from benchmarks.peers.resume import read_finished
 from benchmarks.peers.spec import PEERS, RESIDUAL, WIDTHS, Peer, PeerSpec
@@ -55,12 +55,13 @@ _INPUTS = {"narrow": (64, 2), "real": (2048, 1)}
 @json_option
 @click.option("--resume", is_flag=True, help="Leave out what is in that file already, of the same work and machine.")
 def main(json_file: Path | None, resume: bool, **options: Any) -> None:
+    """Runs the benchmark."""
     if options["model"] != RESIDUAL:
         require_litgpt(f"--model {options['model']}")
     machine = inspect_machine(options["backend"])
     plan, notes = _plan(machine, **options)
     chosen = plan_options(plan, without=("peer", "layers", "first_step_only"))
-    done = _finished(json_file, machine, chosen) if resume else []
+    done = read_finished(json_file, machine.environment, chosen) if resume else []
     chosen["peers"] = list(dict.fromkeys([*(point["peer"] for point in done), *plan.peers]))
 
     def save(outcome: Outcome) -> None:
@@ -71,22 +72,6 @@ def main(json_file: Path | None, resume: bool, **options: Any) -> None:
     outcome.notes[:0] = notes
     report.print_outcome(outcome, _title(plan.spec, machine.environment))
     sys.exit(1 if outcome.failed else 0)
-
-
-def _finished(file: Path | None, machine: Machine, options: dict[str, Any]) -> list[Point]:
-    """Returns what the file has already.
-
-    Raises:
-        click.UsageError: if there is no file to go on with, or it has something else.
-    """
-    if file is None:
-        raise click.UsageError("--resume needs --json FILE: the file to go on with")
-    if not file.exists():
-        return []
-    try:
-        return read_finished(file.read_text(), {**machine.environment, "options": options})
-    except ValueError as error:
-        raise click.UsageError(f"--resume cannot go on with {file}: {error}") from None
 
 
 def _plan(machine: Machine, **options: Any) -> tuple[run.Plan, list[str]]:

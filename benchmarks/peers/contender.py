@@ -1,10 +1,9 @@
-"""What the worker asks of every peer, and the peer that compiles nothing."""
+"""What the worker asks of every peer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -40,39 +39,25 @@ class Counts:
     loads: int | None = None
 
 
-class Contender(Protocol):
-    """A peer in the process that measures it."""
+class Contender:
+    """A peer in the process that measures it. This one is torch as it is, which compiles nothing."""
 
     def warm_up(self, function: Call) -> Call:
-        """Compiles a function that has nothing to do with the model, in the same way. Called first."""
-
-    def compile(self, model: nn.Module) -> Call:
-        """Returns what is called in place of the model. Counts and seconds are those from here on."""
-
-    def spent(self) -> Spent:
-        """Returns where the time of the first step went."""
-
-    def counts(self) -> Counts:
-        """Returns what was compiled."""
-
-    def notes(self) -> Sequence[str]:
-        """Returns what a reader of the numbers must know."""
-
-
-class Eager:
-    """torch as it is."""
-
-    def warm_up(self, function: Call) -> Call:
+        """Compiles a function that has nothing to do with the model, in the same way. It is called first."""
         return function
 
     def compile(self, model: nn.Module) -> Call:
+        """Returns what is called in place of the model. Counts and seconds are those from here on."""
         return model
 
     def spent(self) -> Spent:
+        """Returns where the time of the first step went."""
         return Spent()
 
     def counts(self) -> Counts:
+        """Returns what was compiled."""
         return Counts()
 
     def notes(self) -> Sequence[str]:
+        """Returns what a reader of the numbers must know."""
         return ()

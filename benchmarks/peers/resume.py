@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import click
 
 from benchmarks.common.results import Point
 
@@ -12,26 +15,36 @@ _SAME = ("gpu", "processor", "commit", "versions")
 _MAY_DIFFER = {"peers", "limit"}
 
 
-def read_finished(text: str, environment: Mapping[str, Any]) -> list[Point]:
+def read_finished(file: Path | None, environment: Mapping[str, Any], options: Mapping[str, Any]) -> list[Point]:
     """Returns the points that have a result.
 
     Args:
-        text: the JSON that the earlier run wrote.
-        environment: of this run, with its options. Its peers and its limit may be others.
+        file: the JSON that the earlier run wrote.
+        environment: of this run.
+        options: of this run. Its peers and its limit may be others.
 
     Raises:
-        ValueError: if it is no such JSON, or was measured on something else; the message says on what.
+        click.UsageError: if no file is named, or it was measured on something else; the message says on what.
     """
+    if file is None:
+        raise click.UsageError("--resume needs --json FILE: the file to go on with")
+    try:
+        return _read(file.read_text(), environment, options) if file.exists() else []
+    except ValueError as error:
+        raise click.UsageError(f"--resume cannot go on with {file}: {error}") from None
+
+
+def _read(text: str, environment: Mapping[str, Any], options: Mapping[str, Any]) -> list[Point]:
     try:
         result = json.loads(text)
-        before, options = result["environment"], result["environment"]["options"]
+        before, then = result["environment"], result["environment"]["options"]
         points = [point for point in result["points"] if "error" not in point]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError("it is no result of this benchmark") from error
-    now = json.loads(json.dumps(environment))  # tuples as lists
-    pairs = [(name, before.get(name), now.get(name)) for name in _SAME]
-    chosen = sorted((options.keys() | now["options"].keys()) - _MAY_DIFFER)
-    for name, then, here in pairs + [(name, options.get(name), now["options"].get(name)) for name in chosen]:
-        if then != here:
-            raise ValueError(f"its {name} is {then!r} and not {here!r}")
+    now = json.loads(json.dumps(options))  # tuples as lists
+    pairs = [(name, before.get(name), environment.get(name)) for name in _SAME]
+    pairs += [(name, then.get(name), now.get(name)) for name in sorted((then.keys() | now.keys()) - _MAY_DIFFER)]
+    for name, one, other in pairs:
+        if one != other:
+            raise ValueError(f"its {name} is {one!r} and not {other!r}")
     return points

@@ -11,11 +11,11 @@ from torch import nn
 import fusioncache
 from benchmarks.common.counting import Counter, count_compiles, use_backend
 from benchmarks.common.thunder_jit import find_fusions, jit, make_transform, read_tracing_seconds
-from benchmarks.peers.contender import Call, Counts, Spent
+from benchmarks.peers.contender import Call, Contender, Counts, Spent
 from benchmarks.peers.spec import Peer
 
 
-class Thunder:
+class Thunder(Contender):
     """``thunder.jit``, with the same executors for each of the peers."""
 
     def __init__(self, peer: Peer, backend: str):
@@ -29,9 +29,11 @@ class Thunder:
         use_backend(backend)
 
     def warm_up(self, function: Call) -> Call:
+        """Compiles another function, with another cache."""
         return jit(function, self._backend, self._new_transform())
 
     def compile(self, model: nn.Module) -> Call:
+        """Compiles the model, and counts from now on."""
         self._counter = count_compiles(self._backend, lru=self._peer.variant == "lru")
         self._kernels_before = _kernels_of_inductor()
         self._transform = self._new_transform()
@@ -41,22 +43,25 @@ class Thunder:
         return self._compiled
 
     def spent(self) -> Spent:
-        """Tracing is ``thunder.jit`` and what lies between the start of the first call and that of the prologue.
+        """Returns the seconds of tracing and of compiling.
 
-        So it holds Thunder's passes, the backward trace, and fusioncache's transform. Compiling is all calls of the
-        backend's compiler, each up to the end of its first execution, and loading what an earlier process kept.
+        Tracing is ``thunder.jit`` and what lies between the start of the first call and that of the prologue. It
+        holds Thunder's passes, the backward trace, and fusioncache's transform. Compiling is all calls of the backend's
+        compiler, each up to the end of its first execution, and loading what an earlier process left.
         """
         stats = self._stats()
         compiling = self._counter.seconds + stats.compile_seconds + stats.load_seconds
         return Spent(self._jit_seconds + read_tracing_seconds(self._compiled), compiling)
 
     def counts(self) -> Counts:
+        """Returns how many regions there are, and what was compiled or loaded for them."""
         units = self._counter.compiles + self._stats().compiles
         kernels = {"nvfuser": units, "inductor": _kernels_of_inductor() - self._kernels_before}.get(self._backend)
         loads = self._stats().loads if self._transform else None
         return Counts(kernels, units, regions=len(find_fusions(self._compiled)), loads=loads)
 
     def notes(self) -> Sequence[str]:
+        """Says which regions fusioncache left alone."""
         return [f"left alone: {count} x {reason}" for reason, count in self._stats().bypasses.items()]
 
     def _stats(self) -> fusioncache.Stats:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._dynamo import utils
 
-from benchmarks.peers.contender import Call, Counts, Spent
+from benchmarks.peers.contender import Call, Contender, Counts, Spent
 from benchmarks.peers.spec import Peer
 
 _FRAME = "_compile.compile_inner"
@@ -20,7 +20,7 @@ _LOADING = "AOTAutogradCache.inductor_load"
 _AUTOTUNING = "CachingAutotuner.benchmark_all_configs"
 
 
-class TorchCompile:
+class TorchCompile(Contender):
     """``torch.compile`` of the whole model. With the backend that compiles nothing: Dynamo and AOTAutograd alone."""
 
     def __init__(self, peer: Peer, backend: str):
@@ -30,12 +30,13 @@ class TorchCompile:
             torch._dynamo.config.use_graph_deduplication = True
 
     def warm_up(self, function: Call) -> Call:
+        """Compiles another function, once the compiler's processes are there."""
         if self._backend == "inductor":
             _wait_for_workers()
         return torch.compile(function, backend=self._backend)
 
     def compile(self, model: nn.Module) -> Call:
-        """See the protocol.
+        """Compiles the model, and counts from now on.
 
         Raises:
             ValueError: if the blocks of the model were to be marked, and it has none.
@@ -48,8 +49,9 @@ class TorchCompile:
         return torch.compile(model, backend=self._backend)
 
     def spent(self) -> Spent:
-        """Compiling is TorchInductor's part: from a graph of AOTAutograd to code that runs, or finding it on disk.
+        """Returns the seconds of tracing and of compiling.
 
+        Compiling is TorchInductor's part: from a graph of AOTAutograd to code that runs, or finding it on disk.
         Kernels that are tuned at their first launch count as compiling, too. Tracing is what else happened in Dynamo
         and AOTAutograd. The backward graph is traced with the forward one, and compiled when it is first needed.
         """
@@ -58,6 +60,7 @@ class TorchCompile:
         return Spent(max(0.0, _seconds(_FRAME) + backward - inductor), inductor + _seconds(_AUTOTUNING))
 
     def counts(self) -> Counts:
+        """Returns what Dynamo and TorchInductor say they did."""
         return Counts(
             kernels=_metrics().generated_kernel_count,
             units=len(utils.compilation_time_metrics.get(_INDUCTOR, ())),
@@ -65,6 +68,7 @@ class TorchCompile:
         )
 
     def notes(self) -> Sequence[str]:
+        """Says where graphs broke, and what was not counted."""
         reasons = [f"graph break: {reason.splitlines()[0]}" for reason in utils.counters["graph_break"]]
         if not utils.compilation_time_metrics.get(_FRAME):
             reasons.append(f"torch {torch.__version__} keeps no {_FRAME}: trace and compile seconds are unknown")
@@ -74,7 +78,7 @@ class TorchCompile:
 
 
 def _seconds(name: str) -> float:
-    """What torch says a stage took so far; nothing if it never ran, or has another name in this version."""
+    """Returns what torch says a stage took so far; nothing if it never ran, or has another name in this version."""
     return sum(utils.compilation_time_metrics.get(name, ()))
 
 
@@ -89,7 +93,7 @@ def _mark_blocks(model: nn.Module) -> None:
 
 
 def _wait_for_workers() -> None:
-    """Compiling in processes of their own starts with those: start-up, as far as a version of torch lets us wait."""
+    """Waits for the processes in which torch compiles, as far as this version of it lets us wait."""
     from torch._inductor.async_compile import AsyncCompile
 
     wait = getattr(AsyncCompile, "wait_pool_ready", None)

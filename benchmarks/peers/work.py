@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.common.models import Residual
+from benchmarks.common.models import Residual, narrow_widths
 from benchmarks.common.tensors import cotangent
 from benchmarks.peers.spec import RESIDUAL, PeerSpec
 
@@ -84,25 +83,9 @@ def make_work(spec: PeerSpec) -> Work:
 def _litgpt(spec: PeerSpec) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     from litgpt import GPT, Config
 
-    config = Config.from_name(spec.model, n_layer=spec.layers, **(_narrow(spec) if spec.width == "narrow" else {}))
+    narrow = {**narrow_widths(spec.model, spec.device), "block_size": spec.sequence} if spec.width == "narrow" else {}
+    config = Config.from_name(spec.model, n_layer=spec.layers, **narrow)
     if spec.sequence > config.block_size:
         raise ValueError(f"{spec.model} takes at most {config.block_size} tokens, not {spec.sequence}")
     tokens = torch.randint(0, config.padded_vocab_size, (2, spec.batch, spec.sequence))
     return GPT(config), tokens[0], tokens[1]
-
-
-def _narrow(spec: PeerSpec) -> dict[str, Any]:
-    """Returns the widths of ``benchmarks/common/models.py``, with the configuration's heads to a query group."""
-    from litgpt import Config
-
-    full = Config.from_name(spec.model)
-    embedding, heads, intermediate, vocabulary = (512, 8, 1376, 1024) if spec.device == "cuda" else (128, 4, 384, 512)
-    return {
-        "n_embd": embedding,
-        "n_head": heads,
-        "head_size": embedding // heads,
-        "n_query_groups": max(1, heads * full.n_query_groups // full.n_head),
-        "intermediate_size": intermediate,
-        "padded_vocab_size": vocabulary,
-        "block_size": spec.sequence,
-    }

@@ -30,7 +30,7 @@ from benchmarks.common.processes import serve  # noqa: E402
 from benchmarks.common.steps import synchronize, warm_up  # noqa: E402
 from benchmarks.common.tensors import digest_all  # noqa: E402
 from benchmarks.peers.check import copy_results, judge  # noqa: E402
-from benchmarks.peers.contender import Contender, Counts, Eager  # noqa: E402
+from benchmarks.peers.contender import Contender, Counts  # noqa: E402
 from benchmarks.peers.spec import PEERS, PeerSpec  # noqa: E402
 from benchmarks.peers.steady import measure_steady  # noqa: E402
 from benchmarks.peers.work import Work, make_work  # noqa: E402
@@ -77,7 +77,7 @@ def make_contender(spec: PeerSpec) -> Contender:
         from benchmarks.peers.torch_compile import TorchCompile
 
         return TorchCompile(peer, spec.backend)
-    return Eager()
+    return Contender()
 
 
 def _first_step(spec: PeerSpec, contender: Contender, work: Work) -> _First:

@@ -48,6 +48,7 @@ def main(
     layers: int,
     backend: str,
 ) -> None:
+    """Runs the benchmark."""
     machine = inspect_machine(backend)
     spec = ModelSpec(model, layers, machine.backend, machine.device, machine.choose_dtype(model))
     wanted = [(count, kind) for count in ranks for kind in (directories if count > 1 else directories[:1])]

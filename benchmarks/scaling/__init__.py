@@ -1,0 +1,1 @@
+"""How the time to a first step grows with the depth."""

@@ -69,6 +69,7 @@ class _Until(click.ParamType):
 @json_option
 @click.option("--plot", "plot_file", type=NewFile(plot.SUFFIXES), metavar="FILE", help="Write a plot, SVG or PNG.")
 def main(json_file: Path | None, plot_file: Path | None, **options: Any) -> None:
+    """Runs the benchmark."""
     if plot_file and find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib: pip install matplotlib (or fusioncache[bench])")
     if options["model"] == "llama":

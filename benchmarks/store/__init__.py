@@ -1,0 +1,1 @@
+"""A store of many templates, and the commands that look into it."""

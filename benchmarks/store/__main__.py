@@ -92,6 +92,7 @@ def _time_import() -> float:
 @click.option("--sync/--no-sync", default=False, help="Wait for the disk when filling the store, as saves do.")
 @json_option
 def main(templates: int, key_bytes: int, artifact_bytes: int, lookups: int, sync: bool, json_file: Path | None) -> None:
+    """Runs the benchmark."""
     options = {name: value for name, value in locals().items() if name != "json_file"}
     if not sync:
         os.fsync = lambda descriptor: None  # type: ignore[assignment]

@@ -65,6 +65,7 @@ def measure(count: int, repeat: int) -> dict[str, float]:
 @click.option("--repeat", type=click.IntRange(1), default=5, help="Processes for each figure; the median counts.")
 @json_option
 def main(templates: int, ops: int, repeat: int, json_file: Path | None) -> None:
+    """Runs the benchmark."""
     options = {name: value for name, value in locals().items() if name != "json_file"}
     os.fsync = lambda descriptor: None  # type: ignore[assignment]  # filling is not what is measured
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,1 @@
+"""What a second process finds of what the first one compiled."""

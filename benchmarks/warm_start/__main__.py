@@ -56,6 +56,7 @@ class _Turn:
 def main(
     json_file: Path | None, ways: Sequence[str], repeat: int, profile: bool, model: str, backend: str, **options: Any
 ) -> None:
+    """Runs the benchmark."""
     machine = inspect_machine(backend)
     spec = ModelSpec(
         model, backend=machine.backend, device=machine.device, dtype=machine.choose_dtype(model), **options

@@ -24,7 +24,7 @@ What Thunder 0.2.6 cannot run, and what stands in the catalogue instead:
 
 from __future__ import annotations
 
-from benchmarks.zoo.catalogue import Entry, entry, names
+from benchmarks.zoo.catalogue import Entry, find_entry, names
 from benchmarks.zoo.make import Workload, make
 
-__all__ = ["Entry", "Workload", "entry", "make", "names"]
+__all__ = ["Entry", "Workload", "find_entry", "make", "names"]

@@ -54,12 +54,12 @@ ENTRIES = (
 
 
 def names() -> tuple[str, ...]:
-    """The models there are."""
+    """Returns the names of the models there are."""
     return tuple(entry.name for entry in ENTRIES)
 
 
-def entry(name: str) -> Entry:
-    """The model of this name.
+def find_entry(name: str) -> Entry:
+    """Returns the model of this name.
 
     Raises:
         KeyError: if there is none; the message lists those there are.

@@ -23,7 +23,7 @@ _FIXED: dict[str, dict[str, Any]] = {
 
 
 class Logits(torch.nn.Module):
-    """The model, called with its inputs in turn, without the rest of what it returns."""
+    """A model that is called with its inputs in turn, without the rest of what it returns."""
 
     def __init__(self, model: torch.nn.Module, names: tuple[str, ...]):
         super().__init__()
@@ -31,11 +31,12 @@ class Logits(torch.nn.Module):
         self.names = names
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Returns the logits."""
         return self.model(**dict(zip(self.names, inputs, strict=True))).logits
 
 
 def build(entry: Entry, layers: int | None, sizes: Sizes, width: Width) -> Built:
-    """The model and its inputs, on the CPU."""
+    """Builds the model and its inputs, on the CPU."""
     source = entry.source
     make_config = getattr(transformers, f"{source}Config")
     real = make_config()

@@ -16,6 +16,7 @@ class DenseMoE(LLaMAMoE):
     """litgpt's mixture of experts without indexing by data: every expert sees every token, its gate is 0 for most."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Adds up what all experts make of every token."""
         tokens = x.view(-1, x.size(-1))
         gates, picked = torch.topk(self.gate(tokens), self.config.n_expert_per_token)
         gates = gates.softmax(dim=1, dtype=torch.float).to(dtype=x.dtype)
@@ -27,7 +28,7 @@ class DenseMoE(LLaMAMoE):
 
 
 def build(entry: Entry, layers: int | None, sizes: Sizes, width: Width) -> Built:
-    """The model and its tokens, on the CPU."""
+    """Builds the model and its tokens, on the CPU."""
     real = Config.from_name(entry.source)
     changes = {**entry.changes, "block_size": 2 * sizes.sequence, "n_layer": layers or real.n_layer}
     if width == "narrow":
@@ -53,12 +54,12 @@ def _narrow(real: Config, sizes: Sizes) -> dict[str, Any]:
         # Half of it where the heads together are not as wide as the residual stream.
         "head_size": head if real.head_size * real.n_head == real.n_embd else head // 2,
         "padded_vocab_size": sizes.vocabulary,
-        "intermediate_size": _scaled(real.intermediate_size, real, sizes),
+        "intermediate_size": _scale(real.intermediate_size, real, sizes),
     }
     if real.n_expert:
         widths["n_expert"] = min(sizes.experts, real.n_expert)
     if real.moe_intermediate_size:
-        widths["moe_intermediate_size"] = _scaled(real.moe_intermediate_size, real, sizes)
+        widths["moe_intermediate_size"] = _scale(real.moe_intermediate_size, real, sizes)
     if real.sliding_window_size:
         widths["sliding_window_size"] = sizes.sequence // 2  # so that it hides something
     return widths
@@ -70,6 +71,6 @@ def _query_groups(real: Config, sizes: Sizes) -> int:
     return sizes.heads // 2
 
 
-def _scaled(width: int, real: Config, sizes: Sizes) -> int:
-    """In the same ratio to the residual stream, rounded to a multiple of 8, as matrix units want it."""
+def _scale(width: int, real: Config, sizes: Sizes) -> int:
+    """Scales a width in the same ratio to the residual stream, rounded to a multiple of 8, as matrix units want it."""
     return 8 * max(1, round(width / real.n_embd * sizes.embedding / 8))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.zoo.catalogue import entry
+from benchmarks.zoo.catalogue import find_entry
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ class Workload:
     way: Way
 
     def compile(self, executors: Sequence[Any], transforms: Sequence[Any] = ()) -> Callable[..., torch.Tensor]:
-        """The model through Thunder, by the way that works for it."""
+        """Compiles the model with Thunder, by the way that works for it."""
         import thunder
         from thunder.dynamo import thunderfx
 
@@ -91,7 +91,7 @@ def make(
     batch: int | None = None,
     changes: Mapping[str, object] | None = None,
 ) -> Workload:
-    """A model, its inputs and its loss.
+    """Makes a model, its inputs and its loss.
 
     Args:
         name: one of ``names()``.
@@ -109,19 +109,19 @@ def make(
     """
     import torch
 
-    found = entry(name)
+    found = find_entry(name)
     torch.manual_seed(_SEED)
     found = replace(found, changes={**found.changes, **(changes or {})})
     sizes = _SIZES[device]
     sizes = replace(sizes, sequence=sequence or sizes.sequence, batch=batch or sizes.batch)
     built: Built = import_module(_MODULES[found.package]).build(found, layers, sizes, width)
     model = built.model.to(device=device, dtype=getattr(torch, dtype)).train()
-    inputs = tuple(_placed(value, model, device) for value in built.inputs)
+    inputs = tuple(_move(value, model, device) for value in built.inputs)
     loss = _cross_entropy(built, inputs[0], sizes)
     return Workload(name, model, inputs, loss, built.layers, built.real_layers, built.way)
 
 
-def _placed(value: torch.Tensor, model: torch.nn.Module, device: str) -> torch.Tensor:
+def _move(value: torch.Tensor, model: torch.nn.Module, device: str) -> torch.Tensor:
     dtype = next(model.parameters()).dtype
     if not value.is_floating_point():
         return value.to(device)

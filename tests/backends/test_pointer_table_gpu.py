@@ -10,7 +10,8 @@ import torch
 from models import are_same
 
 import fusioncache
-from benchmarks.folds.kernels import reference, same_bits
+from benchmarks.common.tensors import same_bits
+from benchmarks.folds.kernels import add_in_turn
 from fusioncache.template.plan import Plan
 from fusioncache.trace import transform as transform_module
 
@@ -87,7 +88,7 @@ def test_terms_that_are_not_aligned_are_folded(launches, monkeypatch):
 
 def test_calls_on_two_streams_do_not_mix_up_their_tables():
     chains = [stream(33, torch.bfloat16, 1024, 513 + place) for place in range(16)]
-    wanted = [reference(chain) for chain in chains]
+    wanted = [add_in_turn(chain) for chain in chains]
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     torch.cuda.synchronize()
     found: list[Any] = []
@@ -131,5 +132,5 @@ def test_a_sum_is_made_on_the_device_of_its_terms():
     for args in (first, second, first):
         total = pointer_table.add(args[0], args[1:])
         assert total is not None and total.device == args[0].device
-        assert same_bits(total, reference(args))
+        assert same_bits(total, add_in_turn(args))
     assert pointer_table.add(first[0], second[1:]) is None

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.figures import make, numbers, readme
+from benchmarks.figures import make, markdown
 
 
 def test_the_documents_show_the_committed_results():
     texts = {path: path.read_text() for path in make.DOCUMENTS}
-    assert readme.filled(texts, make.figures()) == texts, "run make figures"
+    assert markdown.fill(texts, make.make_figures()) == texts, "run make figures"
 
 
 def test_a_block_is_filled_and_the_rest_stays():
     text = "a\n<!-- figure: x -->\nold\n<!-- end of figure -->\nb\n"
     texts = {"one": text, "other": "c\n"}
-    found = readme.filled(texts, {"x": "| 1 |\n"})
+    found = markdown.fill(texts, {"x": "| 1 |\n"})
     assert found == {"one": "a\n<!-- figure: x -->\n| 1 |\n<!-- end of figure -->\nb\n", "other": "c\n"}
-    assert readme.filled(found, {"x": "old\n"}) == texts
+    assert markdown.fill(found, {"x": "old\n"}) == texts
 
 
 @pytest.mark.parametrize("figures", [{}, {"x": "", "y": ""}])
 def test_a_block_without_a_figure_and_a_figure_without_a_block_are_refused(figures):
     with pytest.raises(ValueError, match=r"no figure or no place for (x|y)"):
-        readme.filled({"one": "<!-- figure: x -->\n<!-- end of figure -->"}, figures)
+        markdown.fill({"one": "<!-- figure: x -->\n<!-- end of figure -->"}, figures)
 
 
 def test_a_table_aligns_numbers_to_the_right():
-    assert readme.table(("<name", "count"), [["a", "1"]]) == "| name | count |\n| --- | ---: |\n| a | 1 |\n"
+    assert markdown.make_table(("<name", "count"), [["a", "1"]]) == "| name | count |\n| --- | ---: |\n| a | 1 |\n"
 
 
 def test_seconds_have_three_digits():
-    assert [numbers.seconds(value) for value in (0.5, 9.87, 37.18, 284.6)] == ["0.50", "9.87", "37.2", "285"]
+    assert [markdown.format_seconds(value) for value in (0.5, 9.87, 37.18, 284.6)] == ["0.50", "9.87", "37.2", "285"]

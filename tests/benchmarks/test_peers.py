@@ -10,19 +10,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import forked_processes as forks
 import pytest
 import torch
 from click.testing import CliRunner
 
 from benchmarks.common import processes
-from benchmarks.peers import __main__ as peers
-from benchmarks.peers import check as peers_check
-from benchmarks.peers import report as peers_report
-from benchmarks.peers import run as peers_run
-from benchmarks.peers.check import compare, digest_of, judge, tensors_of
-from benchmarks.peers.resume import finished
-from benchmarks.peers.run import Outcome, Plan, summary
+from benchmarks.common.environment import Machine
+from benchmarks.common.results import Outcome
+from benchmarks.common.tensors import digest_all
+from benchmarks.peers import __main__ as command
+from benchmarks.peers import report
+from benchmarks.peers import run as runs
+from benchmarks.peers.check import compare, copy_results, judge, keep_wide
+from benchmarks.peers.resume import read_finished
+from benchmarks.peers.run import Plan, summarize
 from benchmarks.peers.spec import PARTS, PEERS, PeerSpec
 from benchmarks.peers.work import Work, make_work
 
@@ -48,7 +51,7 @@ def test_a_run_compares_peers_on_the_same_work(tmp_path, monkeypatch):
     file = tmp_path / "peers.json"
     options = ["--model", "residual", "--layers", "1", "--backend", "eager", "--steps", "3", "--warmup", "0"]
     names = ["thunder", "fusioncache", "torch.compile", "eager"]
-    done = CliRunner().invoke(peers.main, [*options, "--peers", ",".join(names), "--json", str(file)])
+    done = CliRunner().invoke(command.main, [*options, "--peers", ",".join(names), "--json", str(file)])
     assert done.exit_code == 0, done.output
     assert "first step" in done.stdout and "later steps" in done.stdout
     result = json.loads(file.read_text())
@@ -77,7 +80,7 @@ def test_what_inductor_did_is_found_in_the_metrics_of_this_torch(monkeypatch):
     forks.use(monkeypatch)
     spec = replace(RESIDUAL, peer="torch.compile", backend="inductor", layers=1, inference=True, first_step_only=True)
     # TorchInductor keeps its compiled headers, which take the longest, in the directory for temporary files.
-    said = processes.call(peers_run.WORKER, asdict(spec), environment={"TMPDIR": tempfile.gettempdir()})
+    said = processes.call(runs.WORKER, asdict(spec), environment={"TMPDIR": tempfile.gettempdir()})
     assert said["correct"] is True and said["notes"] == []
     assert said["units"] == 1 and said["kernels"] >= 1 and said["graph_breaks"] == 0
     assert said["seconds"]["trace"] > 0 and said["seconds"]["compile"] > 0 and said["seconds"]["execute"] > 0
@@ -88,13 +91,13 @@ def test_marked_blocks_are_compiled_as_one_region_and_compute_the_same():
 
     spec = replace(RESIDUAL, model="Llama-2-7b-hf", sequence=8)
     work = make_work(spec)
-    expected = tensors_of(work, work.step(work.model))
+    expected = copy_results(work, work.step(work.model))
     work.clear()
     contender = TorchCompile(PEERS["torch.compile-nested"], "eager")
     block = type(work.model.transformer.h[0])
     original = block.forward
     try:
-        found = tensors_of(work, work.step(contender.compile(work.model)))
+        found = copy_results(work, work.step(contender.compile(work.model)))
     finally:
         block.forward = original
         torch._dynamo.reset()
@@ -112,7 +115,7 @@ def test_a_peer_that_computes_the_same_is_correct(dtype):
 def computed(dtype: str, spoil: Callable[[dict[str, torch.Tensor]], None]) -> tuple[Work, dict[str, torch.Tensor]]:
     """The work, and what a peer makes of it that differs from eager in one thing."""
     work = make_work(replace(RESIDUAL, dtype=dtype))
-    tensors = tensors_of(work, work.step(work.model))
+    tensors = copy_results(work, work.step(work.model))
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     spoil(tensors)
     return work, tensors
@@ -143,7 +146,7 @@ def test_twice_the_error_of_eager_is_allowed_and_no_more():
 
 
 def test_the_reference_is_not_narrowed_by_the_model():
-    with peers_check._nothing_narrowed(torch.float64):
+    with keep_wide(torch.float64):
         assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float64
     assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float32
 
@@ -151,14 +154,14 @@ def test_the_reference_is_not_narrowed_by_the_model():
 def test_a_digest_sees_each_bit_and_each_name():
     tensors = {"output": torch.zeros(2), "gradient": torch.ones(2)}
     others = [{"output": -torch.zeros(2)}, {"gradient": torch.ones(2, dtype=torch.bfloat16)}, {"x": torch.ones(1)}]
-    assert len({digest_of(tensors), *(digest_of(tensors | other) for other in others)}) == 4
+    assert len({digest_all(tensors), *(digest_all(tensors | other) for other in others)}) == 4
 
 
 def run(monkeypatch: Any, answer: Callable[[PeerSpec], Any], names: str, **options: Any) -> Outcome:
     """The outcome for two numbers of layers, each process answered by a function of its spec."""
     monkeypatch.setattr(processes, "call", lambda module, spec, **where: answer(PeerSpec(**spec)))
     plan = Plan(RESIDUAL, names.split(), [1, 2], **{"repeat": 1, "limit": 60, **options})
-    return peers_run.run(plan, lambda text: None, lambda outcome: None)
+    return runs.run(plan, lambda outcome: None)
 
 
 def said(total: float = 1.0, correct: bool = True, digest: str | None = None, **others: Any) -> dict[str, Any]:
@@ -186,7 +189,7 @@ def test_a_peer_that_fails_or_is_wrong_is_reported_and_the_others_still_run(monk
     assert [point.get("error") for point in outcome.points] == ["RuntimeError: out of ideas", None, None] * 2
     assert [point["correct"] for point in outcome.points] == [None, True, True, None, False, True]
     assert outcome.points[4]["error_of_wrong"] == "warm: wrong: output, 0.5 (eager: 0.01)"
-    peers_report.print_outcome(outcome, "title")
+    report.print_outcome(outcome, "title")
     printed = capsys.readouterr().out
     assert "error: 2 layers, torch.compile: warm: wrong: output, 0.5 (eager: 0.01)" in printed
     assert "error: 1 layers, thunder: RuntimeError: out of ideas" in printed
@@ -202,7 +205,7 @@ def test_only_peers_that_keep_a_cache_have_warm_seconds(monkeypatch):
 def test_a_peer_has_its_own_variables_in_both_processes(monkeypatch):
     seen = []
     monkeypatch.setattr(processes, "call", lambda module, spec, **where: seen.append(where["environment"]) or said())
-    peers_run.run(Plan(RESIDUAL, ["thunder-lru-db", "thunder"], [1], 1, 60), lambda text: None, lambda outcome: None)
+    runs.run(Plan(RESIDUAL, ["thunder-lru-db", "thunder"], [1], 1, 60), lambda outcome: None)
     assert seen == [{"NVFUSER_ENABLE": "kernel_db"}, {"NVFUSER_ENABLE": "kernel_db"}, {}]
 
 
@@ -243,7 +246,7 @@ def test_each_turn_is_saved(monkeypatch):
     saved: list[int] = []
     monkeypatch.setattr(processes, "call", lambda module, spec, **where: said())
     plan = Plan(RESIDUAL, ["thunder", "eager"], [1], repeat=1, limit=60)
-    peers_run.run(plan, lambda text: None, lambda outcome: saved.append(len(outcome.points)))
+    runs.run(plan, lambda outcome: saved.append(len(outcome.points)))
     assert saved == [1, 2, 2]
 
 
@@ -254,38 +257,41 @@ def test_a_run_that_was_cut_goes_on(monkeypatch):
         processes, "call", lambda module, spec, **where: ran.append((spec["layers"], spec["peer"])) or said(digest="b")
     )
     plan = Plan(RESIDUAL, ["fusioncache", "thunder"], [1, 2], repeat=1, limit=60)
-    again = peers_run.run(plan, lambda text: None, lambda outcome: None, outcome.points[:3])
+    again = runs.run(plan, lambda outcome: None, outcome.points[:3])
     assert ran == [(2, "fusioncache")] * 2 and len(again.points) == 4
     assert again.points[:3] == outcome.points[:3]
     assert again.notes == ["2 layers: thunder, fusioncache differ bitwise"]
 
 
-HERE = {"gpu": "H", "commit": "abc", "options": {"layers": (1,), "size": 10, "peers": ["eager"], "limit": 1.0}}
+HERE = {"gpu": "H", "commit": "abc"}
+OPTIONS = {"layers": (1,), "size": 10, "peers": ["eager"], "limit": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("environment", "options", "message"),
     [
-        ({"commit": "abd"}, "its commit is 'abc' and not 'abd'"),
-        ({"gpu": None}, "its gpu is 'H' and not None"),
-        ({"options": {**HERE["options"], "size": 11}}, "its size is 10 and not 11"),
+        ({"commit": "abd"}, {}, "its commit is 'abc' and not 'abd'"),
+        ({"gpu": None}, {}, "its gpu is 'H' and not None"),
+        ({}, {"size": 11}, "its size is 10 and not 11"),
     ],
 )
-def test_what_was_measured_on_something_else_is_not_gone_on_with(changes, message):
+def test_what_was_measured_on_something_else_is_not_gone_on_with(tmp_path, environment, options, message):
     points = [{"peer": "eager", "layers": 1}, {"peer": "thunder", "layers": 1, "error": "out of ideas"}]
-    text = json.dumps({"environment": HERE, "points": points})
-    other = {**HERE["options"], "peers": ["thunder"], "limit": 9.0}
-    assert finished(text, {**HERE, "options": other}) == points[:1]
-    with pytest.raises(ValueError, match=message):
-        finished(text, {**HERE, **changes})
-    with pytest.raises(ValueError, match="no result of this benchmark"):
-        finished("[]", HERE)
+    file = tmp_path / "peers.json"
+    assert read_finished(file, HERE, OPTIONS) == []
+    file.write_text(json.dumps({"environment": {**HERE, "options": OPTIONS}, "points": points}))
+    assert read_finished(file, HERE, {**OPTIONS, "peers": ["thunder"], "limit": 9.0}) == points[:1]
+    with pytest.raises(click.UsageError, match=message):
+        read_finished(file, {**HERE, **environment}, {**OPTIONS, **options})
+    file.write_text("[]")
+    with pytest.raises(click.UsageError, match="no result of this benchmark"):
+        read_finished(file, HERE, OPTIONS)
 
 
 def test_going_on_needs_a_file(monkeypatch):
     here = {"environment": {"gpu": "H"}, "device": "cpu", "backend": "eager", "problem": None}
     monkeypatch.setattr(processes, "call", lambda module, argument: here)
-    outcome = CliRunner().invoke(peers.main, ["--model", "residual", "--resume"])
+    outcome = CliRunner().invoke(command.main, ["--model", "residual", "--resume"])
     assert outcome.exit_code == 2 and "--resume needs --json FILE" in outcome.stderr
 
 
@@ -293,7 +299,7 @@ def test_a_warm_process_says_what_it_compiled_and_loaded(monkeypatch, capsys):
     counts = {"units": 0, "loads": 10}
     outcome = run(monkeypatch, lambda spec: said(**(counts if spec.first_step_only else {})), "fusioncache thunder")
     assert outcome.points[0]["warm"]["loads"] == 10 and outcome.points[1]["warm"] is None
-    peers_report.print_outcome(outcome, "title")
+    report.print_outcome(outcome, "title")
     printed = capsys.readouterr().out
     counts = printed[printed.index("what was compiled") : printed.index("later steps")]
     ours, plain = (re.split(r"\s{2,}", line.strip()) for line in counts.splitlines() if line.strip().startswith("1 "))
@@ -303,8 +309,8 @@ def test_a_warm_process_says_what_it_compiled_and_loaded(monkeypatch, capsys):
 
 
 def test_quartiles_are_those_of_the_values():
-    assert summary([1.0, 2.0, 3.0, 4.0, 5.0]) == {"median": 3.0, "q1": 2.0, "q3": 4.0}
-    assert summary([7.0]) == {"median": 7.0, "q1": 7.0, "q3": 7.0}
+    assert summarize([1.0, 2.0, 3.0, 4.0, 5.0]) == {"median": 3.0, "q1": 2.0, "q3": 4.0}
+    assert summarize([7.0]) == {"median": 7.0, "q1": 7.0, "q3": 7.0}
 
 
 def test_cache_directories_stay_where_they_are_asked_for(tmp_path):
@@ -324,17 +330,17 @@ def test_cache_directories_stay_where_they_are_asked_for(tmp_path):
     ],
 )
 def test_bad_options_are_refused(options, message):
-    outcome = CliRunner().invoke(peers.main, options)
+    outcome = CliRunner().invoke(command.main, options)
     assert outcome.exit_code == 2
     assert message in outcome.stderr
 
 
 def test_peers_that_cannot_take_part_are_left_out_with_a_reason(monkeypatch):
-    here = {"environment": {"gpu": "H"}, "device": "cpu", "backend": "eager", "problem": None}
+    machine = Machine({"gpu": "H"}, "cpu", "eager")
     options = {"model": "residual", "width": "narrow", "layers": [1], "peers": None, "repeat": 1, "limit": 1.0}
     options |= dict.fromkeys(("sequence", "batch", "dtype"))
     options |= {"size": 10, "inference": False, "steps": 3, "warmup": 0}
-    plan, notes = peers._plan(here, **options)
+    plan, notes = command._plan(machine, **options)
     assert "thunder-lru" not in plan.peers and "torch.compile-nested" not in plan.peers
     assert notes == [
         "thunder-lru skipped: it needs nvFuser",

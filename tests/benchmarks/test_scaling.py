@@ -13,14 +13,15 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.common import processes
-from benchmarks.common.steady import measure_steps
+from benchmarks.common.results import Outcome
+from benchmarks.common.steps import measure_steps
 from benchmarks.figures import recompute
-from benchmarks.scaling import __main__ as compile_scaling
-from benchmarks.scaling import report as scaling_report
-from benchmarks.scaling import run as scaling
-from benchmarks.scaling.compile_counts import explained
+from benchmarks.scaling import __main__ as command
+from benchmarks.scaling import report
+from benchmarks.scaling import run as runs
+from benchmarks.scaling.report import explain_counts
 from benchmarks.scaling.spec import MODES, ON_REQUEST, PHASES, Spec
-from benchmarks.scaling.summary import slope, summary
+from benchmarks.scaling.summary import fit_slope, summarize
 
 SPEC = Spec(
     model="residual",
@@ -37,11 +38,11 @@ SPEC = Spec(
 
 def run(
     monkeypatch: Any, answer: Callable[[Spec], Any], modes: Sequence[str], spec: Spec = SPEC, **options: Any
-) -> scaling.Outcome:
+) -> Outcome:
     """The outcome for two numbers of layers, each process answered by a function of its spec."""
     monkeypatch.setattr(processes, "call", lambda module, spec, **where: answer(Spec(**spec)))
-    plan = scaling.Plan(spec, [1, 2], modes, **{"repeat": 1, "limit": 60.0, **options})
-    return scaling.run(plan, lambda text: None, lambda outcome: None)
+    plan = runs.Plan(spec, [1, 2], modes, **{"repeat": 1, "limit": 60.0, **options})
+    return runs.run(plan, Outcome(), lambda outcome: None)
 
 
 def answer(checksum: str = "a", **more: Any) -> dict[str, Any]:
@@ -108,8 +109,8 @@ def test_modes_of_nvfuser_are_skipped_with_the_reason(monkeypatch):
     here = {"environment": {"gpu": None, "cpus": 2}, "device": "cpu", "backend": "eager", "problem": None}
     monkeypatch.setattr(processes, "call", lambda module, backend: here)
     options = ["--modes", "own,baseline,lru", "--layers", "1", "--until", "own=4"]
-    monkeypatch.setattr(scaling, "run", lambda plan, say, save: scaling.Outcome(notes=[f"{plan.modes} {plan.until}"]))
-    outcome = CliRunner().invoke(compile_scaling.main, options)
+    monkeypatch.setattr(runs, "run", lambda plan, outcome, save: outcome.note(f"{plan.modes} {plan.until}") or outcome)
+    outcome = CliRunner().invoke(command.main, options)
     assert outcome.exit_code == 0, outcome.output
     for mode in ("baseline", "lru"):
         assert f"note: {mode} skipped: it is nvFuser's own cache, and there is no CUDA device" in outcome.stdout
@@ -118,7 +119,7 @@ def test_modes_of_nvfuser_are_skipped_with_the_reason(monkeypatch):
 
 @pytest.mark.parametrize("value", ["uncached", "uncached=", "uncached=x", "cold=4", "=4"])
 def test_no_depth_of_no_mode(value):
-    outcome = CliRunner().invoke(compile_scaling.main, ["--until", value])
+    outcome = CliRunner().invoke(command.main, ["--until", value])
     assert outcome.exit_code == 2 and "is no mode and number of layers such as uncached=64" in outcome.stderr
 
 
@@ -130,9 +131,9 @@ def point(layers: int, mode: str, first_step: float, **more: Any) -> dict[str, A
 
 def test_a_power_law_has_its_exponent():
     layers = [8, 16, 32, 64]
-    assert slope(layers, [3.0 * n for n in layers]) == pytest.approx(1)
-    assert slope(layers, [0.1 * n**2 for n in layers]) == pytest.approx(2)
-    assert slope([8], [1.0]) is None and slope([], []) is None
+    assert fit_slope(layers, [3.0 * n for n in layers]) == pytest.approx(1)
+    assert fit_slope(layers, [0.1 * n**2 for n in layers]) == pytest.approx(2)
+    assert fit_slope([8], [1.0]) is None and fit_slope([], []) is None
 
 
 def test_the_summary_compares_depths_and_modes():
@@ -143,7 +144,7 @@ def test_the_summary_compares_depths_and_modes():
         point(8, "uncached", 64.0),
         {"layers": 16, "mode": "uncached", "error": "out of ideas"},
     ]
-    found = summary(points)
+    found = summarize(points)
     assert found["growth"] == {
         "own": {"deepest": [8, 16], "ratio": 2.0, "slope": 1.0},
         "baseline": {"deepest": [8, 16], "ratio": 2.0, "slope": 1.0},
@@ -154,13 +155,13 @@ def test_the_summary_compares_depths_and_modes():
         "own/baseline": [{"layers": 8, **both}, {"layers": 16, **both}],
         "uncached/own": [{"layers": 8, "first_step": 8.0, "compile": 1.0, **none}],
     }
-    assert summary([]) == {"growth": {}, "ratios": {}}
+    assert summarize([]) == {"growth": {}, "ratios": {}}
 
 
 def test_the_summary_and_later_steps_are_printed(capsys):
     steady = {"forward": 1.0, "backward": None, "peak": 2**20, "compiles": 0}
     points = [point(n, mode, 1.0 * n, steady=steady) for n in (8, 16) for mode in ("own", "baseline")]
-    scaling_report.print_outcome(scaling.Outcome(points), "title")
+    report.print_outcome(Outcome(points), "title")
     printed = capsys.readouterr().out
     assert "own: first step at 16 layers is 2.00 times that at 8; as layers to the power of 1.00 from 8 on" in printed
     assert "own/baseline" in printed and "1000.000" in printed and "12.5%" in printed
@@ -211,8 +212,8 @@ def test_a_second_process_finds_the_directories_of_the_first_and_no_other(monkey
         return answer()
 
     monkeypatch.setattr(processes, "call", call)
-    plan = scaling.Plan(SPEC, [1, 2], ["cached", "warm", "uncached"], repeat=2, limit=60.0)
-    scaling.run(plan, lambda text: None, lambda outcome: None)
+    plan = runs.Plan(SPEC, [1, 2], ["cached", "warm", "uncached"], repeat=2, limit=60.0)
+    runs.run(plan, Outcome(), lambda outcome: None)
     directories = {}
     for number, (layers, mode, caches, environment) in enumerate(seen):
         assert environment == {"FUSIONCACHE_STORE": "1"}
@@ -233,11 +234,11 @@ def test_without_a_first_process_there_is_no_second(monkeypatch, stops, until):
 
 
 def test_modes_of_every_run_and_the_place_of_the_second_process():
-    assert compile_scaling._modes(None, "inductor") == list(MODES)
-    assert "warm" not in compile_scaling._modes(None, "eager")
-    assert compile_scaling._modes(["warm", "uncached", "cached"], "eager") == ["uncached", "cached", "warm"]
+    assert command._modes(None, "inductor") == list(MODES)
+    assert "warm" not in command._modes(None, "eager")
+    assert command._modes(["warm", "uncached", "cached"], "eager") == ["uncached", "cached", "warm"]
     with pytest.raises(click.UsageError, match="--modes warm needs cached as well"):
-        compile_scaling._modes(["warm", "uncached"], "inductor")
+        command._modes(["warm", "uncached"], "inductor")
 
 
 def test_each_point_is_compared_with_uncached_or_with_the_first_there_is(monkeypatch):
@@ -270,7 +271,7 @@ def measured_points() -> list[dict[str, Any]]:
 
 
 def test_every_cell_has_a_value_or_a_reason_and_no_column_is_empty(capsys):
-    scaling_report.print_outcome(scaling.Outcome(measured_points()), "title")
+    report.print_outcome(Outcome(measured_points()), "title")
     printed = capsys.readouterr().out
     counts, seconds, ratios = (rows(printed, start) for start in ("title", "seconds", "one mode by another"))
     assert counts["8", "warm"] == ["4", "4", "0", "6", "inline", "yes"]
@@ -300,8 +301,8 @@ def rows(printed: str, title: str) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def test_a_number_of_compiles_that_changes_with_the_depth_is_explained():
-    first, *others = explained(measured_points())
+def test_a_number_of_compiles_that_changes_with_the_depth_is_explain_counts():
+    first, *others = explain_counts(measured_points())
     assert first == "compiles of cached, by layers: 6 at 8 (inline), 3 at 16 (carry)"
     assert [line.split(":")[0] for line in others] == ["  inline", "  carry"]
-    assert not list(explained([point(layers, "cached", 1.0, choices=CHOICES[0]) for layers in (8, 16)]))
+    assert not list(explain_counts([point(layers, "cached", 1.0, choices=CHOICES[0]) for layers in (8, 16)]))

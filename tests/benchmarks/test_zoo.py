@@ -1,6 +1,6 @@
 """Real models, narrow and on the CPU: every bit stays as it was, and another layer brings no new template.
 
-``benchmarks/model_equality.py`` does this at real depth, with other compilers, on a GPU.
+``benchmarks/equality`` does this at real depth, with other compilers, on a GPU.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from thunder.dynamo import thunderfx
 
 import fusioncache
 from benchmarks import zoo
-from benchmarks.common.executors import compile_regions_with, executors
-from benchmarks.equality.worker import compare, count_folded, train
+from benchmarks.common.counting import count_folds, use_backend
+from benchmarks.common.thunder_jit import executors, make_transform
+from benchmarks.equality.worker import compare, train
 from fusioncache.trace import executor, transform
 
 GROWN = {"llama-2", "gemma-2", "mistral", "mixtral", "pythia", "hf-bert", "hf-vit"}
@@ -28,17 +29,17 @@ def use(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
     for module, name in ((executor, "best_backend"), (transform, "choose_plan")):
         monkeypatch.setattr(module, name, getattr(module, name))  # to be put back
-    compile_regions_with(backend)
+    use_backend(backend)
 
 
 def make(name: str, layers: int | None) -> zoo.Workload:
-    pytest.importorskip(zoo.entry(name).package)
+    pytest.importorskip(zoo.find_entry(name).package)
     return zoo.make(name, layers)
 
 
 def trained(workload: zoo.Workload, backend: str) -> tuple[dict[str, torch.Tensor], fusioncache.Stats]:
     """What a step of training with fusioncache computes, and what became of the regions."""
-    cache = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend)
+    cache = make_transform(backend)
     compiled = workload.compile(executors(backend), [cache])
     return train(workload, compiled, start_of(workload)), cache.stats()
 
@@ -62,8 +63,8 @@ def assert_every_bit(workload: zoo.Workload, found: dict[str, torch.Tensor], bac
 @pytest.mark.parametrize("name", zoo.names())
 def test_training_keeps_every_bit_and_depth_brings_no_templates(name, monkeypatch):
     use("eager", monkeypatch)
-    folded = count_folded()
-    depth = zoo.entry(name).steady
+    folds = count_folds()
+    depth = zoo.find_entry(name).steady
     workload = make(name, depth)
     found, shallow = trained(workload, "eager")
     assert_every_bit(workload, found, "eager")
@@ -73,7 +74,7 @@ def test_training_keeps_every_bit_and_depth_brings_no_templates(name, monkeypatc
         assert deep.templates == shallow.templates
         assert deep.hits - shallow.hits == deep.regions - shallow.regions > 0
         assert not deep.bypasses
-    assert folded() == 0
+    assert folds() == 0
 
 
 @pytest.mark.parametrize("name", ["gpt2-like", "llama-3"])

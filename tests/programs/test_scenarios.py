@@ -19,7 +19,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import fusioncache
-from benchmarks.common.executors import compile_regions_with, executors
+from benchmarks.common.counting import use_backend
+from benchmarks.common.thunder_jit import executors
 from fusioncache.trace import executor
 
 WIDTH, HEADS, WORDS, LENGTH = 32, 2, 64, 12
@@ -96,7 +97,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(executor, "best_backend", executor.best_backend)  # to be put back
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    compile_regions_with(backend(request.param))
+    use_backend(backend(request.param))
     yield request.param
     torch.use_deterministic_algorithms(deterministic)
 

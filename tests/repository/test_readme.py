@@ -12,7 +12,7 @@ import pytest
 from documents import README, assert_shown, read_blocks, read_session
 
 import fusioncache
-from benchmarks.common.executors import compile_regions_with
+from benchmarks.common.counting import use_backend
 from fusioncache.cli.main import COMMANDS, main
 from fusioncache.trace import executor, transform
 
@@ -23,7 +23,7 @@ def test_the_code_runs_from_top_to_bottom(monkeypatch):
     # What is shown compiles with whatever is there. What compiles is none of what README says, and takes minutes.
     for module in (executor, transform):
         monkeypatch.setattr(module, "best_backend", lambda device: "eager")
-    compile_regions_with("eager")
+    use_backend("eager")
     namespace: dict[str, object] = {"__name__": "readme"}
     before = fusioncache.default_cache().stats().hits
     with warnings.catch_warnings():

@@ -14,11 +14,12 @@ from click.testing import CliRunner
 from drawn_regions import draw_residual
 from repository import ROOT
 
-from benchmarks.folds import __main__ as fold_widths
-from benchmarks.folds import report as fold_widths_report
-from benchmarks.folds import run as fold_widths_run
-from benchmarks.folds.device import Arena, CudaClock, Timing
-from benchmarks.folds.kernels import Folds, graph_of, reference, same_bits
+from benchmarks.common.results import Outcome
+from benchmarks.common.tensors import same_bits
+from benchmarks.folds import __main__ as command
+from benchmarks.folds import report, run
+from benchmarks.folds.device import Arena, Clock, Timing
+from benchmarks.folds.kernels import Folds, add_in_turn, make_fold
 from benchmarks.folds.spec import (
     ITEM_BYTES,
     MB,
@@ -26,14 +27,14 @@ from benchmarks.folds.spec import (
     ONE_KERNEL,
     WIDTH_SETS,
     Step,
-    copies,
+    count_copies,
     label,
     least_bytes,
     moved_bytes,
     narrowest_first,
+    order_steps,
     plans,
     split,
-    steps,
 )
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.expand import fold
@@ -53,7 +54,7 @@ from fusioncache.template.plan import fold_widths as widths_of_plan
     ],
 )
 def test_bad_options_are_refused(options, message):
-    outcome = CliRunner().invoke(fold_widths.main, options)
+    outcome = CliRunner().invoke(command.main, options)
     assert outcome.exit_code == 2
     assert message in outcome.stderr
 
@@ -62,7 +63,7 @@ def test_without_a_device_it_says_what_it_needs(monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    outcome = CliRunner().invoke(fold_widths.main, [])
+    outcome = CliRunner().invoke(command.main, [])
     assert outcome.exit_code == 2
     assert "on a CUDA device with nvFuser: there is no" in outcome.stderr
 
@@ -111,15 +112,15 @@ def test_bytes_are_those_that_kernels_read_and_write():
 
 @pytest.mark.parametrize(("needed", "expected"), [(10, 10), (99, 2), (100, 1), (700, 1)])
 def test_calls_take_turns_until_the_cache_has_forgotten(needed, expected):
-    assert copies(needed, 100, 500) == expected
+    assert count_copies(needed, 100, 500) == expected
 
 
 def test_only_as_many_sets_are_taken_as_there_is_memory_for():
-    assert copies(10, 100, 45) == 4
+    assert count_copies(10, 100, 45) == 4
 
 
 def test_chains_of_middle_sizes_come_first_then_widths():
-    order = list(steps([MB, 16 * MB, 64 * MB], ["bfloat16"], [3, 8], [2]))
+    order = list(order_steps([MB, 16 * MB, 64 * MB], ["bfloat16"], [3, 8], [2]))
     assert [(step.kind, step.term_bytes // MB, step.terms) for step in order] == [
         *(("chain", 16, 3), ("chain", 16, 8), ("chain", 64, 3), ("chain", 64, 8)),
         *(("width", 16, 2), ("width", 64, 2)),
@@ -151,18 +152,18 @@ def bench():
     from fusioncache.backends.eager import Eager
 
     folds = Folds(Eager(), lambda: None)
-    return fold_widths_run.Bench(Arena(16 * MB, "cpu", 4 * MB), Turns(), folds, NoTables(), 1e12)
+    return run.Bench(Arena(16 * MB, "cpu", 4 * MB), Turns(), folds, NoTables(), 1e12)
 
 
 WORK = [Step(kind, dtype, MB // 64, 3) for kind in ("chain", "width") for dtype in ITEM_BYTES]
 
 
-def run(bench: Any, work: Sequence[Step], until: float = float("inf")) -> fold_widths_run.Outcome:
-    return fold_widths_run.run(work, bench, until, lambda text: None, lambda outcome: None)
+def measure(bench: Any, work: Sequence[Step], until: float = float("inf")) -> Outcome:
+    return run.run(work, bench, until, lambda outcome: None)
 
 
 def test_every_way_is_measured_and_compared_and_what_fails_stops_nothing(bench):
-    outcome = run(bench, WORK)
+    outcome = measure(bench, WORK)
     assert outcome.failed and not outcome.notes
     good = [point for point in outcome.points if "error" not in point]
     assert len(good) == 2 * len(plans(3)) + 2
@@ -181,11 +182,11 @@ def test_the_script_writes_what_it_measured(bench, monkeypatch, tmp_path):
     from fusioncache.backends.nvfuser import backend as nvfuser
 
     monkeypatch.setattr(nvfuser, "nvfuser_problem", lambda: None)
-    monkeypatch.setattr(fold_widths, "_bench", lambda work: (bench, {"bytes_per_second": bench.bandwidth}))
-    monkeypatch.setattr(fold_widths, "MB", MB // 64)
+    monkeypatch.setattr(command, "_bench", lambda work: (bench, {"bytes_per_second": bench.bandwidth}))
+    monkeypatch.setattr(command, "MB", MB // 64)
     file = tmp_path / "new" / "folds.json"
     options = ["--sizes", "1,2", "--terms", "3", "--widths", "2", "--dtypes", "bfloat16", "--json", str(file)]
-    done = CliRunner().invoke(fold_widths.main, options)
+    done = CliRunner().invoke(command.main, options)
     assert done.exit_code == 1 and "error: chain of 3, bfloat16" in done.stdout, done.output
     found = json.loads(file.read_text())
     assert set(found) == {"schema", "environment", "copy", "points", "notes"}
@@ -216,29 +217,29 @@ def test_short_calls_are_timed_together_and_long_ones_less_often(monkeypatch):
     for name, fake in (("Event", Event), ("_sleep", lambda cycles: None), ("synchronize", lambda: None)):
         monkeypatch.setattr(torch.cuda, name, fake)
     calls = [lambda: called.append(0), lambda: called.append(1)]
-    assert [CudaClock().measure(calls, *given).runs for given in ((1e-5, 1), (1e-6, 40), (1e-3, 1), (1.0, 99))] == [
+    assert [Clock().measure(calls, *given).runs for given in ((1e-5, 1), (1e-6, 40), (1e-3, 1), (1.0, 99))] == [
         *((20, 5), (20, 10), (20, 1), (7, 1))
     ]
     called.clear()
-    assert CudaClock().measure(calls, 1.0, 1).run == pytest.approx(3e-3)
+    assert Clock().measure(calls, 1.0, 1).run == pytest.approx(3e-3)
     assert called == [0, 1, *[0, 1, 0, 1, 0, 1, 0] * 2]
 
 
 def test_a_wrong_sum_is_an_error(bench, monkeypatch):
-    monkeypatch.setattr(fold_widths_run, "reference", lambda args: reference(args[::-1]))
-    (point,) = run(bench, WORK[-1:]).points
+    monkeypatch.setattr(run, "add_in_turn", lambda args: add_in_turn(args[::-1]))
+    (point,) = measure(bench, WORK[-1:]).points
     assert point["bitwise"] is False and point["error"] == "its sum is not bitwise that of torch"
 
 
 def test_a_step_without_tensors_is_one_failed_point(bench, monkeypatch):
-    monkeypatch.setattr(fold_widths_run, "reference", lambda args: 1 / 0)
-    outcome = run(bench, WORK[:2])
+    monkeypatch.setattr(run, "add_in_turn", lambda args: 1 / 0)
+    outcome = measure(bench, WORK[:2])
     assert [point["error"] for point in outcome.points] == ["ZeroDivisionError: division by zero"] * 2
-    fold_widths_report.tables(result(outcome.points))
+    report.make_tables(result(outcome.points))
 
 
 def test_steps_that_are_late_or_too_large_are_noted(bench):
-    outcome = run(bench, [Step("chain", "float32", 64 * MB, 3), *WORK], until=0)
+    outcome = measure(bench, [Step("chain", "float32", 64 * MB, 3), *WORK], until=0)
     assert not outcome.points and not outcome.failed
     assert outcome.notes == [
         "chain of 3, float32, 64 MB a term skipped: its terms take 0.3 GB",
@@ -254,7 +255,7 @@ def test_the_folds_are_those_of_a_template(dtype):
     template = canonicalize(draw_residual(5, dtype=dtype)).graph
     terms, head = [torch.zeros(2, 3, dtype=element)], torch.zeros(2, 3, dtype=element)
     for step in fold(template, (77,)).chains[0].folds:
-        assert graph_of([head, *terms * len(step.terms)]) == step.graph
+        assert make_fold([head, *terms * len(step.terms)]) == step.graph
         head = torch.zeros(2, 3)
 
 
@@ -263,10 +264,10 @@ def test_tensors_are_cut_from_one_memory_side_by_side_and_all_random():
 
     arena = Arena(MB, "cpu", MB // 2)
     sets = arena.sets(["float32", "bfloat16", "bfloat16"], 4096 * 8)
-    assert len(sets) == copies(4096 * 8 * 8, MB // 2, MB) == 2
-    places = [(tensor.data_ptr(), tensor.numel() * tensor.element_size()) for one in sets for tensor in one]
-    ends = accumulate((size for _, size in places), initial=places[0][0])
-    assert [place for place, _ in places] == list(ends)[:-1]
+    assert len(sets) == count_copies(4096 * 8 * 8, MB // 2, MB) == 2
+    layout = [(tensor.data_ptr(), tensor.numel() * tensor.element_size()) for one in sets for tensor in one]
+    ends = accumulate((size for _, size in layout), initial=layout[0][0])
+    assert [address for address, _ in layout] == list(ends)[:-1]
     for tensor in sets[0]:
         assert torch.isfinite(tensor).all() and tensor.float().std() > 0.5
     # Else no sum in another order would differ.
@@ -305,7 +306,7 @@ def test_tables_show_time_over_the_floor(capsys):
         *(chain(64, 1.8e-5, [8] * 8), chain(64, 1.4e-5, [16] * 4, error="it\nbroke"), chain(64, 1.2e-5, **TABLE)),
         chain(8, 1.25e-5, kind="width", way="folds", plans=[], folds=[8]),
     ]
-    fold_widths_report.print_result(result(points, ["no time was left"]))
+    report.print_result(result(points, ["no time was left"]))
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "chains of bfloat16, 16 MB a term" in lines and "single folds of bfloat16" in lines
     # Floor; 8 4 2 1; 16 8 4 2 1; 32 16 8 4 2 1 (no point at 64); ...
@@ -325,8 +326,8 @@ def test_tables_show_time_over_the_floor(capsys):
 def test_a_run_measures_every_way(tmp_path):
     file = tmp_path / "folds.json"
     options = ("--sizes", "1", "--terms", "3,9", "--widths", "2,3", "--json", str(file))
-    command = [sys.executable, "benchmarks/fold_widths.py", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    script = [sys.executable, "benchmarks/fold_widths.py", *options]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "single folds of bfloat16" in done.stdout and "all chains" in done.stdout
     found = json.loads(file.read_text())

@@ -14,11 +14,12 @@ from click.testing import CliRunner
 
 from benchmarks import zoo
 from benchmarks.common import processes
+from benchmarks.common.results import Outcome
 from benchmarks.figures import recompute as recompute_figures
-from benchmarks.memory import __main__ as recompute_memory
-from benchmarks.memory import report as recompute_memory_report
-from benchmarks.memory import run as recompute_memory_run
-from benchmarks.memory.run import Outcome, Plan, against, differences
+from benchmarks.memory import report
+from benchmarks.memory import run as runs
+from benchmarks.memory.__main__ import main
+from benchmarks.memory.run import Plan, find_differences, set_against
 from benchmarks.memory.spec import MODELS, MemorySpec
 
 SPEC = MemorySpec(
@@ -53,7 +54,7 @@ def found(digest: str = "a", saved: int = 2**30, step: float = 1.0) -> dict[str,
 
 def run(monkeypatch: Any, answer: Callable[[MemorySpec], Any], plan: Plan = PLAN) -> Outcome:
     monkeypatch.setattr(processes, "call", lambda module, spec: answer(MemorySpec(**spec)))
-    return recompute_memory_run.run(plan, lambda text: None, lambda outcome: None)
+    return runs.run(plan, lambda outcome: None)
 
 
 def test_the_reference_comes_first_then_plans_then_budgets():
@@ -85,7 +86,7 @@ def test_other_bits_are_a_failure_by_name(monkeypatch, capsys):
     assert outcome.failed
     assert [point["bitwise"] for point in outcome.points] == [2, 1, 1]
     assert outcome.points[1]["differing"] == ["gradient of w"]
-    recompute_memory_report.print_outcome(outcome, "title")
+    report.print_outcome(outcome, "title")
     printed = capsys.readouterr().out
     assert "differs: olmo-2, auto: gradient of w" in printed and "1 of 2" in printed
     costs = "olmo-2, 4 sums from x: segmented 1.0 MiB moved, 2.0 alive, 3 kernels"
@@ -93,12 +94,12 @@ def test_other_bits_are_a_failure_by_name(monkeypatch, capsys):
 
 
 def test_differences_are_of_all_names():
-    assert differences({"a": "1", "c": "3"}, {"a": "1", "b": "2"}) == ["b", "c"]
+    assert find_differences({"a": "1", "c": "3"}, {"a": "1", "b": "2"}) == ["b", "c"]
 
 
 def test_without_a_gpu_there_is_no_peak():
     ours = found() | {"steady": {**found()["steady"], "peak": None}}
-    assert against(ours, ours)["peak"] is None
+    assert set_against(ours, ours)["peak"] is None
 
 
 def test_a_point_that_takes_too_long_is_said_to(monkeypatch):
@@ -121,7 +122,7 @@ def test_without_a_reference_nothing_is_compared(monkeypatch, capsys):
     outcome = run(monkeypatch, answer)
     assert outcome.failed
     assert [point.get("bitwise") for point in outcome.points] == [None, None, None]
-    recompute_memory_report.print_outcome(outcome, "title")
+    report.print_outcome(outcome, "title")
     assert "error: olmo-2, reference: RuntimeError: out of memory" in capsys.readouterr().out
 
 
@@ -191,7 +192,7 @@ def test_models_of_the_zoo_have_another_sequence_if_asked():
     ],
 )
 def test_bad_options_are_refused(options, message):
-    outcome = CliRunner().invoke(recompute_memory.main, options)
+    outcome = CliRunner().invoke(main, options)
     assert outcome.exit_code == 2 and message in outcome.stderr
 
 
@@ -201,7 +202,7 @@ def test_a_run_on_a_cpu(tmp_path, monkeypatch):
     options = ["--models", "olmo-2", "--layers", "2", "--sequence", "16", "--width", "narrow", "--backend", "eager"]
     more = ["--plans", "segmented", "--budgets", "1", "--steps", "1", "--json", str(file)]
     forks.use(monkeypatch)
-    done = CliRunner().invoke(recompute_memory.main, [*options, *more])
+    done = CliRunner().invoke(main, [*options, *more])
     assert done.exit_code == 0, done.output
     assert "training step, 2 layers, 1 x 16 tokens, bfloat16" in done.stdout
     result = json.loads(file.read_text())

@@ -11,9 +11,9 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.common import processes
-from benchmarks.equality import __main__ as model_equality
-from benchmarks.equality.__main__ import mark_growth, problem_of
-from benchmarks.equality.worker import compare, epsilons, same_bits
+from benchmarks.common.tensors import same_bits
+from benchmarks.equality.__main__ import find_problem, main, mark_growth
+from benchmarks.equality.worker import compare, count_epsilons
 
 HERE = {"environment": {"gpu": None}, "device": "cpu", "backend": "eager", "problem": None}
 
@@ -23,7 +23,7 @@ def test_a_model_is_compared_and_its_templates_counted(tmp_path, monkeypatch):
     file = tmp_path / "equal.json"
     options = ["--models", "falcon", "--layers", "1", "--backend", "eager", "--host-time", "--rounds", "2"]
     forks.use(monkeypatch)
-    done = CliRunner().invoke(model_equality.main, [*options, "--json", str(file)])
+    done = CliRunner().invoke(main, [*options, "--json", str(file)])
     assert done.exit_code == 0, done.output
     result = json.loads(file.read_text())
     assert result["environment"]["versions"]["thunder"] == "0.2.6"
@@ -56,7 +56,7 @@ def row(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_wrong_with_a_comparison_is_named(changes, says):
-    problem = problem_of(row(**changes))
+    problem = find_problem(row(**changes))
     assert problem == says if says is None else problem is not None and problem.startswith(says)
 
 
@@ -72,7 +72,7 @@ def test_bits_are_compared_and_not_values():
     assert not same_bits(one, torch.tensor([-0.0, 1.0]))
     assert not same_bits(one, one.double()) and not same_bits(one, one[None]) and not same_bits(one, None)
     assert same_bits(torch.tensor(float("nan")), torch.tensor(float("nan")))
-    assert epsilons(one + torch.tensor([0.0, 2.0**-22]), one) == 2.0
+    assert count_epsilons(one + torch.tensor([0.0, 2.0**-22]), one) == 2.0
 
 
 def test_a_missing_tensor_differs():
@@ -87,7 +87,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, options: list[str], answer: Any) -> 
     monkeypatch.setattr(
         processes, "call", lambda module, point: HERE if module.endswith("environment") else answer(point)
     )
-    return CliRunner().invoke(model_equality.main, options)
+    return CliRunner().invoke(main, options)
 
 
 def test_a_failure_and_a_difference_are_reported_and_the_rest_still_runs(monkeypatch):

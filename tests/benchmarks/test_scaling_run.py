@@ -1,27 +1,22 @@
-"""The benchmarks, run for real with the backend that compiles nothing. No time is asserted."""
+"""The scaling benchmark, run for real with the backend that compiles nothing, and what it makes of points. No time is
+asserted.
+"""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import forked_processes as forks
 import pytest
 from click.testing import CliRunner
-from repository import ROOT
 
 from benchmarks.common import processes
-from benchmarks.common.counting import Counter, count_nvfuser
-from benchmarks.common.recompute import recomputing, with_zero_weight
-from benchmarks.first_step import __main__ as first_step
-from benchmarks.scaling import __main__ as compile_scaling
-from benchmarks.scaling import run as scaling
+from benchmarks.common.results import Outcome
+from benchmarks.scaling import run as runs
+from benchmarks.scaling.__main__ import main
 from benchmarks.scaling.spec import PHASES, Spec
-from fusioncache.backends.nvfuser import backend as nvfuser
 
 RESIDUAL = Spec(
     model="residual",
@@ -36,24 +31,13 @@ RESIDUAL = Spec(
 )
 
 
-SCRIPTS = ("call_overhead", "compile_scaling", "first_step", "model_equality", "peers", "recompute_memory")
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_it_starts_as_a_script_and_says_what_it_does(name):
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--help"]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, env={})
-    assert done.returncode == 0, done.stderr
-    assert "--backend" in done.stdout
-
-
 def test_a_run_writes_points_that_agree_tables_and_a_plot(tmp_path, monkeypatch):
     forks.use(monkeypatch)
     monkeypatch.setenv("FUSIONCACHE_COMMIT", "abc-dirty")
     files = ("--json", str(tmp_path / "new" / "bench.json"), "--plot", str(tmp_path / "bench.svg"))
     options = ("--recompute", "--grad", "--layers", "2", "--backend", "eager", "--steps", "1")
     done = CliRunner().invoke(
-        compile_scaling.main, [*options, "--modes", "warm,cached,own,uncached,lru", *files], catch_exceptions=False
+        main, [*options, "--modes", "warm,cached,own,uncached,lru", *files], catch_exceptions=False
     )
     assert done.exit_code == 0, done.output
     assert "first step" in done.stdout and "lru skipped" in done.stdout
@@ -99,26 +83,11 @@ def test_a_mode_over_the_limit_stops_and_says_so(tmp_path, monkeypatch):
     )
     plot = tmp_path / "bench.png"
     options = ["--no-recompute", "--no-grad", "--layers", "1,2", "--modes", "cached", "--limit", "0"]
-    done = CliRunner().invoke(compile_scaling.main, [*options, "--plot", str(plot)], catch_exceptions=False)
+    done = CliRunner().invoke(main, [*options, "--plot", str(plot)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "cached stopped at 1 layers" in done.stdout and "over the limit of 0 s" in done.stdout
     assert "2 layers" not in done.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
-
-
-def script(name: str, *options: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "benchmarks" / name), *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-
-def test_call_overhead_measures_each_way_to_call_a_region(tmp_path):
-    file = tmp_path / "calls.json"
-    options = ("--backend", "eager", "--inputs", "2,3", "--rounds", "1", "--calls", "2", "--json", str(file))
-    done = script("call_overhead.py", *options)
-    assert done.returncode == 0, done.stderr
-    points = json.loads(file.read_text())["points"]
-    assert [point["inputs"] for point in points] == [2, 3]
-    assert all(set(point["microseconds"]) == {"execute", "thunder", "fusioncache"} for point in points)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +103,7 @@ def test_call_overhead_measures_each_way_to_call_a_region(tmp_path):
     ],
 )
 def test_bad_options_are_refused(options, message):
-    outcome = CliRunner().invoke(compile_scaling.main, options)
+    outcome = CliRunner().invoke(main, options)
     assert outcome.exit_code == 2
     assert message in outcome.stderr
 
@@ -142,16 +111,16 @@ def test_bad_options_are_refused(options, message):
 def test_a_backend_that_does_not_work_is_refused(monkeypatch):
     here = {"environment": {}, "device": "cpu", "backend": "nvfuser", "problem": "there is no CUDA device"}
     monkeypatch.setattr(processes, "call", lambda module, argument: here)
-    outcome = CliRunner().invoke(compile_scaling.main, ["--backend", "nvfuser"])
+    outcome = CliRunner().invoke(main, ["--backend", "nvfuser"])
     assert outcome.exit_code == 2
     assert "--backend nvfuser does not work here: there is no CUDA device" in outcome.stderr
 
 
-def run(monkeypatch: Any, answer: Any, modes: Sequence[str], repeat: int = 1) -> scaling.Outcome:
+def run(monkeypatch: Any, answer: Any, modes: Sequence[str], repeat: int = 1) -> Outcome:
     """The outcome for two numbers of layers, each process answered by a function of its spec."""
     monkeypatch.setattr(processes, "call", lambda module, spec, **where: answer(Spec(**spec)))
-    plan = scaling.Plan(RESIDUAL, [1, 2], modes, repeat, limit=60)
-    return scaling.run(plan, lambda text: None, lambda outcome: None)
+    plan = runs.Plan(RESIDUAL, [1, 2], modes, repeat, limit=60)
+    return runs.run(plan, Outcome(), lambda outcome: None)
 
 
 def answer(checksum: str, seconds: float = 1.0) -> dict[str, Any]:
@@ -195,77 +164,3 @@ def test_repetitions_that_disagree_are_an_error(monkeypatch):
     checksums = iter("abaa")
     outcome = run(monkeypatch, lambda spec: answer(next(checksums)), ["cached"], repeat=2)
     assert [point.get("error") for point in outcome.points] == ["its repetitions computed different results", None]
-
-
-def test_a_process_that_raises_is_reported_with_its_reason():
-    with pytest.raises(processes.ProcessFailed, match=r"^TypeError: ") as failure:
-        processes.call("benchmarks.scaling.worker", {"model": "residual"})
-    assert "Traceback" in failure.value.log
-
-
-def test_definitions_of_nvfuser_are_counted_once_and_those_of_fusioncache_not(monkeypatch):
-    class Definition:
-        def execute(self, args: Sequence[int]) -> Sequence[int]:
-            return args
-
-    executor = SimpleNamespace(create_fd=lambda: Definition())
-    monkeypatch.setattr(nvfuser, "nvfuser_executor", lambda: executor)
-    counter = Counter()
-    count_nvfuser(counter, lru=False)
-    definitions = [executor.create_fd() for _ in range(3)]
-    assert counter.compiles == 0
-    assert [definition.execute([7]) for definition in definitions[:2] * 2] == [[7]] * 4
-    assert counter.compiles == 2 and counter.seconds > 0
-    assert nvfuser.nvfuser_executor().create_fd().execute([7]) == [7]
-    assert counter.compiles == 2
-
-
-@pytest.mark.parametrize(("recompute", "expected"), [(True, [1, 2, 3, 4, 5, 6, 7]), (False, [1, 2, 2, 2, 2, 2, 2])])
-def test_recompute_gives_region_i_one_more_than_i_inputs(monkeypatch, recompute, expected):
-    assert inputs_of_regions(monkeypatch, recompute) == expected
-
-
-def inputs_of_regions(monkeypatch: Any, recompute: bool) -> list[int]:
-    import thunder
-    from thunder.core import rematerialization
-
-    from benchmarks.common.executors import executors
-    from benchmarks.common.models import make_model
-    from fusioncache.trace import executor
-
-    original = rematerialization.find_cut
-    monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
-    model, example = make_model(RESIDUAL)
-    compiled = thunder.jit(model, executors=executors("eager"))
-    if recompute:
-        with recomputing():
-            compiled(example)
-    else:
-        compiled(example)
-    assert rematerialization.find_cut is original
-    symbols = thunder.last_traces(compiled)[-1].bound_symbols
-    return [len(symbol.args) for symbol in symbols if symbol.sym.is_fusion]
-
-
-def test_recompute_refuses_a_thunder_that_it_does_not_know():
-    def other(weight: float) -> float:
-        return weight / 4.0
-
-    with pytest.raises(RuntimeError, match=r"found 0: it was written for lightning-thunder 0\.2\.6"):
-        with_zero_weight(other)
-
-
-def test_first_step_takes_a_step_apart(tmp_path, monkeypatch):
-    forks.use(monkeypatch)
-    file = tmp_path / "first_step.json"
-    options = ("--model", "residual", "--layers", "2", "--backend", "eager", "--json", str(file))
-    done = CliRunner().invoke(first_step.main, options)
-    assert done.exit_code == 0, done.output
-    assert "remat" in done.stdout and "prologue" in done.stdout
-    points = json.loads(file.read_text())["points"]
-    assert [(point["layers"], point["tracing"]) for point in points] == [(2, "own"), (2, "fast")]
-    for point in points:
-        seconds = dict(point["seconds"])
-        total = seconds.pop("total")
-        assert all(seconds[phase] > 0 for phase in ("interpret", "grad", "claim", "fuse", "fusioncache", "compile"))
-        assert sum(seconds.values()) == pytest.approx(total)

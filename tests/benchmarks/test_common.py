@@ -1,0 +1,79 @@
+"""What the benchmarks share: processes, counts of compilations, the recompute of a stream; and all their commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.common import counting, processes
+from benchmarks.common.rematerialization import copy_with_zero_weight, recompute_sums
+from benchmarks.common.spec import ModelSpec
+from fusioncache.backends.nvfuser import backend as nvfuser
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = [path.name for path in (ROOT / "benchmarks").glob("*.py") if path.name != "__init__.py"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_command_starts_in_any_folder_and_says_what_it_does(name):
+    command = [sys.executable, str(ROOT / "benchmarks" / name), "--help"]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, env={})
+    assert done.returncode == 0, done.stderr
+    assert f"Usage: {name} [OPTIONS]" in done.stdout
+
+
+def test_a_process_that_raises_is_reported_with_its_reason():
+    with pytest.raises(processes.ProcessFailed, match=r"^TypeError: ") as failure:
+        processes.call("benchmarks.scaling.worker", {"model": "residual"})
+    assert "Traceback" in failure.value.log
+
+
+def test_definitions_of_nvfuser_are_counted_once_and_those_of_fusioncache_not(monkeypatch):
+    class Definition:
+        def execute(self, args: Sequence[int]) -> Sequence[int]:
+            return args
+
+    executor = SimpleNamespace(create_fd=lambda: Definition())
+    monkeypatch.setattr(nvfuser, "nvfuser_executor", lambda: executor)
+    counter = counting.count_compiles("nvfuser")
+    definitions = [executor.create_fd() for _ in range(3)]
+    assert counter.compiles == 0
+    assert [definition.execute([7]) for definition in definitions[:2] * 2] == [[7]] * 4
+    assert counter.compiles == 2 and counter.seconds > 0
+    assert nvfuser.nvfuser_executor().create_fd().execute([7]) == [7]
+    assert counter.compiles == 2
+
+
+@pytest.mark.parametrize(("recompute", "expected"), [(True, [1, 2, 3, 4, 5, 6, 7]), (False, [1, 2, 2, 2, 2, 2, 2])])
+def test_recompute_gives_region_i_one_more_than_i_inputs(monkeypatch, recompute, expected):
+    assert inputs_of_regions(monkeypatch, recompute) == expected
+
+
+def inputs_of_regions(monkeypatch: pytest.MonkeyPatch, recompute: bool) -> list[int]:
+    from thunder.core import rematerialization
+
+    from benchmarks.common.models import make_model
+    from benchmarks.common.thunder_jit import find_fusions, jit
+    from fusioncache.trace import executor
+
+    original = rematerialization.find_cut
+    monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
+    model, example = make_model(ModelSpec("residual", 3, "eager", "cpu", "float32", grad=False))
+    compiled = jit(model, "eager")
+    with recompute_sums(recompute):
+        compiled(example)
+    assert rematerialization.find_cut is original
+    return [len(symbol.args) for symbol in find_fusions(compiled)]
+
+
+def test_recompute_refuses_a_thunder_that_it_does_not_know():
+    def other(weight: float) -> float:
+        return weight / 4.0
+
+    with pytest.raises(RuntimeError, match=r"found 0: it was written for lightning-thunder 0\.2\.6"):
+        copy_with_zero_weight(other)
