@@ -110,7 +110,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _nvfuser_version() -> str | None:
-    """With the name of its distribution, which says what it was built for."""
+    """Returns its version with the name of its distribution, which says what it was built for."""
     names = {str(distribution.metadata["Name"]).replace("_", "-") for distribution in metadata.distributions()}
     found = sorted(name for name in names if name.startswith("nvfuser-cu"))
     return f"{found[0]} {_version(found[0])}" if found else None

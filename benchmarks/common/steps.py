@@ -69,7 +69,7 @@ def _step(
     clear: Callable[[], None],
     device: str,
 ) -> tuple[float, float]:
-    """Seconds of a forward pass, and of a backward pass."""
+    """Returns the seconds of a forward pass, and of a backward pass."""
     clear()
     synchronize(device)
     start = time.perf_counter()

@@ -20,22 +20,24 @@ _MODES = ("residual-own", "residual-cached", "residual-uncached")
 def make_figures() -> dict[str, str]:
     """Returns each table by its name in a document, with the commits that were measured."""
     return {
-        "llama-2-7b": _figure(tables.peers, "llama-2-7b-real"),
-        "peers": _figure(tables.peers, "peers-llama-8", "peers-llama-8-warm"),
-        "first-step": _figure(tables.first_step, "first-step-llama"),
-        "models": _figure(tables.models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"),
-        "thunder-suite": _figure(tables.thunder_suite, "thunder-suite"),
-        "recompute-memory": _figure(recompute.recompute_memory, "recompute-memory-olmo-2", "recompute-memory-gemma-2"),
-        "residual-own": _figure(recompute.residual_modes, *_MODES),
-        "residual-growth": _figure(recompute.residual_growth, *_MODES),
-        "residual-steady": _figure(recompute.residual_steady, "residual-steady", "residual-steady-uncached"),
-        "fold-widths": _figure(recompute.fold_widths, "fold-widths"),
-        "warm-start": _figure(warm.starts, "warm-start"),
-        "warm-start-cpu": _figure(warm.starts, "warm-start", folder=CPU),
-        "warm-profile": _figure(warm.profile, "warm-start"),
-        "ranks": _figure(warm.ranks, "ranks"),
-        "store-load": _figure(warm.store_load, "store-load", folder=CPU),
-        "cli-timing": _figure(warm.cli_timing, "cli-timing", folder=CPU),
+        "llama-2-7b": _figure(tables.tabulate_peers, "llama-2-7b-real"),
+        "peers": _figure(tables.tabulate_peers, "peers-llama-8", "peers-llama-8-warm"),
+        "first-step": _figure(tables.tabulate_first_step, "first-step-llama"),
+        "models": _figure(
+            tables.tabulate_models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"
+        ),
+        "thunder-suite": _figure(tables.tabulate_thunder_suite, "thunder-suite"),
+        "recompute-memory": _figure(recompute.tabulate_memory, "recompute-memory-olmo-2", "recompute-memory-gemma-2"),
+        "residual-own": _figure(recompute.tabulate_modes, *_MODES),
+        "residual-growth": _figure(recompute.tabulate_growth, *_MODES),
+        "residual-steady": _figure(recompute.tabulate_steady, "residual-steady", "residual-steady-uncached"),
+        "fold-widths": _figure(recompute.tabulate_folds, "fold-widths"),
+        "warm-start": _figure(warm.tabulate_starts, "warm-start"),
+        "warm-start-cpu": _figure(warm.tabulate_starts, "warm-start", folder=CPU),
+        "warm-profile": _figure(warm.tabulate_profile, "warm-start"),
+        "ranks": _figure(warm.tabulate_ranks, "ranks"),
+        "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
+        "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.common.choices import name_plans
 from benchmarks.figures.markdown import format_seconds, make_table
-from benchmarks.figures.tables import compiles
+from benchmarks.figures.tables import list_compiles
 from benchmarks.folds.report import group_by_name, mean_over_floor
 from benchmarks.memory.report import format_bitwise, format_gibibytes
 from benchmarks.scaling.summary import summarize
@@ -28,8 +28,8 @@ def _points(results: Sequence[Result]) -> list[Point]:
     return [point for result in results for point in result["points"]]
 
 
-def residual_steady(*results: Result) -> str:
-    """A step of each mode once everything is compiled."""
+def tabulate_steady(*results: Result) -> str:
+    """Shows a step of each mode once everything is compiled."""
     points = [point for point in _points(results) if "steady" in point]
     return make_table(("<mode", "layers", "compiles", "forward", "backward", "peak, GiB"), map(_steady_row, points))
 
@@ -40,8 +40,8 @@ def _steady_row(point: Point) -> list[str]:
     return [point["mode"], str(point["layers"]), str(point["compiles"]), *times, format_gibibytes(steady["peak"])]
 
 
-def fold_widths(result: Result) -> str:
-    """How far from the bandwidth floor each way of adding terms up is."""
+def tabulate_folds(result: Result) -> str:
+    """Shows how far from the bandwidth floor each way of adding terms up is."""
     chains = [point for point in result["points"] if point["kind"] == "chain"]
     sizes = sorted({(point["dtype"], point["term_bytes"]) for point in chains})
     columns = [f"{dtype}, {size >> 20} MB" for dtype, size in sizes]
@@ -50,15 +50,15 @@ def fold_widths(result: Result) -> str:
     return make_table(("<a chain's terms are added by", *columns), rows)
 
 
-def residual_modes(*results: Result) -> str:
-    """First step and compiles where fusioncache recomputes, where nothing does, and where Thunder is made to."""
+def tabulate_modes(*results: Result) -> str:
+    """Shows first step and compiles where fusioncache recomputes, where nothing does, and where Thunder is made to."""
     ours = ("layers", "own recompute: compiles", "compile seconds", "first step", "fusioncache's share")
     theirs = ("no recompute: compiles", "compile seconds", "first step", "own to it", "step, own to it")
     foreign = ("Thunder's recompute, cached: first step", "uncached: first step", "to own")
-    return make_table((*ours, *theirs, *foreign), _residual_modes_rows(_points(results)))
+    return make_table((*ours, *theirs, *foreign), _mode_rows(_points(results)))
 
 
-def _residual_modes_rows(points: list[Point]) -> Iterator[list[str]]:
+def _mode_rows(points: list[Point]) -> Iterator[list[str]]:
     measured = {(point["mode"], point["layers"]): point for point in points if "seconds" in point}
     for layers in sorted({layers for _, layers in measured}):
         own, baseline, cached, uncached = (
@@ -71,7 +71,7 @@ def _residual_modes_rows(points: list[Point]) -> Iterator[list[str]]:
 
 
 def _mode(point: Point | None) -> list[str]:
-    return compiles(point) if point else ["", "", "not run"]
+    return list_compiles(point) if point else ["", "", "not run"]
 
 
 def _first_step(point: Point | None) -> str:
@@ -84,8 +84,8 @@ def _divide(one: Point | None, other: Point | None, group: str, name: str) -> st
     return f"{one[group][name] / other[group][name]:.2f}"
 
 
-def residual_growth(*results: Result) -> str:
-    """How the first step of each mode grows with the depth."""
+def tabulate_growth(*results: Result) -> str:
+    """Shows how the first step of each mode grows with the depth."""
     growth = summarize(_points(results))["growth"]
     rows = (
         [mode, f"{of['deepest'][0]} to {of['deepest'][1]}", f"{of['ratio']:.2f} x", _exponent(of["slope"])]
@@ -98,8 +98,8 @@ def _exponent(slope: float | None) -> str:
     return "" if slope is None else f"{slope:.2f}"
 
 
-def recompute_memory(*results: Result) -> str:
-    """What each plan saves of the memory, and what it costs."""
+def tabulate_memory(*results: Result) -> str:
+    """Shows what each plan saves of the memory, and what it costs."""
     columns = ("<model", "layers", "<plan", "<chosen", "GiB saved for backward", "less", "peak, GiB", "less")
     points = _points(results)
     return make_table((*columns, "step", "to the reference's", "compiles", "bitwise"), map(_memory_row, points))

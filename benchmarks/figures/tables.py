@@ -26,14 +26,14 @@ _STEPS = {
 }
 
 
-def compiles(point: Point) -> list[str]:
-    """The cells of a point's compiles, their seconds, and its first step."""
+def list_compiles(point: Point) -> list[str]:
+    """Returns the cells of a point's compiles, their seconds, and its first step."""
     spent = point["seconds"]
     return [str(point["compiles"]), format_seconds(spent["compile"]), f"{format_seconds(spent['first_step'])} s"]
 
 
-def peers(result: Result, *later: Result) -> str:
-    """First and later steps of every peer, and then of those that were measured later."""
+def tabulate_peers(result: Result, *later: Result) -> str:
+    """Shows first and later steps of every peer, and then of those that were measured later."""
     columns = ("<peer", "first step", "tracing", "compiling", "second process", "step", "host time")
     rows = [_peer_row(point, point["peer"]) for point in result["points"]]
     rows += [_peer_row(point, _name_with_commit(point, other)) for other in later for point in other["points"]]
@@ -53,16 +53,16 @@ def _peer_row(point: Point, name: str) -> list[str]:
     return [name, *spent, *later, *counts, "yes" if point["correct"] else str(point["error_of_wrong"])]
 
 
-def first_step(result: Result) -> str:
-    """The passes of a first step, with Thunder's own tracing and with the fast one."""
+def tabulate_first_step(result: Result) -> str:
+    """Shows the passes of a first step, with Thunder's own tracing and with the fast one."""
     points = result["points"]
     columns = [f"{point['layers']} layers, {point['tracing']}" for point in points]
     rows = ([name, *(format_seconds(point["seconds"][step]) for point in points)] for step, name in _STEPS.items())
     return make_table(("<seconds", *columns), rows)
 
 
-def models(host: Result, exact: Result, *real: Result) -> str:
-    """Every model: what is shared, what is the same, and the host time of a step."""
+def tabulate_models(host: Result, exact: Result, *real: Result) -> str:
+    """Shows of every model what is shared, what is the same, and the host time of a step."""
     shallow, single = _by_model(host), _by_model(exact)
     deep = dict(shallow)
     for result in real:
@@ -83,8 +83,8 @@ def _by_model(result: Result) -> dict[str, Point]:
     return {point["model"]: point for point in result["points"] if "tensors" in point}
 
 
-def thunder_suite(result: Result) -> str:
-    """Thunder's own tests, file by file."""
+def tabulate_thunder_suite(result: Result) -> str:
+    """Shows Thunder's own tests, file by file."""
     rows = [*result["files"].items(), ("all", result["total"])]
     columns = ("<tests of Thunder", "run", "passed without", "passed with", "regions", "hits", "bypasses")
     return make_table(columns, (_suite_row(name, row) for name, row in rows))

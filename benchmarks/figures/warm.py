@@ -21,8 +21,8 @@ _STAGES = {
 }
 
 
-def starts(result: Result) -> str:
-    """Cold and warm processes, by what is kept."""
+def tabulate_starts(result: Result) -> str:
+    """Shows cold and warm processes, by what is kept."""
     columns = ("<kept", "<process", "first step", "compiling", "loading", "compiles", "loads", "later step")
     return make_table(columns, map(_start_row, result["points"]))
 
@@ -36,8 +36,8 @@ def _start_row(point: Point) -> list[str]:
     return [_WAYS[point["way"]], point["process"], *times, *counts, later]
 
 
-def profile(result: Result) -> str:
-    """Where nvFuser's seconds go, by what is kept."""
+def tabulate_profile(result: Result) -> str:
+    """Shows where nvFuser's seconds go, by what is kept."""
     found = result["profile"]
     columns = [f"{_WAYS[each['way']]}, {each['process']}" for each in found]
     rows = ([name, *(_stage(each, stage) for each in found)] for stage, name in _STAGES.items())
@@ -48,8 +48,8 @@ def _stage(found: Point, stage: str) -> str:
     return format_seconds(found["seconds"][stage]) if found["seconds"] else "not called"
 
 
-def ranks(result: Result) -> str:
-    """Jobs of several ranks."""
+def tabulate_ranks(result: Result) -> str:
+    """Shows jobs of several ranks."""
     columns = ("ranks", "<cache directories", "first step", "to one rank's", "compiles", "by rank", "loads")
     return make_table(columns, (_ranks_row(point, result["points"][0]) for point in result["points"]))
 
@@ -61,15 +61,15 @@ def _ranks_row(point: Point, one: Point) -> list[str]:
     return [str(point["ranks"]), directories, *times, f"{point['compiles']:g}", each, f"{point['loads']:g}"]
 
 
-def store_load(result: Result) -> str:
-    """A store of many templates: milliseconds, and bytes on disk."""
+def tabulate_store(result: Result) -> str:
+    """Shows a store of many templates: milliseconds, and bytes on disk."""
     rows = [[name, f"{value:.2f} ms"] for name, value in result["milliseconds"].items()]
     rows += [[name, f"{value / 1e6:.0f} MB"] for name, value in result["bytes"].items()]
     count = result["environment"]["options"]["templates"]
     return make_table((f"<{count:,} templates", "figure"), rows)
 
 
-def cli_timing(result: Result) -> str:
-    """Commands on many templates: milliseconds of a whole process."""
+def tabulate_commands(result: Result) -> str:
+    """Shows commands on many templates: milliseconds of a whole process."""
     rows = ([name, f"{value:.0f} ms"] for name, value in result["milliseconds"].items())
     return make_table((f"<{result['environment']['options']['templates']:,} templates", "time"), rows)

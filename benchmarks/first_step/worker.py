@@ -142,12 +142,12 @@ def _time_passes(stopwatch: Stopwatch, backend: str) -> None:
 
 
 def _is_for_the_prologue(*args: Any, executors_list: Any, **kwargs: Any) -> bool:
-    """The prologue is claimed by Python alone."""
+    """Tells by the executors: the prologue is claimed by Python alone."""
     return executors_list == (thunder.pythonex,)
 
 
 def _replace_everywhere(function: Any, replacement: Any) -> None:
-    """In every module of Thunder's or ours that imported the function by name."""
+    """Replaces a function in every module of Thunder's or ours that imported it by name."""
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] in ("thunder", "fusioncache"):
             for attribute, value in list(vars(module).items()):

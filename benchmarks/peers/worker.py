@@ -59,7 +59,7 @@ def measure(options: Mapping[str, Any]) -> Found:
     found: Found = {"seconds": dict(first.seconds), "startup": startup, **asdict(first.counts)}
     if not spec.first_step_only:
         found |= asdict(measure_steady(work, first.call, spec.steps, spec.warmup))
-    notes = [*contender.notes(), *_compiled_later(first.counts, contender.counts())]
+    notes = [*contender.notes(), *_compare_counts(first.counts, contender.counts())]
     tensors = _compute_again(spec, work, first.call)
     # Their memory is needed for the reference.
     del first, contender
@@ -105,8 +105,8 @@ def _compute_again(spec: PeerSpec, work: Work, call: Callable[..., torch.Tensor]
     return tensors
 
 
-def _compiled_later(first: Counts, last: Counts) -> list[str]:
-    """Later steps are meant to find everything compiled."""
+def _compare_counts(first: Counts, last: Counts) -> list[str]:
+    """Says if later steps compiled anything: they are meant to find everything compiled."""
     if (first.units, first.kernels) == (last.units, last.kernels):
         return []
     return [

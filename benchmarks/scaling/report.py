@@ -88,7 +88,7 @@ def _seconds(points: Sequence[Point]) -> list[Column[Point]]:
     }
 
     def gain(point: Point) -> str | None:
-        """How many times faster than without any cache."""
+        """Says how many times faster than without any cache."""
         other = uncached.get(point["layers"])
         return None if other is None else f"{other / point['seconds']['first_step']:.2f} x"
 
@@ -154,7 +154,7 @@ def _plans(point: Mapping[str, Any]) -> str | None:
 
 
 def _print_summary(out: Console, found: Mapping[str, Any]) -> None:
-    """How first steps grow, and modes by each other."""
+    """Prints how first steps grow, and modes by each other."""
     for mode, growth in found["growth"].items():
         before, last = growth["deepest"]
         exponent = "" if growth["slope"] is None else f"; as layers to the power of {growth['slope']:.2f} from 8 on"

@@ -45,7 +45,7 @@ def build(entry: Entry, layers: int | None, sizes: Sizes, width: Width) -> Built
 
 
 def _narrow(real: Config, sizes: Sizes) -> dict[str, Any]:
-    """Small widths that keep what tells the model from others: its kind of attention and its ratios."""
+    """Returns small widths that keep what tells the model from others: its kind of attention and its ratios."""
     head = sizes.embedding // sizes.heads
     widths: dict[str, Any] = {
         "n_embd": sizes.embedding,

@@ -129,7 +129,7 @@ def test_without_a_reference_nothing_is_compared(monkeypatch, capsys):
 def test_the_table_of_the_readme(monkeypatch):
     outcome = run(monkeypatch, lambda spec: found() if spec.plan == "reference" else found(saved=2**29, step=1.5))
     outcome.points[2] = {"model": "olmo-2", "name": "inline", "plan": "inline", "error": "not done within 300 s"}
-    rows = recompute_figures.recompute_memory({"points": outcome.points}).splitlines()[2:]
+    rows = recompute_figures.tabulate_memory({"points": outcome.points}).splitlines()[2:]
     assert rows == [
         "| olmo-2 | 2 | reference | segmented | 1.00 |  | 4.00 |  | 2000.0 ms |  | 6 | 2 of 2 |",
         "| olmo-2 | 2 | auto | segmented | 0.50 | 0.50 | 2.00 | 2.00 | 3000.0 ms | 1.500 | 6 | 2 of 2 |",

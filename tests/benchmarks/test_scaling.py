@@ -175,11 +175,11 @@ def test_tables_of_modes_and_of_growth():
         point(8, "uncached", 12.0),
         point(16, "own", 2.5),
     ]
-    rows = recompute.residual_modes({"points": points}).splitlines()[2:]
+    rows = recompute.tabulate_modes({"points": points}).splitlines()[2:]
     own, baseline = "| 8 | 6 | 0.50 | 1.00 s | 12.5% |", " 6 | 0.50 | 2.00 s | 0.50 | 0.50 |"
     assert rows[0] == own + baseline + " not run | 12.0 s | 12.00 |"
     assert rows[1] == "| 16 | 6 | 0.50 | 2.50 s | 12.5% |  |  | not run |  |  | not run | not run |  |"
-    assert recompute.residual_growth({"points": points}).splitlines()[2:] == ["| own | 8 to 16 | 2.50 x | 1.32 |"]
+    assert recompute.tabulate_growth({"points": points}).splitlines()[2:] == ["| own | 8 to 16 | 2.50 x | 1.32 |"]
 
 
 def test_steps_are_warmed_up_cleared_and_not_deterministic():
