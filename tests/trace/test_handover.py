@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import thunder
 import torch
-from models import find_fused, same
+from models import are_same, find_fused
 from residual_stacks import SIZE, Stack, trained
 from thunder.core.trace import TraceTag
 from thunder.core.transform_common import Transform
@@ -117,7 +117,7 @@ def test_threads_that_compile_at_once_each_get_their_own(shared, monkeypatch):
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(gradients, compiled, [x for _, x in stacks]))
     monkeypatch.setattr(Handover, "put", put)
-    assert same(found, [gradients(compile_with(model), x) for model, x in stacks])
+    assert are_same(found, [gradients(compile_with(model), x) for model, x in stacks])
     assert not transform.stats().bypasses and len(transform.choices()) == 2
 
 
@@ -125,7 +125,7 @@ def test_a_transform_that_renames_comes_between_no_trace_and_its_backward_trace(
     model, x = stack(4)
     expected = trained(model, compile_with(model), x)
     transform = transform_with_recompute()
-    assert same(trained(model, compile_with(model, Collect(renames=True), transform), x), expected)
+    assert are_same(trained(model, compile_with(model, Collect(renames=True), transform), x), expected)
     assert transform.choices() and not transform.stats().bypasses
 
 
@@ -152,5 +152,5 @@ def test_a_forward_trace_that_fails_leaves_its_sums_saved(monkeypatch):
     transform = transform_with_recompute()
     monkeypatch.setattr("fusioncache.provenance.watch.TraceWatch.record_choices", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="a trace stays as Thunder made it"):
-        assert same(trained(model, compile_with(model, transform), x), expected)
+        assert are_same(trained(model, compile_with(model, transform), x), expected)
     assert transform.stats().bypasses == {"failed: ZeroDivisionError": 2}
