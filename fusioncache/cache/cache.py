@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fusioncache.backends.api import Backend
 from fusioncache.cache.lru import LruMap
-from fusioncache.cache.persistence import PersistentBuilder
-from fusioncache.cache.program import Builder, Program
+from fusioncache.cache.program import Program
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Graph, Instance, Key, Template
-from fusioncache.ir.request import Option
+from fusioncache.ir import Graph, Key, Template
 from fusioncache.process import forks
 from fusioncache.process.settings import STORE
 from fusioncache.record.events import Events
@@ -39,6 +36,10 @@ class Cache:
         TypeError: if ``store`` is none of these.
         ValueError: if ``capacity`` is less than 1, or the environment says something else than 0 or 1 of the store, or
             something in ``FUSIONCACHE_LOG`` that is no place to write to.
+
+    Attributes:
+        ledger: counts for all users of this cache.
+        ranks: the other processes of a distributed job.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
@@ -56,33 +57,9 @@ class Cache:
         key = template_key(graph, environment)
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
-    def program(
-        self,
-        graph: Graph,
-        instance: Instance | None,
-        environment: Mapping[str, str],
-        compiler: Backend,
-        builder: Builder | None = None,
-    ) -> Program:
-        """The program for a graph without parameters.
-
-        If it is not there, ``builder`` or else ``compiler`` makes it, from the instance if there is one.
-        """
-        key = program_key(graph, environment)
-        return self._programs.get_or_make(key, lambda: Program(graph, compiler, instance, builder))[0]
-
-    def builder(
-        self,
-        backend: Backend,
-        environment: Mapping[str, str],
-        ledger: Ledger,
-        settings: Mapping[str, Option] = {},
-    ) -> Builder | None:
-        """What builds a backend's programs with the store; None if nothing is kept."""
-        store = self.store
-        if store is None or backend.artifact_environment() is None:
-            return None
-        return PersistentBuilder(store, self.ranks, backend, environment, ledger.unkept, settings)
+    def program(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Program]) -> Program:
+        """The program for a graph without parameters, made if it is not there."""
+        return self._programs.get_or_make(program_key(graph, environment), make)[0]
 
     @property
     def store(self) -> Store | None:

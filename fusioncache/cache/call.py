@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.api import Run, Sum
+from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.dispatch import make_entry
-from fusioncache.cache.program import Program, layouts_of
+from fusioncache.cache.program import BuiltFunction, Program, layouts_of
 from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL
 from fusioncache.process.warning import warn
-from fusioncache.record.ledger import Ledger
+from fusioncache.record.events import CompileEvent
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.plan import Arities, Plan
@@ -42,10 +43,6 @@ class Fallback:
         return [results[position] for position in self.outputs]
 
 
-def _fold_all(*chain: Any) -> None:
-    """Leaves every chain to folds."""
-
-
 class TemplateCall:
     """One template, ready to be called.
 
@@ -54,9 +51,7 @@ class TemplateCall:
 
     Args:
         template: what is called.
-        program: finds or makes the program for a graph, and the region that it was first seen in.
-        ledger: counts.
-        sum_chain: the backend's own: see ``Backend.sum_chain``.
+        programs: of the backend that compiles it.
         name: in a trace; by default the template's.
         called: is told at the end of each first call for a layout: only then it is known what had to be compiled.
 
@@ -69,17 +64,14 @@ class TemplateCall:
     def __init__(
         self,
         template: Template,
-        program: Callable[[Graph, Instance | None], Program],
-        ledger: Ledger,
-        sum_chain: Callable[..., Sum | None] = _fold_all,
+        programs: BackendPrograms,
         name: str | None = None,
         called: Callable[[Template], None] | None = None,
     ):
         self.template = template
         self.name = name or template.name
-        self._program = program
-        self._ledger = ledger
-        self._sum_chain = sum_chain
+        self._programs = programs
+        self._ledger = programs.ledger
         self._called = called
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
@@ -118,7 +110,7 @@ class TemplateCall:
             return [self._inline_program(arities)]
         folded = fold(self.template.graph, arities)
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
-        return [self._program(graph, None) for graph in [*graphs, folded.core.graph] if graph is not None]
+        return [self._programs.program(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
 
     def _begin(self, args: Sequence[Any], arities: Arities | None) -> tuple[Run, Sequence[Any]]:
         if arities is None:
@@ -150,10 +142,10 @@ class TemplateCall:
         return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))
 
     def _inlined(self, args: Sequence[Any], arities: Arities) -> Run:
-        return self._inline_program(arities).run_for(args, self._compiled, self._instances[arities])
+        return self._inline_program(arities).run_for(args, self._on_build, self._instances[arities])
 
     def _inline_program(self, arities: Arities) -> Program:
-        return self._program(inline(self.template.graph, arities), self._instances[arities])
+        return self._programs.program(inline(self.template.graph, arities), self._instances[arities])
 
     def _folded(self, args: Sequence[Any], arities: Arities) -> Run:
         folded = fold(self.template.graph, arities)
@@ -197,7 +189,7 @@ class TemplateCall:
         """The backend's own way to sum a chain of such arguments, if there is one and it works."""
         terms = args[chain.terms.start : chain.terms.stop]
         try:
-            return self._sum_chain(chain.dtype, args[chain.head], terms, self._compiled)
+            return self._programs.backend.sum_chain(chain.dtype, args[chain.head], terms, self._on_compile)
         except Exception as error:
             self._fold_instead(error)
             return None
@@ -224,8 +216,8 @@ class TemplateCall:
         return add
 
     def _launcher(self, graph: Graph) -> Run:
-        program, compiled = self._program(graph, None), self._compiled
-        return lambda args: program.run_for(args, compiled)(args)
+        program, on_build = self._programs.program(graph), self._on_build
+        return lambda args: program.run_for(args, on_build)(args)
 
     def _fall_back(self, arities: Arities, error: Exception) -> Run:
         name = self.template.name
@@ -246,8 +238,20 @@ class TemplateCall:
     def _learned(self, arities: Arities, **fields: str) -> None:
         self._ledger.records.learned(self.template.key.digest, arities, **fields)
 
-    def _compiled(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
-        if loaded:
-            self._ledger.loaded(self.template, seconds, compile_seconds)
-        else:
-            self._ledger.compiled(self.template, seconds)
+    def _on_build(self, program: Program, function: BuiltFunction) -> None:
+        """Counts a function that was compiled or loaded."""
+        event = CompileEvent(
+            backend=self._programs.backend.name,
+            seconds=function.seconds,
+            loaded=function.loaded,
+            compile_seconds=function.compile_seconds,
+            template=self.template,
+            graph=program.graph,
+            key=function.key,
+        )
+        self._ledger.tell(self.template, event)
+
+    def _on_compile(self, seconds: float) -> None:
+        """Counts what the backend compiled to sum chains in its own way."""
+        event = CompileEvent(self._programs.backend.name, seconds, template=self.template)
+        self._ledger.tell(self.template, event)

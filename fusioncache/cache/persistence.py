@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusioncache.backends.api import Backend
-from fusioncache.cache.program import Built
+from fusioncache.backends.api import Backend, Compiled
+from fusioncache.cache.program import Builder, BuiltFunction
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Instance, Key, codec, request
 from fusioncache.ir.permutation import pick
@@ -28,110 +28,113 @@ REQUEST = "request"
 _STALE = "an artifact that does not load"
 
 
-class PersistentBuilder:
-    """Builds programs of one backend with a store.
+class PersistentBuilder(Builder):
+    """Builds functions with a backend and a store: each is loaded, or else compiled once for all processes.
 
     Args:
+        backend: compiles, and loads what it compiled.
         store: where artifacts are.
         ranks: the other processes of the job.
-        backend: compiles, and loads what it compiled.
         environment: of the backend, when the build was asked for. Those of its artifacts are added to it.
-        refused: is told why a function could not be kept.
+        refused: is told why a function could not be persisted.
         settings: of this process that another one has to make to ask for the same.
     """
 
     def __init__(
         self,
+        backend: Backend,
         store: Store,
         ranks: Ranks,
-        backend: Backend,
         environment: Mapping[str, str],
         refused: Callable[[str], None],
-        settings: Mapping[str, Option] = {},
+        settings: Mapping[str, Option],
     ):
+        super().__init__(backend)
         self._store = store
         self._ranks = ranks
-        self._backend = backend
         self._environment = environment
         self._refused = refused
         self._settings = settings
 
-    def key(self, graph: Graph, place: ArgumentLayouts, instance: Instance) -> Key:
+    def key(self, graph: Graph, layouts: ArgumentLayouts, instance: Instance) -> Key:
         """Returns the artifact key of what is stored."""
-        environment = {**self._environment, **(self._backend.artifact_environment() or {})}
-        return artifact_key(graph, environment, place, instance)
+        environment = {**self._environment, **(self.backend.artifact_environment() or {})}
+        return artifact_key(graph, environment, layouts, instance)
 
-    def build(self, graph: Graph, instance: Instance, place: ArgumentLayouts, args: Sequence[Any]) -> Built:
-        """See ``Builder`` in ``cache/program.py``."""
-        key = self.key(graph, place, instance)
-        found = self._store.load(key, self._backend.name)
-        built = self._from(found, key, instance, args)
-        if built is None:
-            with self._ranks.turn(key, self._backend.name) as turn:
-                built = self._from(turn.artifacts, key, instance, args)
-                if built is None:
-                    asked = Request(graph, place, self._backend.name, self._backend.options(), self._settings)
-                    built, made = self._alone(key, asked, instance, args)
-                    turn.publish(made)
-        return built
+    def build(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]) -> BuiltFunction:
+        """See ``Builder``. The function is for arguments of these very layouts if it was loaded."""
+        key, name = self.key(graph, layouts, instance), self.backend.name
+        function = self._load(self._store.load(key, name), key, instance, args)
+        if function is None:
+            with self._ranks.turn(key, name) as turn:
+                function = self._load(turn.artifacts, key, instance, args)
+                if function is None:
+                    request_ = Request(graph, layouts, name, self.backend.options(), self._settings)
+                    function, artifacts = self._compile_once(key, request_, instance, args)
+                    turn.publish(artifacts)
+        return function
 
-    def _alone(self, key: Key, asked: Request, instance: Instance, args: Sequence[Any]) -> tuple[Built, Stored | None]:
-        """Compiles while the other processes of this machine wait, and stores the artifacts."""
-        with self._store.compiling(key, self._backend.name) as turn:
-            built = self._from(turn.artifacts, key, instance, args)
-            if built:
-                return built, turn.artifacts
-            start = time.perf_counter()
-            built, own = self._compiled(instance, args)
-            seconds = time.perf_counter() - start
-            if own is None or not self._is_still_for(key, asked, instance):
-                return built, None
-            artifacts = {**own, REGION: codec.encode(instance), REQUEST: request.encode(asked)}
-            name = template_name(asked.graph, key)
-            self._store.save(key, self._backend.name, artifacts, name=name, seconds=seconds)
-            if self._store.directory is None:
-                self._refused(not_kept("the store's directory cannot be used"))
-            return built, Stored(artifacts, seconds)
-
-    def _is_still_for(self, key: Key, asked: Request, instance: Instance) -> bool:
-        """Whether what was compiled just now is for this key: settings of a process may change while it compiles."""
-        now = self.key(asked.graph, asked.layouts, instance)
-        if self._backend.environment() == self._environment and now == key:
-            return True
-        self._refused("not kept: settings changed while it was compiled")
-        return False
-
-    def _from(self, artifacts: Stored | None, key: Key, instance: Instance, args: Sequence[Any]) -> Built | None:
-        """What was kept, if anything; None if it does not load, and then it is gone."""
+    def _load(
+        self, artifacts: Stored | None, key: Key, instance: Instance, args: Sequence[Any]
+    ) -> BuiltFunction | None:
+        """Loads what is stored, if anything is. What does not load is removed."""
         if artifacts is None:
             return None
         if REFUSED in artifacts:
             self._refused(not_kept(artifacts[REFUSED].decode(errors="replace")))
-            return Built(self._backend.compile(instance.region, pick(args, instance.inputs)), instance, loaded=False)
+            run = self.backend.compile(instance.region, pick(args, instance.inputs))
+            return BuiltFunction(run, instance, key)
         try:
             stored = codec.decode(artifacts[REGION])
             _check(stored, instance)
-            run = self._backend.load(artifacts, stored.region, pick(args, stored.inputs))
+            run = self.backend.load(artifacts, stored.region, pick(args, stored.inputs))
         except Exception as error:  # whatever it is, the region can be compiled
             logger.info("a stored program for %s does not load", key.digest[:12], exc_info=error)
-            self._store.discard(key, self._backend.name, f"{_STALE}: {type(error).__name__}")
+            self._store.discard(key, self.backend.name, f"{_STALE}: {type(error).__name__}")
             return None
-        return Built(run, stored, loaded=True, compile_seconds=artifacts.seconds)
+        return BuiltFunction(run, stored, key, loaded=True, compile_seconds=artifacts.seconds)
 
-    def _compiled(self, instance: Instance, args: Sequence[Any]) -> tuple[Built, Mapping[str, bytes] | None]:
-        """Compiles. Gives what the backend keeps of it, or why it never will; None if another time it may."""
-        made = self._backend.persist(instance.region, pick(args, instance.inputs))
-        built = Built(made.run, instance, loaded=False)
-        if made.artifacts is not None:
-            return built, made.artifacts
-        reason = made.reason or "for no given reason"
+    def _compile_once(
+        self, key: Key, request_: Request, instance: Instance, args: Sequence[Any]
+    ) -> tuple[BuiltFunction, Stored | None]:
+        """Compiles while the other processes of this machine wait, and stores the artifacts."""
+        with self._store.compiling(key, self.backend.name) as turn:
+            function = self._load(turn.artifacts, key, instance, args)
+            if function:
+                return function, turn.artifacts
+            start = time.perf_counter()
+            compiled = self.backend.persist(instance.region, pick(args, instance.inputs))
+            seconds = time.perf_counter() - start
+            function, own = BuiltFunction(compiled.run, instance, key), self._artifacts(compiled)
+            if own is None or not self._is_still_for(key, request_, instance):
+                return function, None
+            artifacts = {**own, REGION: codec.encode(instance), REQUEST: request.encode(request_)}
+            name = template_name(request_.graph, key)
+            self._store.save(key, self.backend.name, artifacts, name=name, seconds=seconds)
+            if self._store.directory is None:
+                self._refused(not_kept("the store's directory cannot be used"))
+            return function, Stored(artifacts, seconds)
+
+    def _artifacts(self, compiled: Compiled) -> Mapping[str, bytes] | None:
+        """Returns the artifacts, or else a note that there never will be any; None if another time there may be."""
+        if compiled.artifacts is not None:
+            return compiled.artifacts
+        reason = compiled.reason or "for no given reason"
         logger.info("not kept: %s", reason)
         self._refused(not_kept(reason))
-        return built, {REFUSED: reason.encode()} if made.lasting else None
+        return {REFUSED: reason.encode()} if compiled.lasting else None
+
+    def _is_still_for(self, key: Key, request_: Request, instance: Instance) -> bool:
+        """Tells whether what was just compiled is for this key: settings of a process may change while it compiles."""
+        now = self.key(request_.graph, request_.layouts, instance)
+        if self.backend.environment() == self._environment and now == key:
+            return True
+        self._refused(not_kept("settings changed while it was compiled"))
+        return False
 
 
 def not_kept(reason: str) -> str:
-    """How it is counted that a function is not kept, at each start that compiles it again."""
+    """Returns the reason for which it is counted, at each start, that a function is compiled again."""
     return f"not kept: {reason}"
 
 

@@ -118,7 +118,7 @@ class EntryCompiler:
                 environment = backend.environment()
             except Bypass as bypass:
                 raise Refused(bypass.reason) from bypass
-            kept = PersistentBuilder(self._store, Ranks(), backend, environment, unkept.append, asked.settings)
+            kept = PersistentBuilder(backend, self._store, Ranks(), environment, unkept.append, asked.settings)
             self._chosen[identity] = _Builder(kept, unkept)
         return self._chosen[identity]
 

@@ -20,15 +20,15 @@ from typing import Any
 
 from fusioncache.backends.symbols import result_names
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.program import Builder, Built
 from fusioncache.explain.change import NONE
 from fusioncache.explain.difference import Difference
 from fusioncache.explain.miss import explain_miss
 from fusioncache.humanize import format_count, format_duration
-from fusioncache.ir import Arg, Graph, Instance, Op, Ref, Region, Template, map_arg, map_type
+from fusioncache.ir import Arg, Graph, Key, Op, Ref, Region, Template, map_arg, map_type
 from fusioncache.ir.key_text import read_key
 from fusioncache.process import forks
 from fusioncache.process.settings import EXPLAIN
+from fusioncache.record.events import CompileEvent
 from fusioncache.record.observations import Line
 from fusioncache.record.stats import TemplateStats
 from fusioncache.template.name import template_name
@@ -119,33 +119,16 @@ class Misses:
             with self._lock:
                 self._loaded.append(counts.loaded_compile_seconds)
 
-    def watched(self, builder: Any, backend: str) -> Builder | None:
-        """The builder of a backend's programs, which says so if it compiles what the store nearly has."""
-        return _Watched(builder, self._cache, backend) if builder is not None and self._cache.store else builder
+    def compiled(self, event: CompileEvent) -> None:
+        """Prints, from a thread of its own, if a program was compiled that the store has for something else."""
+        store = self._cache.store
+        if store is not None and event.graph is not None and event.key is not None and not event.loaded:
+            args = (store, event.graph, event.key, event.backend)
+            threading.Thread(target=self._explain_program, args=args, name="fusioncache explain").start()
 
-
-class _Watched:
-    """Builds as ``PersistentBuilder`` does, and explains on a thread of its own what was compiled."""
-
-    def __init__(self, builder: Any, cache: Cache, backend: str):
-        self._builder = builder
-        self._cache, self._backend = cache, backend
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._builder, name)
-
-    def build(self, graph: Graph, instance: Instance, place: Any, args: Sequence[Any]) -> Built:
-        """See ``Builder``."""
-        built: Built = self._builder.build(graph, instance, place, args)
-        if not built.loaded:
-            threading.Thread(target=self._explain, args=(graph, instance, place), name="fusioncache explain").start()
-        return built
-
-    def _explain(self, graph: Graph, instance: Instance, place: Any) -> None:
+    def _explain_program(self, store: Any, graph: Graph, key: Key, backend: str) -> None:
         try:
-            key = self._builder.key(graph, place, instance)
-            store = self._cache.store
-            nearest = store.entry(store.nearest(key, self._backend), self._backend) if store else None
+            nearest = store.entry(store.nearest(key, backend), backend)
             if nearest:
                 reason = explain_miss(key.texts, [read_key(nearest.text)]).difference.summary()
                 name = template_name(graph, key)

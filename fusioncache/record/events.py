@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
-from fusioncache.ir import Template
+from fusioncache.ir import Graph, Key, Template
 from fusioncache.ir.ingredients import BACKEND
 
 logger = logging.getLogger("fusioncache.events")
@@ -52,6 +53,34 @@ class Event:
         took = f"in {self.seconds:.3f} s" if self.seconds is not None else None
         said = " ".join(part for part in (self.what, self.template, terms, took) if part)
         return f"{said}: {self.reason}" if self.reason else said
+
+
+@dataclass(frozen=True, slots=True)
+class CompileEvent:
+    """A function that a backend compiled, or that was loaded from the store.
+
+    Attributes:
+        backend: its name.
+        seconds: that compiling it took, up to the end of its first execution, or loading it.
+        loaded: whether it was loaded.
+        compile_seconds: that compiling took, where the function was loaded.
+        template: that it is for; None for a region that is compiled by itself.
+        graph: what it computes, without parameters; None for a region that is compiled by itself, and for a sum of
+            residual terms in the backend's own way.
+        key: under which the store has it; None if it is not persisted.
+    """
+
+    backend: str
+    seconds: float
+    loaded: bool = False
+    compile_seconds: float = 0.0
+    template: Template | None = None
+    graph: Graph | None = None
+    key: Key | None = None
+
+
+CompileObserver = Callable[[CompileEvent], None]
+"""Is told of each function that is compiled or loaded, on the thread that did so. Must not raise."""
 
 
 class Log(Protocol):

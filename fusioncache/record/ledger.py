@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from fusioncache.ir import Template
 from fusioncache.process import forks
-from fusioncache.record.events import Events
+from fusioncache.record.events import CompileEvent, CompileObserver, Events
 from fusioncache.record.history import Records
 from fusioncache.record.observations import CompileRecord, Phases
 from fusioncache.record.stats import AllTemplates, Stats, TemplateStats
@@ -72,12 +72,14 @@ class Ledger:
 
     Attributes:
         records: what happened one by one; the parent's, if there is one.
+        observers: are told of each function that is compiled or loaded, here or in a ledger whose parent this is.
     """
 
     def __init__(self, parent: Ledger | None = None, events: Events | None = None):
         self._parent = parent
         self._events = events or Events()
         self.records: Records = parent.records if parent else Records()
+        self.observers: list[CompileObserver] = []
         self._lock = forks.lock()
         self._accounts: dict[str, _Account] = {}
         self._changed: dict[str, None] = {}
@@ -119,6 +121,18 @@ class Ledger:
         else:
             self._events.tell("bypass", template, reason=reason)
         return first
+
+    def tell(self, template: Template, event: CompileEvent) -> None:
+        """Counts a function that was compiled or loaded for a template, and tells the observers."""
+        if event.loaded:
+            self.loaded(template, event.seconds, event.compile_seconds)
+        else:
+            self.compiled(template, event.seconds)
+        ledger: Ledger | None = self
+        while ledger is not None:
+            for observer in ledger.observers:
+                observer(event)
+            ledger = ledger._parent
 
     def compiled(self, template: Template, seconds: float) -> None:
         """The backend compiled something for this template."""

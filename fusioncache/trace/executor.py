@@ -22,6 +22,7 @@ from fusioncache.backends.registry import best_backend
 from fusioncache.backends.symbols import symbol_name, symbol_named
 from fusioncache.backends.torch_function import torch_function
 from fusioncache.ir.ops import TABLE, op_traits
+from fusioncache.record.events import CompileEvent, CompileObserver
 from fusioncache.trace.executors import NAME
 
 
@@ -30,10 +31,14 @@ class FusionCacheExecutor(FusionExecutor):
 
     Matrix products, indexing, random numbers and effects stay outside. Without the ``FusionCache`` transform each
     region is compiled by itself.
+
+    Attributes:
+        observers: are told of each region that is compiled by itself.
     """
 
     def __init__(self) -> None:
         super().__init__(NAME)
+        self.observers: list[CompileObserver] = []
         self._implmap = {symbol_named(name).id: ImplInfo() for name, traits in TABLE.items() if traits.fusible}
 
     def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:
@@ -76,11 +81,17 @@ class FusionCacheExecutor(FusionExecutor):
 
         def call(*args: Any) -> Any:
             nonlocal function
-            if function is None:
-                function = torch_function(bound_symbols, inputs, outputs)
-                if self.own_backend() == "inductor":
-                    function = inductor_function(function)
-            return function(*args)
+            if function is not None:
+                return function(*args)
+            start = time.perf_counter()
+            function = torch_function(bound_symbols, inputs, outputs)
+            if self.own_backend() == "inductor":
+                function = inductor_function(function)
+            results = function(*args)
+            event = CompileEvent(self.own_backend(), time.perf_counter() - start)
+            for observer in self.observers:
+                observer(event)
+            return results
 
         return call
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusioncache.backends.registry import best_backend
+from fusioncache.backends.registry import best_backend, make_backend
+from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.cache import Cache
 from fusioncache.ir import Arithmetic, Bypass
-from fusioncache.provenance.misses import Misses
 from fusioncache.record.ledger import Ledger
-from fusioncache.trace.backend_programs import BackendPrograms
 from fusioncache.trace.executors import Origin, origin_of
 
 
@@ -21,12 +20,11 @@ class RegionBackends:
         fold: what sums long chains; see ``FusionCache``.
         cache: holds the programs.
         ledger: counts.
-        misses: explains what was compiled, if that was asked for.
     """
 
-    def __init__(self, name: str, fold: str, cache: Cache, ledger: Ledger, misses: Misses | None):
+    def __init__(self, name: str, fold: str, cache: Cache, ledger: Ledger):
         self._name, self._fold = name, fold
-        self._cache, self._ledger, self._misses = cache, ledger, misses
+        self._cache, self._ledger = cache, ledger
         self._programs: dict[Any, BackendPrograms] = {}
 
     def choose(self, fusion: Any, origin: Origin) -> BackendPrograms:
@@ -35,8 +33,9 @@ class RegionBackends:
         options = dict(origin.options) if name == origin.backend else {}
         identity = (name, repr(sorted(options.items())))
         if identity not in self._programs:
-            programs = BackendPrograms(name, options, self._fold, self._cache, self._ledger, self._misses)
-            self._programs[identity] = programs
+            # How chains are summed is none of what is compiled, and so of no key.
+            backend = make_backend(name, fold=self._fold, **options)
+            self._programs[identity] = BackendPrograms(backend, self._cache, self._ledger)
         return self._programs[identity]
 
     def arithmetic(self, fusion: Any) -> Arithmetic:

@@ -22,6 +22,7 @@ from thunder.core.transform_common import Transform
 from fusioncache.backends.api import check_fold
 from fusioncache.backends.registry import make_backend
 from fusioncache.backends.symbols import outputs_of
+from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.default import default_cache
@@ -37,7 +38,6 @@ from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
-from fusioncache.trace.backend_programs import BackendPrograms
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import Origin, origin_of, why_unfused
 from fusioncache.trace.handover import ForwardState, Handover
@@ -151,7 +151,9 @@ class FusionCache(Transform):
             install()
         self._ledger = Ledger(self.cache.ledger)
         self._misses = Misses(self.cache) if explains else None
-        self._backends = RegionBackends(backend, fold, self.cache, self._ledger, self._misses)
+        if self._misses:
+            self._ledger.observers.append(self._misses.compiled)
+        self._backends = RegionBackends(backend, fold, self.cache, self._ledger)
         self._calls: defaultdict[Key, list[TemplateCall]] = defaultdict(list)
         self._names: Counter[str] = Counter()
         self._choices: list[Choice] = []
@@ -271,9 +273,7 @@ class FusionCache(Transform):
         call = next((call for call in calls if call.claim(arities, instance)), None)
         if call is None:
             name = self._new_name(template)
-            call = TemplateCall(
-                template, programs.program, self._ledger, programs.backend.sum_chain, name, self._called
-            )
+            call = TemplateCall(template, programs, name, self._called)
             call.claim(arities, instance)
             calls.append(call)
         return call

@@ -18,7 +18,7 @@ import torch
 
 from fusioncache.backends.api import Run
 from fusioncache.cache.dispatch import Entry
-from fusioncache.cache.program import Program, Tell
+from fusioncache.cache.program import Builder, Program
 from fusioncache.process.settings import VERIFY
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.exactness import writes_of
@@ -86,18 +86,15 @@ class Verifier:
 
     def at(self, site: Site) -> VerifiedCall:
         """The call for one site. Its name tells sites of one template apart."""
-        entry = verified(site, self._when, self._compiled, self._good)
+        entry = verified(site, self._when, self._ledger.verify_compiled, self._good)
         return VerifiedCall(site, f"{site.call.name}_verified_{next(self._numbers)}", entry)
-
-    def _compiled(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
-        self._ledger.verify_compiled(seconds)
 
     def _good(self) -> None:
         self._ledger.verified()
         self._called()
 
 
-def verified(site: Site, when: When, compiled: Tell, compared: Callable[[], None]) -> Entry:
+def verified(site: Site, when: When, compiled: Callable[[float], None], compared: Callable[[], None]) -> Entry:
     """The entry of a site's template, which raises a ``VerificationError`` where it computes something else.
 
     While a CUDA graph is captured nothing is compared. A call that raised has written into its inputs all the same.
@@ -105,7 +102,7 @@ def verified(site: Site, when: When, compiled: Tell, compared: Callable[[], None
     Args:
         site: it.
         when: to compare.
-        compiled: is told of what only the comparison needs.
+        compiled: is told the seconds of what is compiled for the comparison only.
         compared: is told of the first comparison for each layout that found nothing.
     """
     run, takes_arities = site.call.entry, site.call.takes_arities
@@ -132,7 +129,7 @@ def verified(site: Site, when: When, compiled: Tell, compared: Callable[[], None
     return entry
 
 
-def own_function(site: Site, compiled: Tell) -> Run:
+def own_function(site: Site, compiled: Callable[[float], None]) -> Run:
     """The region compiled on its own, in its template's terms. ``compiled`` is told of each layout it is compiled for.
 
     That is the region as its executor made it, unless that uses another compiler than the template, or wants inputs
@@ -141,11 +138,11 @@ def own_function(site: Site, compiled: Tell) -> Run:
     if None not in site.fallback.inputs and site.own_backend == site.backend.name:
         return _timed(site.fallback, compiled)
     graph = inline(site.call.template.graph, site.binding.arities)
-    program = Program(graph, site.backend, site.instance)
-    return lambda args: program.run_for(args, compiled)(args)
+    program = Program(graph, Builder(site.backend), site.instance)
+    return lambda args: program.run_for(args, lambda _, function: compiled(function.seconds))(args)
 
 
-def _timed(run: Run, compiled: Tell) -> Run:
+def _timed(run: Run, compiled: Callable[[float], None]) -> Run:
     """A function of an executor, which compiles in its first call for each layout."""
     layouts: set[Any] = set()
 

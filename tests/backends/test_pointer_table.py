@@ -19,8 +19,9 @@ from fusioncache.backends.api import FOLDS, check_fold
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser.one_launch import LEAST_TERM_BYTES, MOST_FOLDED_TERMS, OneLaunch, one_launch
 from fusioncache.backends.registry import make_backend
+from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
-from fusioncache.cache.program import Program
 from fusioncache.ir import Template
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.canonical import canonicalize
@@ -106,11 +107,10 @@ def folded(terms: int, sum_chain: Any, device: str = "cpu") -> tuple[Any, Ledger
     """A sum of this many terms, as the call of its template, and what it counts."""
     canonical = canonicalize(draw_residual(terms))
     template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
-    programs: dict = {}
-    ledger = Ledger()
-    call = TemplateCall(
-        template, lambda graph, _: programs.setdefault(graph, Program(graph, Eager())), ledger, sum_chain
-    )
+    backend, cache = Eager(), Cache(record=False, store=False)
+    backend.sum_chain = sum_chain  # type: ignore[method-assign]
+    ledger = cache.ledger
+    call = TemplateCall(template, BackendPrograms(backend, cache, ledger))
     call.allow(canonical.binding.arities, Plan.FOLD, Fallback(lambda *_: pytest.fail("fell back"), (), ()))
     assert canonical.binding.arguments == tuple(range(terms + 1))
     return call.entry, ledger

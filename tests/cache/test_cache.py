@@ -13,9 +13,11 @@ from drawn_regions import Sketch, draw_residual
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.cache import default
+from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.lru import LruMap
-from fusioncache.cache.program import Program
+from fusioncache.cache.program import Builder, Program
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.canonical import canonicalize
@@ -48,9 +50,9 @@ def call_of(region, plan=Plan.INLINE, compiler=None, fallback=None):
     compiler = compiler or CountingEager()
     canonical = canonicalize(region)
     template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
-    programs: dict = {}
-    ledger = Ledger()
-    call = TemplateCall(template, lambda graph, _: programs.setdefault(graph, Program(graph, compiler)), ledger)
+    cache = Cache(record=False, store=False)
+    ledger = cache.ledger
+    call = TemplateCall(template, BackendPrograms(compiler, cache, ledger))
     call.allow(canonical.binding.arities, plan, fallback or Fallback(lambda *args: pytest.fail("fell back"), (), ()))
     return call, canonical.binding, ledger, compiler
 
@@ -306,10 +308,10 @@ def test_the_backend_is_given_the_region_as_it_was_first_written():
             given.append(graph)
             return super().compile(graph, args)
 
-    program = Program(canonical.graph, Recording(), instance)
+    program = Program(canonical.graph, Builder(Recording()), instance)
     inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)]
     args = [inputs[position] for position in canonical.binding.arguments]
-    results = program.run_for(args, lambda seconds, **_: None)(args)
+    results = program.run_for(args, lambda *_: None)(args)
     expected = [inputs[1] - inputs[0], torch.sin(inputs[0]) ** 2]
     assert given == [region]
     for slot, value in zip(canonical.binding.outputs, expected, strict=True):

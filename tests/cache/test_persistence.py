@@ -99,7 +99,7 @@ def test_the_key_names_what_differs(tmp_path):
 
     def key(environment: dict[str, str], place: Any = place) -> dict[str, str]:
         backend = PersistentEager(environment)
-        kept = PersistentBuilder(Store.open(tmp_path), Ranks(), backend, {}, print)
+        kept = PersistentBuilder(backend, Store.open(tmp_path), Ranks(), {}, print, {})
         return {part.name: part.digest for part in kept.key(graph, place, instance).ingredients}
 
     one, other = key({}), key({"machine": "there"})

@@ -9,10 +9,10 @@ import torch
 from drawn_regions import Sketch
 from persistent_backend import PersistentEager
 
-from fusioncache.backends.torch_settings import torch_settings
+from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.persistence import PersistentBuilder
-from fusioncache.cache.program import Program, layouts_of
+from fusioncache.cache.program import BuiltFunction, Program, layouts_of
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Key, TensorType
 from fusioncache.template.canonical import canonicalize
@@ -48,12 +48,16 @@ class Process:
         if ranks:
             self.cache.ranks = ranks
         self.ledger = self.cache.ledger
+        self.programs = BackendPrograms(self.backend, self.cache, self.ledger)
+        self.built: list[tuple[Program, BuiltFunction]] = []
         self.told: list[bool] = []
         self.took: list[float] = []
 
     def builder(self) -> PersistentBuilder:
         """Returns what builds the process's programs with the directory."""
-        return self.cache.builder(self.backend, self.backend.environment(), self.ledger, torch_settings())
+        builder = self.programs.builder(self.backend.environment())
+        assert isinstance(builder, PersistentBuilder)
+        return builder
 
     def key(self, source: Graph, *inputs: Any) -> Key:
         """Returns what names the entry of a region with inputs of this layout."""
@@ -63,8 +67,7 @@ class Process:
 
     def program(self, source: Graph) -> Program:
         canonical = canonicalize(source)
-        instance, environment = instance_of(source, canonical.binding), self.backend.environment()
-        return self.cache.program(canonical.graph, instance, environment, self.backend, self.builder())
+        return self.programs.program(canonical.graph, instance_of(source, canonical.binding))
 
     def run(self, source: Graph, *inputs: Any) -> list[Any]:
         """Runs a region, and returns its outputs."""
@@ -73,9 +76,10 @@ class Process:
         results = self.program(source).run_for(args, self.tell)(args)
         return [results[index] for index in binding.outputs]
 
-    def tell(self, seconds: float, *, loaded: bool = False, compile_seconds: float = 0.0) -> None:
-        self.told.append(loaded)
-        self.took.append(compile_seconds)
+    def tell(self, program: Program, function: BuiltFunction) -> None:
+        self.built.append((program, function))
+        self.told.append(function.loaded)
+        self.took.append(function.compile_seconds)
 
 
 def fill_store(directory: Path, *environments: dict[str, str], **options: Any) -> None:

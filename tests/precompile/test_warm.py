@@ -11,6 +11,7 @@ from persistent_backend import PersistentEager
 from store_processes import Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
+from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.persistence import REGION, REQUEST
 from fusioncache.ir import Graph, codec, request
 from fusioncache.ir.key_text import write_layouts
@@ -194,7 +195,7 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     process = Process(tmp_path)
     options = {"enable": ("b", "a"), "mode": None}
     monkeypatch.setattr(process.backend, "options", lambda: options)
-    builder = process.cache.builder(process.backend, environment, process.ledger)
+    builder = BackendPrograms(process.backend, process.cache, process.ledger).builder(environment)
     graph = canonicalize(make_unary_region()).graph
     builder.build(graph, instance_of(graph, canonicalize(graph).binding), PLACE, [X])
     monkeypatch.setattr(

@@ -14,6 +14,7 @@ import fusioncache
 from fusioncache.humanize import format_duration
 from fusioncache.provenance import misses
 from fusioncache.provenance.misses import Misses, explain_asked
+from fusioncache.record.events import CompileEvent
 
 
 class Layers(torch.nn.Module):
@@ -85,7 +86,7 @@ def test_what_goes_wrong_in_an_explanation_does_not_reach_the_model(capfd, monke
 
 
 def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda *args, **options: PersistentEager())
+    monkeypatch.setattr("fusioncache.trace.region_backends.make_backend", lambda *args, **options: PersistentEager())
 
     def process(*factors: float) -> tuple[list[str], fusioncache.Stats]:
         cache = fusioncache.Cache(record=False, store=tmp_path)
@@ -112,7 +113,7 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
 
 
 def test_what_was_loaded_and_never_called_to_the_end_is_said_at_exit(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda *args, **options: PersistentEager())
+    monkeypatch.setattr("fusioncache.trace.region_backends.make_backend", lambda *args, **options: PersistentEager())
     at_exit = []
     monkeypatch.setattr(misses.atexit, "register", lambda *call: at_exit.append(call) or call[0])
     model, x = Layers(2.0), torch.randn(4, 8)
@@ -132,10 +133,10 @@ def test_what_was_loaded_and_never_called_to_the_end_is_said_at_exit(capfd, monk
 def built(directory, backend: PersistentEager, capfd) -> list[str]:
     """What is said while a process with this backend runs the region."""
     process = Process(directory, backend)
-    environment, cache = backend.environment(), process.cache
-    plain = cache.builder(backend, environment, process.ledger)
-    cache.builder = lambda *args, **more: Misses(cache).watched(plain, "eager")  # type: ignore[method-assign]
     process.run(make_region(), X, Y)
+    for program, function in process.built:
+        event = CompileEvent("eager", 0.0, function.loaded, graph=program.graph, key=function.key)
+        Misses(process.cache).compiled(event)
     for thread in threading.enumerate():
         if thread.name == "fusioncache explain":
             thread.join()
@@ -151,5 +152,6 @@ def test_a_program_that_the_store_nearly_has_is_explained(tmp_path, capfd):
     )
 
 
-def test_nothing_is_watched_where_nothing_is_kept():
-    assert Misses(fusioncache.Cache(record=False, store=False)).watched(None, "eager") is None
+def test_nothing_is_explained_where_nothing_is_persisted(monkeypatch):
+    monkeypatch.setattr(threading, "Thread", lambda **_: pytest.fail("explains"))
+    Misses(fusioncache.Cache(record=False, store=False)).compiled(CompileEvent("eager", 1.0))

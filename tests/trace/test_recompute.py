@@ -94,7 +94,7 @@ def test_torchinductor_keeps_every_bit(dtype, rebuilds):
     ("kind", "dtype"), [("post", torch.bfloat16), ("gated", torch.float16), ("mixed", torch.float32)]
 )
 def test_a_compiler_that_drops_roundings_changes_no_bit(kind, dtype, monkeypatch):
-    monkeypatch.setattr("fusioncache.trace.backend_programs.make_backend", lambda name, **_: Unrounded())
+    monkeypatch.setattr("fusioncache.trace.region_backends.make_backend", lambda name, **_: Unrounded())
     model, x = stack(kind, 3, dtype)
     expected = train(model, compiled_with(model)[0], x)
     compiled, transform = compiled_with(model, recompute="residual", residual="inline")

@@ -1,0 +1,53 @@
+"""The programs that a backend makes under the settings of the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusioncache.backends.api import Backend
+from fusioncache.backends.torch_settings import torch_settings
+from fusioncache.cache.cache import Cache
+from fusioncache.cache.persistence import PersistentBuilder
+from fusioncache.cache.program import Builder, Program
+from fusioncache.ir import Graph, Instance
+from fusioncache.record.ledger import Ledger
+
+
+class BackendPrograms:
+    """The programs of a cache that are made with one backend.
+
+    A region is named by the settings with which it was traced, and a program by those with which it is compiled, at the
+    first call for a layout. Mostly these are the same. Where torch's settings were changed in between, what is compiled
+    is what Thunder would have compiled then, and it is shared only with what was compiled under the same settings.
+
+    Args:
+        backend: makes them.
+        cache: where they are.
+        ledger: counts.
+
+    Attributes:
+        backend: the same.
+        ledger: the same.
+    """
+
+    def __init__(self, backend: Backend, cache: Cache, ledger: Ledger):
+        self.backend = backend
+        self.ledger = ledger
+        self._cache = cache
+
+    def program(self, graph: Graph, instance: Instance | None = None) -> Program:
+        """Returns the program for a graph without parameters. A new one is to be compiled now, from the instance.
+
+        Raises:
+            Bypass: if what is compiled now may not be shared.
+        """
+        environment = self.backend.environment()
+        return self._cache.program(graph, environment, lambda: Program(graph, self.builder(environment), instance))
+
+    def builder(self, environment: Mapping[str, str]) -> Builder:
+        """Returns what builds functions, with the cache's store if the backend has anything to put into it."""
+        store = self._cache.store
+        if store is None or self.backend.artifact_environment() is None:
+            return Builder(self.backend)
+        ranks, refused = self._cache.ranks, self.ledger.unkept
+        return PersistentBuilder(self.backend, store, ranks, environment, refused, torch_settings())
