@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fusioncache.thunder_hook import register_with_thunder
 
 if TYPE_CHECKING:
-    from fusioncache.cache.cache import Cache
-    from fusioncache.cache.default import default_cache
+    from fusioncache.cache.cache import Cache, default_cache
     from fusioncache.precompile.warm import Warmed, warm
     from fusioncache.record.stats import Stats, TemplateStats
     from fusioncache.trace.executors import executors
@@ -45,7 +44,7 @@ _HOME = {
     "TemplateStats": "record.stats",
     "VerificationError": "verification.verifier",
     "Warmed": "precompile.warm",
-    "default_cache": "cache.default",
+    "default_cache": "cache.cache",
     "executors": "trace.executors",
     "warm": "precompile.warm",
 }

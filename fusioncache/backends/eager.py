@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.backends.api import Backend, Run
-from fusioncache.backends.torch_settings import settings_text
-from fusioncache.backends.versions import versions_text
+from fusioncache.backends.torch_settings import settings_text, versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 
 
@@ -31,8 +30,7 @@ class Eager(Backend):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
-        from fusioncache.backends.bound_symbols import bind, on_each_gpu
-        from fusioncache.backends.torch_function import torch_function
+        from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
 
         def made(gpu: int) -> Callable[..., Any]:
             bound = bind(graph, gpu)

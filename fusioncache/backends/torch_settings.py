@@ -160,3 +160,15 @@ def _set_deterministic(mode: str) -> None:
     import torch
 
     torch.set_deterministic_debug_mode(int(mode))
+
+
+def versions_text(*own: NamedValue) -> str:
+    """Returns the ingredient ``versions``: each package whose version changes what is compiled.
+
+    Args:
+        own: name and version of each package of the backend. Those of torch and Thunder are added.
+    """
+    import torch
+    from thunder import __version__ as thunder_version
+
+    return write_values([*own, ("torch", torch.__version__), ("thunder", thunder_version)])

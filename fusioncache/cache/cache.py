@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from fusioncache.cache.lru import LruMap
@@ -19,6 +20,8 @@ from fusioncache.record.writer import Recorder
 from fusioncache.store import Store
 from fusioncache.template.key import program_key, template_key
 from fusioncache.template.name import template_name
+
+_making = forks.lock()
 
 
 class Cache:
@@ -100,3 +103,15 @@ def _asked(store: bool | str | Path | None) -> bool | str | Path:
             raise TypeError(f"store must be True, False, a directory or None, got {store!r}")
         return store
     return STORE.read() != "0"
+
+
+def default_cache() -> Cache:
+    """The process's cache, made when it is first asked for, also if several threads ask at once."""
+    with _making:
+        return make_default_cache()
+
+
+@cache
+def make_default_cache() -> Cache:
+    """Returns the same cache each time it is called."""
+    return Cache()

@@ -17,10 +17,10 @@ from thunder.executors.passes import update_fusion_call_ctx
 from thunder.executors.utils import Region
 from thunder.extend import FusionExecutor, ImplInfo
 
+from fusioncache.backends.bound_symbols import torch_function
 from fusioncache.backends.inductor.backend import inductor_function
 from fusioncache.backends.registry import best_backend
 from fusioncache.backends.symbols import symbol_name, symbol_named
-from fusioncache.backends.torch_function import torch_function
 from fusioncache.ir.ops import TABLE, op_traits
 from fusioncache.record.events import CompileEvent, CompileObserver
 from fusioncache.trace.executors import NAME

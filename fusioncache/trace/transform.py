@@ -23,9 +23,8 @@ from fusioncache.backends.api import check_fold
 from fusioncache.backends.registry import make_backend
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.cache.backend_programs import BackendPrograms
-from fusioncache.cache.cache import Cache
+from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import Fallback, TemplateCall
-from fusioncache.cache.default import default_cache
 from fusioncache.ir import Binding, Bypass, Instance, Key, Region, Template
 from fusioncache.ir.permutation import pick
 from fusioncache.process.thunder_version import untried

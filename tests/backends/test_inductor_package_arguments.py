@@ -11,8 +11,8 @@ import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made, sum_of_two, two
 
 from fusioncache.backends.eager import Eager
-from fusioncache.backends.inductor.admission import for_plain
 from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.inductor.persistence import guard_plain
 from fusioncache.ir import Graph
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
@@ -126,5 +126,5 @@ def test_negated_and_conjugated_views_are_what_they_stand_for():
 
 def test_conjugated_arguments_are_not_given_to_kernels():
     z = torch.complex(*two())
-    run = for_plain(lambda args: ["as it lies"], [z], lambda args: lambda args: ["as it stands for"])
+    run = guard_plain(lambda args: ["as it lies"], [z], lambda args: lambda args: ["as it stands for"])
     assert [run([z]), run([z.conj()]), run([z])] == [["as it lies"], ["as it stands for"], ["as it lies"]]

@@ -17,7 +17,8 @@ from inductor_artifacts import CASES, artifacts_of, made, sum_of_two, tensor, tw
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.backends.api import Compiled, NotPersistable
-from fusioncache.backends.inductor import language, libraries
+from fusioncache.backends.inductor import artifacts as files
+from fusioncache.backends.inductor import language
 from fusioncache.backends.inductor import package as compiled
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Const, Graph, NumberType
@@ -108,7 +109,7 @@ def test_a_wrapper_that_calls_other_things_is_not_kept():
     wrapper, outputs = compiled.read_wrapper(source)
     assert outputs == 1
     with pytest.raises(NotPersistable, match="a wrapper that calls default"):
-        language.checked(wrapper, {})
+        language.check_wrapper(wrapper, {})
 
 
 @pytest.mark.parametrize(
@@ -119,9 +120,9 @@ def test_products_are_called_only_as_torchinductor_does(call):
     wrapper = "def call(args):\n    a, b = args\n    c = {}\n    return [c]\n"
     good = call == "mm(a, a)"
     with nullcontext() if good else pytest.raises(NotPersistable, match="a wrapper that"):
-        language.checked(wrapper.format(f"extern_kernels.{call}"), {})
+        language.check_wrapper(wrapper.format(f"extern_kernels.{call}"), {})
     with pytest.raises(NotPersistable, match="a wrapper that"):
-        language.checked(wrapper.format(f"a.{call}"), {})
+        language.check_wrapper(wrapper.format(f"a.{call}"), {})
 
 
 def test_a_product_that_was_replaced_is_not_kept():
@@ -135,13 +136,13 @@ def test_a_product_that_was_replaced_is_not_kept():
 
 def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
     seen = []
-    load = libraries.load_library
+    load = files.load_library
 
     def watching(library: bytes, folder: Path) -> Any:
         seen.append((folder.parent, folder.stat().st_mode & 0o777))
         return load(library, folder)
 
-    monkeypatch.setattr(libraries, "load_library", watching)
+    monkeypatch.setattr(files, "load_library", watching)
     artifacts = artifacts_of(made("two"))  # which imports TorchInductor
     before = {name for name in sys.modules if "kernel" in name}
     backend = Inductor(scratch=tmp_path)

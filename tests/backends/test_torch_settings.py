@@ -21,10 +21,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusioncache
 from fusioncache.backends import torch_settings as settings_module
-from fusioncache.backends.bound_symbols import bind
+from fusioncache.backends.bound_symbols import bind, torch_function
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.torch_function import torch_function
 from fusioncache.backends.torch_settings import torch_settings, under
 from fusioncache.explain.difference import compare
 from fusioncache.ir import Bypass

@@ -7,7 +7,7 @@ import thunder
 import torch
 
 from fusioncache.backends.registry import make_backend
-from fusioncache.backends.versions import versions_text
+from fusioncache.backends.torch_settings import versions_text
 
 BOTH = f"torch {torch.__version__}\nthunder {thunder.__version__}"
 

@@ -12,7 +12,7 @@ from drawn_regions import Sketch, draw_residual
 
 import fusioncache
 from fusioncache.backends.eager import Eager
-from fusioncache.cache import default
+from fusioncache.cache import cache as cache_module
 from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
@@ -345,10 +345,10 @@ def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):
         time.sleep(0.02)
         return object()
 
-    monkeypatch.setattr(default, "Cache", make)
-    monkeypatch.setattr(default, "make_default_cache", cache(default.make_default_cache.__wrapped__))
+    monkeypatch.setattr(cache_module, "Cache", make)
+    monkeypatch.setattr(cache_module, "make_default_cache", cache(cache_module.make_default_cache.__wrapped__))
     threads = [
-        threading.Thread(target=lambda: (meeting.wait(), made.append(default.default_cache()))) for _ in range(4)
+        threading.Thread(target=lambda: (meeting.wait(), made.append(cache_module.default_cache()))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()

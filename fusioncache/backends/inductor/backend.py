@@ -8,17 +8,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, Description, Run, Source
-from fusioncache.backends.inductor.settings import inductor_settings
-from fusioncache.backends.torch_settings import settings_text
-from fusioncache.backends.versions import versions_text
+from fusioncache.backends.api import Backend, Compiled, Description, Run
+from fusioncache.backends.inductor.environment import inductor_settings
+from fusioncache.backends.torch_settings import settings_text, versions_text
 from fusioncache.ir import Arithmetic, Graph
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.request import Option
-
-_SOURCES = {"kernels.cpp": "cpp", "wrapper.py": "python"}
-"""The artifacts that are text, with their languages."""
 
 
 class Inductor(Backend):
@@ -72,9 +68,9 @@ class Inductor(Backend):
 
     def artifact_environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
-        from fusioncache.backends.inductor.machine import environment
+        from fusioncache.backends.inductor.environment import artifact_environment
 
-        return environment()
+        return artifact_environment()
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Returns sizes and strides: code is generated for these."""
@@ -93,8 +89,7 @@ class Inductor(Backend):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
-        from fusioncache.backends.bound_symbols import bind, on_each_gpu
-        from fusioncache.backends.torch_function import torch_function
+        from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
 
         def made(gpu: int) -> Callable[..., Any]:
             bound = bind(graph, gpu)
@@ -125,13 +120,9 @@ class Inductor(Backend):
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
         """See ``Backend``."""
-        sources = [
-            Source(name, language, artifacts[name].decode(errors="replace"))
-            for name, language in _SOURCES.items()
-            if name in artifacts
-        ]
-        lacks = "kernels.cpp" not in artifacts and any(name.endswith(".so") for name in artifacts)
-        return Description(tuple(sources), lacks_source=lacks)
+        from fusioncache.backends.inductor.artifacts import describe
+
+        return describe(artifacts)
 
 
 def inductor_function(

@@ -1,4 +1,4 @@
-"""Whether a text is in the wrapper's language, and the function that it defines."""
+"""The language of wrappers: whether a text is in it, and the function that the text defines."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _DTYPES = (
 
 
 class _Foreign(NotPersistable, ValueError):
-    """A wrapper that is not in the language. It is not kept, and not loaded."""
+    """A wrapper is not in the language. It is not persisted, and not loaded."""
 
 
-def checked(wrapper: str, kernels: Collection[str]) -> CodeType:
-    """The code of a text that is a wrapper of these kernels.
+def check_wrapper(wrapper: str, kernels: Collection[str]) -> CodeType:
+    """Compiles a text that is a wrapper of these kernels.
 
     Raises:
         NotPersistable: names what the text does besides; a ``ValueError`` as well.
@@ -105,8 +105,8 @@ def _check_node(node: ast.AST, functions: set[str], values: set[str]) -> None:
             raise _Foreign(f"a wrapper with {type(node).__name__}")
 
 
-def defined(code: CodeType, kernels: Mapping[str, Any]) -> Run:
-    """The function that a checked text defines.
+def define(code: CodeType, kernels: Mapping[str, Any]) -> Run:
+    """Makes the function that a checked text defines.
 
     It holds no state, and neither do kernels, so threads may call it at the same time. Autograd and autocast act on
     operations that are dispatched: where there are any in it, both are off.

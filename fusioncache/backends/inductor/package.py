@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from fusioncache.backends.api import NotPersistable
-from fusioncache.backends.inductor.language import EXTERNAL, OPERATIONS, TORCH_FUNCTIONS, checked
+from fusioncache.backends.inductor.language import EXTERNAL, OPERATIONS, TORCH_FUNCTIONS, check_wrapper
 
 ENTRY = "kernel"
 """What TorchInductor calls the module in each library, and the function in it."""
@@ -31,8 +31,8 @@ class Package:
     outputs: int
 
 
-def package(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Package:
-    """A function of torch operations, which takes tensors and returns a list of them, compiled for such arguments."""
+def make_package(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Package:
+    """Compiles, for such arguments, a function of torch operations that takes tensors and returns a list of them."""
     compiled = compile_graph(function, args, mode)
     source = getattr(compiled, "source_code", None)
     if source is None:
@@ -44,15 +44,15 @@ def package(function: Callable[..., Any], args: Sequence[Any], mode: str | None)
     wrapper, outputs = read_wrapper(source)
     call = compiled.current_callable
     values = getattr(getattr(call, "__func__", call), "__globals__", {})
-    kernels = {name: values[name] for name in _called(wrapper) if name not in TORCH_FUNCTIONS and name in values}
-    code = checked(wrapper, kernels)
+    kernels = {name: values[name] for name in _called_names(wrapper) if name not in TORCH_FUNCTIONS and name in values}
+    code = check_wrapper(wrapper, kernels)
     check_operations(values.get(EXTERNAL))
     libraries = {name: _library(kernel) for name, kernel in kernels.items()}
     return Package(wrapper, code, kernels, libraries, _cpp(source, kernels), outputs)
 
 
 def compile_graph(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Any:
-    """What torch.compile calls once its guards have passed: TorchInductor's ``CompiledFxGraph``.
+    """Makes what torch.compile calls once its guards have passed: TorchInductor's ``CompiledFxGraph``.
 
     The way there is that of torch.compile from AOTAutograd on. Dynamo is left out: Thunder's function is straight-line
     code, which tracing alone turns into a graph. Its parameters and results then are the region's, one for one.
@@ -134,7 +134,7 @@ def _cpp(source: str, kernels: Collection[str]) -> str:
     return "\n".join(texts)
 
 
-def _called(wrapper: str) -> list[str]:
+def _called_names(wrapper: str) -> list[str]:
     """The names of the functions that a wrapper calls, in order, each once."""
     calls = [node.func for node in ast.walk(ast.parse(wrapper)) if isinstance(node, ast.Call)]
     return list(dict.fromkeys(function.id for function in calls if isinstance(function, ast.Name)))

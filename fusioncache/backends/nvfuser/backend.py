@@ -13,8 +13,7 @@ from typing import Any
 from fusioncache.backends.api import Backend, Compiled, Description, Run, Sum
 from fusioncache.backends.nvfuser.compiler import CompiledDefinition
 from fusioncache.backends.nvfuser.one_launch import one_launch
-from fusioncache.backends.torch_settings import settings_text, variables
-from fusioncache.backends.versions import versions_text
+from fusioncache.backends.torch_settings import settings_text, variables, versions_text
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, NumberType, TensorType
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.request import Option

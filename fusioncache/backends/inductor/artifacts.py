@@ -1,0 +1,204 @@
+"""Compiled code as artifacts and back: a signature, the text of a wrapper, and the libraries of its kernels."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusioncache.backends.api import Description, Source
+from fusioncache.backends.inductor.language import RESERVED
+from fusioncache.backends.inductor.package import ENTRY
+from fusioncache.ir import Graph
+from fusioncache.ir.strict_json import decode, encode
+from fusioncache.process import forks
+
+FORMAT = 2
+
+_SIGNATURE, _WRAPPER, _KERNEL = "signature.json", "wrapper.py", "kernel-{}.so"
+_SOURCE = "kernels.cpp"
+"""The kernels' C++, for people: it is in no digest, and loading does not look at it."""
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What artifacts are for, and the digests of all of them.
+
+    Attributes:
+        inputs: dtype, sizes and strides of each argument.
+        outputs: how many there are.
+        threads: among which the code divides its work.
+        kernels: name and digest of each.
+        wrapper: its digest.
+    """
+
+    inputs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    outputs: int
+    threads: int
+    kernels: tuple[tuple[str, str], ...]
+    wrapper: str
+
+
+def pack(
+    wrapper: str, libraries: Mapping[str, bytes], source: str, outputs: int, args: Sequence[Any]
+) -> dict[str, bytes]:
+    """Makes the artifacts of compiled code.
+
+    Args:
+        wrapper: the text.
+        libraries: of the kernels that it calls, by their names.
+        source: of these kernels, if there is any.
+        outputs: how many it returns.
+        args: that it was compiled for.
+    """
+    import torch
+
+    text = wrapper.encode()
+    signature = {
+        "format": FORMAT,
+        "inputs": _describe_arguments(args),
+        "outputs": outputs,
+        "threads": torch.get_num_threads(),
+        "kernels": [[name, _digest(library)] for name, library in libraries.items()],
+        "wrapper": _digest(text),
+    }
+    files = {_KERNEL.format(number): library for number, library in enumerate(libraries.values())}
+    if source:
+        files[_SOURCE] = source.encode(errors="replace")
+    return {_SIGNATURE: encode(signature), _WRAPPER: text, **files}
+
+
+def read_signature(artifacts: Mapping[str, bytes]) -> Signature:
+    """Reads the signature among artifacts.
+
+    Raises:
+        ValueError: if there is none of this format.
+    """
+    if _SIGNATURE not in artifacts:
+        raise ValueError(f"artifacts without {_SIGNATURE}")
+    body = decode(artifacts[_SIGNATURE], "signature", format=FORMAT)
+    inputs, outputs, threads, kernels, wrapper = body.fields("inputs", "outputs", "threads", "kernels", "wrapper")
+    arguments = (argument.items(3) for argument in inputs.items())
+    named = tuple((name.text(_NAME), digest.text()) for name, digest in (kernel.items(2) for kernel in kernels.items()))
+    names = {name for name, _ in named}
+    if len(names) != len(named) or RESERVED & names:
+        raise ValueError("a signature with kernels of reserved names, or of one name")
+    return Signature(
+        tuple((dtype.text(), sizes.integers(), strides.integers()) for dtype, sizes, strides in arguments),
+        outputs.integer(),
+        threads.integer(),
+        named,
+        wrapper.text(),
+    )
+
+
+def unpack(artifacts: Mapping[str, bytes], signature: Signature) -> tuple[bytes, dict[str, bytes]]:
+    """Returns the wrapper, and the library of each kernel by its name.
+
+    Raises:
+        ValueError: if one is missing or damaged.
+    """
+    names = ((name, _KERNEL.format(number), digest) for number, (name, digest) in enumerate(signature.kernels))
+    libraries = {name: _read_whole(artifacts, file, digest) for name, file, digest in names}
+    return _read_whole(artifacts, _WRAPPER, signature.wrapper), libraries
+
+
+def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any]) -> None:
+    """Checks that code is for this graph and for arguments of this layout. They need not be plain tensors.
+
+    Raises:
+        ValueError: says what does not fit.
+    """
+    import torch
+
+    if not all(isinstance(arg, torch.Tensor) and arg.device.type == "cpu" for arg in args):
+        raise ValueError("kept code is for tensors on the CPU")
+    if signature.inputs != _describe_arguments(args) or len(graph.inputs) != len(args):
+        raise ValueError("kept code is for arguments of another layout")
+    if signature.outputs != len(graph.outputs):
+        raise ValueError("kept code has another number of outputs")
+    if signature.threads != torch.get_num_threads():
+        raise ValueError("kept code is for another number of threads")
+
+
+def describe(artifacts: Mapping[str, bytes]) -> Description:
+    """See ``Backend.describe``. A wrapper of views alone has no kernels and no source."""
+    sources = tuple(
+        Source(name, language, artifacts[name].decode(errors="replace"))
+        for name, language in ((_SOURCE, "cpp"), (_WRAPPER, "python"))
+        if name in artifacts
+    )
+    return Description(sources, lacks_source=_SOURCE not in artifacts and _KERNEL.format(0) in artifacts)
+
+
+def _describe_arguments(args: Sequence[Any]) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
+    return tuple((str(arg.dtype).removeprefix("torch."), tuple(arg.shape), tuple(arg.stride())) for arg in args)
+
+
+def _read_whole(artifacts: Mapping[str, bytes], name: str, digest: str) -> bytes:
+    content = artifacts.get(name)
+    if content is None or _digest(content) != digest:
+        raise ValueError(f"{name} is missing or damaged")
+    return content
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+_ADDRESS = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
+"""The variable in which a library looks, while it is loaded, for the function that gives a tensor's address."""
+
+_loading = forks.lock()
+
+
+def load_libraries(libraries: Mapping[str, bytes], scratch: Path | None) -> dict[str, Any]:
+    """Loads the kernel of each library. That needs files, which are there just for that moment.
+
+    Raises:
+        ImportError: if one does not load.
+    """
+    if not libraries:
+        return {}
+    folder = Path(tempfile.mkdtemp(prefix="fusioncache-", dir=scratch))
+    try:
+        return {name: load_library(library, folder) for name, library in libraries.items()}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():  # where files in use cannot be removed
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def load_library(library: bytes, folder: Path) -> Any:
+    """Loads one library, as TorchInductor does, from a file in this folder."""
+    import torch
+
+    # The system and Python both take a path that they have seen before for the library that they already have.
+    number = uuid.uuid4().hex
+    path, name = folder / f"{number}.so", f"fusioncache_{number}.{ENTRY}"
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o700), "wb") as file:
+        file.write(library)
+    with _loading:
+        os.environ[_ADDRESS] = str(torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr)
+        loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+        spec = importlib.util.spec_from_loader(name, loader, origin=str(path))
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        sys.modules.pop(name, None)  # where such a module enters itself
+    kernel = getattr(module, ENTRY, None)
+    if kernel is None:
+        raise ImportError("no kernel in it")
+    return kernel
