@@ -1,4 +1,4 @@
-"""Arguments to compile a graph with where there are none: they lie as those of old did, with harmless values."""
+"""Makes arguments to compile a graph with: they have the layouts that a request names, and harmless values."""
 
 from __future__ import annotations
 
@@ -10,79 +10,81 @@ from fusioncache.ir import Graph, NumberType, Ref, TensorType
 from fusioncache.ir.request import ArgumentLayouts
 
 _INDEXING = ("index", "take", "gather", "scatter", "embedding", "select", "nll", "cross_entropy", "one_hot", "getitem")
-"""Words in the names of operations that look something up, where an integer may be a place."""
+"""Words in the names of operations that look something up, where an integer may be an index."""
 
 _LEAST, _MOST = 0.5, 1.0
 """Between these a logarithm, a root, a quotient and an exponential are all finite."""
 
 
-def device_types() -> frozenset[str]:
-    """The types of device that tensors can lie on here."""
+def available_device_types() -> frozenset[str]:
+    """Returns the types of device that tensors can lie on here."""
     import torch
 
     return frozenset({"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"})
 
 
-def types_of_devices(graph: Graph) -> frozenset[str]:
-    """The types of device that a graph's values lie on."""
+def device_types_of(graph: Graph) -> frozenset[str]:
+    """Returns the types of device that a graph's values lie on."""
     types = [*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs)]
     return frozenset(type_.device for type_ in types if isinstance(type_, TensorType))
 
 
-def arguments(graph: Graph, place: ArgumentLayouts) -> list[Any]:
-    """Arguments of a graph that lie in these places, on the device of their type that is in use.
+def make_arguments(graph: Graph, layouts: ArgumentLayouts) -> list[Any]:
+    """Makes arguments of a graph that have these layouts, on the device of their type that is in use.
 
     Floats are random between a half and one, the same each time. Integers are 1, and 0 in a graph that looks something
     up. Numbers are 1, but for those that are sizes.
 
     Raises:
-        Whatever torch raises, such as when there is no memory for them.
+        Exception: whatever torch raises, such as when there is no memory for them.
     """
-    sizes = _sizes(graph, place)
+    sizes = _find_sizes(graph, layouts)
     integer = int(not any(word in op.name for op in graph.ops for word in _INDEXING))
     return [
-        _number(type_, sizes.get(number, 1)) if isinstance(type_, NumberType) else _tensor(type_, at, integer, number)
-        for number, (type_, at) in enumerate(zip(graph.inputs, place, strict=True))
+        _make_number(type_, sizes.get(number, 1))
+        if isinstance(type_, NumberType)
+        else _make_tensor(type_, layout, integer, number)
+        for number, (type_, layout) in enumerate(zip(graph.inputs, layouts, strict=True))
     ]
 
 
-def release() -> None:
-    """Gives memory back that torch holds for tensors that are gone, to other processes of the same device."""
+def release_memory() -> None:
+    """Gives back the memory that torch holds for tensors that are gone, to other processes of the same device."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
-def _sizes(graph: Graph, place: ArgumentLayouts) -> dict[int, int]:
-    """The value of each symbolic size."""
+def _find_sizes(graph: Graph, layouts: ArgumentLayouts) -> dict[int, int]:
+    """Finds the value of each symbolic size."""
     found = {}
-    for type_, at in zip(graph.inputs, place, strict=True):
-        if isinstance(type_, TensorType) and at is not None:
-            for size, actual in zip(type_.shape, at[0], strict=True):
+    for type_, layout in zip(graph.inputs, layouts, strict=True):
+        if isinstance(type_, TensorType) and layout is not None:
+            for size, actual in zip(type_.shape, layout[0], strict=True):
                 if isinstance(size, Ref):
                     found[size.index] = actual
     return found
 
 
-def _number(type_: NumberType, value: int) -> Any:
+def _make_number(type_: NumberType, value: int) -> Any:
     return {"int": int, "float": float, "bool": bool, "complex": complex}[type_.python_type](value)
 
 
-def _tensor(type_: TensorType, at: tuple[Sequence[int], Sequence[int]] | None, integer: int, seed: int) -> Any:
+def _make_tensor(type_: TensorType, layout: tuple[Sequence[int], Sequence[int]] | None, integer: int, seed: int) -> Any:
     import torch
     from thunder.core.dtypes import to_torch_dtype
 
     from fusioncache.backends.literals import thunder_dtype
 
-    assert at is not None
-    shape, strides = at
+    assert layout is not None
+    shape, strides = layout
     # All of the memory from the first element to the last, as strides may leave gaps or be 0.
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
-    flat = _values(count, to_torch_dtype(thunder_dtype(type_.dtype)), torch.device(type_.device), integer, seed)
+    flat = _make_values(count, to_torch_dtype(thunder_dtype(type_.dtype)), torch.device(type_.device), integer, seed)
     return flat.as_strided(tuple(shape), tuple(strides))
 
 
-def _values(count: int, dtype: Any, device: Any, integer: int, seed: int) -> Any:
+def _make_values(count: int, dtype: Any, device: Any, integer: int, seed: int) -> Any:
     import torch
 
     if not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from fusioncache.backends.registry import make_backend
@@ -13,8 +13,8 @@ from fusioncache.cache.persistence import PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Bypass, Instance
 from fusioncache.ir.request import Request
-from fusioncache.precompile.arguments import arguments, device_types, release, types_of_devices
-from fusioncache.precompile.requests import Known, Refused, known
+from fusioncache.precompile.arguments import available_device_types, device_types_of, make_arguments, release_memory
+from fusioncache.precompile.requests import Refused, StoredRequest, read_request
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 
@@ -27,7 +27,7 @@ Did = Literal["compiled", "ready", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an entry.
+    """The result of compiling what an entry asks for.
 
     Attributes:
         did: it was compiled, or it was ready before, or it was refused.
@@ -38,14 +38,6 @@ class Outcome:
     did: Did
     reason: str = ""
     passing: bool = False
-
-
-@dataclass(slots=True)
-class _Builder:
-    """What builds with one backend, and what it said could not be kept."""
-
-    kept: PersistentBuilder
-    unkept: list[str] = field(default_factory=list)
 
 
 class EntryCompiler:
@@ -59,53 +51,53 @@ class EntryCompiler:
     def __init__(self, store: Store, *, dry_run: bool = False):
         self._store = store
         self._dry_run = dry_run
-        self._chosen: dict[tuple[str, str, str], _Builder] = {}
+        self._builders: dict[tuple[str, str, str], tuple[PersistentBuilder, list[str]]] = {}
 
-    def warm(self, id_: str) -> Outcome:
+    def compile(self, id_: str) -> Outcome:
         """Compiles what this entry asks for. What goes wrong is its outcome: nothing is raised."""
         try:
-            return self._warm(known(self._store, id_))
+            return self._compile(read_request(self._store, id_))
         except Refused as refusal:
             return Outcome("refused", str(refusal), refusal.passing)
         except Exception as error:  # whatever it is, the other entries can be compiled
             logger.info("%s is not compiled ahead", id_[:12], exc_info=error)
             return Outcome("refused", f"{FAILED}: {type(error).__name__}")
         finally:
-            release()
+            release_memory()
 
-    def _warm(self, wanted: Known) -> Outcome:
-        asked, instance = wanted.request, wanted.instance
-        missing = types_of_devices(asked.graph) - device_types()
+    def _compile(self, stored: StoredRequest) -> Outcome:
+        asked, instance = stored.request, stored.instance
+        missing = device_types_of(asked.graph) - available_device_types()
         if missing:
             raise Refused(f"other device type: {', '.join(sorted(missing))}")
         with under(asked.settings):
-            return self._compile(asked, instance)
+            return self._build(asked, instance)
 
-    def _compile(self, asked: Request, instance: Instance) -> Outcome:
-        chosen = self._choose(asked)
-        key = chosen.kept.key(asked.graph, asked.layouts, instance)
+    def _build(self, asked: Request, instance: Instance) -> Outcome:
+        builder, reasons = self._builder_for(asked)
+        key = builder.key(asked.graph, asked.layouts, instance)
         found = self._store.load(key, asked.backend)
         if found is not None:
-            return _as_found(found)
+            return _outcome_of(found)
         if self._dry_run:
             return Outcome("compiled")
-        chosen.unkept.clear()
-        built = chosen.kept.build(asked.graph, instance, asked.layouts, arguments(asked.graph, asked.layouts))
+        reasons.clear()
+        built = builder.build(asked.graph, instance, asked.layouts, make_arguments(asked.graph, asked.layouts))
         stored = self._store.entry(key.digest, asked.backend) is not None
-        if chosen.unkept:
-            raise Refused(chosen.unkept[-1], passing=not stored)  # what is so for good leaves a note
+        if reasons:
+            raise Refused(reasons[-1], passing=not stored)  # what is so for good leaves a note
         if not stored:
             raise Refused(NOT_STORED)
         return Outcome("ready" if built.loaded else "compiled")
 
-    def _choose(self, asked: Request) -> _Builder:
-        """What builds with the backend of a request, made once.
+    def _builder_for(self, asked: Request) -> tuple[PersistentBuilder, list[str]]:
+        """Returns what builds with the backend of a request, made once, and its reasons not to persist.
 
         Raises:
             Refused: if there is no such backend here, or it keeps nothing.
         """
         identity = (asked.backend, repr(sorted(asked.options.items())), repr(sorted(asked.settings.items())))
-        if identity not in self._chosen:
+        if identity not in self._builders:
             try:
                 backend = make_backend(asked.backend, **asked.options)
             except (ValueError, TypeError) as error:
@@ -113,17 +105,17 @@ class EntryCompiler:
                 raise Refused(f"no backend {asked.backend} here") from error
             if backend.artifact_environment() is None:
                 raise Refused(f"backend {asked.backend} keeps nothing")
-            unkept: list[str] = []
+            reasons: list[str] = []
             try:
                 environment = backend.environment()
             except Bypass as bypass:
                 raise Refused(bypass.reason) from bypass
-            kept = PersistentBuilder(backend, self._store, Ranks(), environment, unkept.append, asked.settings)
-            self._chosen[identity] = _Builder(kept, unkept)
-        return self._chosen[identity]
+            builder = PersistentBuilder(backend, self._store, Ranks(), environment, reasons.append, asked.settings)
+            self._builders[identity] = builder, reasons
+        return self._builders[identity]
 
 
-def _as_found(artifacts: Mapping[str, bytes]) -> Outcome:
-    """What an entry for this very environment says."""
+def _outcome_of(artifacts: Mapping[str, bytes]) -> Outcome:
+    """Returns what an entry for this very environment comes to."""
     reason = artifacts.get(REFUSED)
     return Outcome("ready") if reason is None else Outcome("refused", not_kept(reason.decode(errors="replace")))

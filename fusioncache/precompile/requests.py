@@ -1,4 +1,4 @@
-"""What a store has seen asked for: requests, each with the region that it was first seen in."""
+"""The requests that a store has seen, each with the region that made it first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLDER = "stored by a version that kept no request"
 
 
 class Refused(Exception):
-    """Something that is not compiled ahead. The message is the reason: a short phrase.
+    """An entry is not compiled ahead. The message is the reason: a short phrase.
 
     Attributes:
         passing: whether it may be compiled another time, with nothing changed.
@@ -32,8 +32,8 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What can be compiled again.
+class StoredRequest:
+    """A request that can be made again.
 
     Attributes:
         request: what was asked for.
@@ -46,7 +46,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What there is in a store.
+    """The contents of a store, as far as they can be compiled again.
 
     Attributes:
         entries: how many there are.
@@ -60,7 +60,7 @@ class Survey:
 
 
 def survey(store: Store) -> Survey:
-    """Looks through a store. Entries of several versions of one template have one request."""
+    """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
     summaries = store.entries()
     ids: dict[tuple[str, str | None], str] = {}
     refused: Counter[str] = Counter()
@@ -76,8 +76,8 @@ def survey(store: Store) -> Survey:
     return Survey(len(summaries), tuple(ids.values()), refused)
 
 
-def known(store: Store, id_: str) -> Known:
-    """What an entry asks for.
+def read_request(store: Store, id_: str) -> StoredRequest:
+    """Reads what an entry asks for.
 
     Raises:
         Refused: if it is gone, or damaged.
@@ -87,16 +87,16 @@ def known(store: Store, id_: str) -> Known:
     if entry is None:
         raise Refused(DAMAGED)
     try:
-        asked = request.decode(_content(store, entry, REQUEST))
-        instance = codec.decode(_content(store, entry, REGION))
+        asked = request.decode(_read_artifact(store, entry, REQUEST))
+        instance = codec.decode(_read_artifact(store, entry, REGION))
     except Exception as error:  # whatever it is, the store is as it was without this entry
         raise Refused(DAMAGED) from error
     if not _belongs(asked, instance, entry):
         raise Refused(DAMAGED)
-    return Known(asked, instance)
+    return StoredRequest(asked, instance)
 
 
-def _content(store: Store, entry: Entry, name: str) -> bytes:
+def _read_artifact(store: Store, entry: Entry, name: str) -> bytes:
     (artifact,) = [artifact for artifact in entry.artifacts if artifact.name == name]
     if store.disk is None:
         raise ValueError("a store in memory")
@@ -104,7 +104,7 @@ def _content(store: Store, entry: Entry, name: str) -> bytes:
 
 
 def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
-    """Whether the entry's key was made for this request, and the region has its arguments and results."""
+    """Tells whether the entry's key was made for this request, and the region has its arguments and results."""
     graph = asked.graph
     try:
         texts = read_key(entry.text)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from fusioncache.precompile.entry_compiler import FAILED, NOT_STORED, EntryCompiler, Outcome
 from fusioncache.precompile.requests import DAMAGED, Survey, survey
-from fusioncache.precompile.workers import DIED, NO_WORKER, outcomes
+from fusioncache.precompile.workers import DIED, NO_WORKER, compile_in_workers
 from fusioncache.store import Store
 
 Progress = Callable[[int, int], None]
@@ -75,7 +75,7 @@ def warm(
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     start = time.perf_counter()
-    opened = _opened(store)
+    opened = _open(store)
     found = survey(opened)
     if progress:
         progress(0, len(found.ids))
@@ -93,7 +93,7 @@ def warm(
     return Warmed(found.entries, counts["ready"], counts["compiled"], left_out, counts["passing"], seconds)
 
 
-def _opened(store: Store | str | Path | None) -> Store:
+def _open(store: Store | str | Path | None) -> Store:
     if isinstance(store, Store):
         return store
     if store is not None and not isinstance(store, str | Path):
@@ -106,6 +106,6 @@ def _opened(store: Store | str | Path | None) -> Store:
 def compile_entries(store: Store, found: Survey, jobs: int, dry_run: bool) -> Iterator[Outcome]:
     """Compiles what was found, in this process or in workers, and yields what became of each."""
     if jobs > 1 and store.directory is not None:
-        yield from outcomes(store.directory, found.ids, jobs)
+        yield from compile_in_workers(store.directory, found.ids, jobs)
     elif found.ids:
-        yield from map(EntryCompiler(store, dry_run=dry_run).warm, found.ids)
+        yield from map(EntryCompiler(store, dry_run=dry_run).compile, found.ids)

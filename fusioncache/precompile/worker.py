@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from fusioncache.precompile.arguments import device_types
+from fusioncache.precompile.arguments import available_device_types
 from fusioncache.precompile.entry_compiler import EntryCompiler
 from fusioncache.store import Store
 
@@ -21,11 +21,11 @@ def main(directory: str) -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     store = Store.open(directory)
-    warmer = EntryCompiler(store)
-    device_types()  # imports torch: what is wrong with that is wrong with no entry
+    compiler = EntryCompiler(store)
+    available_device_types()  # imports torch: what is wrong with that is wrong with no entry
     print(READY, end="", file=answers, flush=True)
     for line in asks:
-        outcome = warmer.warm(json.loads(line))
+        outcome = compiler.compile(json.loads(line))
         print(json.dumps([outcome.did, outcome.reason, outcome.passing]), file=answers, flush=True)
     store.close()
 

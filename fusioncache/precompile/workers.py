@@ -19,8 +19,8 @@ DIED = Outcome("refused", "worker died")
 NO_WORKER = Outcome("refused", "no worker starts")
 
 
-def outcomes(directory: Path, ids: Sequence[str], jobs: int) -> Iterator[Outcome]:
-    """What became of each entry, in no order.
+def compile_in_workers(directory: Path, ids: Sequence[str], jobs: int) -> Iterator[Outcome]:
+    """Compiles what entries ask for, and gives the outcome of each, in no order.
 
     Args:
         directory: of the store.
@@ -39,15 +39,15 @@ def outcomes(directory: Path, ids: Sequence[str], jobs: int) -> Iterator[Outcome
                 working -= 1
             else:
                 yield outcome
-        yield from (NO_WORKER for _ in crew.left())
+        yield from (NO_WORKER for _ in crew.take_waiting())
     finally:
         crew.end()
         for thread in threads:
             thread.join()
 
 
-def command(directory: Path) -> list[str]:
-    """What starts a worker."""
+def worker_command(directory: Path) -> list[str]:
+    """Returns the command that starts a worker."""
     return [sys.executable, "-m", "fusioncache.precompile.worker", str(directory)]
 
 
@@ -75,8 +75,8 @@ class _Crew:
         finally:
             self.outcomes.put(None)
 
-    def left(self) -> Iterator[str]:
-        """What still waits."""
+    def take_waiting(self) -> Iterator[str]:
+        """Takes what still waits, one by one."""
         with suppress(queue.Empty):
             while True:
                 yield self._waiting.get_nowait()
@@ -89,12 +89,12 @@ class _Crew:
                 process.kill()
 
     def _start(self) -> subprocess.Popen[str] | None:
-        """A process that is ready; None if it does not get that far."""
+        """Starts a process and waits until it is ready; None if it does not get that far."""
         with self._lock:
             if self._ended:
                 return None
             try:
-                process = _started(self._directory)
+                process = _start_process(self._directory)
             except OSError:
                 return None
             self._processes.add(process)
@@ -107,8 +107,8 @@ class _Crew:
     def _use(self, process: subprocess.Popen[str]) -> None:
         """Hands the process what waits, until there is nothing or it dies."""
         try:
-            for id_ in self.left():
-                outcome = _asked(process, id_)
+            for id_ in self.take_waiting():
+                outcome = _ask(process, id_)
                 self.outcomes.put(outcome)
                 if outcome is DIED:
                     return
@@ -122,11 +122,13 @@ class _Crew:
             self._processes.discard(process)
 
 
-def _started(directory: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(command(directory), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+def _start_process(directory: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        worker_command(directory), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
 
 
-def _asked(process: subprocess.Popen[str], id_: str) -> Outcome:
+def _ask(process: subprocess.Popen[str], id_: str) -> Outcome:
     assert process.stdin is not None and process.stdout is not None
     try:
         print(json.dumps(id_), file=process.stdin, flush=True)

@@ -326,7 +326,7 @@ def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> O
     """What becomes of the one entry in the process's store where there is this backend."""
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
     (entry,) = process.cache.store.entries()
-    return EntryCompiler(Store.open(process.cache.store.directory)).warm(f"{entry.digest}.{entry.backend}")
+    return EntryCompiler(Store.open(process.cache.store.directory)).compile(f"{entry.digest}.{entry.backend}")
 
 
 def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatch):

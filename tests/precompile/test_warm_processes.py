@@ -34,7 +34,7 @@ worker.main(sys.argv[1])
 
 
 def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "command", lambda directory: [sys.executable, "-c", _WORKER, str(directory)])
+    monkeypatch.setattr(workers, "worker_command", lambda directory: [sys.executable, "-c", _WORKER, str(directory)])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HELPERS), *filter(None, sys.path)]))
     before, after = Process(tmp_path), Process(tmp_path, PersistentEager({"machine": "there"}))
     before.run(make_region(), X, Y)

@@ -28,11 +28,13 @@ for line in sys.stdin:
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "command", lambda directory: [sys.executable, "-S", "-c", _WORKER, str(directory)])
+    monkeypatch.setattr(
+        workers, "worker_command", lambda directory: [sys.executable, "-S", "-c", _WORKER, str(directory)]
+    )
 
 
 def reasons(directory: Path, ids: list[str], jobs: int = 2) -> Counter[str]:
-    return Counter(outcome.reason for outcome in workers.outcomes(directory, ids, jobs))
+    return Counter(outcome.reason for outcome in workers.compile_in_workers(directory, ids, jobs))
 
 
 def started(directory: Path) -> int:
@@ -65,12 +67,12 @@ def test_workers_that_do_not_start_are_not_tried_for_every_entry(tmp_path):
 
 
 def test_no_worker_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "command", lambda directory: [str(tmp_path / "no such program")])
+    monkeypatch.setattr(workers, "worker_command", lambda directory: [str(tmp_path / "no such program")])
     assert reasons(tmp_path, ["a"]) == {"no worker starts": 1}
 
 
 def test_who_stops_looking_leaves_no_process(tmp_path):
-    outcomes = workers.outcomes(tmp_path, ["a", "b", "c"], 1)
+    outcomes = workers.compile_in_workers(tmp_path, ["a", "b", "c"], 1)
     next(outcomes)
     outcomes.close()  # waits for the threads, and so for the processes
     assert started(tmp_path) == 1

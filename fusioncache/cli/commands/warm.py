@@ -91,10 +91,10 @@ def _warm(place: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
 
 
 def _warmed(store: Store, jobs: int, dry_run: bool) -> Warmed:
-    from fusioncache.precompile.readiness import remember, remembered
+    from fusioncache.precompile.readiness import recall, remember
     from fusioncache.precompile.warm import warm
 
-    warmed = remembered(store)
+    warmed = recall(store)
     if warmed is None:
         with progress_of("warm") as progress:
             warmed = warm(store, jobs=jobs, progress=progress, dry_run=dry_run)
