@@ -74,5 +74,5 @@ def _inputs(source: str, config: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
 
 
 def _way() -> Way:
-    """Returns the way into Thunder: ``thunder.jit`` refuses models that set globals while they run, as those of version 5 do."""
+    """Returns the way into Thunder. ``thunder.jit`` refuses models that set globals as they run, as version 5's do."""
     return "jit" if int(transformers.__version__.split(".")[0]) < 5 else "thunderfx"
