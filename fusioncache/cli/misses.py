@@ -65,16 +65,16 @@ class Misses:
     others: tuple[TemplateStats, ...]
 
 
-def misses_of(record: Record, run: Run) -> Misses:
-    """The misses of a run, each compared with what was known before: in earlier runs, and before it in its own."""
+def find_misses(record: Record, run: Run) -> Misses:
+    """Returns a run's misses, each compared with what was known before: in earlier runs, and before it in its own."""
     before = record.with_ingredients(record.before(run.id))
-    own = _in_order(record, run)
+    own = _sort_as_met(record, run)
     digests = {template.digest for template in before}
     known = [*before, *(template for template in own if template.digest not in digests)]
-    misses = [_miss(template, template.digest in digests, known) for template in own if template.compiles]
+    misses = [_explain(template, template.digest in digests, known) for template in own if template.compiles]
     rest = [template for template in own if not template.compiles]
     return Misses(
-        tuple(sorted(misses, key=_order)),
+        tuple(sorted(misses, key=_rank)),
         tuple(template for template in rest if template.loads),
         tuple(template for template in rest if not template.loads),
     )
@@ -82,22 +82,22 @@ def misses_of(record: Record, run: Run) -> Misses:
 
 def print_misses(record: Record, run: Run, directory: Path | None, *, as_json: bool) -> None:
     """Prints the misses of a run: a paragraph for each, and a line for what was loaded."""
-    found = misses_of(record, run)
+    found = find_misses(record, run)
     notes = reasons_not_kept([miss.template for miss in found.misses], directory)
     if as_json:
-        misses = [_data(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
+        misses = [_miss_data(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
         loaded, others = ([template.digest for template in some] for some in (found.loaded, found.others))
         print_json({"run": run.id, "misses": misses, "loaded": loaded, "others": others})
         return
     if not (found.misses or found.loaded or found.others):
         click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
         return
-    paragraphs = [_paragraph(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
-    click.echo("\n\n".join([*paragraphs, _summary(run, found)]))
+    paragraphs = [_write_paragraph(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
+    click.echo("\n\n".join([*paragraphs, _write_summary(run, found)]))
 
 
-def _in_order(record: Record, run: Run) -> Sequence[TemplateStats]:
-    """A run's templates in the order in which it met them. Of which no region is on record comes last."""
+def _sort_as_met(record: Record, run: Run) -> Sequence[TemplateStats]:
+    """Returns a run's templates in the order in which it met them. Those without a region on record come last."""
     first: dict[str | None, int] = {}
     for number, region in enumerate(record.regions(run.id)):
         first.setdefault(region.digest, number)
@@ -105,7 +105,7 @@ def _in_order(record: Record, run: Run) -> Sequence[TemplateStats]:
     return sorted(templates, key=lambda template: first.get(template.digest, len(first) + run.stats.regions))
 
 
-def _miss(template: TemplateStats, again: bool, known: Sequence[TemplateStats]) -> Miss:
+def _explain(template: TemplateStats, again: bool, known: Sequence[TemplateStats]) -> Miss:
     from fusioncache.explain.miss import explain_miss
 
     if again:
@@ -115,11 +115,11 @@ def _miss(template: TemplateStats, again: bool, known: Sequence[TemplateStats]) 
     return Miss(template, None if reason.nearest is None else before[reason.nearest], reason)
 
 
-def _order(miss: Miss) -> tuple[bool, int]:
+def _rank(miss: Miss) -> tuple[bool, int]:
     return not miss.changes, len(miss.changes)
 
 
-def _paragraph(record: Record, miss: Miss, reasons: Mapping[str, int]) -> str:
+def _write_paragraph(record: Record, miss: Miss, reasons: Mapping[str, int]) -> str:
     template = miss.template
     took = f"{format_count(template.compiles, 'compile', 'compiles')}, {format_duration(template.compile_seconds)}"
     lines = [f"{template.digest[:_DIGITS]}  {template.name}  ({took})", miss.sentence]
@@ -128,7 +128,7 @@ def _paragraph(record: Record, miss: Miss, reasons: Mapping[str, int]) -> str:
     return "\n  ".join(map(escape_controls, lines))
 
 
-def _summary(run: Run, found: Misses) -> str:
+def _write_summary(run: Run, found: Misses) -> str:
     number = len(found.misses) + len(found.loaded) + len(found.others)
     parts = [f"{len(found.misses)} of {format_count(number, 'template', 'templates')} compiled"]
     parts += [f"{len(found.loaded)} loaded from the store"] if found.loaded else []
@@ -136,7 +136,7 @@ def _summary(run: Run, found: Misses) -> str:
     return f"{', '.join(parts)} in run {run.id[:_DIGITS]} ({escape_controls(run.command)})"
 
 
-def _data(record: Record, miss: Miss, reasons: Mapping[str, int]) -> dict[str, Any]:
+def _miss_data(record: Record, miss: Miss, reasons: Mapping[str, int]) -> dict[str, Any]:
     template = miss.template
     return {
         "digest": template.digest,

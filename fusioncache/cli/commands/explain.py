@@ -30,8 +30,8 @@ _PIPED_WIDTH = 160
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A template of the record, or a program of the store.
+class _Subject:
+    """What is compared: a template of the record, or a program of the store.
 
     Attributes:
         where: ``record`` or ``store``.
@@ -94,7 +94,7 @@ def _compare(a: str, b: str | None, width: int | None, directory: Path | None, a
     from fusioncache.explain.side_by_side import align
 
     one = _find(a, directory)
-    other = _nearest(one, directory) if b is None else _find(b, directory)
+    other = _find_neighbour(one, directory) if b is None else _find(b, directory)
     difference, lines = compare(one.texts, other.texts), align(one.texts, other.texts)
     if as_json:
         changes = [change.data() for change in difference.changes]
@@ -106,15 +106,15 @@ def _compare(a: str, b: str | None, width: int | None, directory: Path | None, a
     _print_rows(lines, width or _width())
 
 
-def _find(prefix: str, directory: Path | None) -> _Known:
-    """The template or program that is meant.
+def _find(prefix: str, directory: Path | None) -> _Subject:
+    """Returns the template or program that is meant.
 
     Raises:
         click.ClickException: if there is none, or several.
     """
     record = _record()
     if record and record.find(prefix):
-        return _placed(record, pick_template(record, prefix), directory)
+        return _complete(record, pick_template(record, prefix), directory)
     found = [program for program in _programs(directory) if program.digest.startswith(prefix)]
     if len(found) > 1:
         raise ambiguous(prefix, "programs", [program.digest for program in found])
@@ -126,25 +126,25 @@ def _find(prefix: str, directory: Path | None) -> _Known:
     return found[0]
 
 
-def _nearest(known: _Known, directory: Path | None) -> _Known:
-    """The one that differs least, of the same place.
+def _find_neighbour(subject: _Subject, directory: Path | None) -> _Subject:
+    """Returns what differs least, of the same record or store.
 
     Raises:
         click.ClickException: if there are no others.
     """
     from fusioncache.explain.miss import find_nearest
 
-    record = _record() if known.where == "record" else None
-    all_: Iterable[_Known] = (
+    record = _record() if subject.where == "record" else None
+    all_: Iterable[_Subject] = (
         map(_template, record.with_ingredients(record.find(""))) if record else _programs(directory)
     )
-    others = [other for other in all_ if other.digest != known.digest]
-    position = find_nearest(known.texts, [other.texts for other in others])
+    others = [other for other in all_ if other.digest != subject.digest]
+    position = find_nearest(subject.texts, [other.texts for other in others])
     if position is not None:
         other = others[position]
-        return _placed(record, pick_template(record, other.digest), directory) if record else other
+        return _complete(record, pick_template(record, other.digest), directory) if record else other
     raise click.ClickException(
-        f"{known.name} is the only one in the {known.where}: there is nothing to compare it with"
+        f"{subject.name} is the only one in the {subject.where}: there is nothing to compare it with"
     )
 
 
@@ -155,18 +155,18 @@ def _record() -> Record | None:
         return None
 
 
-def _template(template: TemplateStats) -> _Known:
-    return _Known("record", template.digest, template.name, dict(template.ingredients))
+def _template(template: TemplateStats) -> _Subject:
+    return _Subject("record", template.digest, template.name, dict(template.ingredients))
 
 
-def _placed(record: Record, template: TemplateStats, directory: Path | None) -> _Known:
-    """A template with all that is known of it."""
+def _complete(record: Record, template: TemplateStats, directory: Path | None) -> _Subject:
+    """Returns a template with all that is known of it."""
     (reasons,) = reasons_not_kept([template], directory)
     return replace(_template(template), places=places_of(regions_of(record, template)), not_kept=sorted(reasons))
 
 
-def _programs(directory: Path | None) -> Sequence[_Known]:
-    """The programs of the store, if there is one."""
+def _programs(directory: Path | None) -> Sequence[_Subject]:
+    """Returns the programs of the store, if there is one."""
     from fusioncache.ir.key_text import read_key
     from fusioncache.store import Store, StoreError
 
@@ -184,20 +184,21 @@ def _programs(directory: Path | None) -> Sequence[_Known]:
     programs = []
     for digest, text in texts.items():
         try:
-            programs.append(_Known("store", digest, digest[:12], read_key(text), (), reasons.get(digest, ())))
+            programs.append(_Subject("store", digest, digest[:12], read_key(text), (), reasons.get(digest, ())))
         except ValueError:
             continue  # of another format
     return programs
 
 
-def _data(known: _Known) -> dict[str, Any]:
-    places = [place.data() for place in known.places]
-    return {"digest": known.digest, "name": known.name, "in": known.where, "places": places, "not_kept": known.not_kept}
+def _data(subject: _Subject) -> dict[str, Any]:
+    places = [place.data() for place in subject.places]
+    about = {"digest": subject.digest, "name": subject.name, "in": subject.where}
+    return {**about, "places": places, "not_kept": subject.not_kept}
 
 
-def _title(known: _Known) -> str:
-    head = f"{known.digest}  {'(in the store)' if known.where == 'store' else known.name}"
-    about = [*places_text(known.places), *(f"not kept: {reason}" for reason in known.not_kept)]
+def _title(subject: _Subject) -> str:
+    head = f"{subject.digest}  {'(in the store)' if subject.where == 'store' else subject.name}"
+    about = [*places_text(subject.places), *(f"not kept: {reason}" for reason in subject.not_kept)]
     return "\n   ".join(map(escape_controls, [head, *about]))
 
 
@@ -208,8 +209,8 @@ def _width() -> int:
 def _print_rows(rows: Iterable[Row], width: int) -> None:
     from fusioncache.explain.side_by_side import Row, write_rows
 
-    plain = (Row(escape_controls(row.a), row.mark, escape_controls(row.b)) for row in rows)
-    lines = list(write_rows(plain, width))
+    printable = (Row(escape_controls(row.a), row.mark, escape_controls(row.b)) for row in rows)
+    lines = list(write_rows(printable, width))
     if sys.stdout.isatty():
         _print_coloured(lines)
     else:
