@@ -1,4 +1,4 @@
-"""The fused calls of a trace as data, and what is around them."""
+"""Reads the fused calls of a trace as values, and what is around them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _ignore(reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Compilers:
-    """The compilers of a trace's regions, as far as planners must know them.
+    """What planners of residual streams ask of the compilers of a trace's regions.
 
     Attributes:
-        arithmetic: of the one that makes a kernel of this fused call.
-        report_left: is told why a stream, or a sum, is left as it is.
+        arithmetic: says how the compiler of a fused call computes.
+        report_left: is told why a stream, or a sum, stays as it is.
     """
 
     arithmetic: Callable[[Any], Arithmetic] = _as_written
@@ -37,17 +37,17 @@ class Compilers:
 
 
 UNKNOWN = Compilers()
-"""Compilers that compute what is written, and nobody who is told what is left."""
+"""Compilers that compute what is written. Nobody is told what stays as it is."""
 
 
 def adds_twice(trace: Any) -> bool:
-    """Whether any add is in two regions: a quick look, to be done with most traces."""
+    """Tells whether any add is in two regions. Most traces need no closer look."""
     from thunder.core.prims import PrimIDs
 
     seen: set[str] = set()
     for fusion in trace.bound_symbols:
         for symbol in fusion.subsymbols if fusion.sym.is_fusion else ():
-            leaf = _leaf(symbol)
+            leaf = _unwrap(symbol)
             if leaf.sym.id is PrimIDs.ADD:
                 if leaf.output.name in seen:
                     return True
@@ -55,8 +55,8 @@ def adds_twice(trace: Any) -> bool:
     return False
 
 
-def _leaf(symbol: Any) -> Any:
-    """The one add or conversion that an operation consists of, as in regions of ``torch.compile``; else itself."""
+def _unwrap(symbol: Any) -> Any:
+    """Returns the only add or conversion in an operation, as ``torch.compile`` wraps them; else the operation."""
     leaf = symbol
     while len(leaf.subsymbols) == 1:
         leaf = leaf.subsymbols[0]
@@ -64,32 +64,32 @@ def _leaf(symbol: Any) -> Any:
     return leaf if name == ADD or op_traits(name).conversion else symbol
 
 
-def read(trace: Any, compilers: Compilers) -> tuple[list[Call], Around]:
-    """The fused calls that are understood, and what is around them."""
+def read_calls(trace: Any, compilers: Compilers) -> tuple[list[Call], Around]:
+    """Reads the fused calls that are understood, and what is around them."""
     from thunder.core.prims import PrimIDs
 
     calls = []
     defined: set[str] = set()
     used: set[str] = set()
     written: set[str] = set()
-    there: dict[str, int] = {}
+    defined_at: dict[str, int] = {}
     for position, symbol in enumerate(trace.bound_symbols):
-        call = _call(position, symbol, compilers) if symbol.sym.is_fusion else None
+        call = _read_call(position, symbol, compilers) if symbol.sym.is_fusion else None
         results = [proxy.name for proxy in symbol.flat_proxy_outs]
         if not str(symbol.sym.id).startswith("PrimIDs.UNPACK"):
-            there.update(dict.fromkeys(results, position + 1))
+            defined_at.update(dict.fromkeys(results, position + 1))
         if call is not None:
             calls.append(call)
         elif symbol.sym.id is not PrimIDs.DEL:
             defined.update(results)
             used.update(proxy.name for proxy in symbol.flat_proxy_args)
             written.update(written_values(symbol))
-    waiting = {name: position for name, position in there.items() if name not in used}
+    waiting = {name: position for name, position in defined_at.items() if name not in used}
     return calls, Around(defined, written, waiting)
 
 
-def _call(position: int, fusion: Any, compilers: Compilers) -> Call | None:
-    leaves = tuple(map(_leaf, fusion.subsymbols))
+def _read_call(position: int, fusion: Any, compilers: Compilers) -> Call | None:
+    leaves = tuple(map(_unwrap, fusion.subsymbols))
     try:
         origin_of(fusion)
         region = region_of(fusion.from_bsym(subsymbols=leaves))

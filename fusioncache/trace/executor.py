@@ -1,4 +1,4 @@
-"""A fusion executor that makes regions where nvFuser cannot: on any device that torch knows."""
+"""A fusion executor for any device that torch knows. It makes regions where nvFuser cannot."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class FusionCacheExecutor(FusionExecutor):
         self._implmap = {symbol_named(name).id: ImplInfo() for name, traits in TABLE.items() if traits.fusible}
 
     def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:
-        """One call for a group of bound symbols."""
+        """Returns one call for a group of bound symbols."""
         inputs = [unvariableify(value) for value in region.inputs]
         outputs = [unvariableify(value) for value in region.outputs]
-        primitives = [inner for bound_symbol in region.bound_symbols for inner in _primitives(bound_symbol)]
+        primitives = [inner for bound_symbol in region.bound_symbols for inner in _flatten(bound_symbol)]
         name = f"Fusion{fusion_counter}"
-        function = self._compiled_when_called(primitives, inputs, outputs)
+        function = self._compile_when_called(primitives, inputs, outputs)
         return self.register_temporary_operation(name, function, inputs=inputs, outputs=outputs, bsyms=primitives)
 
     def own_backend(self) -> str:
@@ -55,11 +55,11 @@ class FusionCacheExecutor(FusionExecutor):
         return "inductor" if best_backend("cpu") == "inductor" else "eager"
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Whether an operation may become part of a region. What another executor has claimed stays with it."""
+        """Tells whether an operation may be part of a region. What another executor claimed stays there."""
         return bsym.sym.executor in (None, self) and super().can_fuse(bsym)
 
     def fusion_pass(self, trace: Any) -> Any:
-        """Thunder's hook: the trace with each group of fusible bound symbols made one call."""
+        """Returns the trace with one call in place of each group of fusible bound symbols. Thunder calls this."""
         start = time.perf_counter_ns()
         fused = from_trace(trace)
         producers, consumers = utils.producers_and_consumers(trace)
@@ -76,7 +76,7 @@ class FusionCacheExecutor(FusionExecutor):
         fused.set_provenance(TraceProvenance(f"Fusion by fusioncache (took {milliseconds} milliseconds)"))
         return fused
 
-    def _compiled_when_called(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
+    def _compile_when_called(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
         function: Callable[..., Any] | None = None
 
         def call(*args: Any) -> Any:
@@ -99,14 +99,14 @@ class FusionCacheExecutor(FusionExecutor):
         return len(node.group_bsyms) > 1 or self.can_fuse(node.group_bsyms[0])
 
     def _worth_fusing(self, group: Sequence[BoundSymbol]) -> bool:
-        """Whether there is anything to compute: changes of shape alone are views, and cheaper left as they are."""
+        """Tells whether a group computes anything. Changes of shape alone are views, which cost less as they are."""
         if len(group) == 1 and not self.can_fuse(group[0]):
             return False
-        primitives = [primitive for bsym in group for primitive in _primitives(bsym)]
+        primitives = [primitive for bsym in group for primitive in _flatten(bsym)]
         return not all(op_traits(symbol_name(primitive.sym) or "").shape_only for primitive in primitives)
 
 
-def _primitives(bound_symbol: BoundSymbol) -> list[BoundSymbol]:
+def _flatten(bound_symbol: BoundSymbol) -> list[BoundSymbol]:
     if bound_symbol.sym.is_prim or not bound_symbol.subsymbols:
         return [bound_symbol]
-    return [primitive for inner in bound_symbol.subsymbols for primitive in _primitives(inner)]
+    return [primitive for inner in bound_symbol.subsymbols for primitive in _flatten(inner)]

@@ -23,9 +23,9 @@ _INSTALL = 'install it with pip install "fusioncache[nvfuser]"'
 
 
 def register() -> Executor:
-    """Makes our executor known to Thunder by its name, and nvFuser's direct bindings usable.
+    """Registers our executor with Thunder under its name, and makes nvFuser's direct bindings usable.
 
-    In a Thunder that was not tried, what has its name claims nothing.
+    In a Thunder that was not tried, an executor that claims nothing has the name.
     """
     from thunder.extend import OperatorExecutor, register_executor
 
@@ -38,7 +38,7 @@ def register() -> Executor:
 
 
 def executors() -> list[Executor]:
-    """The executors for ``thunder.jit(..., executors=...)``.
+    """Returns the executors for ``thunder.jit(..., executors=...)``.
 
     Where nvFuser works these are Thunder's own, with nvFuser making the regions; elsewhere fusioncache's executor makes
     them.
@@ -54,12 +54,12 @@ def executors() -> list[Executor]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a region comes from.
+    """The executor that made a region.
 
     Attributes:
-        call: the region as its executor made it.
-        backend: the backend that its executor stands for; None if any will do.
-        options: the backend's options that were given to that executor.
+        call: the region as the executor made it.
+        backend: the name of the backend that the executor stands for; None if any backend will do.
+        options: the options of the backend that were given to the executor.
     """
 
     call: Callable[..., Any]
@@ -68,10 +68,10 @@ class Origin:
 
 
 def origin_of(fusion: Any) -> Origin:
-    """The maker of a fused bound symbol.
+    """Returns the origin of a fused bound symbol.
 
     Raises:
-        Bypass: if the executor is not a known one, or was told to keep each region's inputs.
+        Bypass: if the executor is not a known one, or was told to keep the inputs of each region.
     """
     from thunder.executors.torch_compile import TorchCompileExecutor
 
@@ -98,17 +98,17 @@ def _nvfuser_origin(wrapper: Any) -> Origin:
 
 
 def why_unfused(compilation: Compilation) -> str | None:
-    """What to say of a trace without a region; None if the executors are as they should be, or not known.
+    """Tells why a trace has no region, and what to do; None if the executors are as they should be, or not known.
 
-    Nothing is done about it here: other executors compute other bits, and take their time to compile.
+    The user has to do it: other executors compute other bits, and take their time to compile.
     """
     if compilation.fuses is not False:
         return None
-    reason, advice = _problem()
+    reason, advice = _find_cause()
     return f"Thunder fuses nothing, so there is nothing to share: {reason}. To change that, {advice}"
 
 
-def _problem() -> tuple[str, str]:
+def _find_cause() -> tuple[str, str]:
     import torch
 
     if not torch.cuda.is_available():

@@ -28,9 +28,9 @@ class Plugin(ThunderPlugin):
         self.transform = FusionCache(**options)
 
     def setup_transforms(self) -> list[FusionCache]:
-        """Thunder's hook."""
+        """Returns the transform. Thunder calls this."""
         return [self.transform]
 
     def setup_executors(self) -> list[Any]:
-        """Thunder's hook."""
+        """Returns the executors that Thunder is to use besides its own. Thunder calls this."""
         return [] if problem("nvfuser", "cuda") is None else executors()

@@ -1,4 +1,4 @@
-"""Saves no residual sum for backward that backward can rebuild: out of the forward trace, into the backward trace."""
+"""Takes residual sums that backward can rebuild out of what the forward trace saves, and rebuilds them in backward."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Recompute:
     """What the backward trace must do, now that the forward trace saves less.
 
     Attributes:
-        saved: the names of what was saved, in order.
-        left: the proxies that still are, in order.
+        saved: the names of the values that were saved, in order.
+        left: the proxies of the values that are saved now, in order.
         rebuildings: what is rebuilt, stream by stream.
-        operations: the bound symbols of each recipe, by the sum's name.
-        proxies: of each sum and of each input of a recipe, by name.
-        models: a fused call of the forward trace that computes the sum, by the sum's name: its executor makes the call
-            that rebuilds it.
+        operations: the bound symbols of each recipe, by the name of the sum.
+        proxies: the proxy of each sum and of each input of a recipe, by name.
+        models: a fused call of the forward trace that computes the sum, by the name of the sum. The executor of that
+            call makes the call that rebuilds the sum.
     """
 
     saved: tuple[str, ...]
@@ -44,23 +44,23 @@ class Recompute:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """What was chosen for each stream."""
+        """The choice that was made for each stream."""
         return tuple(rebuilding.choice for rebuilding in self.rebuildings)
 
 
 def drop_sums(
     trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
 ) -> tuple[Any, Recompute | None]:
-    """A forward trace that does not save what its backward trace can rebuild, and what that must do then.
+    """Returns a forward trace that saves less, and what its backward trace must rebuild; None if that is nothing.
 
-    Bitwise the same, and nothing is read in backward that was not saved for it before: of what the user may write into
-    meanwhile autograd notices as much as it did.
+    The bits are the same, and backward reads nothing that was not saved for it before: autograd notices as much as
+    before of what the user writes in place between the two.
 
     Args:
-        trace: after fusion.
+        trace: a forward trace, after fusion.
         wanted: the plan that the user asked for; None for the cheapest.
         budget: how many bytes of a stream's sums may be kept alive.
-        compilers: of its fused calls.
+        compilers: the compilers of its fused calls.
     """
     start = time.perf_counter()
     reader = _Reader(trace, compilers)
@@ -74,7 +74,7 @@ def drop_sums(
 
 
 class _Reader:
-    """A forward trace as names and types."""
+    """Reads a forward trace as names and types."""
 
     def __init__(self, trace: Any, compilers: Compilers):
         self.trace = trace
@@ -88,19 +88,19 @@ class _Reader:
         saved = self._saved()
         if saved is None:
             return None
-        recipes = list(self._sound(recipes_of(self.lines, self.types, saved), saved))
+        recipes = list(self._select_sound(recipes_of(self.lines, self.types, saved), saved))
         found = rebuildings(recipes, self.lines, self.types, wanted, budget)
         recipes = [recipe for rebuilding in found for recipe in rebuilding.recipes]
         if not found:
             return None
         dropped = {recipe.sum for recipe in recipes}
         left = [self.proxies[name] for name in saved.names if name not in dropped]
-        operations = {recipe.sum: tuple(self.bound[place] for place in recipe.lines) for recipe in recipes}
+        operations = {recipe.sum: tuple(self.bound[line] for line in recipe.lines) for recipe in recipes}
         models = {recipe.sum: self._fusion(self.lines[recipe.lines[-1]].call) for recipe in recipes}
         return Recompute(tuple(saved.names), tuple(left), found, operations, self.proxies, models)
 
-    def _sound(self, recipes: Sequence[Recipe], saved: Saved) -> Iterator[Recipe]:
-        """The recipes that may be used."""
+    def _select_sound(self, recipes: Sequence[Recipe], saved: Saved) -> Iterator[Recipe]:
+        """Yields the recipes that may be used."""
         forward = Forward(
             self.lines,
             self.types,
@@ -137,7 +137,7 @@ class _Reader:
             self.types[proxy.name] = TensorType(proxy.dtype.full_name, tuple(proxy._shape), str(proxy.device))
 
     def _saved(self) -> Saved | None:
-        """What is saved; None where there is no backward pass."""
+        """Returns what is saved; None where there is no backward pass."""
         from thunder.core.proxies import Proxy
         from thunder.core.pytree import tree_flatten
         from thunder.core.trace import TraceTag
@@ -152,26 +152,26 @@ class _Reader:
         return Saved(tuple(proxy.name for proxy in tensors), inputs, outputs)
 
     def _written(self) -> set[str]:
-        """What is written in place somewhere: its memory does not hold for good what its name says."""
+        """Returns what is written in place somewhere: its memory may hold another value than its name says."""
         return {name for symbol in self.trace.bound_symbols for name in written_values(symbol)}
 
 
 def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
-    """A backward trace that takes what is left, and rebuilds what it needs of the rest right before its first use.
+    """Returns a backward trace that takes what is still saved, and rebuilds each other sum right before its first use.
 
     Raises:
-        RuntimeError: if this is not the backward trace of that forward trace.
+        RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run as it is either.
     """
     start = time.perf_counter()
-    symbols = list(_take_left(trace.bound_symbols, recompute))
+    symbols = list(_unpack_left(trace.bound_symbols, recompute))
     symbols = list(_Rebuilder(trace, recompute).insert_calls(symbols))
     new = derive(trace, symbols, "Residual sums rebuilt by fusioncache", start)
     new.args = ([list(recompute.left), *trace.args[0][1:]], *trace.args[1:])
     return new
 
 
-def _take_left(symbols: Sequence[Any], recompute: Recompute) -> Iterator[Any]:
-    """The bound symbols, the saved tensors unpacked as they are saved now."""
+def _unpack_left(symbols: Sequence[Any], recompute: Recompute) -> Iterator[Any]:
+    """Yields the bound symbols of a backward trace that unpacks what is saved now."""
     from thunder.core.prims import PrimIDs
 
     found = False
@@ -189,7 +189,7 @@ def _take_left(symbols: Sequence[Any], recompute: Recompute) -> Iterator[Any]:
 
 
 class _Rebuilder:
-    """Inserts calls that rebuild sums."""
+    """Inserts calls that rebuild sums into a backward trace."""
 
     def __init__(self, trace: Any, recompute: Recompute):
         self.trace, self.recompute = trace, recompute
@@ -209,7 +209,7 @@ class _Rebuilder:
             yield symbol
 
     def _rebuild(self, wanted: str) -> Iterator[Any]:
-        """The calls that bring about a sum, from the last one that is at hand."""
+        """Yields the calls that compute a sum, from the last sum that is there."""
         from thunder.core.proxies import TensorProxy, variableify
         from thunder.core.trace import tracectx
 
@@ -224,7 +224,7 @@ class _Rebuilder:
             yield self._call(recipe, renamed)
 
     def _missing(self, wanted: str) -> list[Recipe]:
-        """The recipes of this sum and of those that it is built on, each behind what it needs."""
+        """Returns the recipes of this sum and of those that it needs, each one after those that it needs."""
         order: dict[str, Recipe] = {}
         pending = [wanted]
         while pending:

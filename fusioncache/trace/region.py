@@ -1,4 +1,4 @@
-"""A fused bound symbol as a region."""
+"""Reads regions out of fused bound symbols."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fusioncache.ir.ops import COPY, op_traits
 
 
 def region_of(fusion: Any) -> Region:
-    """Reads a region out of a fused bound symbol. Its inputs and outputs keep the order of the call.
+    """Reads a region out of a fused bound symbol. The inputs and outputs keep the order of the call.
 
     Raises:
         Bypass: if anything in it is not understood: a literal, a proxy, an operation, an effect beside its results.
@@ -47,7 +47,7 @@ class _Reader:
         self.number[name] = len(self.number)
 
     def _define_sizes(self, inputs: Any) -> int:
-        """Numbers the symbolic sizes that are no inputs themselves; returns how many there are."""
+        """Numbers the symbolic sizes that are not inputs themselves, and returns how many there are."""
         from thunder.core.proxies import NumberProxy, TensorProxy
 
         before = len(self.number)
@@ -101,7 +101,7 @@ class _Reader:
         return TensorType(proxy.dtype.full_name, tuple(map(self._size, proxy._shape)), proxy.device.type)
 
     def _size(self, size: Any) -> int | Ref:
-        """A symbolic size that was 1 when traced is a broadcast dimension for Thunder, and so it is here."""
+        """Returns a size. A symbolic one that was 1 when traced is a broadcast dimension, as it is for Thunder."""
         from thunder.core.proxies import NumberProxy
 
         if not isinstance(size, NumberProxy):
@@ -110,7 +110,7 @@ class _Reader:
 
 
 def _only_device(proxies: Sequence[Any]) -> Any:
-    """The GPU that all tensors among the inputs lie on; None if there is no such one."""
+    """Returns the GPU that all tensors on GPUs among the inputs lie on; None if there is no such one."""
     from thunder.core.devices import DeviceType
     from thunder.core.proxies import TensorProxy
 
@@ -120,7 +120,7 @@ def _only_device(proxies: Sequence[Any]) -> Any:
 
 
 def check_effects(ops: Sequence[Op], inputs: int) -> None:
-    """Takes writes into inputs of which nothing is read or written afterwards, so that it does not matter when.
+    """Admits writes into inputs that are neither read nor written afterwards: it does not matter when these are done.
 
     Raises:
         Bypass: for any other write.

@@ -1,4 +1,4 @@
-"""Passes residual streams on from region to region, or rebuilds them, in place of recomputing them in every region."""
+"""Passes residual streams on from region to region, or rebuilds them, where every region would recompute them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fusioncache.residual.plans import Choice, ResidualPlan, choose
 from fusioncache.residual.schedule import Schedule, Step, schedules_of
 from fusioncache.residual.streams import Stream, streams_of
 from fusioncache.residual.sums import Call
-from fusioncache.trace.calls import UNKNOWN, Compilers, adds_twice, read
+from fusioncache.trace.calls import UNKNOWN, Compilers, adds_twice, read_calls
 from fusioncache.trace.rewrite import derive, free_numbers, fuse_like
 
 _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
@@ -24,24 +24,24 @@ _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
 def replan_streams(
     trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
 ) -> tuple[Any, tuple[Choice, ...]]:
-    """A trace whose residual streams are summed as it is cheapest.
+    """Returns a trace whose residual streams are summed in the cheapest way, and what was chosen for each stream.
 
-    Bitwise the same: a sum that is passed on is kept in a dtype in which the regions computed it. A stream is left
-    alone if a region that uses it might compute other bits because of what is in its kernel.
+    The bits are the same: a sum that is passed on has a dtype in which the regions computed it. A stream stays as it is
+    if a region that uses it might compute other bits because of what else is in its kernel.
 
     Args:
         trace: a forward or a backward trace, after fusion, with its ``del`` statements.
-        wanted: the plan for every stream that has it; None for the one that costs decide for.
+        wanted: the plan for every stream that can have it; None for the plan that costs least.
         budget: how many bytes of one stream's sums may be kept alive.
-        compilers: of the trace's fused calls.
+        compilers: the compilers of the fused calls of the trace.
 
     Returns:
-        The new trace, or the very same one if no region changes; and what was chosen for each stream.
+        The new trace, or the same object if no region changes; and what was chosen for each stream.
     """
     start = time.perf_counter()
     if not adds_twice(trace):
         return trace, ()
-    calls, around = read(trace, compilers)
+    calls, around = read_calls(trace, compilers)
     planned = [(stream, _choice(stream, wanted, budget)) for stream in streams_of(calls, around)]
     kept = [(stream, choice) for stream, choice in planned if not (stream.varies and choice.plan in _CHANGE_REGIONS)]
     for _ in range(len(planned) - len(kept)):
@@ -61,7 +61,7 @@ def _choice(stream: Stream, wanted: ResidualPlan | None, budget: int | None) -> 
 
 @dataclass(slots=True)
 class _Group:
-    """What is done at one place of a trace, for all its streams."""
+    """What is done at one position of a trace, for all its streams."""
 
     steps: list[Step] = field(default_factory=list)
     takes: set[str] = field(default_factory=set)
@@ -91,42 +91,42 @@ class _Rewriter:
         self.terms = {sum_.name: sum_.terms for stream in streams for sum_ in stream.sums}
         self.numbers = free_numbers((), trace)
         self.calls = {call.position for call in calls}
-        self.makers: dict[str, Any] = {}
+        self.symbols: dict[str, Any] = {}
         self.fusions: dict[str, Any] = {}  # in which the values are computed
         for call in calls:
             for symbol in self.old[call.position].subsymbols:
                 for proxy in symbol.flat_proxy_outs:
-                    self.makers.setdefault(proxy.name, symbol)
+                    self.symbols.setdefault(proxy.name, symbol)
                     self.fusions.setdefault(proxy.name, self.old[call.position])
 
     def symbols_with(self, groups: Mapping[int, _Group]) -> Iterator[Any]:
-        """The bound symbols of the new trace."""
+        """Yields the bound symbols of the new trace."""
         for position, symbol in enumerate(self.old):
             if position in groups:
-                yield from (self._step(step) for step in groups[position].steps)
+                yield from (self._make_step(step) for step in groups[position].steps)
             if position in groups and position in self.calls:
                 yield from self._change(symbol, groups[position])
             else:
                 yield symbol
 
     def _change(self, fusion: Any, group: _Group) -> Iterator[Any]:
-        """A fused call that takes and gives sums, if anything of it is left."""
+        """Yields a fused call that takes and gives sums, if it still computes anything."""
         outputs = [proxy for proxy in outputs_of(fusion) if proxy.name not in group.takes]
         known = {proxy.name for proxy in outputs}
-        outputs += [self.makers[name].output for name in group.gives if name not in known]
+        outputs += [self.symbols[name].output for name in group.gives if name not in known]
         symbols = _select_needed(fusion.subsymbols, {proxy.name for proxy in outputs}, group.takes)
         if len(symbols) == len(fusion.subsymbols) and len(outputs) == len(known):
             yield fusion
         elif outputs:
             yield _fuse(fusion, symbols, outputs, _number(fusion))
 
-    def _step(self, step: Step) -> Any:
+    def _make_step(self, step: Step) -> Any:
         inputs = {term for sum_ in step.sums for term in self.terms[sum_]}.union(step.takes)
         symbols: dict[int, Any] = {}
         stack = [(step.sums[-1], False)]
         while stack:
             name, ready = stack.pop()
-            symbol = self.makers[name]
+            symbol = self.symbols[name]
             if ready:
                 symbols[id(symbol)] = symbol
             elif id(symbol) not in symbols:
@@ -134,11 +134,11 @@ class _Rewriter:
                 used = (proxy.name for proxy in symbol.flat_proxy_args)
                 stack.extend((name, False) for name in used if name not in inputs)
         sum_ = step.sums[-1]
-        return _fuse(self.fusions[sum_], list(symbols.values()), [self.makers[sum_].output], next(self.numbers))
+        return _fuse(self.fusions[sum_], list(symbols.values()), [self.symbols[sum_].output], next(self.numbers))
 
 
 def _select_needed(symbols: Sequence[Any], outputs: set[str], given: Collection[str]) -> list[Any]:
-    """The bound symbols that are still needed, where some values are given."""
+    """Returns the bound symbols that are still needed where some values are given."""
     needed = set(outputs)
     kept = []
     for symbol in reversed(symbols):
@@ -149,7 +149,7 @@ def _select_needed(symbols: Sequence[Any], outputs: set[str], given: Collection[
 
 
 def _fuse(fusion: Any, symbols: list[Any], outputs: list[Any], number: int) -> Any:
-    """A call of these bound symbols, by the executor of a fused call."""
+    """Returns a call of these bound symbols, by the executor of a fused call."""
     made = {proxy.name for symbol in symbols for proxy in symbol.flat_proxy_outs}
     used = {proxy.name: proxy for symbol in symbols for proxy in symbol.flat_proxy_args}
     inputs = [proxy for name, proxy in used.items() if name not in made]
@@ -157,13 +157,13 @@ def _fuse(fusion: Any, symbols: list[Any], outputs: list[Any], number: int) -> A
 
 
 def _number(fusion: Any) -> int:
-    """By which a fused call's name ends, and which tells it from the others."""
+    """Returns the number that ends the name of a fused call, and tells the call from the others."""
     name = fusion.sym.name
     return int(name[len(name.rstrip("0123456789")) :])
 
 
 def _check(new: Any, old: Any) -> Any:
-    """The new trace, if what the old one or it defines is there wherever it is used, and defined once.
+    """Returns the new trace, if it defines each value that it uses before the use, and once.
 
     Raises:
         RuntimeError: if not.
@@ -173,13 +173,13 @@ def _check(new: Any, old: Any) -> Any:
     anywhere = {
         proxy.name for trace in (old, new) for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs
     }
-    there: set[str] = set()
+    defined: set[str] = set()
     for symbol in new.bound_symbols:
         used = {proxy.name for proxy in symbol.flat_proxy_args}
         made = {proxy.name for proxy in symbol.flat_proxy_outs} - used
-        if not (used & anywhere <= there) or (symbol.sym.is_fusion and not made.isdisjoint(there)):
+        if not (used & anywhere <= defined) or (symbol.sym.is_fusion and not made.isdisjoint(defined)):
             raise RuntimeError(f"{symbol.sym.name} does not fit into its place")
-        there |= made
+        defined |= made
         if symbol.sym.id is PrimIDs.DEL:
-            there -= used
+            defined -= used
     return new

@@ -25,7 +25,7 @@ class Callee(Protocol):
 
 
 def call_of(fusion: Any, binding: Binding, call: Callee) -> list[Any]:
-    """The bound symbols that replace a fused one: the call of its template, in the template's argument order.
+    """Returns the bound symbols that replace a fused one: the call of its template, in the template's argument order.
 
     Where two outputs of the region are one value, they were one tensor before, and so they are now.
     """
@@ -38,8 +38,8 @@ def call_of(fusion: Any, binding: Binding, call: Callee) -> list[Any]:
         if outputs[slot] is None:
             outputs[slot] = proxy
         else:
-            others.append(_same(outputs[slot], proxy))
-    symbol = _symbol(call.name, call.entry, outputs, is_fusion=True, executor=fusion.sym.executor)
+            others.append(_alias(outputs[slot], proxy))
+    symbol = _make_symbol(call.name, call.entry, outputs, is_fusion=True, executor=fusion.sym.executor)
     context = {symbol.name: call.entry}
     replaced = fusion.from_bsym(
         sym=symbol, args=tuple(args), output=outputs, _call_ctx=context, _import_ctx={}, _object_ctx={}
@@ -47,13 +47,13 @@ def call_of(fusion: Any, binding: Binding, call: Callee) -> list[Any]:
     return [replaced, *others]
 
 
-def _same(source: Any, target: Any) -> Any:
-    """Another name for a value. For autograd a tensor that is returned twice is not the same as its copy."""
-    return _symbol("same", lambda value: value, target).bind(source, output=target)
+def _alias(source: Any, target: Any) -> Any:
+    """Gives a value another name. For autograd a tensor that is returned twice is not the same as its copy."""
+    return _make_symbol("same", lambda value: value, target).bind(source, output=target)
 
 
-def _symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:
-    """A symbol that Thunder can bind anew, as it does where it checks a trace or a pass calls what it finds."""
+def _make_symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:
+    """Makes a symbol that Thunder can bind anew. Thunder does so to check a trace, and where a pass calls a symbol."""
     from thunder.core.symbol import Symbol
 
     def bound(bound_symbol: Any) -> None:
@@ -63,7 +63,7 @@ def _symbol(name: str, function: Callable[..., Any], results: Any, **options: An
 
 
 def replace_symbols(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:
-    """A new trace with bound symbols replaced, by their positions."""
+    """Returns a new trace in which others replace the bound symbols at some positions."""
     symbols = [
         symbol
         for position, bound_symbol in enumerate(trace.bound_symbols)
@@ -73,13 +73,13 @@ def replace_symbols(trace: Any, replacements: Mapping[int, list[Any]], start: fl
 
 
 def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
-    """A new trace of these bound symbols, with ``del`` statements where they belong now.
+    """Returns a new trace of these bound symbols, with ``del`` statements where they belong now.
 
     Args:
-        trace: the old one.
-        symbols: what the new one consists of.
-        what: was done to it, for its first line.
-        start: when that began, by ``time.perf_counter``.
+        trace: the old trace.
+        symbols: the bound symbols of the new trace.
+        what: tells, in the first line of the new trace, what was done.
+        start: the time when that began, by ``time.perf_counter``.
     """
     from thunder.core.prims import PrimIDs
     from thunder.core.trace import TraceProvenance, from_trace
@@ -87,8 +87,8 @@ def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
 
     new = from_trace(trace)
     clears = any(symbol.sym.id == "clear_mutable_collection" for symbol in trace.bound_symbols)
-    made_anew = (PrimIDs.DEL, "clear_mutable_collection")
-    new.bound_symbols = [symbol for symbol in symbols if symbol.sym.id not in made_anew]
+    derived = (PrimIDs.DEL, "clear_mutable_collection")
+    new.bound_symbols = [symbol for symbol in symbols if symbol.sym.id not in derived]
     new = del_last_used(new, clear_mutable_collections=clears)
     milliseconds = (time.perf_counter() - start) * 1e3
     new.set_provenance(TraceProvenance(f"{what} (took {milliseconds:.0f} milliseconds)"))
@@ -97,7 +97,7 @@ def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What Thunder's executors ask of a region."""
+    """A region, as executors of Thunder take it."""
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
@@ -107,14 +107,14 @@ class _Group:
 def fuse_like(
     model: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[Any], operations: Sequence[Any]
 ) -> Any:
-    """A fused call by the executor of another one.
+    """Returns a new fused call, made by the executor of another one.
 
     Args:
-        model: the other one.
-        counter: ends the new call's name; no other call of the trace may have it.
-        inputs: the proxies that it takes.
-        outputs: the proxies that it gives.
-        operations: bound symbols that lead from these to those.
+        model: the other fused call.
+        counter: ends the name of the new call; no other call of the trace may have it.
+        inputs: the proxies that the new call takes.
+        outputs: the proxies that the new call returns.
+        operations: the bound symbols that lead from the inputs to the outputs.
     """
     from thunder.core.proxies import variableify
 
@@ -123,7 +123,7 @@ def fuse_like(
 
 
 def free_numbers(models: Iterable[Any], trace: Any) -> Iterator[int]:
-    """Counters that end neither the name of one of these fused calls nor of one in this trace."""
+    """Returns counters that end neither the name of one of these fused calls nor of one in this trace."""
     names = [symbol.sym.name for symbol in (*models, *trace.bound_symbols) if symbol.sym.is_fusion]
     endings = [name[len(name.rstrip("0123456789")) :] for name in names]
     return count(1 + max((int(ending or 0) for ending in endings), default=0))

@@ -18,7 +18,7 @@ class ResidualOptions:
 
     Attributes:
         recompute: whether sums that backward can rebuild are not saved for it.
-        plan: for all streams; None for the cheapest of each.
+        plan: the plan for all streams; None for the cheapest of each.
         budget: how many bytes of a stream's sums may be kept alive; None for as many as the plan keeps.
     """
 

@@ -12,7 +12,7 @@ import pytest
 import thunder
 import torch
 from models import are_same, find_fused
-from residual_stacks import SIZE, Stack, trained
+from residual_stacks import SIZE, Stack, train
 from thunder.core.trace import TraceTag
 from thunder.core.transform_common import Transform
 
@@ -60,7 +60,7 @@ def traces_of(depth: int):
     """The forward and the backward trace of a stack."""
     model, x = stack(depth)
     collect = Collect()
-    trained(model, compile_with(model, collect), x)
+    train(model, compile_with(model, collect), x)
     forward, backward = collect.traces
     return forward, backward
 
@@ -123,9 +123,9 @@ def test_threads_that_compile_at_once_each_get_their_own(shared, monkeypatch):
 
 def test_a_transform_that_renames_comes_between_no_trace_and_its_backward_trace():
     model, x = stack(4)
-    expected = trained(model, compile_with(model), x)
+    expected = train(model, compile_with(model), x)
     transform = transform_with_recompute()
-    assert are_same(trained(model, compile_with(model, Collect(renames=True), transform), x), expected)
+    assert are_same(train(model, compile_with(model, Collect(renames=True), transform), x), expected)
     assert transform.choices() and not transform.stats().bypasses
 
 
@@ -148,9 +148,9 @@ def test_nothing_stays_of_a_forward_trace_that_is_gone():
 
 def test_a_forward_trace_that_fails_leaves_its_sums_saved(monkeypatch):
     model, x = stack(4)
-    expected = trained(model, compile_with(model), x)
+    expected = train(model, compile_with(model), x)
     transform = transform_with_recompute()
     monkeypatch.setattr("fusioncache.provenance.watch.TraceWatch.record_choices", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="a trace stays as Thunder made it"):
-        assert are_same(trained(model, compile_with(model, transform), x), expected)
+        assert are_same(train(model, compile_with(model, transform), x), expected)
     assert transform.stats().bypasses == {"failed: ZeroDivisionError": 2}
