@@ -1,1 +1,1 @@
-"""Where in the user's model a region comes from, what became of it, and why it was a miss."""
+"""Finds where in the user's model a region comes from, records what became of it, and explains why it was a miss."""

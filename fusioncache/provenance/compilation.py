@@ -1,4 +1,4 @@
-"""What Thunder knows of the compilation that is going on: the model, its parameters, its source lines, its times."""
+"""Reads what Thunder knows of the compilation that is going on: the model, its parameters, source lines and times."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _DYNAMO_PARAMETER = re.compile(r"l_self_modules_(.+)_parameters_.+_")
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """One model that Thunder compiles. What cannot be found out is None or empty.
+    """A model that Thunder compiles. What cannot be found out is None or empty.
 
     Attributes:
-        model: class of the module, or name of the function. With ``thunderfx`` it is one of TorchDynamo's graphs.
-        parameters: by its name in traces, the module that each parameter is of. A parameter of a list counts as one.
-        lines: by its name in traces, the line of source that each value of the forward pass comes from.
-        fuses: whether any of its executors makes regions of whatever operations there are.
+        model: the class of the module or the name of the function; with ``thunderfx`` that of a graph of TorchDynamo's.
+        parameters: the module of each parameter, by the parameter's name in traces. One in a list is its own module.
+        lines: the line of source that each value of the forward pass comes from, by the value's name in traces.
+        fuses: whether any of the executors makes regions of whatever operations there are.
         tracing: seconds from the start of Thunder's tracing to its end.
         fusing: seconds from there to now.
     """
@@ -71,7 +71,7 @@ def _data_and_stats() -> tuple[Any, Any]:
 
 
 def _makes_regions(executor: Any) -> bool:
-    """Whether it is a fusion executor, and none that is only for a few operations, as Thunder has one for losses."""
+    """Tells whether an executor fuses in general. Thunder has one that fuses only the operations of a loss."""
     from thunder.extend import FusionExecutor
 
     return isinstance(executor, FusionExecutor) and getattr(executor, "required_ops", None) is None
@@ -91,25 +91,25 @@ def _parameters(prologues: Sequence[Any]) -> dict[str, Module]:
     owners: dict[str, Module] = {}
     for symbol in (symbol for prologue in prologues for symbol in prologue.bound_symbols):
         if symbol.sym.id is PrimIDs.UNPACK_PARAMETER:
-            owners[symbol.output.name] = _owner(symbol.args[1])
+            owners[symbol.output.name] = _module_of(symbol.args[1])
         elif symbol.sym.id is PrimIDs.UNPACK_GETITEM and (path := module_in_name(symbol.output.name)):
             owners[symbol.output.name] = path
     return owners
 
 
 def module_in_name(name: str) -> Module:
-    """The module of a parameter that TorchDynamo made an argument of a graph; empty for any other argument."""
+    """Returns the module of a parameter that TorchDynamo made an argument of a graph; () for any other argument."""
     found = _DYNAMO_PARAMETER.fullmatch(name)
     return tuple(found[1].split("_modules_")) if found else ()
 
 
-def _owner(parameter: str) -> Module:
+def _module_of(parameter: str) -> Module:
     path = tuple(parameter.split("."))
     return path if path[-1].isdigit() else path[:-1]
 
 
 def _lines(traces: Sequence[Any]) -> dict[str, Line]:
-    """From all traces, as a value that a pass renamed has its line in the trace that came of that pass."""
+    """Returns the line of each value. A value that a pass renamed has its line in the trace that the pass made."""
     lines: dict[str, Line] = {}
     seen: set[int] = set()
     for trace in traces:
@@ -122,7 +122,7 @@ def _lines(traces: Sequence[Any]) -> dict[str, Line]:
 
 
 def _lines_in(symbol: Any, outer: Line | None) -> Iterator[tuple[str, Line]]:
-    """The lines of the values that a bound symbol defines, and those inside it, which may have none of their own."""
+    """Yields the lines of the values that a bound symbol defines. A symbol in it without a line has the outer one's."""
     line = _line_of(symbol) or outer
     for inner in symbol.subsymbols:
         yield from _lines_in(inner, line)

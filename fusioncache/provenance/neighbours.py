@@ -1,4 +1,4 @@
-"""Which modules' parameters the values of a trace come from, and which they go to next."""
+"""Finds the modules whose parameters are used nearest to each value of a trace, before it and after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fusioncache.provenance.compilation import Module
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """The module of the nearest operation with a parameter, and where in the trace that is."""
+    """The nearest operation with a parameter: its position in the trace, and the parameter's module."""
 
     position: int
     module: Module
@@ -23,16 +23,16 @@ class Neighbours:
     """For each value of a trace, the nearest operations with parameters.
 
     Attributes:
-        before: the last one that it depends on.
-        after: the first one that depends on it.
+        before: by the value's name, the last such operation that the value depends on.
+        after: by the value's name, the first such operation that depends on the value.
     """
 
     before: Mapping[str, Near]
     after: Mapping[str, Near]
 
 
-def neighbours(trace: Any, parameters: Mapping[str, Module]) -> Neighbours:
-    """Looks from every value both ways. Linear in the trace."""
+def find_neighbours(trace: Any, parameters: Mapping[str, Module]) -> Neighbours:
+    """Finds the neighbours of every value, in time that is linear in the trace."""
     steps = [
         (position, symbol, own_module(symbol, parameters))
         for position, symbol in enumerate(trace.bound_symbols)
@@ -58,7 +58,7 @@ def _position(near: Near) -> int:
 
 
 def computes(symbol: Any) -> bool:
-    """Whether a bound symbol makes values out of values, rather than to unpack, delete or return them."""
+    """Tells whether a bound symbol computes values, and does not just unpack, delete or return them."""
     from thunder.core.prims import PrimIDs
 
     id_ = symbol.sym.id
@@ -66,19 +66,19 @@ def computes(symbol: Any) -> bool:
 
 
 def own_module(symbol: Any, parameters: Mapping[str, Module]) -> Module:
-    """The module whose parameters a bound symbol takes; if they are of several layers, that of the last one."""
+    """Returns the module whose parameters a bound symbol takes; of parameters of several layers, that of the last."""
     modules = [parameters[name] for name in argument_names(symbol) if name in parameters]
-    shared = common(modules)
+    shared = common_module(modules)
     return modules[-1] if modules and layer_of(shared) is None and layer_of(modules[-1]) is not None else shared
 
 
 def layer_of(module: Module) -> int | None:
-    """The first number in a path."""
+    """Returns the first number in the path of a module; None if there is none."""
     return next((int(part) for part in module if part.isdigit()), None)
 
 
-def common(modules: Iterable[Module]) -> Module:
-    """The innermost module that contains all of these."""
+def common_module(modules: Iterable[Module]) -> Module:
+    """Returns the innermost module that contains all of these."""
     modules = list(modules)
     if not modules:
         return ()

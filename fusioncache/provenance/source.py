@@ -1,4 +1,4 @@
-"""Where in the user's model the regions of a trace come from."""
+"""Finds where in the user's model the regions of a trace come from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from fusioncache.backends.symbols import argument_names, result_names
 from fusioncache.provenance.compilation import Compilation, Module
-from fusioncache.provenance.neighbours import Near, Neighbours, common, layer_of, neighbours, own_module
+from fusioncache.provenance.neighbours import Near, Neighbours, common_module, find_neighbours, layer_of, own_module
 from fusioncache.record.observations import MOST_LINES, Line, Source
 
 
@@ -17,9 +17,9 @@ class Sources:
     """The sources of the regions of one trace, and what a backward trace is to know of its forward trace.
 
     Attributes:
-        regions: source by position in the trace.
-        modules: of values of the trace, the module that they belong to.
-        readers: of values of the trace, the lines of the operations in regions that read them.
+        regions: the source of each region, by its position in the trace.
+        modules: the module that each value of the trace belongs to, by the value's name.
+        readers: the lines of the operations in regions that read a value, by the value's name.
     """
 
     regions: Mapping[int, Source] = field(default_factory=dict)
@@ -27,25 +27,25 @@ class Sources:
     readers: Mapping[str, tuple[Line, ...]] = field(default_factory=dict)
 
 
-def sources_of(trace: Any, compilation: Compilation, forward: Sources | None = None) -> Sources:
+def find_sources(trace: Any, compilation: Compilation, forward: Sources | None = None) -> Sources:
     """Finds out where each region of a trace comes from. Linear in the trace.
 
     A region belongs to the module whose parameters it reads; if it reads none, to the innermost module around the
-    nearest operations that do, before it and after it. Between two layers it goes with the later one of the model, if
-    that is a layer. What only reads saved values goes with these.
+    nearest operations that do, before it and after it. A region between two layers belongs to the one that is later in
+    the model, if that is a layer. A region that only reads saved values belongs to the module of these.
 
-    The lines are those of its operations. Those of a backward region are the lines of the forward operations that it
-    repeats, and of those that read what it reads.
+    The lines of a region are those of its operations. The lines of a backward region are those of the forward
+    operations that it repeats, and of those that read what it reads.
 
     Args:
-        trace: a final trace, its regions as Thunder made them.
-        compilation: which it is of.
-        forward: of the forward trace, if this is the backward trace.
+        trace: a final trace, with its regions as Thunder made them.
+        compilation: the compilation that the trace belongs to.
+        forward: the sources of the forward trace, if this is a backward trace.
     """
-    near = neighbours(trace, compilation.parameters)
+    near = find_neighbours(trace, compilation.parameters)
     saved = forward or Sources()
     regions: dict[int, Source] = {}
-    modules: dict[str, Module] = {name: place.module for name, place in near.before.items()}
+    modules: dict[str, Module] = {name: nearest.module for name, nearest in near.before.items()}
     readers: dict[str, dict[Line, None]] = {}
     for position, fusion in enumerate(trace.bound_symbols):
         if not fusion.sym.is_fusion:
@@ -60,28 +60,28 @@ def sources_of(trace: Any, compilation: Compilation, forward: Sources | None = N
 
 
 def _path(fusion: Any, near: Neighbours, compilation: Compilation, forward: Sources | None) -> tuple[Module, Module]:
-    """Two modules: one that tells the layer, and the one that all of a region is in."""
+    """Returns two modules: one that tells the layer, and the one that all of a region is in."""
     own = own_module(fusion, compilation.parameters)
     if own:
         return own, own
     arguments = argument_names(fusion)
-    before = _modules((near.before.get(name) for name in arguments), latest_first=True)
-    after = _modules((near.after.get(name) for name in result_names(fusion)), latest_first=False)
+    before = _sort_modules((near.before.get(name) for name in arguments), latest_first=True)
+    after = _sort_modules((near.after.get(name) for name in result_names(fusion)), latest_first=False)
     later, earlier = (after, before) if forward is None else (before, after)
     saved = [forward.modules[name] for name in arguments if name in forward.modules] if forward else []
     around = [*later, *earlier]
     for modules in (around, later, later[:1], earlier, earlier[:1], saved):
-        shared = common(modules)
+        shared = common_module(modules)
         if layer_of(shared) is not None:
             # What is beside one module is outside of it.
             return shared, shared[:-1] if shared in modules else shared
-    return common(around), common(around)
+    return common_module(around), common_module(around)
 
 
-def _modules(places: Iterable[Near | None], *, latest_first: bool) -> list[Module]:
-    """Nearest first."""
-    found = {place for place in places if place is not None}
-    return [place.module for place in sorted(found, key=lambda place: place.position, reverse=latest_first)]
+def _sort_modules(nearest: Iterable[Near | None], *, latest_first: bool) -> list[Module]:
+    """Returns the modules of different operations by their positions."""
+    found = {near for near in nearest if near is not None}
+    return [near.module for near in sorted(found, key=lambda near: near.position, reverse=latest_first)]
 
 
 def _lines(fusion: Any, own: Mapping[str, Line], readers: Mapping[str, tuple[Line, ...]]) -> tuple[Line, ...]:
@@ -98,7 +98,7 @@ def _line_of(symbol: Any, own: Mapping[str, Line]) -> Line | None:
 
 
 def _operand_lines(symbol: Any, own: Mapping[str, Line], readers: Mapping[str, tuple[Line, ...]]) -> Iterator[Line]:
-    """Lines of the forward operations that read what this one reads, or else of those that made it."""
+    """Yields the lines of the forward operations that read what this one reads, or else of those that computed it."""
     for name in argument_names(symbol):
         yield from readers.get(name) or ([own[name]] if name in own else [])
 

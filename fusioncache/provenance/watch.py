@@ -10,7 +10,7 @@ from typing import Any
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Template
 from fusioncache.provenance.compilation import Compilation, current_compilation
-from fusioncache.provenance.source import Sources, sources_of
+from fusioncache.provenance.source import Sources, find_sources
 from fusioncache.record.history import Records
 from fusioncache.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
 from fusioncache.residual.plans import Choice
@@ -88,7 +88,7 @@ class TraceWatch:
     def locate_regions(self, trace: Any) -> None:
         """Finds out where the regions of the trace come from."""
         try:
-            self._sources = sources_of(trace, self.compilation, self._forward)
+            self._sources = find_sources(trace, self.compilation, self._forward)
         except Exception as error:
             logger.info("where the regions of a trace come from is not known", exc_info=error)
 

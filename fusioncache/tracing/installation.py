@@ -1,8 +1,9 @@
-"""Thunder's tracing with a few detours taken out: the same traces, in a fraction of the time.
+"""Takes a few detours out of Thunder's tracing: the same traces, in a fraction of the time.
 
 Thunder interprets the bytecode of a model, and looks up whatever that uses through interpreted code of its own. For one
 layer of litgpt's Llama it runs 11,000 frames so, of which 10,000 only subscript a dict of globals or builtins.
-Each replacement here does what the original comes down to, and stands in only for source that it was written for.
+Each replacement computes what the original computes, and is installed only where the original has the source that the
+replacement was written for.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ logger = logging.getLogger("fusioncache")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What takes the place of something of Thunder's interpreter.
+    """A shortcut, and what it replaces in Thunder's interpreter.
 
     Attributes:
-        holder: a dict that has it as an item, or else what has it as an attribute.
-        key: the item's key or the attribute's name.
-        source: SHA-256 of the source that the replacement was written for, its first 16 digits; None if any will do.
-        make: the replacement, given the original.
+        holder: the dict, or the object, that holds the original as an item or as an attribute.
+        key: the key of the item, or the name of the attribute.
+        source: the first 16 digits of the SHA-256 of the source that the shortcut was written for; None if any will do.
+        make: makes the shortcut from the original.
     """
 
     holder: Any
@@ -38,33 +39,33 @@ class Replacement:
     make: Callable[[Any], Any]
 
     def get(self) -> Any:
-        """What is there now; None if there is nothing."""
+        """Returns what the holder has there now; None if it has nothing."""
         return self.holder.get(self.key) if isinstance(self.holder, dict) else getattr(self.holder, self.key, None)
 
     def put(self, new: Any) -> None:
-        """Puts something there."""
+        """Puts something into the place of what the holder has."""
         if isinstance(self.holder, dict):
             self.holder[self.key] = new
         else:
             setattr(self.holder, self.key, new)
 
-    def known(self) -> bool:
-        """Whether what is there is what the replacement was written for."""
+    def fits(self) -> bool:
+        """Tells whether the holder has what the shortcut was written for."""
         try:
-            return self.source is None or digest(self.get()) == self.source
+            return self.source is None or digest_source(self.get()) == self.source
         except Exception:  # there is nothing, or no function, or it has no source, or its file has changed
             return False
 
 
 _lock = forks.lock()
 _installed: list[tuple[Replacement, Any, Any]] = []
-"""The replacements in place, each with Thunder's own and what stands in for it. Of the process, as what they change."""
+"""The replacements that are installed, each with Thunder's own function and the shortcut. The process has one list."""
 
 
 def install() -> None:
     """Lets Thunder trace faster from now on, in this process. A second call does nothing. Never raises.
 
-    What is not as in the Thunder that a shortcut was written for, or comes without its source, stays as it is.
+    A function whose source is not the one that a shortcut was written for, or cannot be read, stays as it is.
     """
     try:
         with _lock:
@@ -80,7 +81,7 @@ def _install() -> None:
         own = replacement.get()
         if any(own is new for _, _, new in _installed):
             continue
-        if replacement.known():
+        if replacement.fits():
             new = replacement.make(own)
             _installed.append((replacement, own, new))
             replacement.put(new)
@@ -101,28 +102,28 @@ def uninstall() -> None:
 
 
 def replacements() -> tuple[Replacement, ...]:
-    """What ``install`` replaces."""
+    """Returns what ``install`` replaces."""
     from thunder.core import interpreter
 
     handlers, lookasides = interpreter._default_opcode_handler_map, interpreter._default_lookaside_map
     frame = interpreter.InterpreterFrame
     return (
-        Replacement(interpreter, "globals_lookup", "7cc0d44bcf43854c", shortcuts.direct_globals),
-        Replacement(handlers, "BINARY_SUBSCR", "b2e3186dfb932905", shortcuts.direct_subscript),
-        Replacement(handlers, "CONTAINS_OP", "e586789bf05a9ffc", shortcuts.direct_contains),
-        Replacement(lookasides, len, "9f057d29fa62bfbc", shortcuts.direct_len),
-        Replacement(lookasides, bool, "6b366b2aa762c893", shortcuts.direct_bool),
+        Replacement(interpreter, "globals_lookup", "7cc0d44bcf43854c", shortcuts.shorten_globals),
+        Replacement(handlers, "BINARY_SUBSCR", "b2e3186dfb932905", shortcuts.shorten_subscript),
+        Replacement(handlers, "CONTAINS_OP", "e586789bf05a9ffc", shortcuts.shorten_contains),
+        Replacement(lookasides, len, "9f057d29fa62bfbc", shortcuts.shorten_len),
+        Replacement(lookasides, bool, "6b366b2aa762c893", shortcuts.shorten_bool),
         # Of Python's own library, where any version will do.
-        Replacement(interpreter, "dis", None, shortcuts.decoded_once),
-        Replacement(frame, "get_or_make_python_frame", "5b5ddf0171f34fb9", shortcuts.without_spinning),
+        Replacement(interpreter, "dis", None, shortcuts.cache_instructions),
+        Replacement(frame, "get_or_make_python_frame", "5b5ddf0171f34fb9", shortcuts.sleep_for_frame),
     )
 
 
-def digest(function: Callable[..., Any]) -> str:
-    """Identifies the source of a function.
+def digest_source(function: Callable[..., Any]) -> str:
+    """Returns the first digits of the SHA-256 of a function's source.
 
     Raises:
-        OSError: if there is none.
-        TypeError: if it is no function of Python.
+        OSError: if there is no source.
+        TypeError: if it is not a function written in Python.
     """
     return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]

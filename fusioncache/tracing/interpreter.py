@@ -1,6 +1,7 @@
-"""What the detours of Thunder's interpreter come down to.
+"""Shorter ways to what Thunder's interpreter computes by detours.
 
-Each function takes one of the interpreter's own and returns one that does the same with fewer steps, or calls it.
+Each public function takes a function of the interpreter's and returns one that does the same in fewer steps. Where the
+shorter way does not apply, that calls the original.
 The interpreter wraps every value with where it comes from; a subscript, ``len`` or ``in`` of a plain container ends in
 a method for the wrapper, after some interpreted code that only finds that out.
 """
@@ -18,8 +19,8 @@ from typing import Any
 _MOST_CODE_OBJECTS = 4096
 
 
-def direct_globals(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A global is an item of a dict, a builtin an item of an item of it: no need to interpret subscripts for that."""
+def shorten_globals(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Looks a global up in its dict, and a builtin in the dict in that, where Thunder interprets code that does so."""
     from thunder.core.interpreter import wrap_const
 
     @wraps(original)
@@ -27,17 +28,17 @@ def direct_globals(original: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_wrapped(globals_dict, dict) or not _is_wrapped(name, str):
             return original(globals_dict, name)
         if name.value in globals_dict.value:
-            return _method("__getitem__", globals_dict, name)
+            return _call_method("__getitem__", globals_dict, name)
         if type(globals_dict.value.get("__builtins__")) is dict and name.value in globals_dict.value["__builtins__"]:
-            builtins = _method("__getitem__", globals_dict, wrap_const("__builtins__"))
-            return _method("__getitem__", builtins, name)
+            builtins = _call_method("__getitem__", globals_dict, wrap_const("__builtins__"))
+            return _call_method("__getitem__", builtins, name)
         return original(globals_dict, name)
 
     return globals_lookup
 
 
-def direct_subscript(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A subscript of a plain container ends at the container's own method: no need to interpret the way there."""
+def shorten_subscript(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls the method of a plain container at once, where Thunder interprets what Python does to find it."""
     from thunder.core.interpreter import INTERPRETER_SIGNALS, check_and_append
 
     @wraps(original)
@@ -46,14 +47,14 @@ def direct_subscript(original: Callable[..., Any]) -> Callable[..., Any]:
         if not (_is_wrapped(container, dict, list, tuple) and _is_wrapped(key, str, int)):
             return original(inst, stack=stack, **kwargs)
         del stack[-2:]
-        result = _method("__getitem__", container, key)
+        result = _call_method("__getitem__", container, key)
         return result if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED else check_and_append(stack, result)
 
     return binary_subscr_handler
 
 
-def direct_contains(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Whether a plain dict has a key."""
+def shorten_contains(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls the method of a plain dict at once that says whether it has a key."""
 
     @wraps(original)
     def contains_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
@@ -61,24 +62,24 @@ def direct_contains(original: Callable[..., Any]) -> Callable[..., Any]:
         if inst.arg == 1 or not (_is_wrapped(container, dict) and _is_wrapped(key, str, int)):
             return original(inst, stack=stack, **kwargs)
         del stack[-2:]
-        stack.append(_method("__contains__", container, key))
+        stack.append(_call_method("__contains__", container, key))
         return None
 
     return contains_op_handler
 
 
-def direct_len(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The length of a plain container."""
+def shorten_len(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls the method of a plain container at once that returns its length."""
 
     @wraps(original)
     def len_lookaside(obj: Any) -> Any:
-        return _method("__len__", obj) if _is_wrapped(obj, dict, OrderedDict, list, tuple) else original(obj)
+        return _call_method("__len__", obj) if _is_wrapped(obj, dict, OrderedDict, list, tuple) else original(obj)
 
     return len_lookaside
 
 
-def direct_bool(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain container is true if it has a length. ``torch.nn.Module`` asks eight of hooks at every call."""
+def shorten_bool(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Asks a plain container for its length. ``torch.nn.Module`` looks into eight dicts of hooks in each call."""
     from thunder.core.interpreter import _interpret_call
 
     def is_not_zero(length: int) -> bool:
@@ -88,13 +89,13 @@ def direct_bool(original: Callable[..., Any]) -> Callable[..., Any]:
     def bool_lookaside(x: Any) -> Any:
         if not _is_wrapped(x, dict, OrderedDict, list, tuple):
             return original(x)
-        return _interpret_call(is_not_zero, _method("__len__", x))
+        return _interpret_call(is_not_zero, _call_method("__len__", x))
 
     return bool_lookaside
 
 
-def decoded_once(original: ModuleType) -> ModuleType:
-    """The same code objects run again and again: the module ``dis``, with a memory."""
+def cache_instructions(original: ModuleType) -> ModuleType:
+    """Makes a copy of the module ``dis`` that decodes each code object once, as the same ones run again and again."""
 
     @lru_cache(maxsize=_MOST_CODE_OBJECTS)
     def get_instructions(code: Any) -> tuple[Any, ...]:
@@ -105,19 +106,19 @@ def decoded_once(original: ModuleType) -> ModuleType:
     return copy
 
 
-def without_spinning(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Thunder waits in a busy loop for a thread that makes a frame, which Python lets run after 5 ms only.
+def sleep_for_frame(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Sleeps until another thread has made a frame, where Thunder waits in a busy loop.
 
-    Exceptions that a model's code catches, as each ``for`` loop does at its end, cost that much each. Here the one that
-    waits sleeps, so that the other runs at once.
+    Python lets the other thread run after 5 ms of such a loop only. Each exception that a model's code catches, as each
+    ``for`` loop does at its end, costs that much. If the waiting thread sleeps, the other one runs at once.
     """
 
     @wraps(original)
     def get_or_make_python_frame(self: Any) -> Any:
-        made: SimpleQueue[Any] = SimpleQueue()
+        frames: SimpleQueue[Any] = SimpleQueue()
         # On a thread of its own, which is not given this frame, or what it makes would keep alive all that led here.
-        _thread.start_new_thread(_put_frame, (made, self.code, self.qualname, self.positions.lineno))
-        frame = made.get()
+        _thread.start_new_thread(_put_frame, (frames, self.code, self.qualname, self.positions.lineno))
+        frame = frames.get()
         if isinstance(frame, BaseException):
             raise frame
         return frame
@@ -125,15 +126,15 @@ def without_spinning(original: Callable[..., Any]) -> Callable[..., Any]:
     return get_or_make_python_frame
 
 
-def _put_frame(made: SimpleQueue[Any], code: CodeType, qualname: str, line: int | None) -> None:
+def _put_frame(frames: SimpleQueue[Any], code: CodeType, qualname: str, line: int | None) -> None:
     try:
-        made.put(_raising_frame(code, qualname, line))
-    except BaseException as error:  # or the other one waits for ever
-        made.put(error)
+        frames.put(_make_raising_frame(code, qualname, line))
+    except BaseException as error:  # or the other thread waits for ever
+        frames.put(error)
 
 
-def _raising_frame(code: CodeType, qualname: str, line: int | None) -> FrameType:
-    """A frame that looks as if this code had raised an exception in this line."""
+def _make_raising_frame(code: CodeType, qualname: str, line: int | None) -> FrameType:
+    """Makes a frame that looks as if this code had raised an exception in this line."""
 
     def function() -> None:
         pass
@@ -153,14 +154,14 @@ def _raising_frame(code: CodeType, qualname: str, line: int | None) -> FrameType
 
 
 def _is_wrapped(value: Any, *types: type) -> bool:
-    """Whether this is the interpreter's wrapper around a value of exactly one of these types."""
+    """Tells whether this is the interpreter's wrapper around a value of exactly one of these types."""
     from thunder.core.interpreter import WrappedValue
 
     return isinstance(value, WrappedValue) and type(value.value) in types
 
 
-def _method(name: str, container: Any, *args: Any) -> Any:
-    """Calls what the interpreter has in the place of a container's method."""
+def _call_method(name: str, container: Any, *args: Any) -> Any:
+    """Calls what the interpreter has in place of a container's method."""
     from thunder.core.interpreter import get_interpretercompilectx
 
     method = getattr(type(container.value), name)

@@ -12,7 +12,7 @@ from models import Block, Blocks, Residual, recompute, step
 
 import fusioncache
 from fusioncache.provenance.compilation import module_in_name
-from fusioncache.provenance.neighbours import common
+from fusioncache.provenance.neighbours import common_module
 from fusioncache.record.observations import Line, RegionRecord
 
 
@@ -120,9 +120,9 @@ def test_a_function_has_lines_and_no_modules():
 
 
 def test_common_modules():
-    assert common([]) == ()
-    assert common([("h", "1", "norm"), ("h", "1", "attn"), ("h", "1", "attn", "q")]) == ("h", "1")
-    assert common([("h", "1"), ("h", "11")]) == ("h",)
+    assert common_module([]) == ()
+    assert common_module([("h", "1", "norm"), ("h", "1", "attn"), ("h", "1", "attn", "q")]) == ("h", "1")
+    assert common_module([("h", "1"), ("h", "11")]) == ("h",)
 
 
 def test_modules_are_read_from_the_names_of_torch_dynamo():
@@ -168,7 +168,7 @@ def test_a_thunder_that_tells_nothing_costs_only_the_sources(monkeypatch):
 
 
 def test_a_trace_that_cannot_be_looked_through_costs_only_the_sources(monkeypatch):
-    monkeypatch.setattr("fusioncache.provenance.watch.sources_of", lambda *_: 1 / 0)
+    monkeypatch.setattr("fusioncache.provenance.watch.find_sources", lambda *_: 1 / 0)
     regions, cache = watched(Residual(1), torch.randn(10, 10))
     assert len(regions) == cache.stats().regions
     assert {region.source.lines for region in regions} == {()}

@@ -20,7 +20,7 @@ from thunder.core import interpreter
 import fusioncache
 from fusioncache import tracing
 from fusioncache.tracing import installation
-from fusioncache.tracing.interpreter import without_spinning
+from fusioncache.tracing.interpreter import sleep_for_frame
 
 SCALE = 3
 TABLE = {"half": 0.5, 1: 2.0}
@@ -237,7 +237,7 @@ def of_another_version(_):
 def test_unknown_source_is_left_alone(monkeypatch, caplog, digest):
     """Python's own library needs no known source, so that a Python without sources has that shortcut."""
     own = in_place()
-    monkeypatch.setattr(installation, "digest", digest)
+    monkeypatch.setattr(installation, "digest_source", digest)
     caplog.set_level(logging.INFO, "fusioncache")
     fusioncache.FusionCache()
     changed = [replacement.key for replacement in installation.replacements() if replacement.get() not in own]
@@ -271,7 +271,7 @@ def test_frames_are_as_thunder_makes_them(line):
     number = None if line is None else code.co_firstlineno + line
     self = SimpleNamespace(code=code, qualname="Some.name", positions=SimpleNamespace(lineno=number))
     own, ours = (
-        make(self) for make in (interpreter.InterpreterFrame.get_or_make_python_frame, without_spinning(no_source))
+        make(self) for make in (interpreter.InterpreterFrame.get_or_make_python_frame, sleep_for_frame(no_source))
     )
     for attribute in ("co_filename", "co_name", "co_qualname", "co_firstlineno", "co_code", "co_linetable"):
         assert getattr(ours.f_code, attribute) == getattr(own.f_code, attribute)
@@ -282,7 +282,7 @@ def test_frames_are_as_thunder_makes_them(line):
 def test_what_goes_wrong_with_a_frame_is_raised():
     self = SimpleNamespace(code=None, qualname="", positions=SimpleNamespace(lineno=1))
     with pytest.raises(AttributeError):
-        without_spinning(no_source)(self)
+        sleep_for_frame(no_source)(self)
 
 
 def test_threads_leave_the_switch_interval_alone(monkeypatch):
