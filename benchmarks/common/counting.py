@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from fusioncache.backends.nvfuser import backend as nvfuser
+from fusioncache.backends.nvfuser import definition as nvfuser
 from fusioncache.template.plan import Plan
 from fusioncache.trace import executor, transform
 

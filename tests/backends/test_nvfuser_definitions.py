@@ -11,7 +11,7 @@ from models import find_fused, recompute
 from nvfuser_definitions import add_residuals, define_programs, define_regions
 
 import fusioncache
-from fusioncache.backends.nvfuser import backend as nvfuser
+from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor
 from fusioncache.trace.transform import FusionCache
 
 
@@ -86,13 +86,11 @@ def test_bfloat16_sums_stay_in_float32_between_kernels():
 
 
 def test_a_definition_says_what_the_region_does():
-    from fusioncache.backends.nvfuser.backend import contiguous, define
-
     transform, _ = shared(add_residuals, 2, grad=False)
     (call,) = [call for call in transform.calls() if call.template.name.startswith("residual")]
     (program,) = call.programs((1,))
     with fake_cuda.pretend_gpu():
-        text = repr(define(program.sources[0], contiguous(program.sources[0])))
+        text = repr(define(program.sources[0], describe_contiguous(program.sources[0])))
     assert text.count("define_tensor") == 2
     assert text.count("ops.add") == 1
     assert text.count("add_output") == 1
@@ -126,7 +124,7 @@ def test_symbolic_sizes_are_dynamic_in_the_definition():
     type_ = TensorType("float32", (Ref(1), 8), "cuda")
     graph = Graph((type_,), (Op("prims.tanh", (Ref(0),), (type_,)),), (2,), sizes=1)
     with fake_cuda.pretend_gpu():
-        text = repr(nvfuser.define(graph, [nvfuser.describe_tensor((5, 8), (8, 1))]))
+        text = repr(define(graph, [describe_tensor((5, 8), (8, 1))]))
     assert "shape=[-1, 8]" in text
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -17,7 +18,8 @@ from repository import ROOT
 
 from fusioncache.backends.api import FOLDS, check_fold
 from fusioncache.backends.eager import Eager
-from fusioncache.backends.nvfuser.one_launch import LEAST_TERM_BYTES, MOST_FOLDED_TERMS, OneLaunch, one_launch
+from fusioncache.backends.nvfuser import chains
+from fusioncache.backends.nvfuser.chains import LEAST_TERM_BYTES, MOST_FOLDED_TERMS, sum_chain, takes_one_launch
 from fusioncache.backends.registry import make_backend
 from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.cache import Cache
@@ -52,8 +54,7 @@ LONG = MOST_FOLDED_TERMS + 1
 
 
 def takes(fold: str, terms: int = LONG, total: str = "float32", head: Any = None, **term: Any) -> bool:
-    policy = one_launch(fold)
-    return policy is not None and policy.takes(total, head or Described(**term), [Described(**term)] * terms)
+    return takes_one_launch(fold, total, head or Described(**term), [Described(**term)] * terms)
 
 
 def test_long_chains_of_large_terms_are_summed_in_one_launch():
@@ -81,7 +82,7 @@ def test_what_the_kernel_cannot_read_is_folded(fold):
     assert not takes(fold, head=Described(shape=(1024, Described().shape[0])))
     assert not takes(fold, head=2.0)
     mixed = [Described()] * LONG + [Described(torch.float32)]
-    assert not OneLaunch(always=True).takes("float32", Described(), mixed)
+    assert not takes_one_launch("triton", "float32", Described(), mixed)
 
 
 def test_an_unknown_fold_is_refused():
@@ -94,7 +95,7 @@ def test_nvfuser_is_the_same_backend_whatever_folds():
     with fake_cuda.pretend_gpu():
         backends = [make_backend("nvfuser", fold=fold) for fold in FOLDS]
         assert len({repr(backend.environment()) for backend in backends}) == 1
-    assert [one_launch(backend.fold) for backend in backends] == [OneLaunch(False), None, OneLaunch(True)]
+    assert [backend.fold for backend in backends] == list(FOLDS)
 
 
 def test_choosing_imports_no_triton():
@@ -148,8 +149,8 @@ def test_the_backends_own_way_is_asked_once_for_a_layout_and_folds_are_compiled_
 def test_a_missing_triton_is_counted_and_warned_about_once(monkeypatch):
     monkeypatch.delattr("fusioncache.backends.nvfuser.pointer_table", raising=False)
     monkeypatch.setitem(sys.modules, "fusioncache.backends.nvfuser.pointer_table", None)
-    monkeypatch.setattr(OneLaunch, "takes", lambda *_: True)
-    entry, ledger = folded(9, one_launch("auto"))
+    monkeypatch.setattr(chains, "takes_one_launch", lambda *_: True)
+    entry, ledger = folded(9, partial(sum_chain, "auto"))
     args = inputs(9)
     with pytest.warns(RuntimeWarning, match="summed by folds, as one launch failed for named") as warned:
         for _ in range(3):

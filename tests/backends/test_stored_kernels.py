@@ -12,10 +12,12 @@ import torch
 from sample_recipe import NAME, RECIPE, elf
 
 from fusioncache.backends.api import NotPersistable, NotPersistableNow
-from fusioncache.backends.nvfuser import cubin, kernel_db, tensors, unfit
-from fusioncache.backends.nvfuser import persistence as keeper
-from fusioncache.backends.nvfuser.codec import encoded
-from fusioncache.backends.nvfuser.persistence import NvFuserKeeper, _Compiling
+from fusioncache.backends.nvfuser import kernel_database as kernel_db
+from fusioncache.backends.nvfuser import persistence
+from fusioncache.backends.nvfuser.launch import check_cubin
+from fusioncache.backends.nvfuser.persistence import CompilingRun
+from fusioncache.backends.nvfuser.recipe_json import encode
+from fusioncache.backends.nvfuser.verification import copy_tensor, have_equal_bits, roll_tensor
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
 
 OPTIONS = ((), ())
@@ -28,8 +30,8 @@ def row(name, code, options=OPTIONS):
 def test_rows_belong_to_a_run_by_name_and_code():
     first, second, other = row("a", "code a"), row("b", "code b"), row("a", "another code a")
     known = {"a": [first, other], "b": [second]}
-    assert kernel_db.matching(known, ["b", "a"], "code a\ncode b", OPTIONS) == (second, first)
-    assert kernel_db.matching(known, ["a"], "code a", OPTIONS) == (first,)
+    assert kernel_db.match_rows(known, ["b", "a"], "code a\ncode b", OPTIONS) == (second, first)
+    assert kernel_db.match_rows(known, ["a"], "code a", OPTIONS) == (first,)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_rows_belong_to_a_run_by_name_and_code():
 def test_rows_that_do_not_fit_are_refused(names, code, options, reason):
     known = {"a": [row("a", "code a")], "b": [row("b", "code b")], "d": [row("d", "code d"), row("d", "twice")]}
     with pytest.raises(NotPersistable, match=reason):
-        kernel_db.matching(known, names, code, options)
+        kernel_db.match_rows(known, names, code, options)
 
 
 def write_row(name, code, cubin=b"\x7fELF"):
@@ -66,14 +68,14 @@ def write_row(name, code, cubin=b"\x7fELF"):
 def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     database = kernel_db.KernelDatabase()
-    folder = database.compiling(OPTIONS, lambda: write_row("a", "code a"))
+    folder = database.compile(OPTIONS, lambda: write_row("a", "code a"))
     assert os.environ["TMPDIR"] == str(tmp_path)
     assert folder.parent.stat().st_mode & 0o777 == 0o700
     other = ((), ("fma",))
     with monkeypatch.context() as patch:
         patch.setenv("TMPDIR", str(folder.parent))
-        database.compiling(other, lambda: write_row("b", "code b", b"PTX"))
-    database.must_be_open()
+        database.compile(other, lambda: write_row("b", "code b", b"PTX"))
+    database.note_compiled()
     (found,) = database.rows(["a"], "code a", OPTIONS)
     assert kernel_db.read_cubin(found) == b"\x7fELF"
     (found,) = database.rows(["b"], "code b", other)
@@ -89,33 +91,33 @@ def packed(recipe, code):
     """What is kept of a run for which nvFuser says this code."""
     said = SimpleNamespace(get_cuda_kernel=lambda args, *, intrinsic_code, device: "preamble" * intrinsic_code + code)
     compiled = SimpleNamespace(device=0, definition=SimpleNamespace(fec=said))
-    return NvFuserKeeper(SimpleNamespace(switches=OPTIONS))._packed(SimpleNamespace(recipe=recipe), compiled, [])
+    return persistence.pack(SimpleNamespace(switches=OPTIONS), SimpleNamespace(recipe=recipe), compiled, [])
 
 
 def test_the_kernels_cuda_is_kept_beside_their_cubins(monkeypatch):
     database, code = kernel_db.KernelDatabase(), "__global__ void k() { /* \N{MULTIPLICATION SIGN} */ }\n"
-    monkeypatch.setattr(keeper, "kernel_database", lambda: database)
-    database.compiling(OPTIONS, lambda: write_row(NAME, code))
+    monkeypatch.setattr(persistence, "kernel_database", lambda: database)
+    database.compile(OPTIONS, lambda: write_row(NAME, code))
     cubins = {"0.cubin": b"\x7fELF"}
-    assert packed(RECIPE, code) == {"recipe": encoded(RECIPE), **cubins, "kernels.cu": code.encode()}
+    assert packed(RECIPE, code) == {"recipe": encode(RECIPE), **cubins, "kernels.cu": code.encode()}
     assert packed(replace(RECIPE, steps=RECIPE.steps[:1]), "").keys() == {"recipe"}
 
 
 def test_cuda_that_is_no_unicode_is_kept_as_far_as_it_is(monkeypatch):
     code = "__global__ // \udcff"
     known = {NAME: [replace(row(NAME, code), cubin=SimpleNamespace(read_bytes=lambda: b"\x7fELF"))]}
-    rows = lambda *asked: kernel_db.matching(known, *asked)  # noqa: E731
-    monkeypatch.setattr(keeper, "kernel_database", lambda: SimpleNamespace(must_be_open=lambda: None, rows=rows))
+    rows = lambda *asked: kernel_db.match_rows(known, *asked)  # noqa: E731
+    monkeypatch.setattr(persistence, "kernel_database", lambda: SimpleNamespace(note_compiled=lambda: None, rows=rows))
     assert packed(RECIPE, code)["kernels.cu"] == b"__global__ // ?"
 
 
 def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
     monkeypatch.delenv("TMPDIR", raising=False)
     database = kernel_db.KernelDatabase()
-    places = [database.compiling(OPTIONS, lambda: os.environ.get("TMPDIR")) for _ in range(2)]
-    assert places[0] == places[1] is not None  # nothing was compiled, so it may still open
-    database.must_be_open()
-    assert database.compiling(OPTIONS, lambda: os.environ.get("TMPDIR")) is None
+    directories = [database.compile(OPTIONS, lambda: os.environ.get("TMPDIR")) for _ in range(2)]
+    assert directories[0] == directories[1] is not None  # nothing was compiled, so it may still open
+    database.note_compiled()
+    assert database.compile(OPTIONS, lambda: os.environ.get("TMPDIR")) is None
     with pytest.raises(NotPersistable, match="by somebody else"):
         database.rows(["a"], "code a", OPTIONS)
 
@@ -123,7 +125,7 @@ def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
 def test_a_compile_that_fails_leaves_the_environment_as_it_was(monkeypatch):
     monkeypatch.delenv("TMPDIR", raising=False)
     with pytest.raises(ZeroDivisionError):
-        kernel_db.KernelDatabase().compiling(OPTIONS, lambda: 1 / 0)
+        kernel_db.KernelDatabase().compile(OPTIONS, lambda: 1 / 0)
     assert "TMPDIR" not in os.environ
 
 
@@ -145,8 +147,8 @@ def test_a_compile_that_fails_leaves_the_environment_as_it_was(monkeypatch):
 )
 def test_copies_lie_as_the_original(tensor):
     before = tensor.clone()
-    copy, other = tensors.copied(tensor), tensors.rolled(tensor)
-    assert tensors.equal_bits(copy, tensor)
+    copy, other = copy_tensor(tensor), roll_tensor(tensor)
+    assert have_equal_bits(copy, tensor)
     for made in (copy, other):
         assert (made.shape, made.stride(), made.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
         assert (made.data_ptr() - tensor.data_ptr()) % 512 == 0
@@ -157,20 +159,20 @@ def test_copies_lie_as_the_original(tensor):
 
 
 def test_bits_tell_zeros_apart_and_nans_together():
-    assert not tensors.equal_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
-    assert tensors.equal_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
-    assert not tensors.equal_bits(torch.zeros(2, 3), torch.zeros(3, 2).t())
+    assert not have_equal_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+    assert have_equal_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+    assert not have_equal_bits(torch.zeros(2, 3), torch.zeros(3, 2).t())
 
 
 def test_cubins_must_be_whole():
     image = elf()
-    cubin.check_cubin(image)
+    check_cubin(image)
     for end in range(len(image)):
         with pytest.raises(ValueError, match="a cubin that"):
-            cubin.check_cubin(image[:end])
+            check_cubin(image[:end])
     for damaged in (elf(machine=62), elf(sections=((1, 64, 10**6),)), elf(programs=((2**63, 8),)), b"PTX"):
         with pytest.raises(ValueError, match="a cubin that"):
-            cubin.check_cubin(damaged)
+            check_cubin(damaged)
 
 
 TYPE = TensorType("float32", (2, 3), "cuda")
@@ -191,7 +193,7 @@ DRAW = Op("prims.uniform_philox", (Ref(0),), (TYPE,))
 )
 def test_what_cannot_be_kept_is_known_before_it_is_compiled(graph, args, reason):
     with pytest.raises(NotPersistable) as refusal:
-        unfit.refuse_unfit(graph, args)
+        persistence.check_persistable(graph, args)
     assert str(refusal.value) == reason
     assert not isinstance(refusal.value, NotPersistableNow)
 
@@ -213,18 +215,18 @@ class Own(torch.Tensor):
 def test_what_arguments_are_this_time_is_no_lasting_reason(arg, reason, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: tensor.is_meta)
     with pytest.raises(NotPersistableNow, match=reason):
-        unfit._refuse_arguments([torch.zeros(2, 3), arg])
-    unfit._refuse_arguments([torch.nn.Parameter(torch.zeros(2, 3))])
+        persistence.check_tensors([torch.zeros(2, 3), arg])
+    persistence.check_tensors([torch.nn.Parameter(torch.zeros(2, 3))])
 
 
 def test_gpus_of_several_kinds_are_told_apart(monkeypatch):
     kinds = [SimpleNamespace(name=name, multi_processor_count=132, major=9, minor=0) for name in ("b", "a", "b")]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", kinds.__getitem__)
-    assert unfit.device_kinds() == ("a, 132 SMs, 9.0", "b, 132 SMs, 9.0")
+    assert persistence.list_device_kinds() == ("a, 132 SMs, 9.0", "b, 132 SMs, 9.0")
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     with pytest.raises(NotPersistable, match="several kinds"):
-        unfit.refuse_unfit(Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)])
+        persistence.check_persistable(Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)])
 
 
 class Doubling:
@@ -233,17 +235,17 @@ class Doubling:
     def __init__(self):
         self.compiles = 0
 
-    def compiled(self, graph, args):
+    def compile(self, graph, args):
         self.compiles += 1
         run = lambda args: [args[0].mul_(2)]  # noqa: E731
         run(args)
-        return SimpleNamespace(run=run)
+        return run
 
 
 def test_compiling_for_other_arguments_writes_into_them_once():
     write = Op("prims.copy_", (Ref(0), Ref(0)), (TYPE,))
     nvfuser, arg = Doubling(), torch.ones(2, 3)
-    run = _Compiling(nvfuser, Graph((TYPE,), (write,), (1,)))
+    run = CompilingRun(nvfuser, Graph((TYPE,), (write,), (1,)))
     run([arg])
     assert arg.unique().tolist() == [2]
     run([arg])

@@ -8,36 +8,35 @@ import threading
 
 import pytest
 import torch
-from gpu_artifacts import CASES, copies, keeper, kept, loaded, pick, same
+from gpu_artifacts import CASES, copies, load, nvfuser, persisted_regions, pick, same
 from repository import ROOT
 
 pytestmark = pytest.mark.gpu
 
 
 def test_everything_is_kept_or_says_why_not():
-    assert {item.name.rsplit("-", 1)[0] for item in kept()} == set(CASES)
-    refused = {item.name: item.made.reason for item in kept() if item.made.artifacts is None}
+    assert {item.name.rsplit("-", 1)[0] for item in persisted_regions()} == set(CASES)
+    refused = {item.name: item.compiled.reason for item in persisted_regions() if item.compiled.artifacts is None}
     assert all(refused.values())
     assert not {name for name in refused if not CASES[name.rsplit("-", 1)[0]].may_refuse}, refused
-    assert all(item.made.reason is None for item in kept() if item.made.artifacts is not None)
+    assert all(item.compiled.reason is None for item in persisted_regions() if item.compiled.artifacts is not None)
 
 
 OTHER_PROCESS = """
 import sys, torch
 from pathlib import Path
-from fusioncache.backends.nvfuser import backend as nvfuser
-from fusioncache.backends.nvfuser.persistence import NvFuserKeeper
+from fusioncache.backends.nvfuser import backend
 from fusioncache.ir import Graph
 
 def refuse(*args, **kwargs):
     raise AssertionError("nvFuser was asked to compile")
 
-nvfuser.define = refuse
-keeper = NvFuserKeeper(nvfuser.NvFuser())
+backend.define = refuse
+nvfuser = backend.NvFuser()
 for folder in map(Path, sys.argv[1:]):
     args = torch.load(folder / "args.pt")
     artifacts = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".pt"}
-    run = keeper.load(artifacts, Graph((), (), ()), args)
+    run = nvfuser.load(artifacts, Graph((), (), ()), args)
     torch.save([list(run(args)), args], folder / "results.pt")
 """
 
@@ -45,14 +44,14 @@ for folder in map(Path, sys.argv[1:]):
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory):
     """The results of a process that knows nothing but the artifacts."""
-    place = tmp_path_factory.mktemp("kept")
+    root = tmp_path_factory.mktemp("persisted")
     folders = {}
-    for item in kept():
-        if item.made.artifacts is None:
+    for item in persisted_regions():
+        if item.compiled.artifacts is None:
             continue
-        folders[item.name] = folder = place / item.name
+        folders[item.name] = folder = root / item.name
         folder.mkdir()
-        for name, content in item.made.artifacts.items():
+        for name, content in item.compiled.artifacts.items():
             (folder / name).write_bytes(content)
         torch.save(item.args, folder / "args.pt")
     command = [sys.executable, "-W", "ignore", "-c", OTHER_PROCESS, *map(str, folders.values())]
@@ -62,7 +61,7 @@ def elsewhere(tmp_path_factory):
 
 def test_another_process_computes_the_same_bits_without_nvfuser(elsewhere):
     assert elsewhere
-    for item in kept():
+    for item in persisted_regions():
         if item.name in elsewhere:
             outputs, written = elsewhere[item.name]
             assert same(outputs, item.outputs), item.name
@@ -72,7 +71,7 @@ def test_another_process_computes_the_same_bits_without_nvfuser(elsewhere):
 @pytest.mark.parametrize("name", ["pointwise-0", "whole-reduction-0", "two-segments-0"])
 def test_a_loaded_run_can_be_captured(name):
     item = pick(name)
-    run, args = loaded(item), copies(item.args)
+    run, args = load(item), copies(item.args)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = run(args)
@@ -80,7 +79,7 @@ def test_a_loaded_run_can_be_captured(name):
         arg.copy_(arg.flip(0))
     for _ in range(3):
         graph.replay()
-    assert same(outputs, list(item.made.run(copies(args))))
+    assert same(outputs, list(item.compiled.run(copies(args))))
 
 
 def test_loading_while_a_graph_is_captured():
@@ -88,7 +87,7 @@ def test_loading_while_a_graph_is_captured():
     args = copies(item.args)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        outputs = loaded(item)(args)
+        outputs = load(item)(args)
     graph.replay()
     assert same(outputs, item.outputs)
 
@@ -96,7 +95,7 @@ def test_loading_while_a_graph_is_captured():
 @pytest.mark.parametrize("name", ["pointwise-0", "whole-reduction-0"])
 def test_threads_and_streams(name):
     item = pick(name)
-    run, wrong = loaded(item), []
+    run, wrong = load(item), []
 
     def work():
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -115,13 +114,13 @@ def test_threads_and_streams(name):
 
 def test_artifacts_are_the_same_every_time():
     item = pick("rms-norm-grad-1")
-    again = keeper().compile(item.graph, copies(item.args))
-    assert again.artifacts == item.made.artifacts
+    again = nvfuser().persist(item.graph, copies(item.args))
+    assert again.artifacts == item.compiled.artifacts
 
 
 def test_damaged_artifacts_do_not_load():
     item = pick("pointwise-0")
-    artifacts = dict(item.made.artifacts)
+    artifacts = dict(item.compiled.artifacts)
     cubin = next(name for name in artifacts if name != "recipe")
     for damaged in (
         {**artifacts, "recipe": artifacts["recipe"][:-1]},
@@ -131,18 +130,18 @@ def test_damaged_artifacts_do_not_load():
         {cubin: artifacts[cubin]},
     ):
         with pytest.raises(ValueError):
-            keeper().load(damaged, item.graph, item.args)
+            nvfuser().load(damaged, item.graph, item.args)
     with pytest.raises(ValueError, match="another layout"):
-        keeper().load(artifacts, item.graph, [arg.t().contiguous().t() for arg in item.args])
+        nvfuser().load(artifacts, item.graph, [arg.t().contiguous().t() for arg in item.args])
 
 
 def test_a_program_is_not_kept_while_a_graph_is_captured_or_history_is_recorded():
     item = pick("pointwise-0")
     torch.cuda.memory._record_memory_history("all", context=None)
     try:
-        made = keeper().compile(item.graph, copies(item.args))
+        compiled = nvfuser().persist(item.graph, copies(item.args))
     finally:
         torch.cuda.memory._record_memory_history(None)
-    assert made.artifacts is None
-    assert made.reason == "torch's memory history is in use"
-    assert same(list(made.run(copies(item.args))), item.outputs)
+    assert compiled.artifacts is None
+    assert compiled.reason == "torch's memory history is in use"
+    assert same(list(compiled.run(copies(item.args))), item.outputs)

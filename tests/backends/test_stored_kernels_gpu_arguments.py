@@ -6,9 +6,9 @@ from unittest import mock
 
 import pytest
 import torch
-from gpu_artifacts import copies, keeper, loaded, pick, rand, same
+from gpu_artifacts import copies, load, nvfuser, pick, rand, same
 
-from fusioncache.backends.nvfuser.tensors import copied
+from fusioncache.backends.nvfuser.verification import copy_tensor
 
 pytestmark = pytest.mark.gpu
 
@@ -28,42 +28,42 @@ def moved(args, elements):
 def test_unaligned_pointers_are_never_given_to_wide_loads(name, elements):
     """As of ``x[1:]``. A kernel that loads 16 bytes at once from there would end the process."""
     item = pick(name)
-    run, off = loaded(item), moved(item.args, elements)
-    assert same(run(off), list(item.made.run(off)))
+    run, off = load(item), moved(item.args, elements)
+    assert same(run(off), list(item.compiled.run(off)))
     one = [off[0], *item.args[1:]]
-    assert same(run(one), list(item.made.run(one)))
+    assert same(run(one), list(item.compiled.run(one)))
     torch.cuda.synchronize()
     assert same(run(item.args), item.outputs)
 
 
 def test_inputs_that_are_aligned_otherwise_are_compiled_for():
     item = pick("pointwise-0")
-    run = loaded(item)
+    run = load(item)
     off = [torch.empty(arg.numel() + 1, device="cuda")[1:].view_as(arg).copy_(arg) for arg in item.args]
-    nvfuser = keeper()._nvfuser
-    with mock.patch.object(nvfuser, "compiled", wraps=nvfuser.compiled) as compiled:
-        assert same(run(off), list(item.made.run(off)))
+    backend = nvfuser()
+    with mock.patch.object(backend, "compile", wraps=backend.compile) as compile_:
+        assert same(run(off), list(item.compiled.run(off)))
         assert same(run(item.args), item.outputs)
         run(off)
-    assert compiled.call_count == 1
+    assert compile_.call_count == 1
 
 
 def test_what_is_compiled_for_unaligned_inputs_is_kept_for_these():
     item = pick("pointwise-0")
     off = [torch.empty(arg.numel() + 1, device="cuda")[1:].view_as(arg).copy_(arg) for arg in item.args]
-    made = keeper().compile(item.graph, off)
-    assert made.artifacts, made.reason
-    assert same(keeper().load(made.artifacts, item.graph, off)(off), list(made.run(off)))
+    compiled = nvfuser().persist(item.graph, off)
+    assert compiled.artifacts, compiled.reason
+    assert same(nvfuser().load(compiled.artifacts, item.graph, off)(off), list(compiled.run(off)))
 
 
 def test_what_is_written_in_place_is_written_once_wherever_it_lies():
     item = pick("in-place-0")
-    if item.made.artifacts is None:
-        pytest.skip(f"not kept: {item.made.reason}")
-    run = loaded(item)
+    if item.compiled.artifacts is None:
+        pytest.skip(f"not kept: {item.compiled.reason}")
+    run = load(item)
     for elements in (0, 1):
         ours, theirs = moved(item.args, elements), moved(item.args, elements)
-        assert same(run(ours), list(item.made.run(theirs)))
+        assert same(run(ours), list(item.compiled.run(theirs)))
         assert same(ours, theirs)
 
 
@@ -72,10 +72,10 @@ def test_programs_are_kept_where_algorithms_are_to_be_deterministic(name):
     item, fills = pick(name), torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     try:
-        made = keeper().compile(item.graph, copies(item.args))
-        assert made.artifacts, made.reason
+        compiled = nvfuser().persist(item.graph, copies(item.args))
+        assert compiled.artifacts, compiled.reason
         assert torch.utils.deterministic.fill_uninitialized_memory is fills
-        outputs = keeper().load(made.artifacts, item.graph, item.args)(copies(item.args))
+        outputs = nvfuser().load(compiled.artifacts, item.graph, item.args)(copies(item.args))
         assert same(outputs, item.outputs)
     finally:
         torch.use_deterministic_algorithms(False)
@@ -83,20 +83,20 @@ def test_programs_are_kept_where_algorithms_are_to_be_deterministic(name):
 
 def test_inputs_may_share_their_memory():
     item = pick("pointwise-0")
-    run, count = loaded(item), item.args[0].numel()
+    run, count = load(item), item.args[0].numel()
     memory = rand(count + 16)
     one, other = memory[:count].view_as(item.args[0]), memory[16:].view_as(item.args[0])
     for args in ([one, one], [one, other], [other, one]):
-        assert same(run(args), list(item.made.run([copied(arg) for arg in args])))
+        assert same(run(args), list(item.compiled.run([copy_tensor(arg) for arg in args])))
 
 
 @pytest.mark.parametrize("name", ["pointwise-0", "several-0", "reshaped-0", "in-place-0"])
 def test_autograd_sees_nothing_of_a_run(name):
     item = pick(name)
-    if item.made.artifacts is None:
-        pytest.skip(f"not kept: {item.made.reason}")
+    if item.compiled.artifacts is None:
+        pytest.skip(f"not kept: {item.compiled.reason}")
     args = [arg.requires_grad_() for arg in copies(item.args)]
-    outputs = loaded(item)(args)
+    outputs = load(item)(args)
     assert not any(output.requires_grad for output in outputs if not any(output is arg for arg in args))
     assert same(outputs, item.outputs)
 
@@ -105,26 +105,26 @@ def test_views_that_are_to_be_negated_are_read_as_nvfuser_reads_them():
     """Which is as they lie in memory: nvFuser knows of no such views, with a store or without one."""
     item = pick("pointwise-0")
     views = [torch._neg_view(arg) for arg in item.args]
-    assert same(loaded(item)(views), list(item.made.run(views)))
-    made = keeper().compile(item.graph, views)
-    assert (made.artifacts, made.lasting) == (None, False)
+    assert same(load(item)(views), list(item.compiled.run(views)))
+    compiled = nvfuser().persist(item.graph, views)
+    assert (compiled.artifacts, compiled.lasting) == (None, False)
 
 
 def test_tensors_with_gaps_are_kept_for_their_strides():
     item = pick("pointwise-0")
     gaps = [rand(arg.shape[0], 2 * arg.shape[1])[:, ::2].copy_(arg) for arg in item.args]
-    made = keeper().compile(item.graph, gaps)
-    assert made.artifacts, made.reason
-    run = keeper().load(made.artifacts, item.graph, gaps)
-    assert same(run(gaps), list(made.run(gaps)))
+    compiled = nvfuser().persist(item.graph, gaps)
+    assert compiled.artifacts, compiled.reason
+    run = nvfuser().load(compiled.artifacts, item.graph, gaps)
+    assert same(run(gaps), list(compiled.run(gaps)))
     with pytest.raises(ValueError, match="another layout"):
-        keeper().load(made.artifacts, item.graph, item.args)
+        nvfuser().load(compiled.artifacts, item.graph, item.args)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_a_run_follows_its_arguments_to_another_device():
     item = pick("pointwise-0")
-    run = loaded(item)
+    run = load(item)
     there = [arg.to("cuda:1") for arg in item.args]
     outputs = run(there)
     assert all(output.get_device() == 1 for output in outputs)

@@ -11,14 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_recipe import FLAT, RECIPE, kernel
 
-from fusioncache.backends.nvfuser.codec import decoded, encoded
-from fusioncache.backends.nvfuser.parts import Again, Fill, Fresh, Input, Layout, Memory, Pointer, View
-from fusioncache.backends.nvfuser.recipe import Recipe
+from fusioncache.backends.nvfuser.recipe import Buffers, Duplicate, Fill, Fresh, Input, Layout, Pointer, Recipe, View
+from fusioncache.backends.nvfuser.recipe_json import decode, encode
+
+WRITTEN_BEFORE = (
+    b'{"allocations":[128,512],"inputs":[[["float32",[4,8],[8,1]],16],[["bfloat16",[8],[1]],2]],"outputs":'
+    b'[["fresh",["float32",[4,8],[8,1]],0,0],["view",["float32",[8],[1]],0,8,false],["again",0],["fresh",['
+    b'"float32",[4,8],[8,1]],1,128]],"steps":[{"fill":[3,0,256,0]},{"block":[128,1,1],"cooperative":true,"'
+    b'cubin":"0.cubin","function":"_ZN3nvf30nvfuser_pointwise_f0_c1_r0_g0E","grid":[7,2,1],"most_shared":4'
+    b'9152,"parameters":["00000000000000000400000008000000","000000000000000000000000000000000000000000000'
+    b'000","05"],"pointers":[[0,0,0,0],[1,8,2,64]],"shared":16}],"version":1,"widest":16}'
+)
+"""The recipe as version 1 of the format was first written. Stores hold such recipes."""
+
+
+def test_recipes_in_stores_are_read_and_written_as_they_were():
+    assert decode(WRITTEN_BEFORE) == RECIPE
+    assert encode(RECIPE) == WRITTEN_BEFORE
 
 
 def test_a_recipe_survives_being_written():
-    assert decoded(encoded(RECIPE)) == RECIPE
-    assert encoded(decoded(encoded(RECIPE))) == encoded(RECIPE)
+    assert decode(encode(RECIPE)) == RECIPE
+    assert encode(decode(encode(RECIPE))) == encode(RECIPE)
     assert RECIPE.cubins == ("0.cubin",)
 
 
@@ -36,7 +50,7 @@ def recipes(draw):
     outputs = draw(st.lists(layouts, max_size=3))
     allocations = tuple(layout.extent for layout in outputs)
     buffers = st.integers(0, len(inputs) + len(outputs) - 1)
-    pointers = tuple(Pointer(place, 0, draw(buffers), 0) for place in range(draw(st.integers(0, 3))))
+    pointers = tuple(Pointer(index, 0, draw(buffers), 0) for index in range(draw(st.integers(0, 3))))
     step = kernel(parameters=tuple(bytes(16) for _ in pointers), pointers=pointers, cooperative=draw(st.booleans()))
     fresh = tuple(Fresh(layout, number, 0) for number, layout in enumerate(outputs))
     return Recipe(inputs, allocations, fresh, (step,), draw(st.sampled_from([16, 32])))
@@ -44,7 +58,7 @@ def recipes(draw):
 
 @given(recipes())
 def test_recipes_survive_being_written(recipe):
-    assert decoded(encoded(recipe)) == recipe
+    assert decode(encode(recipe)) == recipe
 
 
 WRONG = {
@@ -55,7 +69,7 @@ WRONG = {
     "output beyond its allocation": {"allocations": (127, 512)},
     "negative allocation": {"allocations": (-1, 512)},
     "unknown allocation": {"outputs": (Fresh(FLAT, 2, 0),)},
-    "again of a later one": {"outputs": (Again(0),)},
+    "again of a later one": {"outputs": (Duplicate(0),)},
     "view beyond its input": {"outputs": (View(FLAT, 0, 1, False),)},
     "view of another dtype": {"outputs": (View(Layout("int32", (8,), (1,)), 0, 0, False),)},
     "itself in another layout": {"outputs": (View(Layout("float32", (32,), (1,)), 0, 0, True),)},
@@ -95,39 +109,39 @@ def paths(value, path=()):
         yield from paths(item, (*path, name))
 
 
-WRITTEN = json.loads(encoded(RECIPE))
+WRITTEN = json.loads(encode(RECIPE))
 JUNK = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.lists(st.integers()))
 
 
 @given(st.sampled_from(list(paths(WRITTEN))[1:]), JUNK)
 def test_damaged_recipes_are_refused_or_in_range(path, junk):
-    damaged = json.loads(encoded(RECIPE))
-    place = damaged
+    damaged = json.loads(encode(RECIPE))
+    parent = damaged
     for name in path[:-1]:
-        place = place[name]
-    place[path[-1]] = junk
+        parent = parent[name]
+    parent[path[-1]] = junk
     try:
-        recipe = decoded(json.dumps(damaged).encode())
+        recipe = decode(json.dumps(damaged).encode())
     except ValueError:
         return
-    memory = Memory(recipe.inputs, recipe.allocations)
+    buffers = Buffers(recipe.inputs, recipe.allocations)
     for step in recipe.steps:
         for pointer in getattr(step, "pointers", ()):
-            assert 0 <= pointer.delta < memory.extent(pointer.buffer)
+            assert 0 <= pointer.delta < buffers.extent(pointer.buffer)
 
 
-@given(st.binary(max_size=40) | st.integers(0, len(encoded(RECIPE)) - 1).map(lambda end: encoded(RECIPE)[:end]))
+@given(st.binary(max_size=40) | st.integers(0, len(encode(RECIPE)) - 1).map(lambda end: encode(RECIPE)[:end]))
 def test_bytes_that_are_no_recipe_are_refused(data):
     with pytest.raises(ValueError):
-        decoded(data)
+        decode(data)
 
 
 @pytest.mark.parametrize("text", ["[" * 100000, "{}", "null", '{"version":1,"version":1}', "\ud800"])
 def test_texts_that_are_no_recipe_are_refused(text):
     with pytest.raises(ValueError):
-        decoded(text.encode(errors="surrogatepass"))
+        decode(text.encode(errors="surrogatepass"))
 
 
 def test_recipes_of_another_version_are_refused():
     with pytest.raises(ValueError, match="of version 2"):
-        decoded(json.dumps({**WRITTEN, "version": 2}).encode())
+        decode(json.dumps({**WRITTEN, "version": 2}).encode())

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.common import counting, processes
 from benchmarks.common.rematerialization import copy_with_zero_weight, recompute_sums
 from benchmarks.common.spec import ModelSpec
-from fusioncache.backends.nvfuser import backend as nvfuser
+from fusioncache.backends.nvfuser import definition as nvfuser
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = [path.name for path in (ROOT / "benchmarks").glob("*.py") if path.name != "__init__.py"]

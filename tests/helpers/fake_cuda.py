@@ -26,10 +26,10 @@ def pretend_gpu():
 def find_nvfuser_executor() -> Any:
     """Thunder's executor, or a skipped test where nvFuser is not installed."""
     pytest.importorskip("nvfuser_direct")
-    from fusioncache.backends.nvfuser import backend as nvfuser
+    from fusioncache.backends.nvfuser import definition
 
     with pretend_gpu():
-        return nvfuser.nvfuser_executor().ex
+        return definition.nvfuser_executor().ex
 
 
 def make_traces(

@@ -1,4 +1,4 @@
-"""Regions of every kind that nvFuser compiles, and what is kept of them: compiled once for all tests. Needs a GPU."""
+"""Regions of every kind that nvFuser compiles, persisted once for all tests. Needs a GPU."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ CASES = {
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A region, arguments for it, what was made of it, and what it computes for copies of the arguments."""
+class PersistedRegion:
+    """A region, arguments for it, what was compiled, and what that computes for copies of the arguments."""
 
     name: str
     case: Case
     graph: Graph
     args: list
-    made: Compiled
+    compiled: Compiled
     outputs: list
     written: list
 
@@ -131,42 +131,41 @@ def arguments(graph, transposed=False):
 
 
 def copies(args):
-    from fusioncache.backends.nvfuser.tensors import copied
+    from fusioncache.backends.nvfuser.verification import copy_tensor
 
-    return [copied(arg) for arg in args]
+    return [copy_tensor(arg) for arg in args]
 
 
 @cache
-def keeper():
+def nvfuser():
     from fusioncache.backends.nvfuser.backend import NvFuser
-    from fusioncache.backends.nvfuser.persistence import NvFuserKeeper
 
-    return NvFuserKeeper(NvFuser())
+    return NvFuser()
 
 
 @cache
-def kept():
+def persisted_regions():
     found = []
     for name, case in CASES.items():
         for number, graph in enumerate(regions(case)):
             torch.manual_seed(number)
             args = arguments(graph, case.transposed)
-            made = keeper().compile(graph, copies(args))
+            compiled = nvfuser().persist(graph, copies(args))
             written = copies(args)
-            outputs = list(made.run(written))
-            found.append(Kept(f"{name}-{number}", case, graph, args, made, outputs, written))
+            outputs = list(compiled.run(written))
+            found.append(PersistedRegion(f"{name}-{number}", case, graph, args, compiled, outputs, written))
     return found
 
 
 def pick(name):
-    return next(item for item in kept() if item.name == name)
+    return next(item for item in persisted_regions() if item.name == name)
 
 
-def loaded(item):
-    return keeper().load(item.made.artifacts, item.graph, item.args)
+def load(item):
+    return nvfuser().load(item.compiled.artifacts, item.graph, item.args)
 
 
 def same(one, other):
-    from fusioncache.backends.nvfuser.tensors import equal_bits
+    from fusioncache.backends.nvfuser.verification import have_equal_bits
 
-    return len(one) == len(other) and all(map(equal_bits, one, other))
+    return len(one) == len(other) and all(map(have_equal_bits, one, other))

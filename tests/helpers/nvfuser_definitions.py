@@ -6,7 +6,7 @@ import fake_cuda
 import torch
 from models import find_fused
 
-from fusioncache.backends.nvfuser import backend as nvfuser
+from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor, nvfuser_executor
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.trace.transform import FusionCache
 
@@ -24,7 +24,7 @@ def define_programs(transform: FusionCache) -> set[str]:
     """Returns the distinct definitions that the calls would ask nvFuser to compile for contiguous tensors."""
     with fake_cuda.pretend_gpu():
         return {
-            repr(nvfuser.define(program.sources[0], nvfuser.contiguous(program.sources[0])))
+            repr(define(program.sources[0], describe_contiguous(program.sources[0])))
             for call in transform.calls()
             for arities in call.arities()
             for program in call.programs(arities)
@@ -34,7 +34,7 @@ def define_programs(transform: FusionCache) -> set[str]:
 def define_regions(traces: list) -> set[str]:
     """Returns the distinct definitions that Thunder asks nvFuser to compile for the regions of its traces."""
     with fake_cuda.pretend_gpu():
-        create = nvfuser.nvfuser_executor().create_fd
+        create = nvfuser_executor().create_fd
         return {
             repr(
                 create(
@@ -47,4 +47,4 @@ def define_regions(traces: list) -> set[str]:
 
 
 def _describe_contiguous(shape) -> tuple:
-    return nvfuser.describe_tensor(tuple(shape), torch.empty(shape, device="meta").stride())
+    return describe_tensor(tuple(shape), torch.empty(shape, device="meta").stride())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from fusioncache.backends.nvfuser.parts import Again, Fill, Fresh, Input, Launch, Layout, Pointer, View
-from fusioncache.backends.nvfuser.recipe import Recipe
+from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Launch, Layout, Pointer, Recipe, View
 
 FLAT = Layout("float32", (4, 8), (8, 1))
 NAME = "_ZN3nvf30nvfuser_pointwise_f0_c1_r0_g0E"
@@ -29,7 +28,7 @@ def kernel(**changes):
 RECIPE = Recipe(
     inputs=(Input(FLAT, 16), Input(Layout("bfloat16", (8,), (1,)), 2)),
     allocations=(128, 512),
-    outputs=(Fresh(FLAT, 0, 0), View(Layout("float32", (8,), (1,)), 0, 8, False), Again(0), Fresh(FLAT, 1, 128)),
+    outputs=(Fresh(FLAT, 0, 0), View(Layout("float32", (8,), (1,)), 0, 8, False), Duplicate(0), Fresh(FLAT, 1, 128)),
     steps=(Fill(3, 0, 256, 0), kernel()),
     widest=16,
 )

@@ -18,7 +18,7 @@ from store_processes import Process, X, Y, make_region
 
 import fusioncache
 from fusioncache.backends.eager import Eager
-from fusioncache.backends.nvfuser.kernel_db import KernelDatabase
+from fusioncache.backends.nvfuser.kernel_database import KernelDatabase
 from fusioncache.cache import ranks as ranks_module
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.ranks import Ranks
@@ -237,7 +237,7 @@ def test_temporary_files_of_a_child_do_not_go_where_nvfuser_opens_its_database(t
     def child():
         assert os.environ.get("TMPDIR") == before
 
-    with (holder := Holder(lambda: database.compiling(((), ()), holder.stop))):
+    with (holder := Holder(lambda: database.compile(((), ()), holder.stop))):
         assert os.environ["TMPDIR"].startswith(str(tmp_path))
         assert ends_well(child)
     assert os.environ.get("TMPDIR") == before

@@ -1,20 +1,26 @@
-"""nvFuser, through Thunder's translators."""
+"""nvFuser as a backend: it compiles, persists and loads. What it is given is written by Thunder's translators."""
 
 from __future__ import annotations
 
 import importlib.util
-import sys
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache, lru_cache
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, Description, Run, Sum
-from fusioncache.backends.nvfuser.compiler import CompiledDefinition
-from fusioncache.backends.nvfuser.one_launch import one_launch
+from fusioncache.backends.api import Backend, Compiled, Description, Run, Source, Sum
+from fusioncache.backends.nvfuser.chains import sum_chain
+from fusioncache.backends.nvfuser.definition import (
+    SEEN_WORKING,
+    define,
+    definition_text,
+    describe_arguments,
+    nvfuser_executor,
+)
+from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE
 from fusioncache.backends.torch_settings import settings_text, variables, versions_text
-from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph, NumberType, TensorType
+from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.request import Option
 
@@ -22,8 +28,23 @@ _VARIABLES = ("NVFUSER_", "PYTORCH_NVFUSER_")
 """What the names of nvFuser's variables begin with."""
 _ELSEWHERE = ("NVFUSER_MASTER_", "NVFUSER_DUMP", "PYTORCH_NVFUSER_DUMP")
 """Those of them that say what is printed, and where other processes are."""
+_DESCRIBED = ("function", "cubin", "grid", "block", "shared")
+"""What people are told of a launch."""
 
-SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
+
+@dataclass(frozen=True, slots=True)
+class CompiledDefinition:
+    """What nvFuser compiled.
+
+    Attributes:
+        run: takes the arguments as one sequence and returns the outputs.
+        definition: nvFuser's ``FusionDefinition``, which was executed.
+        device: the number of the device that it was written for; None if it runs where its arguments are.
+    """
+
+    run: Run
+    definition: Any
+    device: int | None
 
 
 class NvFuser(Backend):
@@ -54,7 +75,6 @@ class NvFuser(Backend):
         if problem:
             raise ValueError(f"backend 'nvfuser' does not work here: {problem}")
         self.switches = tuple(enable), tuple(disable)
-        self._one_launch = one_launch(fold)
 
     @classmethod
     def problem(cls, device: str) -> str | None:
@@ -83,11 +103,13 @@ class NvFuser(Backend):
 
     def artifact_environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
-        return self._persistence().environment()
+        from fusioncache.backends.nvfuser import persistence
+
+        return persistence.artifact_environment()
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Returns contiguity and stride order of each tensor: a definition is written for these."""
-        return descriptors(args)
+        return describe_arguments(args)
 
     def arithmetic(self, device: str) -> Arithmetic:
         """See ``Backend``. nvFuser casts where asked, and contracts each product that is added in the same kernel."""
@@ -95,45 +117,10 @@ class NvFuser(Backend):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
-        return self.compiled(graph, args).run
+        return self.compile_definition(graph, args).run
 
-    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
-        """See ``Backend``."""
-        return self._persistence().compile(graph, args)
-
-    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
-        """See ``Backend``.
-
-        Raises:
-            ValueError: if the artifacts are damaged, or for other arguments.
-        """
-        return self._persistence().load(artifacts, graph, args)
-
-    def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
-        """See ``Backend``."""
-        return self._one_launch(dtype, head, terms, compiled) if self._one_launch else None
-
-    @classmethod
-    def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
-        """See ``Backend``."""
-        from fusioncache.backends.nvfuser.persistence import describe
-
-        return describe(artifacts)
-
-    @classmethod
-    def definition(cls, graph: Graph, args: Sequence[Any] | None = None) -> str:
-        """See ``Backend``. The text is Python, and one for the CPU is taken to the GPU. Writing it needs no GPU."""
-        from fusioncache.backends.nvfuser.definition import definition_text
-
-        return definition_text(graph) if args is None else repr(define(graph, descriptors(args)))
-
-    def _persistence(self) -> Any:
-        from fusioncache.backends.nvfuser.persistence import NvFuserKeeper
-
-        return NvFuserKeeper(self)
-
-    def compiled(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> CompiledDefinition:
-        """What ``compile`` makes, with what it is made of.
+    def compile_definition(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> CompiledDefinition:
+        """Compiles as ``compile`` does, and returns the function with what it was made of.
 
         Args:
             graph: as for ``compile``.
@@ -142,7 +129,7 @@ class NvFuser(Backend):
         """
         from fusioncache.backends.bound_symbols import has_fixed_gpu
 
-        definition = define(graph, descriptors(args))
+        definition = define(graph, describe_arguments(args))
         on, off = map(list, self.switches)
         options = {"_enable_options": on, "_disable_options": off}
         device = definition._get_device_index(definition._selected_device) if has_fixed_gpu(graph) else None
@@ -155,60 +142,42 @@ class NvFuser(Backend):
 
         return CompiledDefinition(run, definition, device)
 
+    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
+        """See ``Backend``."""
+        from fusioncache.backends.nvfuser import persistence
 
-def define(graph: Graph, layouts: Sequence[Any]) -> Any:
-    """The graph as an nvFuser ``FusionDefinition``. Needs no GPU.
+        return persistence.persist(self, graph, args)
 
-    Args:
-        graph: without parameters.
-        layouts: a descriptor for each input: contiguity and stride order of a tensor, None for a number.
-    """
-    from fusioncache.backends.bound_symbols import bind
+    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
+        """See ``Backend``.
 
-    bound = bind(graph)
-    translators = nvfuser_executor()
-    return translators.create_fd(bound.bound_symbols, layouts, list(bound.inputs), list(bound.outputs))
+        Raises:
+            ValueError: if the artifacts are damaged, or for other arguments.
+        """
+        from fusioncache.backends.nvfuser import persistence
 
+        return persistence.load(self, artifacts, graph, args)
 
-def descriptors(args: Sequence[Any]) -> tuple:
-    """What ``define`` must know of the layout of tensors and numbers."""
-    return tuple(describe_tensor(tuple(a.shape), a.stride()) if hasattr(a, "stride") else None for a in args)
+    def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
+        """See ``Backend``."""
+        return sum_chain(self.fold, dtype, head, terms, compiled)
 
+    @classmethod
+    def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
+        """See ``Backend``. A program of views alone has neither kernels nor source."""
+        sources = (Source(SOURCE, "cuda", artifacts[SOURCE].decode(errors="replace")),) if SOURCE in artifacts else ()
+        steps = json.loads(artifacts[RECIPE])["steps"] if RECIPE in artifacts else []
+        launches = tuple({name: step[name] for name in _DESCRIBED} for step in steps if "function" in step)
+        return Description(sources, launches, not sources and any(name.endswith(CUBIN) for name in artifacts))
 
-def contiguous(graph: Graph) -> tuple:
-    """The descriptors of contiguous inputs with static shapes."""
-    import torch
-
-    def of(type_: TensorType | NumberType) -> Any:
-        if not isinstance(type_, TensorType):
-            return None
-        meta = torch.empty(type_.shape, device="meta")  # type: ignore[arg-type]
-        return describe_tensor(tuple(meta.shape), meta.stride())
-
-    return tuple(of(type_) for type_ in graph.inputs)
-
-
-@lru_cache(maxsize=4096)
-def describe_tensor(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple:
-    """Returns what Thunder tells nvFuser of the layout of an input."""
-    from nvfuser_direct import compute_tensor_descriptor
-
-    contiguity, stride_order = compute_tensor_descriptor(shape, strides)
-    return tuple(contiguity), tuple(stride_order), ()
-
-
-def _architecture() -> str:
-    import torch
-
-    if not torch.cuda.is_available():
-        return "none"
-    return " ".join(
-        sorted({"sm_{}{}".format(*torch.cuda.get_device_capability(i)) for i in range(torch.cuda.device_count())})
-    )
+    @classmethod
+    def definition(cls, graph: Graph, args: Sequence[Any] | None = None) -> str:
+        """See ``Backend``. The text is Python, and one for the CPU is taken to the GPU. Writing it needs no GPU."""
+        return definition_text(graph) if args is None else repr(define(graph, describe_arguments(args)))
 
 
 def nvfuser_problem() -> str | None:
-    """Why nvFuser does not work here, and what to do; None if it does."""
+    """Tells why nvFuser does not work here, and what to do; returns None if it does."""
     import torch
 
     if importlib.util.find_spec("nvfuser_direct") is None:
@@ -227,19 +196,11 @@ def _import_problem() -> str | None:
     return None
 
 
-def nvfuser_executor() -> ModuleType:
-    """Thunder's module of translators to nvFuser, made to work with nvFuser's direct bindings.
+def _architecture() -> str:
+    import torch
 
-    Thunder 0.2.6 still asks a module ``nvfuser`` for one function, and nvFuser 0.2.36 ships none of that name.
-    """
-    import nvfuser_direct
-
-    if "nvfuser" not in sys.modules and importlib.util.find_spec("nvfuser") is None:
-        shim = ModuleType("nvfuser", "Forwards to nvfuser_direct; put here by fusioncache.")
-        shim.compute_tensor_descriptor = nvfuser_direct.compute_tensor_descriptor  # type: ignore[attr-defined]
-        shim.version = nvfuser_direct.version  # type: ignore[attr-defined]
-        shim.__spec__ = ModuleSpec("nvfuser", None)  # without one find_spec raises, whoever asks for this module
-        sys.modules["nvfuser"] = shim
-    import thunder.executors.nvfuserex_impl as executor
-
-    return executor
+    if not torch.cuda.is_available():
+        return "none"
+    return " ".join(
+        sorted({"sm_{}{}".format(*torch.cuda.get_device_capability(i)) for i in range(torch.cuda.device_count())})
+    )

@@ -1,28 +1,49 @@
-"""What a function launches, seen by capturing it in CUDA graphs that are never run."""
+"""From a run to a recipe: a run is captured twice in CUDA graphs that are never launched.
+
+Everything lies at other addresses the second time. What is an address in a kernel's parameters differs then, and points
+to the same offset in the same memory; all else is equal. So no number is taken for an address by chance, nor the other
+way round.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from fusioncache.backends.api import NotPersistable, NotPersistableNow, Run
-from fusioncache.backends.nvfuser.addresses import Memory, Piece, regions, resolved
+from fusioncache.backends.nvfuser.cuda_graph import FillNode, KernelNode, Node, read_graph, shorten
 from fusioncache.backends.nvfuser.driver import Driver
-from fusioncache.backends.nvfuser.nodes import Kernel, Node, read_graph
-from fusioncache.backends.nvfuser.parts import ITEM_BYTES, Again, Fresh, Input, Layout, Output, View
-from fusioncache.backends.nvfuser.recipe import Recipe
+from fusioncache.backends.nvfuser.recipe import (
+    CUBIN,
+    ITEM_BYTES,
+    WORD,
+    Duplicate,
+    Fill,
+    Fresh,
+    Input,
+    Launch,
+    Layout,
+    Output,
+    Pointer,
+    Recipe,
+    Step,
+    View,
+)
+
+_LEAST_ADDRESS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
-    """A run.
+class Capture:
+    """What a run launches.
 
     Attributes:
-        recipe: whose launches name no cubin yet.
+        recipe: the run as data. Its launches name no cubin yet.
         functions: the function of each launch, as it is loaded in this process.
     """
 
@@ -31,7 +52,46 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class MemoryRange:
+    """A range of addresses: its first one and its bytes."""
+
+    start: int
+    size: int
+
+    def __contains__(self, address: int) -> bool:
+        return self.start <= address < self.start + self.size
+
+
+class MemoryMap:
+    """The memory of one captured run.
+
+    Args:
+        ranges: the memory of the inputs, then what the run allocated. They may be empty, and must not overlap.
+
+    Raises:
+        NotPersistable: if they overlap.
+    """
+
+    def __init__(self, ranges: Sequence[MemoryRange]):
+        self.ranges = tuple(ranges)
+        self._order = sorted((range_.start, index) for index, range_ in enumerate(self.ranges) if range_.size)
+        end = 0
+        for start, index in self._order:
+            if start < end:
+                raise NotPersistable("memory that overlaps")
+            end = start + self.ranges[index].size
+
+    def find(self, address: int) -> tuple[int, int] | None:
+        """Returns the index of the range that an address is in, and its offset there; None if it is in none."""
+        position = bisect_right(self._order, (address, len(self.ranges))) - 1
+        if position < 0:
+            return None
+        start, index = self._order[position]
+        return (index, address - start) if address in self.ranges[index] else None
+
+
+@dataclass(frozen=True, slots=True)
+class _CapturedRun:
     """One captured run, with what must live as long as its addresses mean something."""
 
     nodes: list[Node]
@@ -41,46 +101,50 @@ class _Run:
     stream: int
 
 
-def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]) -> Captured:
-    """What ``run`` launches for such arguments.
+def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]) -> Capture:
+    """Returns what ``run`` launches for such arguments.
 
     Args:
-        driver: of CUDA.
+        driver: the driver of CUDA.
         run: called once before, so that nothing is left to compile, and twice now, without effect.
         args: tensors of one device.
-        others: like these, bit for bit in layout and alignment, in other memory. Nothing else may lie in the memory of
+        others: tensors of the same layouts and alignments in other memory. Nothing else may lie in the memory of
             either.
 
     Raises:
         NotPersistable: if it launches anything that is not understood.
     """
-    widest = widest_access(args[0].get_device())
-    with _recorded():
-        first, second = (_captured(driver, run, given) for given in (args, others))
-        allocated = _allocated(args[0].get_device())
-    memory, other = _memory(first, allocated), _memory(second, allocated)
-    steps = resolved(first.nodes, memory, second.nodes, other, driver.is_pointer)
-    outputs = tuple(_output(position, first, memory) for position in range(len(first.outputs)))
-    if outputs != tuple(_output(position, second, other) for position in range(len(second.outputs))):
+    device = args[0].get_device()
+    widest = widest_access(device)
+    with _record_allocations():
+        first, second = (_capture_run(driver, run, given) for given in (args, others))
+        allocations = _list_allocations(device)
+    memory, other = _map_memory(first, allocations), _map_memory(second, allocations)
+    steps = resolve_addresses(first.nodes, memory, second.nodes, other, driver.is_pointer)
+    outputs = _describe_outputs(first, memory)
+    if outputs != _describe_outputs(second, other):
         raise NotPersistable("outputs that are not the same twice")
-    inputs = tuple(Input(layout_of(arg), alignment(arg.data_ptr(), widest)) for arg in args)
-    sizes = tuple(piece.size for piece in memory.pieces[len(args) :])
-    recipe = _checked(inputs, sizes, outputs, steps, widest)
-    return Captured(recipe, tuple(node.function for node in first.nodes if isinstance(node, Kernel)))
+    inputs = tuple(Input(read_layout(arg), alignment(arg.data_ptr(), widest)) for arg in args)
+    sizes = tuple(range_.size for range_ in memory.ranges[len(args) :])
+    try:
+        recipe = Recipe(inputs, sizes, outputs, steps, widest)
+    except ValueError as error:
+        raise NotPersistable(str(error)) from error
+    return Capture(recipe, tuple(node.function for node in first.nodes if isinstance(node, KernelNode)))
 
 
 def widest_access(device: int) -> int:
-    """Bytes of the widest access that nvFuser compiles for this device."""
+    """Returns the bytes of the widest access that nvFuser compiles for this device."""
     return 32 if torch.cuda.get_device_capability(device)[0] >= 10 else 16
 
 
 def alignment(address: int, widest: int) -> int:
-    """The largest power of two that divides an address, as far as it matters."""
+    """Returns the largest power of two that divides an address, as far as it matters."""
     return min(address & -address, widest) if address else widest
 
 
-def layout_of(tensor: Any) -> Layout:
-    """The layout of a tensor.
+def read_layout(tensor: Any) -> Layout:
+    """Returns the layout of a tensor.
 
     Raises:
         NotPersistable: if it is of a dtype that is not known here.
@@ -92,7 +156,7 @@ def layout_of(tensor: Any) -> Layout:
 
 
 @contextmanager
-def _recorded() -> Iterator[None]:
+def _record_allocations() -> Iterator[None]:
     """Has torch take note of what is allocated."""
     if torch._C._cuda_isHistoryEnabled():
         raise NotPersistableNow("torch's memory history is in use")
@@ -104,11 +168,11 @@ def _recorded() -> Iterator[None]:
 
 
 @contextmanager
-def _left_uninitialized() -> Iterator[None]:
+def leave_uninitialized() -> Iterator[None]:
     """Has torch leave new memory as it is where deterministic algorithms are asked for.
 
-    It would be filled by a kernel of torch's own otherwise, which is only there to show what is read before it is
-    written. Nothing is: whether the run computes the same from other memory is tried before it is kept.
+    Torch would fill it by a kernel of its own otherwise, which is only there to show what is read before it is written.
+    Nothing is: whether the run computes the same from other memory is tried before it is persisted.
     """
     before = torch.utils.deterministic.fill_uninitialized_memory
     torch.utils.deterministic.fill_uninitialized_memory = False
@@ -118,79 +182,172 @@ def _left_uninitialized() -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = before
 
 
-def _allocated(device: int) -> list[dict[str, Any]]:
+def _list_allocations(device: int) -> list[dict[str, Any]]:
     events = torch._C._cuda_memorySnapshot(None)["device_traces"][device]
     return [event for event in events if event["action"] == "alloc"]
 
 
-def _captured(driver: Driver, run: Run, args: Sequence[Any]) -> _Run:
+def _capture_run(driver: Driver, run: Run, args: Sequence[Any]) -> _CapturedRun:
     side = torch.cuda.Stream(args[0].device)
     side.wait_stream(torch.cuda.current_stream(args[0].device))
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.stream(side):
         graph.capture_begin(capture_error_mode="thread_local")
         try:
-            with _left_uninitialized():
+            with leave_uninitialized():
                 outputs = run(args)
         finally:
             graph.capture_end()
     nodes = read_graph(driver, graph.raw_cuda_graph())
-    return _Run(nodes, args, outputs, graph, side.cuda_stream)
+    return _CapturedRun(nodes, args, outputs, graph, side.cuda_stream)
 
 
-def _memory(captured: _Run, allocated: Sequence[dict[str, Any]]) -> Memory:
-    """The memory of a run: its inputs, then what it allocated and uses."""
-    inputs = [Piece(arg.data_ptr(), layout_of(arg).extent) for arg in captured.args]
-    mine = [Piece(event["addr"], event["size"]) for event in allocated if event["stream"] == captured.stream]
-    fresh = [piece for piece in regions(mine) if _used(piece, captured)]
-    return Memory([*inputs, *fresh])
+def _map_memory(run: _CapturedRun, allocations: Sequence[dict[str, Any]]) -> MemoryMap:
+    """Returns the memory of a run: its inputs, then what it allocated and uses."""
+    inputs = [MemoryRange(arg.data_ptr(), read_layout(arg).extent) for arg in run.args]
+    own = [MemoryRange(event["addr"], event["size"]) for event in allocations if event["stream"] == run.stream]
+    used = _list_addresses(run)
+    return MemoryMap([*inputs, *(memory for memory in merge_ranges(own) if any(map(memory.__contains__, used)))])
 
 
-def _used(piece: Piece, captured: _Run) -> bool:
-    """Whether an address in this memory occurs anywhere. What only looks like one does no harm."""
-    low, high = piece.start, piece.start + piece.size
-    if any(low <= output.data_ptr() < high for output in captured.outputs):
-        return True
-    for node in captured.nodes:
-        if not isinstance(node, Kernel):
-            if low <= node.address < high:
-                return True
+def _list_addresses(run: _CapturedRun) -> list[int]:
+    """Returns every number that may be an address in the memory of a run. What only looks like one does no harm."""
+    addresses = [output.data_ptr() for output in run.outputs]
+    for node in run.nodes:
+        if isinstance(node, FillNode):
+            addresses.append(node.address)
             continue
         for parameter in node.parameters:
-            words = (parameter[place : place + 8] for place in range(0, len(parameter), 8))
-            if any(low <= int.from_bytes(word, "little") < high for word in words if len(word) == 8):
-                return True
-    return False
+            words = (parameter[offset : offset + WORD] for offset in range(0, len(parameter), WORD))
+            addresses += [int.from_bytes(word, "little") for word in words if len(word) == WORD]
+    return addresses
 
 
-def _output(position: int, captured: _Run, memory: Memory) -> Output:
-    output = captured.outputs[position]
-    for before in range(position):
-        if captured.outputs[before] is output:
-            return Again(before)
+def merge_ranges(allocations: Iterable[MemoryRange]) -> tuple[MemoryRange, ...]:
+    """Merges ranges that overlap, and returns what is left in the order in which it was first allocated.
+
+    What is freed is allocated again while a run goes on, so that one address may mean several things. Which one does
+    not matter to who gives a run the same memory, each range as large as all that was ever in it.
+    """
+    merged: list[tuple[MemoryRange, int]] = []
+    for first, range_ in enumerate(allocations):
+        if not range_.size:
+            continue
+        start, end = range_.start, range_.start + range_.size
+        apart = []
+        for other, index in merged:
+            if other.start < end and start < other.start + other.size:
+                start, end = min(start, other.start), max(end, other.start + other.size)
+                first = min(first, index)
+            else:
+                apart.append((other, index))
+        merged = [*apart, (MemoryRange(start, end - start), first)]
+    return tuple(range_ for range_, _ in sorted(merged, key=lambda item: item[1]))
+
+
+def _describe_outputs(run: _CapturedRun, memory: MemoryMap) -> tuple[Output, ...]:
+    return tuple(_describe_output(index, run, memory) for index in range(len(run.outputs)))
+
+
+def _describe_output(index: int, run: _CapturedRun, memory: MemoryMap) -> Output:
+    output = run.outputs[index]
+    for earlier in range(index):
+        if run.outputs[earlier] is output:
+            return Duplicate(earlier)
     if not output.is_cuda or output.is_conj() or output.is_neg():
         raise NotPersistable("an output that is no plain tensor")
-    layout = layout_of(output)
-    for number, arg in enumerate(captured.args):
+    layout = read_layout(output)
+    for input_, arg in enumerate(run.args):
         if output is arg:
-            return View(layout, number, 0, itself=True)
+            return View(layout, input_, 0, itself=True)
     if not layout.extent:
         raise NotPersistable("an output without elements")
-    place = memory.find(output.data_ptr())
-    if place is None:
+    found = memory.find(output.data_ptr())
+    if found is None:
         raise NotPersistable("an output in unknown memory")
-    buffer, delta = place
-    if delta + layout.extent > memory.pieces[buffer].size:
+    buffer, delta = found
+    if delta + layout.extent > memory.ranges[buffer].size:
         raise NotPersistable("an output beyond its memory")
-    if buffer >= len(captured.args):
-        return Fresh(layout, buffer - len(captured.args), delta)
-    if captured.args[buffer].dtype != output.dtype or delta % ITEM_BYTES[layout.dtype]:
+    if buffer >= len(run.args):
+        return Fresh(layout, buffer - len(run.args), delta)
+    if run.args[buffer].dtype != output.dtype or delta % ITEM_BYTES[layout.dtype]:
         raise NotPersistable("an output that is a view of an input in another dtype")
     return View(layout, buffer, delta // ITEM_BYTES[layout.dtype], itself=False)
 
 
-def _checked(inputs: Any, sizes: Any, outputs: Any, steps: Any, widest: int) -> Recipe:
-    try:
-        return Recipe(inputs, sizes, outputs, steps, widest)
-    except ValueError as error:
-        raise NotPersistable(str(error)) from error
+def resolve_addresses(
+    first: Sequence[Node],
+    memory: MemoryMap,
+    second: Sequence[Node],
+    other: MemoryMap,
+    is_pointer: Callable[[int], bool],
+) -> tuple[Step, ...]:
+    """Returns the steps of a run that was captured twice. Launches name no cubin yet.
+
+    Args:
+        first: what was captured first.
+        memory: the memory of that run.
+        second: what was captured with everything at other addresses.
+        other: the memory of that run, range by range the same.
+        is_pointer: tells whether a number is an address of memory that the GPU reads.
+
+    Raises:
+        NotPersistable: if anything cannot be told for certain.
+    """
+    sizes, other_sizes = ([range_.size for range_ in map_.ranges] for map_ in (memory, other))
+    if len(first) != len(second) or sizes != other_sizes:
+        raise NotPersistable("not the same twice")
+    steps: list[Step] = []
+    for one, two in zip(first, second, strict=True):
+        if isinstance(one, KernelNode) and isinstance(two, KernelNode):
+            steps.append(_resolve_launch(one, memory, two, other, is_pointer))
+        elif isinstance(one, FillNode) and isinstance(two, FillNode):
+            steps.append(_resolve_fill(one, memory, two, other))
+        else:
+            raise NotPersistable("not the same twice")
+    return tuple(steps)
+
+
+def _resolve_fill(one: FillNode, memory: MemoryMap, two: FillNode, other: MemoryMap) -> Fill:
+    found = memory.find(one.address)
+    if found is None or found != other.find(two.address) or (one.size, one.value) != (two.size, two.value):
+        raise NotPersistable("a fill of unknown memory")
+    buffer, delta = found
+    if delta + one.size > memory.ranges[buffer].size:
+        raise NotPersistable("a fill beyond its memory")
+    return Fill(buffer, delta, one.size, one.value)
+
+
+def _resolve_launch(
+    one: KernelNode, memory: MemoryMap, two: KernelNode, other: MemoryMap, is_pointer: Callable[[int], bool]
+) -> Launch:
+    same_sizes = [*map(len, one.parameters)] == [*map(len, two.parameters)]
+    if not same_sizes or one != replace(two, function=one.function, parameters=one.parameters):
+        raise NotPersistable("not the same twice")
+    parameters, pointers = [], []
+    for index, (left, right) in enumerate(zip(one.parameters, two.parameters, strict=True)):
+        content = bytearray(left)
+        for offset in range(0, len(left), WORD):
+            word, again = left[offset : offset + WORD], right[offset : offset + WORD]
+            found = _resolve_word(word, memory, again, other, is_pointer, f"parameter {index} of {shorten(one.name)}")
+            if found is not None:
+                content[offset : offset + WORD] = bytes(WORD)
+                pointers.append(Pointer(index, offset, *found))
+        parameters.append(bytes(content))
+    limits = one.shared, one.most_shared, one.cooperative
+    return Launch(CUBIN, one.name, one.grid, one.block, *limits, tuple(parameters), tuple(pointers))
+
+
+def _resolve_word(
+    word: bytes, memory: MemoryMap, again: bytes, other: MemoryMap, is_pointer: Callable[[int], bool], what: str
+) -> tuple[int, int] | None:
+    """Returns the buffer that a word of a parameter points to, and the offset; None if it is no address."""
+    number, number_again = int.from_bytes(word, "little"), int.from_bytes(again, "little")
+    found = memory.find(number) if len(word) == WORD else None
+    if word == again:
+        if found is not None or (number >= _LEAST_ADDRESS and len(word) == WORD and is_pointer(number)):
+            raise NotPersistable(f"memory that outlives a run, or a number that looks like an address: {what}")
+        return None
+    if found is None or found != other.find(number_again):
+        raise NotPersistable(f"a number that is not the same twice: {what}")
+    return found

@@ -1,30 +1,94 @@
-"""What nvFuser would be given for a graph, as Python. Needs nvFuser, and no GPU."""
+"""A graph as nvFuser's ``FusionDefinition``, by Thunder's translators. Needs nvFuser, and no GPU."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
-from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
+from fusioncache.ir import Arg, Const, Graph, NumberType, Op, TensorType, ValueType
+
+SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
+
+
+def define(graph: Graph, layouts: Sequence[Any]) -> Any:
+    """Returns the graph as an nvFuser ``FusionDefinition``.
+
+    Args:
+        graph: a graph without parameters.
+        layouts: a descriptor for each input: contiguity and stride order of a tensor, None for a number.
+    """
+    from fusioncache.backends.bound_symbols import bind
+
+    bound = bind(graph)
+    translators = nvfuser_executor()
+    return translators.create_fd(bound.bound_symbols, layouts, list(bound.inputs), list(bound.outputs))
+
+
+def describe_arguments(args: Sequence[Any]) -> tuple:
+    """Returns what ``define`` must know of the layout of tensors and numbers."""
+    return tuple(describe_tensor(tuple(a.shape), a.stride()) if hasattr(a, "stride") else None for a in args)
+
+
+def describe_contiguous(graph: Graph) -> tuple:
+    """Returns the descriptors of contiguous inputs with static shapes."""
+    import torch
+
+    def describe(type_: TensorType | NumberType) -> Any:
+        if not isinstance(type_, TensorType):
+            return None
+        meta = torch.empty(type_.shape, device="meta")  # type: ignore[arg-type]
+        return describe_tensor(tuple(meta.shape), meta.stride())
+
+    return tuple(map(describe, graph.inputs))
+
+
+@lru_cache(maxsize=4096)
+def describe_tensor(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple:
+    """Returns the descriptor of a tensor: its contiguity, its stride order, and no sharding."""
+    from nvfuser_direct import compute_tensor_descriptor
+
+    contiguity, stride_order = compute_tensor_descriptor(shape, strides)
+    return tuple(contiguity), tuple(stride_order), ()
+
+
+def nvfuser_executor() -> ModuleType:
+    """Returns Thunder's module of translators to nvFuser, made to work with nvFuser's direct bindings.
+
+    Thunder 0.2.6 still asks a module ``nvfuser`` for one function, and nvFuser 0.2.36 ships none of that name.
+    """
+    import nvfuser_direct
+
+    if "nvfuser" not in sys.modules and importlib.util.find_spec("nvfuser") is None:
+        shim = ModuleType("nvfuser", "Forwards to nvfuser_direct; put here by fusioncache.")
+        shim.compute_tensor_descriptor = nvfuser_direct.compute_tensor_descriptor  # type: ignore[attr-defined]
+        shim.version = nvfuser_direct.version  # type: ignore[attr-defined]
+        shim.__spec__ = ModuleSpec("nvfuser", None)  # without one find_spec raises, whoever asks for this module
+        sys.modules["nvfuser"] = shim
+    import thunder.executors.nvfuserex_impl as executor
+
+    return executor
 
 
 def definition_text(graph: Graph) -> str:
-    """The function that defines a graph for nvFuser, for contiguous inputs. One for the CPU is taken to the GPU.
+    """Returns the function that defines a graph for nvFuser with contiguous inputs. CPU tensors become CUDA tensors.
 
     Raises:
         ValueError: if nvFuser is not installed, or has no translation for it; the message says what to do.
     """
-    from fusioncache.backends.nvfuser.backend import SEEN_WORKING, contiguous, define, nvfuser_executor
-
     if importlib.util.find_spec("nvfuser_direct") is None:
         raise ValueError(f"nvFuser writes the definition, and it is not installed. Seen working: {SEEN_WORKING}")
-    graph = graph if any(_device(type_) == "cuda" for type_ in graph.inputs) else _on_gpu(graph)
+    graph = graph if any(_device(type_) == "cuda" for type_ in graph.inputs) else _move_to_gpu(graph)
     try:
-        with _any_gpu():
+        with _pretend_gpu():
             nvfuser_executor()
-            return repr(define(graph, contiguous(graph))).strip() + "\n"
+            return repr(define(graph, describe_contiguous(graph))).strip() + "\n"
     except Exception as error:  # whatever Thunder or nvFuser raise
         said = str(error).partition("\n")[0]
         raise ValueError(f"nvFuser has no definition for this template ({type(error).__name__}: {said})") from error
@@ -34,31 +98,31 @@ def _device(type_: ValueType) -> str | None:
     return type_.device if isinstance(type_, TensorType) else None
 
 
-def _on_gpu(graph: Graph) -> Graph:
+def _move_to_gpu(graph: Graph) -> Graph:
     ops = tuple(
         Op(
             op.name,
-            tuple(map(_arg_on_gpu, op.args)),
-            tuple(type_ and _type_on_gpu(type_) for type_ in op.outputs),
-            tuple((name, _arg_on_gpu(arg)) for name, arg in op.kwargs),
+            tuple(map(_move_argument, op.args)),
+            tuple(type_ and _move_type(type_) for type_ in op.outputs),
+            tuple((name, _move_argument(arg)) for name, arg in op.kwargs),
         )
         for op in graph.ops
     )
-    return replace(graph, inputs=tuple(map(_type_on_gpu, graph.inputs)), ops=ops)
+    return replace(graph, inputs=tuple(map(_move_type, graph.inputs)), ops=ops)
 
 
-def _type_on_gpu(type_: ValueType) -> ValueType:
+def _move_type(type_: ValueType) -> ValueType:
     return replace(type_, device="cuda") if isinstance(type_, TensorType) else type_
 
 
-def _arg_on_gpu(arg: Arg) -> Arg:
+def _move_argument(arg: Arg) -> Arg:
     if isinstance(arg, tuple):
-        return tuple(map(_arg_on_gpu, arg))
+        return tuple(map(_move_argument, arg))
     return replace(arg, text="cuda:0") if isinstance(arg, Const) and arg.kind == "device" else arg
 
 
 @contextmanager
-def _any_gpu() -> Iterator[None]:
+def _pretend_gpu() -> Iterator[None]:
     """Lets Thunder's translators be imported on a machine without a GPU: here they only write a text."""
     import torch
 
@@ -70,11 +134,11 @@ def _any_gpu() -> Iterator[None]:
         "device_count": lambda: 1,
         "get_device_capability": lambda *_: (9, 0),
     }
-    real = {name: getattr(torch.cuda, name) for name in pretended}
+    original = {name: getattr(torch.cuda, name) for name in pretended}
     try:
         for name, function in pretended.items():
             setattr(torch.cuda, name, function)
         yield
     finally:
-        for name, function in real.items():
+        for name, function in original.items():
             setattr(torch.cuda, name, function)

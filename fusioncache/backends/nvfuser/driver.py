@@ -1,193 +1,199 @@
-"""The CUDA driver: what is needed of it to look into a captured graph, and to load and launch a cubin."""
+"""The CUDA driver: what is needed of it to look into a captured graph, and to load and launch a cubin.
+
+The calls go through ``cuda.bindings``, which comes with torch. It is imported when the driver is first asked for.
+"""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
-from fusioncache.backends.nvfuser.structures import AttributeValue, KernelNode, MemsetNode
+NO_CONTEXT = 201
+"""The result of a call in a thread that has no context yet."""
 
-INVALID_VALUE, NO_CONTEXT = 1, 201
-SHARED_LIMIT = 8
-"""The attribute of a function that limits its dynamic shared memory."""
-CODE = {"threads": 0, "shared": 1, "constant": 2, "local": 3, "registers": 4, "ptx": 5, "binary": 6}
+_COMPILED_AS = (
+    "MAX_THREADS_PER_BLOCK",
+    "SHARED_SIZE_BYTES",
+    "CONST_SIZE_BYTES",
+    "LOCAL_SIZE_BYTES",
+    "NUM_REGS",
+    "PTX_VERSION",
+    "BINARY_VERSION",
+)
 """Attributes of a function that tell how it was compiled."""
-_CLUSTER_SET = (10, 11, 12, 13)
-_MEMORY_TYPE = 2
-_RELAXED = 2
+_CLUSTER = (
+    "CLUSTER_SIZE_MUST_BE_SET",
+    "REQUIRED_CLUSTER_WIDTH",
+    "REQUIRED_CLUSTER_HEIGHT",
+    "REQUIRED_CLUSTER_DEPTH",
+)
+_SHARED_LIMIT = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 
 
 class DriverError(RuntimeError):
-    """A call of the CUDA driver that failed."""
-
-    def __init__(self, call: str, code: int, meaning: str):
-        super().__init__(f"{call}: {meaning}")
-        self.code = code
+    """A call of the CUDA driver failed."""
 
 
 @cache
 def driver() -> Driver:
-    """The driver of this machine.
+    """Returns the driver of this machine.
 
     Raises:
-        OSError: if there is none.
+        ImportError: if there is no ``cuda.bindings``.
     """
-    return Driver(ctypes.CDLL("libcuda.so.1"))
+    import cuda.bindings.driver
+
+    return Driver(cuda.bindings.driver)
 
 
 class Driver:
-    """Calls of the CUDA driver. Handles are plain numbers.
+    """Calls the CUDA driver. Handles are plain numbers.
 
     Args:
-        library: the driver's shared library.
+        bindings: ``cuda.bindings.driver``.
 
     Attributes:
-        library: the same.
+        bindings: the same.
     """
 
-    def __init__(self, library: Any):
-        self.library = library
-        library.cuMemsetD8Async.argtypes = (c_uint64, ctypes.c_ubyte, c_size_t, c_void_p)
+    def __init__(self, bindings: Any):
+        self.bindings = bindings
 
-    def call(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: Any) -> Any:
         """Calls a function of the driver.
+
+        Returns:
+            What the function returns: None, one value, or a list of several.
 
         Raises:
             DriverError: if it fails.
         """
-        self.check(name, getattr(self.library, name)(*args))
+        try:
+            code, *values = getattr(self.bindings, name)(*args)
+        except (KeyError, ValueError) as error:  # a result that is newer than the bindings
+            raise DriverError(f"{name}: an unknown result, {error}") from error
+        self.check(name, code)
+        return values if len(values) > 1 else values[0] if values else None
 
     def check(self, name: str, code: int) -> None:
-        """Raises a ``DriverError`` if this is the result of a call that failed."""
+        """Checks the result of a call.
+
+        Raises:
+            DriverError: if the call failed.
+        """
         if code:
-            text = c_char_p()
-            self.library.cuGetErrorName(c_int(code), byref(text))
-            meaning = (text.value or b"unknown error").decode()
-            self.library.cuGetErrorString(c_int(code), byref(text))
-            raise DriverError(name, code, f"{meaning} ({code}), {(text.value or b'').decode()}")
+            raise DriverError(f"{name}: {self._describe(code)}")
+
+    def _describe(self, code: int) -> str:
+        try:
+            result = self.bindings.CUresult(code)
+        except ValueError:
+            return f"unknown error ({code})"
+        _, text = self.bindings.cuGetErrorString(result)
+        return f"{result.name} ({int(code)}), {(text or b'').decode()}"
 
     def version(self) -> int:
-        """The newest CUDA version that the driver supports, such as 13000."""
-        number = c_int()
-        self.call("cuDriverGetVersion", byref(number))
-        return number.value
+        """Returns the newest CUDA version that the driver supports, such as 13000."""
+        return int(self.call("cuDriverGetVersion"))
 
     def bind(self, device: int) -> None:
         """Makes the device's primary context, which torch uses, the current one of this thread."""
-        handle, context = c_int(), c_void_p()
-        self.call("cuDeviceGet", byref(handle), c_int(device))
-        self.call("cuDevicePrimaryCtxRetain", byref(context), handle)
-        self.call("cuCtxSetCurrent", context)
+        self.call("cuCtxSetCurrent", self.call("cuDevicePrimaryCtxRetain", self.call("cuDeviceGet", device)))
 
     def load(self, image: bytes) -> int:
-        """Loads a cubin into the current context. It stays there for good."""
-        module = c_void_p()
-        with self._allowed_while_capturing():
-            self.call("cuModuleLoadData", byref(module), c_char_p(image))
-        return int(module.value or 0)
+        """Loads a cubin into the current context and returns its module, which is never unloaded."""
+        with self._allow_while_capturing():
+            return int(self.call("cuModuleLoadData", image))
 
     @contextmanager
-    def _allowed_while_capturing(self) -> Iterator[None]:
-        mode = c_int(_RELAXED)
-        self.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+    def _allow_while_capturing(self) -> Iterator[None]:
+        relaxed = self.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self.call("cuThreadExchangeStreamCaptureMode", relaxed)
         try:
             yield
         finally:
-            self.call("cuThreadExchangeStreamCaptureMode", byref(mode))
+            self.call("cuThreadExchangeStreamCaptureMode", before)
 
     def function(self, module: int, name: str) -> int:
-        """The function of this name."""
-        function = c_void_p()
-        self.call("cuModuleGetFunction", byref(function), c_void_p(module), c_char_p(name.encode()))
-        return int(function.value or 0)
+        """Returns the function of this name."""
+        return int(self.call("cuModuleGetFunction", module, name.encode()))
 
-    def name(self, function: int) -> str:
-        """The name of a function, as the compiler wrote it."""
-        text = c_char_p()
-        self.call("cuFuncGetName", byref(text), c_void_p(function))
-        return (text.value or b"").decode()
+    def function_name(self, function: int) -> str:
+        """Returns the name of a function, as the compiler wrote it."""
+        return (self.call("cuFuncGetName", function) or b"").decode()
 
-    def parameters(self, function: int) -> tuple[tuple[int, int], ...]:
-        """Offset and size of each parameter of a function, in bytes."""
-        found: list[tuple[int, int]] = []
-        offset, size = c_size_t(), c_size_t()
+    def parameter_sizes(self, function: int) -> list[int]:
+        """Returns the bytes of each parameter of a function."""
+        end = self.bindings.CUresult.CUDA_ERROR_INVALID_VALUE
+        sizes: list[int] = []
         while True:
-            code = self.library.cuFuncGetParamInfo(c_void_p(function), c_size_t(len(found)), byref(offset), byref(size))
-            if code == INVALID_VALUE:
-                return tuple(found)
+            code, _, size = self.bindings.cuFuncGetParamInfo(function, len(sizes))
+            if code == end:
+                return sizes
             self.check("cuFuncGetParamInfo", code)
-            found.append((offset.value, size.value))
+            sizes.append(size)
 
-    def attribute(self, function: int, which: int) -> int:
-        """An attribute of a function."""
-        value = c_int()
-        self.call("cuFuncGetAttribute", byref(value), c_int(which), c_void_p(function))
-        return value.value
-
-    def code(self, function: int) -> dict[str, int]:
-        """What tells how a function was compiled."""
-        return {name: self.attribute(function, which) for name, which in CODE.items()}
+    def describe_code(self, function: int) -> dict[str, int]:
+        """Returns what tells how a function was compiled."""
+        return {name: self._attribute(function, name) for name in _COMPILED_AS}
 
     def has_cluster(self, function: int) -> bool:
-        """Whether a function wants its blocks in clusters."""
-        return any(self.attribute(function, which) for which in _CLUSTER_SET)
+        """Returns whether a function wants its blocks in clusters."""
+        return any(self._attribute(function, name) for name in _CLUSTER)
 
-    def allow_shared(self, function: int, size: int) -> None:
+    def shared_limit(self, function: int) -> int:
+        """Returns how many bytes of dynamic shared memory a function may use."""
+        return self._attribute(function, _SHARED_LIMIT)
+
+    def raise_shared_limit(self, function: int, size: int) -> None:
         """Sets the limit of a function's dynamic shared memory, if it is lower."""
-        if self.attribute(function, SHARED_LIMIT) < size:
-            self.call("cuFuncSetAttribute", c_void_p(function), c_int(SHARED_LIMIT), c_int(size))
+        if self.shared_limit(function) < size:
+            self.call("cuFuncSetAttribute", function, self._attribute_id(_SHARED_LIMIT), size)
+
+    def _attribute(self, function: int, name: str) -> int:
+        return int(self.call("cuFuncGetAttribute", self._attribute_id(name), function))
+
+    def _attribute_id(self, name: str) -> Any:
+        return getattr(self.bindings.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
 
     def is_pointer(self, value: int) -> bool:
-        """Whether CUDA knows this for an address of memory of its own."""
-        kind = c_int()
-        return not self.library.cuPointerGetAttribute(byref(kind), c_int(_MEMORY_TYPE), c_uint64(value))
+        """Returns whether CUDA knows this number as an address of memory of its own."""
+        memory_type = self.bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        return not self.bindings.cuPointerGetAttribute(memory_type, value)[0]
 
     def nodes(self, graph: int) -> list[int]:
-        """The nodes of a graph, in no order."""
-        count = c_size_t()
-        self.call("cuGraphGetNodes", c_void_p(graph), None, byref(count))
-        nodes = (c_void_p * count.value)()
-        if count.value:
-            self.call("cuGraphGetNodes", c_void_p(graph), nodes, byref(count))
-        return [int(node or 0) for node in nodes]
+        """Returns the nodes of a graph, in no order."""
+        count = self.call("cuGraphGetNodes", graph)[-1]
+        return [int(node) for node in self.call("cuGraphGetNodes", graph, count)[0]]
 
     def dependencies(self, node: int) -> list[int]:
-        """What a node waits for. How it waits is left out: to wait for the whole of a kernel is always enough."""
-        # Not the first version: it fails where a kernel may begin before the last one has ended, as nvFuser's may.
-        name, count = "cuGraphNodeGetDependencies_v2", c_size_t()
-        self.call(name, c_void_p(node), None, None, byref(count))
-        nodes, edges = (c_void_p * count.value)(), (c_uint64 * count.value)()
-        if count.value:
-            self.call(name, c_void_p(node), nodes, edges, byref(count))
-        return [int(node or 0) for node in nodes]
+        """Returns what a node waits for. How is left out: to wait for the whole of a kernel is always enough."""
+        # CUDA 12's first version of the call fails where a kernel may begin before the last one has ended, as nvFuser's
+        # may. CUDA 13 has the second version only, under the name of the first.
+        name = "cuGraphNodeGetDependencies"
+        name = f"{name}_v2" if hasattr(self.bindings, f"{name}_v2") else name
+        count = self.call(name, node)[-1]
+        return [int(before) for before in self.call(name, node, count)[0]]
 
-    def node_type(self, node: int) -> int:
-        """The type of a node: 0 for a kernel, 2 for a memset."""
-        kind = c_int(-1)
-        self.call("cuGraphNodeGetType", c_void_p(node), byref(kind))
-        return kind.value
+    def node_type(self, node: int) -> str:
+        """Returns the type of a node, such as ``KERNEL`` or ``MEMSET``."""
+        return str(self.call("cuGraphNodeGetType", node).name).removeprefix("CU_GRAPH_NODE_TYPE_")
 
-    def kernel_node(self, node: int) -> tuple[KernelNode, int]:
-        """What a kernel node launches, and its function."""
-        found = KernelNode()
-        self.call("cuGraphKernelNodeGetParams_v2", c_void_p(node), byref(found))
-        function = c_void_p(found.function)
-        if not function.value:
-            self.call("cuKernelGetFunction", byref(function), c_void_p(found.kernel))
-        return found, int(function.value or 0)
+    def kernel_node(self, node: int) -> tuple[Any, int]:
+        """Returns the ``CUDA_KERNEL_NODE_PARAMS`` of a kernel node, and its function."""
+        found = self.call("cuGraphKernelNodeGetParams", node)
+        return found, int(found.func) or int(self.call("cuKernelGetFunction", int(found.kern)))
 
-    def launch_attribute(self, node: int, which: int) -> AttributeValue:
-        """An attribute of a kernel node's launch."""
-        value = AttributeValue()
-        self.call("cuGraphKernelNodeGetAttribute", c_void_p(node), c_int(which), byref(value))
-        return value
+    def launch_attribute(self, node: int, name: str) -> Any:
+        """Returns the ``CUlaunchAttributeValue`` of an attribute of a kernel node's launch, such as ``COOPERATIVE``."""
+        return self.call("cuGraphKernelNodeGetAttribute", node, self.launch_attribute_id(name))
 
-    def memset_node(self, node: int) -> MemsetNode:
-        """What a memset node writes."""
-        found = MemsetNode()
-        self.call("cuGraphMemsetNodeGetParams", c_void_p(node), byref(found))
-        return found
+    def launch_attribute_id(self, name: str) -> Any:
+        """Returns the number of an attribute of a launch."""
+        return getattr(self.bindings.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+
+    def memset_node(self, node: int) -> Any:
+        """Returns the ``CUDA_MEMSET_NODE_PARAMS`` of a memset node."""
+        return self.call("cuGraphMemsetNodeGetParams", node)

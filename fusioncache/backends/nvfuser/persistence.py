@@ -1,177 +1,105 @@
-"""Keeps what nvFuser compiled, so that another process launches it without nvFuser.
+"""Persists what nvFuser compiled, so that another process launches it without nvFuser.
 
-What is kept was tried: a launch from the very bytes that are stored has to give nvFuser's own bits, for other values at
-other addresses.
+What is persisted was tried: a launch from the very bytes that are stored has to give nvFuser's own bits, for other
+values at other addresses.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.backends.api import Compiled, Description, NotPersistable, NotPersistableNow, Run, Source
-from fusioncache.backends.nvfuser.codec import decoded, encoded
-from fusioncache.backends.nvfuser.kernel_db import OPTION, kernel_database, read_cubin
-from fusioncache.backends.nvfuser.parts import CUBIN, Launch
-from fusioncache.backends.nvfuser.recipe import VERSION
-from fusioncache.backends.nvfuser.unfit import device_kinds, refuse_unfit
-from fusioncache.ir import Graph
-from fusioncache.ir.ops import writes_in_place
+import torch
+
+from fusioncache.backends.api import Compiled, NotPersistable, NotPersistableNow, Run
+from fusioncache.backends.nvfuser.capture import Capture, capture
+from fusioncache.backends.nvfuser.driver import DriverError, driver
+from fusioncache.backends.nvfuser.kernel_database import OPTION, kernel_database, read_cubin
+from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE, VERSION, Launch
+from fusioncache.backends.nvfuser.recipe_json import decode, encode
+from fusioncache.backends.nvfuser.stored_run import StoredRun, check_arguments
+from fusioncache.backends.nvfuser.verification import copy_tensor, roll_tensor, verify
+from fusioncache.ir import Graph, NumberType
+from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
 
 if TYPE_CHECKING:
-    from fusioncache.backends.nvfuser.capture import Captured
-    from fusioncache.backends.nvfuser.compiler import CompiledDefinition, Compiler
+    from fusioncache.backends.nvfuser.backend import CompiledDefinition, NvFuser
 
 logger = logging.getLogger("fusioncache")
 
-RECIPE = "recipe"
-SOURCE = "kernels.cu"
-"""The kernels' CUDA, for people: nothing reads it to launch them."""
-
 _DESCRIPTORS, _RANDOM_CODE = "TensorMap", "philox"
+"""Parts of the CUDA of kernels that take descriptors of tensors, or draw random numbers."""
 
 
-class NvFuserKeeper:
-    """Keeps what an ``NvFuser`` compiles: see ``persist`` and ``load`` of ``Backend``.
+def artifact_environment() -> Mapping[str, str]:
+    """Returns what artifacts depend on: the device that kernels are scheduled for, the driver, the recipe's format."""
+    return {"device": "\n".join(list_device_kinds()), "driver": str(driver().version()), "recipe": str(VERSION)}
 
-    Args:
-        nvfuser: compiles.
+
+def list_device_kinds() -> tuple[str, ...]:
+    """Returns what the GPUs of this process are, each kind once: name, multiprocessors, architecture."""
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    kinds = {f"{gpu.name}, {gpu.multi_processor_count} SMs, {gpu.major}.{gpu.minor}" for gpu in found}
+    return tuple(sorted(kinds))
+
+
+def persist(nvfuser: NvFuser, graph: Graph, args: Sequence[Any]) -> Compiled:
+    """Compiles with nvFuser, and gives what launches the same kernels in another process.
+
+    Raises:
+        Exception: whatever nvFuser raises.
     """
-
-    def __init__(self, nvfuser: Compiler):
-        self._nvfuser = nvfuser
-
-    def environment(self) -> Mapping[str, str]:
-        """What kept kernels depend on: the device, for which they are scheduled; the driver; the recipe's format."""
-        from fusioncache.backends.nvfuser.driver import driver
-
-        return {"device": "\n".join(device_kinds()), "driver": str(driver().version()), "recipe": str(VERSION)}
-
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Compiled:
-        """The function that nvFuser compiles, and what launches the same kernels in another process.
-
-        Raises:
-            Whatever nvFuser raises.
-        """
-        try:
-            refuse_unfit(graph, args)
-        except NotPersistable as refusal:
-            return _refused(self._nvfuser.compile(graph, args), refusal)
-        database, options = kernel_database(), self._nvfuser.switches
-        compiled = database.compiling(options, lambda: self._nvfuser.compiled(graph, args, (OPTION,)))
-        try:
-            return Compiled(compiled.run, self._artifacts(graph, compiled, args), None)
-        except NotPersistable as refusal:
-            return _refused(compiled.run, refusal)
-        except Exception as error:  # nvFuser's own function works, whatever this is
-            logger.info("a program is not kept", exc_info=error)
-            return Compiled(compiled.run, None, f"keeping failed: {type(error).__name__}", lasting=False)
-
-    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
-        """The function that was kept, loaded on the arguments' device.
-
-        Raises:
-            ValueError: if the artifacts are damaged, or for other arguments.
-        """
-        import torch
-
-        from fusioncache.backends.nvfuser.driver import DriverError, driver
-        from fusioncache.backends.nvfuser.fitting import fits
-        from fusioncache.backends.nvfuser.launch import Launcher
-
-        if RECIPE not in artifacts:
-            raise ValueError("artifacts without a recipe")
-        recipe = decoded(artifacts[RECIPE])
-        fits(recipe, args)
-        launcher = Launcher(recipe, artifacts, _Compiling(self._nvfuser, graph), driver())
-        device = args[0].get_device()
-        try:
-            with torch.cuda.device(device):
-                launcher.loaded(device)
-        except DriverError as error:
-            raise ValueError(f"a cubin that does not load: {error}") from error
-        return launcher.run
-
-    def _artifacts(self, graph: Graph, compiled: CompiledDefinition, args: Sequence[Any]) -> Mapping[str, bytes]:
-        import torch
-
-        from fusioncache.backends.nvfuser.capture import capture
-        from fusioncache.backends.nvfuser.driver import driver
-        from fusioncache.backends.nvfuser.tensors import copied, rolled
-        from fusioncache.backends.nvfuser.verify import verify
-
-        device = args[0].get_device()
-        if compiled.device not in (None, device):
-            raise NotPersistableNow("a program that is written for another device")
-        with torch.cuda.device(device), torch.no_grad():
-            if torch.cuda.is_current_stream_capturing():
-                raise NotPersistableNow("a CUDA graph is being captured")
-            mine, others = [copied(arg) for arg in args], [rolled(arg) for arg in args]
-            compiled.run(mine)  # so that nothing is left to prepare for tensors that lie as these do
-            captured = capture(driver(), compiled.run, mine, others)
-            artifacts = self._packed(captured, compiled, mine)
-            verify(artifacts, captured, compiled.run, others, driver())
-        return artifacts
-
-    def _packed(self, captured: Captured, compiled: CompiledDefinition, args: Sequence[Any]) -> dict[str, bytes]:
-        """The recipe, the cubin of each kernel by a name that says nothing of this process, and the CUDA of all."""
-        launches = [step for step in captured.recipe.steps if isinstance(step, Launch)]
-        code = self._code(compiled, args)
-        cubins = self._cubins([step.function for step in launches], code)
-        names: dict[bytes, str] = {}
-        steps = []
-        waiting = iter(cubins)
-        for step in captured.recipe.steps:
-            if isinstance(step, Launch):
-                step = replace(step, cubin=names.setdefault(next(waiting), f"{len(names)}{CUBIN}"))
-            steps.append(step)
-        recipe = replace(captured.recipe, steps=tuple(steps))
-        source = {SOURCE: code.encode(errors="replace")} if code else {}
-        return {RECIPE: encoded(recipe), **{name: cubin for cubin, name in names.items()}, **source}
-
-    def _code(self, compiled: CompiledDefinition, args: Sequence[Any]) -> str:
-        """The CUDA of the kernels, without nvFuser's own functions that are put before each."""
-        device = args[0].get_device() if compiled.device is None else compiled.device
-        code = compiled.definition.fec.get_cuda_kernel(list(args), intrinsic_code=False, device=device)
-        if _DESCRIPTORS in code:
-            raise NotPersistable("a kernel that takes descriptors of tensors")
-        if _RANDOM_CODE in code:
-            raise NotPersistable("a kernel that draws random numbers")
-        return code
-
-    def _cubins(self, names: Sequence[str], code: str) -> list[bytes]:
-        database = kernel_database()
-        if code:
-            database.must_be_open()
-        return [read_cubin(row) for row in database.rows(names, code, self._nvfuser.switches)] if names or code else []
+    try:
+        check_persistable(graph, args)
+    except NotPersistable as refusal:
+        return _refuse(nvfuser.compile(graph, args), refusal)
+    database = kernel_database()
+    compiled = database.compile(nvfuser.switches, lambda: nvfuser.compile_definition(graph, args, (OPTION,)))
+    try:
+        return Compiled(compiled.run, _make_artifacts(nvfuser, compiled, args), None)
+    except NotPersistable as refusal:
+        return _refuse(compiled.run, refusal)
+    except Exception as error:  # nvFuser's own function works, whatever this is
+        logger.info("a program is not kept", exc_info=error)
+        return Compiled(compiled.run, None, f"keeping failed: {type(error).__name__}", lasting=False)
 
 
-def describe(artifacts: Mapping[str, bytes]) -> Description:
-    """See ``Backend``. A program of views alone has neither kernels nor source."""
-    sources = (Source(SOURCE, "cuda", artifacts[SOURCE].decode(errors="replace")),) if SOURCE in artifacts else ()
-    steps = json.loads(artifacts[RECIPE])["steps"] if RECIPE in artifacts else []
-    wanted = ("function", "cubin", "grid", "block", "shared")
-    launches = tuple({name: step[name] for name in wanted} for step in steps if "function" in step)
-    return Description(sources, launches, not sources and any(name.endswith(CUBIN) for name in artifacts))
-
-
-def _refused(run: Run, refusal: NotPersistable) -> Compiled:
+def _refuse(run: Run, refusal: NotPersistable) -> Compiled:
     return Compiled(run, None, str(refusal), lasting=not isinstance(refusal, NotPersistableNow))
 
 
-class _Compiling:
-    """Computes what a recipe is not for: compiled by nvFuser when it is first needed.
+def load(nvfuser: NvFuser, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
+    """Loads the function of these artifacts on the arguments' device.
+
+    Raises:
+        ValueError: if the artifacts are damaged, or for other arguments.
+    """
+    if RECIPE not in artifacts:
+        raise ValueError("artifacts without a recipe")
+    recipe = decode(artifacts[RECIPE])
+    check_arguments(recipe, args)
+    stored = StoredRun(recipe, artifacts, CompilingRun(nvfuser, graph), driver())
+    device = args[0].get_device()
+    try:
+        with torch.cuda.device(device):
+            stored.load(device)
+    except DriverError as error:
+        raise ValueError(f"a cubin that does not load: {error}") from error
+    return stored.run
+
+
+class CompilingRun:
+    """Computes what a recipe is not for: nvFuser compiles it when it is first needed.
 
     Args:
         nvfuser: compiles.
         graph: what to compute.
     """
 
-    def __init__(self, nvfuser: Compiler, graph: Graph):
+    def __init__(self, nvfuser: NvFuser, graph: Graph):
         self._nvfuser = nvfuser
         self._graph = graph
         self._lock = forks.lock()
@@ -180,11 +108,97 @@ class _Compiling:
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
         with self._lock:
             if self._run is None:
-                self._run = self._nvfuser.compiled(self._graph, self._spared(args)).run
+                # To compile runs it once, so that what writes into its arguments is compiled with copies.
+                spare = [copy_tensor(arg) for arg in args] if writes_in_place(self._graph) else args
+                self._run = self._nvfuser.compile(self._graph, spare)
         return self._run(args)
 
-    def _spared(self, args: Sequence[Any]) -> Sequence[Any]:
-        """What to compile with, which runs it once: copies, where it writes into its arguments."""
-        from fusioncache.backends.nvfuser.tensors import copied
 
-        return [copied(arg) for arg in args] if writes_in_place(self._graph) else args
+def check_persistable(graph: Graph, args: Sequence[Any]) -> None:
+    """Checks a program before nvFuser compiles it.
+
+    Raises:
+        NotPersistable: if it is known that nothing of it can be persisted. The message says why.
+    """
+    if any(isinstance(type_, NumberType) for type_ in graph.inputs):
+        raise NotPersistable("a number among the inputs")
+    if graph.sizes:
+        raise NotPersistable("symbolic sizes")
+    if any(op_traits(op.name).random for op in graph.ops):
+        raise NotPersistable("random numbers")
+    if not args:
+        raise NotPersistable("no inputs")
+    if not all(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args):
+        raise NotPersistable("an input that is no CUDA tensor")
+    if len(list_device_kinds()) > 1:
+        # The key does not say on which of them a region runs, and kernels are scheduled for one.
+        raise NotPersistable("GPUs of several kinds in one process")
+    check_tensors(args)
+
+
+def check_tensors(args: Sequence[Any]) -> None:
+    """Checks arguments that are tensors.
+
+    Raises:
+        NotPersistableNow: if one of them is of a kind that another call of the same program may do without.
+    """
+    if len({arg.get_device() for arg in args}) > 1:
+        raise NotPersistableNow("inputs on several devices")
+    if not all(arg.layout == torch.strided and type(arg.data) is torch.Tensor for arg in args):
+        raise NotPersistableNow("an input that is no plain tensor")
+    if any(arg.is_conj() or arg.is_neg() for arg in args):
+        raise NotPersistableNow("an input that is to be conjugated or negated when it is read")
+
+
+def _make_artifacts(nvfuser: NvFuser, compiled: CompiledDefinition, args: Sequence[Any]) -> Mapping[str, bytes]:
+    device = args[0].get_device()
+    if compiled.device not in (None, device):
+        raise NotPersistableNow("a program that is written for another device")
+    with torch.cuda.device(device), torch.no_grad():
+        if torch.cuda.is_current_stream_capturing():
+            raise NotPersistableNow("a CUDA graph is being captured")
+        own, others = [copy_tensor(arg) for arg in args], [roll_tensor(arg) for arg in args]
+        compiled.run(own)  # so that nothing is left to prepare for tensors that lie as these do
+        captured = capture(driver(), compiled.run, own, others)
+        artifacts = pack(nvfuser, captured, compiled, own)
+        verify(artifacts, captured, compiled.run, others, driver())
+    return artifacts
+
+
+def pack(nvfuser: NvFuser, captured: Capture, compiled: CompiledDefinition, args: Sequence[Any]) -> dict[str, bytes]:
+    """Returns the recipe, the cubin of each kernel by a name that says nothing of this process, and the CUDA of all.
+
+    Raises:
+        NotPersistable: if nvFuser's database does not have the kernels, or they are of a kind that is not supported.
+    """
+    recipe, code = captured.recipe, _read_code(compiled, args)
+    cubins = iter(_read_cubins(nvfuser, [step.function for step in recipe.launches], code))
+    names: dict[bytes, str] = {}
+    steps = tuple(
+        replace(step, cubin=names.setdefault(next(cubins), f"{len(names)}{CUBIN}"))
+        if isinstance(step, Launch)
+        else step
+        for step in recipe.steps
+    )
+    source = {SOURCE: code.encode(errors="replace")} if code else {}
+    return {RECIPE: encode(replace(recipe, steps=steps)), **{name: cubin for cubin, name in names.items()}, **source}
+
+
+def _read_code(compiled: CompiledDefinition, args: Sequence[Any]) -> str:
+    """Returns the CUDA of the kernels, without nvFuser's own functions that are put before each."""
+    device = args[0].get_device() if compiled.device is None else compiled.device
+    code = compiled.definition.fec.get_cuda_kernel(list(args), intrinsic_code=False, device=device)
+    if _DESCRIPTORS in code:
+        raise NotPersistable("a kernel that takes descriptors of tensors")
+    if _RANDOM_CODE in code:
+        raise NotPersistable("a kernel that draws random numbers")
+    return code
+
+
+def _read_cubins(nvfuser: NvFuser, functions: Sequence[str], code: str) -> list[bytes]:
+    if not functions and not code:
+        return []
+    database = kernel_database()
+    if code:
+        database.note_compiled()
+    return [read_cubin(row) for row in database.rows(functions, code, nvfuser.switches)]

@@ -1,14 +1,212 @@
-"""One run as data: the memory that it needs and what it launches, in order. Whatever it says has been checked."""
+"""One run of nvFuser's kernels as data: the memory that it needs and what it launches, in order.
+
+Whatever a recipe says has been checked when it was made: a launch from stored bytes cannot reach beyond its memory.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-from fusioncache.backends.nvfuser.checks import check_output, check_step
-from fusioncache.backends.nvfuser.limits import MOST_BYTES, MOST_ITEMS, require, whole
-from fusioncache.backends.nvfuser.parts import Input, Launch, Memory, Output, Step
+from math import prod
+from typing import Any
 
 VERSION = 1
+"""The version of the format. Recipes of another version are refused."""
+
+ITEM_BYTES = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+"""The dtypes that inputs and outputs may have, by torch's names."""
+
+WORD = 8
+"""Bytes of an address."""
+RECIPE = "recipe"
+"""The name of the artifact that is a recipe."""
+SOURCE = "kernels.cu"
+"""The name of the artifact that is the kernels' CUDA, for people: nothing reads it to launch them."""
+CUBIN = ".cubin"
+"""The end of the name of every artifact that is a cubin."""
+
+_MOST_BYTES = 2**42
+_MOST_ITEMS = 4096
+_MOST_DIMENSIONS = 64
+_MOST_PARAMETER_BYTES = 32764
+_MOST_SHARED = 2**18
+_MOST_BLOCKS, _MOST_THREADS, _MOST_THREADS_IN_ALL = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The layout of a tensor: ``dtype`` by torch's name, ``shape`` and ``strides`` in elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.dtype, str) and self.dtype in ITEM_BYTES, "a dtype")
+        for numbers in (self.shape, self.strides):
+            _require(type(numbers) is tuple and len(numbers) <= _MOST_DIMENSIONS, "a shape or strides")
+            for number in numbers:
+                _require_integer(number, 0, _MOST_BYTES, "a size or a stride")
+        _require(len(self.shape) == len(self.strides), "as many strides as sizes")
+        _require_integer(self.extent, 0, _MOST_BYTES, "the extent of a tensor")
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        if 0 in self.shape:
+            return 0
+        steps = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return ITEM_BYTES[self.dtype] * (1 + steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor that the run is given.
+
+    Attributes:
+        layout: the layout of the tensor.
+        alignment: the alignment of its address in bytes, as far as the compiler looks at it: see ``Recipe.widest``.
+    """
+
+    layout: Layout
+    alignment: int
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.layout, Layout), "a layout")
+        _require(type(self.alignment) is int and self.alignment in (1, 2, 4, 8, 16, 32), "an alignment")
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """An output in memory that the run allocates.
+
+    Attributes:
+        layout: the layout of the tensor.
+        allocation: the index of the recipe's allocation that it is in.
+        offset: where its first element is in the allocation, in bytes.
+    """
+
+    layout: Layout
+    allocation: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An output in the memory of an input.
+
+    Attributes:
+        layout: the layout of the tensor.
+        input: the index of the input.
+        offset: how far the output is from the input's first element, in elements.
+        itself: whether the output is the input itself.
+    """
+
+    layout: Layout
+    input: int
+    offset: int
+    itself: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """An output that is the same tensor as an earlier one, whose index is ``output``."""
+
+    output: int
+
+
+Output = Fresh | View | Duplicate
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An address among the parameters of a kernel.
+
+    Attributes:
+        parameter: the index of the parameter that it is in.
+        offset: where it is in the parameter, in bytes.
+        buffer: the index of the buffer that it points into: inputs come first, then allocations.
+        delta: how far it points from the start of that buffer, in bytes.
+    """
+
+    parameter: int
+    offset: int
+    buffer: int
+    delta: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The launch of a kernel.
+
+    Attributes:
+        cubin: the name of the artifact that the kernel is in.
+        function: the kernel's name there.
+        grid: its size in blocks.
+        block: the size of a block in threads.
+        shared: bytes of dynamic shared memory.
+        most_shared: the function's limit for these.
+        cooperative: whether all blocks must run at once.
+        parameters: the bytes of each parameter, with zeros in place of addresses.
+        pointers: these addresses.
+    """
+
+    cubin: str
+    function: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    most_shared: int
+    cooperative: bool
+    parameters: tuple[bytes, ...]
+    pointers: tuple[Pointer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A step that writes ``size`` bytes of this ``value`` into ``buffer``, from ``delta`` on."""
+
+    buffer: int
+    delta: int
+    size: int
+    value: int
+
+
+Step = Launch | Fill
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The memory that a run's kernels may reach: its inputs, and behind these its allocations.
+
+    Attributes:
+        inputs: the inputs of the run.
+        allocations: the bytes of each allocation.
+    """
+
+    inputs: tuple[Input, ...]
+    allocations: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.inputs) + len(self.allocations)
+
+    def extent(self, index: int) -> int:
+        """The bytes of the buffer with this index."""
+        inputs = len(self.inputs)
+        return self.inputs[index].layout.extent if index < inputs else self.allocations[index - inputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +215,9 @@ class Recipe:
 
     Attributes:
         inputs: at least one.
-        allocations: bytes of each piece of memory that outputs and intermediate results need.
+        allocations: the bytes of each piece of memory that outputs and intermediate results need.
         outputs: what the run returns.
-        steps: in order.
+        steps: what it launches, in order.
         widest: bytes of the widest access that a kernel may be compiled for. Larger alignments are all the same.
 
     Raises:
@@ -34,21 +232,103 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for items, types in ((self.inputs, Input), (self.outputs, Output), (self.steps, Step)):
-            require(type(items) is tuple and len(items) <= MOST_ITEMS, "inputs, outputs or steps")
-            require(all(isinstance(item, types) for item in items), "inputs, outputs or steps")
-        require(len(self.inputs) > 0, "an input")
-        require(type(self.widest) is int and self.widest in (16, 32), "a widest access")
-        require(all(input_.alignment <= self.widest for input_ in self.inputs), "an alignment")
-        require(type(self.allocations) is tuple and len(self.allocations) <= MOST_ITEMS, "allocations")
+            _require(type(items) is tuple and len(items) <= _MOST_ITEMS, "inputs, outputs or steps")
+            _require(all(isinstance(item, types) for item in items), "inputs, outputs or steps")
+        _require(len(self.inputs) > 0, "an input")
+        _require(type(self.widest) is int and self.widest in (16, 32), "a widest access")
+        _require(all(input_.alignment <= self.widest for input_ in self.inputs), "an alignment")
+        _require(type(self.allocations) is tuple and len(self.allocations) <= _MOST_ITEMS, "allocations")
         for size in self.allocations:
-            whole(size, 0, MOST_BYTES, "an allocation")
-        memory = Memory(self.inputs, self.allocations)
-        for position, output in enumerate(self.outputs):
-            check_output(output, self.outputs[:position], memory)
+            _require_integer(size, 0, _MOST_BYTES, "an allocation")
+        buffers = Buffers(self.inputs, self.allocations)
+        for index, output in enumerate(self.outputs):
+            _check_output(output, self.outputs[:index], buffers)
         for step in self.steps:
-            check_step(step, memory)
+            _check_fill(step, buffers) if isinstance(step, Fill) else _check_launch(step, buffers)
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The steps that launch a kernel, in order."""
+        return tuple(step for step in self.steps if isinstance(step, Launch))
 
     @property
     def cubins(self) -> tuple[str, ...]:
-        """The artifacts that the steps need."""
-        return tuple(dict.fromkeys(step.cubin for step in self.steps if isinstance(step, Launch)))
+        """The names of the artifacts that the steps need."""
+        return tuple(dict.fromkeys(step.cubin for step in self.launches))
+
+
+def _check_output(output: Output, earlier: Sequence[Output], buffers: Buffers) -> None:
+    """Refuses an output that reaches beyond its memory, or is the same as one that is not earlier."""
+    if isinstance(output, Duplicate):
+        _require_integer(output.output, 0, len(earlier) - 1, "an output")
+        _require(not isinstance(earlier[output.output], Duplicate), "an output")
+        return
+    _require(isinstance(output.layout, Layout), "a layout")
+    _require_integer(output.offset, 0, _MOST_BYTES, "an offset")
+    if isinstance(output, Fresh):
+        _require_integer(output.allocation, 0, len(buffers.allocations) - 1, "an allocation")
+        _require(output.offset % ITEM_BYTES[output.layout.dtype] == 0, "an offset")
+        _require(output.offset + output.layout.extent <= buffers.allocations[output.allocation], "an extent")
+        return
+    _require_integer(output.input, 0, len(buffers.inputs) - 1, "an input")
+    source = buffers.inputs[output.input].layout
+    _require(type(output.itself) is bool and source.dtype == output.layout.dtype, "a view")
+    _require(not output.itself or (output.offset == 0 and source == output.layout), "a view")
+    _require(output.offset * ITEM_BYTES[source.dtype] + output.layout.extent <= source.extent, "an extent")
+
+
+def _check_launch(step: Launch, buffers: Buffers) -> None:
+    """Refuses a launch that reaches beyond its memory or the limits of a GPU."""
+    _require(isinstance(step.cubin, str) and step.cubin.endswith(CUBIN) and len(step.cubin) < 64, "a cubin")
+    _require(isinstance(step.function, str) and 0 < len(step.function) < 65536, "a function")
+    _require(step.function.isascii() and step.function.isprintable(), "a function")
+    for sizes, most in ((step.grid, _MOST_BLOCKS), (step.block, _MOST_THREADS)):
+        _require(type(sizes) is tuple and len(sizes) == 3, "a grid or a block")
+        for size, limit in zip(sizes, most, strict=True):
+            _require_integer(size, 1, limit, "a grid or a block")
+    _require(prod(step.block) <= _MOST_THREADS_IN_ALL, "a block")
+    _require_integer(step.shared, 0, _MOST_SHARED, "shared memory")
+    _require_integer(step.most_shared, step.shared, _MOST_SHARED, "shared memory")
+    _require(type(step.cooperative) is bool, "cooperative")
+    _require(type(step.parameters) is tuple and all(type(item) is bytes for item in step.parameters), "parameters")
+    _require(sum(map(len, step.parameters)) <= _MOST_PARAMETER_BYTES and b"" not in step.parameters, "parameters")
+    _require(type(step.pointers) is tuple and all(isinstance(item, Pointer) for item in step.pointers), "pointers")
+    words = {(pointer.parameter, pointer.offset) for pointer in step.pointers}
+    _require(len(words) == len(step.pointers), "pointers")
+    for pointer in step.pointers:
+        _check_pointer(pointer, step.parameters, buffers)
+
+
+def _check_pointer(pointer: Pointer, parameters: Sequence[bytes], buffers: Buffers) -> None:
+    _require_integer(pointer.parameter, 0, len(parameters) - 1, "a pointer")
+    parameter = parameters[pointer.parameter]
+    _require_integer(pointer.offset, 0, len(parameter) - WORD, "a pointer")
+    _require(pointer.offset % WORD == 0, "a pointer")
+    _require(not any(parameter[pointer.offset : pointer.offset + WORD]), "a pointer")
+    _check_range(pointer.buffer, pointer.delta, 1, buffers)
+
+
+def _check_fill(step: Fill, buffers: Buffers) -> None:
+    _require_integer(step.size, 1, _MOST_BYTES, "a fill")
+    _require_integer(step.value, 0, 255, "a fill")
+    _check_range(step.buffer, step.delta, step.size, buffers)
+
+
+def _check_range(buffer: Any, delta: Any, size: int, buffers: Buffers) -> None:
+    _require_integer(buffer, 0, len(buffers) - 1, "a buffer")
+    _require_integer(delta, 0, buffers.extent(buffer) - size, "a place in a buffer")
+
+
+def _require_integer(value: Any, least: int, most: int, what: str) -> None:
+    """Refuses what is no integer, or is out of this range. True and False are no integers here."""
+    _require(type(value) is int and least <= value <= most, what)
+
+
+def _require(holds: bool, what: str) -> None:
+    """Refuses a recipe.
+
+    Raises:
+        ValueError: says what it is wrong about.
+    """
+    if not holds:
+        raise ValueError(f"a recipe that is wrong about {what}")

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.api import NotPersistable
-from fusioncache.backends.nvfuser.parts import WORD
-from fusioncache.backends.nvfuser.structures import CLUSTER, COOPERATIVE, KernelNode
+from fusioncache.backends.nvfuser.recipe import WORD
 
-_KERNEL, _MEMSET = 0, 2
-_NODE_TYPES = {1: "memcpy", 3: "host", 4: "child graph", 5: "empty", 10: "allocation", 11: "free"}
+_NODE_TYPES = {"GRAPH": "child graph", "MEM_ALLOC": "allocation", "MEM_FREE": "free"}
+"""Types of nodes whose names in a refusal are not CUDA's own."""
 _COMPILED = "nvfuser_"
 """In the name of every kernel that nvFuser compiles, and in no other."""
 _FILL = re.compile(
@@ -25,8 +24,8 @@ _FILL_ITEMS |= dict.fromkeys("lmxyd", 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """A launch of a kernel, as it was captured: ``parameters`` with addresses in them."""
+class KernelNode:
+    """A launch of a kernel, as it was captured: its ``parameters`` hold addresses."""
 
     function: int
     name: str
@@ -39,32 +38,28 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
-    """Writes ``size`` bytes of this ``value`` at ``address``."""
+class FillNode:
+    """A node that writes ``size`` bytes of this ``value`` at ``address``."""
 
     address: int
     size: int
     value: int
 
 
-Node = Kernel | Filling
+Node = KernelNode | FillNode
 
 
 def read_graph(driver: Any, graph: int) -> list[Node]:
-    """What a captured graph launches, in order.
+    """Returns what a captured graph launches, in order.
 
     Raises:
         NotPersistable: if there is anything in it that is not understood.
     """
-    return [_read(driver, node) for node in in_order(driver, graph)]
+    return [_read_node(driver, node) for node in _sort_nodes(driver, graph)]
 
 
-def in_order(driver: Any, graph: int) -> list[int]:
-    """The nodes of a graph that is a chain.
-
-    Raises:
-        NotPersistable: if it is none.
-    """
+def _sort_nodes(driver: Any, graph: int) -> list[int]:
+    """Returns the nodes of a graph that is a chain, and refuses any other graph."""
     nodes = driver.nodes(graph)
     after: dict[int | None, int] = {}
     for node in nodes:
@@ -83,72 +78,71 @@ def in_order(driver: Any, graph: int) -> list[int]:
     return ordered
 
 
-def _read(driver: Any, node: int) -> Node:
+def _read_node(driver: Any, node: int) -> Node:
     kind = driver.node_type(node)
-    if kind == _MEMSET:
-        return _memset(driver.memset_node(node))
-    if kind != _KERNEL:
-        raise NotPersistable(f"a {_NODE_TYPES.get(kind, f'type {kind}')} node")
+    if kind == "MEMSET":
+        return _read_memset(driver.memset_node(node))
+    if kind != "KERNEL":
+        raise NotPersistable(f"a {_NODE_TYPES.get(kind, kind.lower())} node")
     found, function = driver.kernel_node(node)
-    name = driver.name(function)
-    parameters = _parameters(driver, found, function, name)
+    name = driver.function_name(function)
+    parameters = _read_parameters(driver, found, function, name)
     if _COMPILED not in name:
-        return _torch_fill(name, parameters)
-    _check_attributes(driver, node, function)
-    grid, block = found.grid, found.block
-    return Kernel(
+        return _read_torch_fill(name, parameters)
+    _check_clusters(driver, node, function)
+    return KernelNode(
         function,
         name,
-        (grid[0], grid[1], grid[2]),
-        (block[0], block[1], block[2]),
-        found.shared,
-        max(driver.attribute(function, 8), found.shared),
-        bool(driver.launch_attribute(node, COOPERATIVE).number),
+        (found.gridDimX, found.gridDimY, found.gridDimZ),
+        (found.blockDimX, found.blockDimY, found.blockDimZ),
+        found.sharedMemBytes,
+        max(driver.shared_limit(function), found.sharedMemBytes),
+        bool(driver.launch_attribute(node, "COOPERATIVE").cooperative),
         parameters,
     )
 
 
-def _memset(found: Any) -> Filling:
-    item, value = found.item_bytes, found.value
+def _read_memset(found: Any) -> FillNode:
+    item, value = found.elementSize, found.value
     if found.height != 1 or item not in (1, 2, 4):
         raise NotPersistable("a memset of rows")
     pattern = (value & (2 ** (8 * item) - 1)).to_bytes(item, "little")
     if len(set(pattern)) != 1:
         raise NotPersistable("a memset of more than one byte")
-    return Filling(found.address, found.width * item, pattern[0])
+    return FillNode(int(found.dst), found.width * item, pattern[0])
 
 
-def _parameters(driver: Any, found: KernelNode, function: int, name: str) -> tuple[bytes, ...]:
-    if found.extra or not found.parameters:
-        raise NotPersistable(f"parameters of {short(name)} in one piece")
-    sizes = [size for _, size in driver.parameters(function)]
-    places = [found.parameters[place] for place in range(len(sizes))]
-    if not all(places):
-        raise NotPersistable(f"parameters of {short(name)} that are not there")
-    return tuple(ctypes.string_at(place, size) for place, size in zip(places, sizes, strict=True))
+def _read_parameters(driver: Any, found: Any, function: int, name: str) -> tuple[bytes, ...]:
+    if found.extra or not found.kernelParams:
+        raise NotPersistable(f"parameters of {shorten(name)} in one piece")
+    sizes = driver.parameter_sizes(function)
+    addresses = (ctypes.c_void_p * len(sizes)).from_address(found.kernelParams)
+    if not all(addresses):
+        raise NotPersistable(f"parameters of {shorten(name)} that are not there")
+    return tuple(ctypes.string_at(address, size) for address, size in zip(addresses, sizes, strict=True))
 
 
-def _check_attributes(driver: Any, node: int, function: int) -> None:
+def _check_clusters(driver: Any, node: int, function: int) -> None:
     # A kernel that may overlap with the one before shows in the order of the graph, which is none then.
-    cluster = driver.launch_attribute(node, CLUSTER).dimensions
-    if any(size > 1 for size in cluster) or driver.has_cluster(function):
+    cluster = driver.launch_attribute(node, "CLUSTER_DIMENSION").clusterDim
+    if max(cluster.x, cluster.y, cluster.z) > 1 or driver.has_cluster(function):
         raise NotPersistable("a kernel in clusters")
 
 
-def _torch_fill(name: str, parameters: tuple[bytes, ...]) -> Filling:
+def _read_torch_fill(name: str, parameters: tuple[bytes, ...]) -> FillNode:
     """Torch zeroes workspaces by a kernel. Its name says all that it does, so its parameters say the rest."""
     match = _FILL.fullmatch(name)
     if match is None:
-        raise NotPersistable(f"a kernel that nvFuser did not compile: {short(name)}")
+        raise NotPersistable(f"a kernel that nvFuser did not compile: {shorten(name)}")
     item = _FILL_ITEMS[match[1]]
     if [len(parameter) for parameter in parameters] != [4, item, WORD]:
-        raise NotPersistable(f"a kernel with other parameters than expected: {short(name)}")
+        raise NotPersistable(f"a kernel with other parameters than expected: {shorten(name)}")
     count, pattern, address = parameters
     if len(set(pattern)) != 1:
         raise NotPersistable("a fill of more than one byte")
-    return Filling(int.from_bytes(address, "little"), int.from_bytes(count, "little") * item, pattern[0])
+    return FillNode(int.from_bytes(address, "little"), int.from_bytes(count, "little") * item, pattern[0])
 
 
-def short(name: str) -> str:
-    """A name that fits into a line."""
+def shorten(name: str) -> str:
+    """Returns as much of a name as fits into a line."""
     return name if len(name) <= 100 else f"{name[:97]}..."

@@ -26,7 +26,7 @@ OPTION = "kernel_db"
 _FOLDER, _TABLE = "nvfuser_kernel_db", "db.csv"
 _HEADER = "kernel_signature,compile_args,kernel_code_file,cubin_file"
 _ROW = re.compile(r"([^,]+),([^,]*),(kernel_\d+\.cu),(kernel_\d+\.cubin)")
-_PLACE = "TMPDIR"
+_DIRECTORY_VARIABLE = "TMPDIR"
 _ELF = b"\x7fELF"
 
 Options = tuple[tuple[str, ...], tuple[str, ...]]
@@ -37,10 +37,10 @@ class Row:
     """A compiled kernel.
 
     Attributes:
-        name: of its function in the cubin.
-        code: in CUDA.
-        cubin: the file.
-        options: of nvFuser, with which it was compiled.
+        name: the name of its function in the cubin.
+        code: its CUDA.
+        cubin: the file with its cubin.
+        options: nvFuser's options, with which it was compiled.
     """
 
     name: str
@@ -54,20 +54,20 @@ class KernelDatabase:
 
     def __init__(self) -> None:
         self._lock = forks.lock()
-        self._place: Path | None = None
+        self._directory: Path | None = None
         self._process = os.getpid()
         self._opened = False
         self._lost = False
         self._read = 0
         self._rows: dict[str, list[Row]] = {}
-        self._elsewhere: tuple[str | None] | None = None
+        self._replaced: tuple[str | None] | None = None
         forks.register(self)
 
-    def compiling[T](self, options: Options, compile_: Callable[[], T]) -> T:
-        """Compiles with the option on, and takes note of what that adds.
+    def compile[T](self, options: Options, compile_: Callable[[], T]) -> T:
+        """Compiles with the option on, and reads what that adds to the database.
 
         Args:
-            options: that nvFuser is told otherwise.
+            options: the other options that nvFuser is told.
             compile_: compiles, with ``OPTION`` among the options.
 
         Raises:
@@ -77,18 +77,18 @@ class KernelDatabase:
             try:
                 if self._opened or self._lost:
                     return compile_()
-                with self._opening():
+                with self._open():
                     return compile_()
             finally:
-                self._note(options)
+                self._read_rows(options)
 
     def rows(self, names: Sequence[str], code: str, options: Options) -> tuple[Row, ...]:
-        """The rows of a run, by the names of its kernels.
+        """Returns the rows of a run.
 
         Args:
-            names: of the kernels that it launches.
-            code: of all the kernels of the run, as nvFuser says it.
-            options: with which it was compiled.
+            names: the names of the kernels that it launches.
+            code: the CUDA of all its kernels, as nvFuser says it.
+            options: the options with which it was compiled.
 
         Raises:
             NotPersistable: if not exactly one row fits each.
@@ -96,54 +96,54 @@ class KernelDatabase:
         with self._lock:
             if not self._opened or self._process != os.getpid():
                 raise NotPersistableNow("nvFuser's kernel database was opened by somebody else")
-            return matching(self._rows, names, code, options)
+            return match_rows(self._rows, names, code, options)
 
     @contextmanager
-    def _opening(self) -> Iterator[None]:
-        """The directory for temporary files is another one meanwhile, also for other threads: it is there for all."""
-        if self._place is None:
-            self._place = Path(tempfile.mkdtemp(prefix="fusioncache-kernels-"))
-            atexit.register(_remove, self._place, self._process)
-        self._elsewhere = (os.environ.get(_PLACE),)
-        os.environ[_PLACE] = str(self._place)
+    def _open(self) -> Iterator[None]:
+        """Makes the directory for temporary files another one meanwhile. There is only one, for all threads."""
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="fusioncache-kernels-"))
+            atexit.register(_remove, self._directory, self._process)
+        self._replaced = (os.environ.get(_DIRECTORY_VARIABLE),)
+        os.environ[_DIRECTORY_VARIABLE] = str(self._directory)
         try:
             yield
         finally:
             self.after_fork()
-            self._opened = (self._place / _FOLDER / _TABLE).is_file()
+            self._opened = (self._directory / _FOLDER / _TABLE).is_file()
 
     def after_fork(self) -> None:
         """Sets the directory for temporary files right. A forked child needs it where another thread was opening."""
-        elsewhere, self._elsewhere = self._elsewhere, None
-        if elsewhere is None:
+        replaced, self._replaced = self._replaced, None
+        if replaced is None:
             return
-        (before,) = elsewhere
+        (before,) = replaced
         if before is None:
-            os.environ.pop(_PLACE, None)
+            os.environ.pop(_DIRECTORY_VARIABLE, None)
         else:
-            os.environ[_PLACE] = before
+            os.environ[_DIRECTORY_VARIABLE] = before
 
-    def must_be_open(self) -> None:
-        """Says that kernels were compiled. If the database is not open by now, it will never be: it is elsewhere."""
+    def note_compiled(self) -> None:
+        """Takes note that kernels were compiled. If the database is not open by now, it is elsewhere for good."""
         with self._lock:
             self._lost = not self._opened
 
-    def _note(self, options: Options) -> None:
-        if not self._opened or self._place is None:
+    def _read_rows(self, options: Options) -> None:
+        if not self._opened or self._directory is None:
             return
-        folder = self._place / _FOLDER
+        folder = self._directory / _FOLDER
         lines = (folder / _TABLE).read_text().split("\n")[:-1]
         for line in lines[max(self._read, 1) :]:
-            row = _row(line, folder, options)
+            row = _parse_row(line, folder, options)
             if row is not None:
                 self._rows.setdefault(row.name, []).append(row)
         self._read = len(lines)
 
 
-def matching(
+def match_rows(
     known: dict[str, list[Row]] | dict[str, tuple[Row, ...]], names: Sequence[str], code: str, options: Options
 ) -> tuple[Row, ...]:
-    """The row for each kernel of a run. Together their code is the run's, with nothing left.
+    """Returns the row for each kernel of a run. Together their code is the run's, with nothing left.
 
     Raises:
         NotPersistable: if not exactly one row fits each, or there is other code.
@@ -159,17 +159,17 @@ def matching(
             # The database goes by code alone, so that what was compiled with these options is not in it.
             raise NotPersistableNow("a kernel that is known with other options of nvFuser")
         found.append(rows[0])
-    in_order = sorted(found, key=lambda row: code.index(row.code))
-    if "\n".join(row.code for row in in_order) != code:
+    ordered = sorted(found, key=lambda row: code.index(row.code))
+    if "\n".join(row.code for row in ordered) != code:
         raise NotPersistable("code of kernels that were not launched")
     return tuple(found)
 
 
 def read_cubin(row: Row) -> bytes:
-    """The cubin of a row.
+    """Returns the cubin of a row.
 
     Raises:
-        NotPersistable: if it is none.
+        NotPersistable: if it is not a cubin.
     """
     image = row.cubin.read_bytes()
     if not image.startswith(_ELF):
@@ -179,17 +179,17 @@ def read_cubin(row: Row) -> bytes:
 
 @cache
 def kernel_database() -> KernelDatabase:
-    """That of this process."""
+    """Returns the database of this process."""
     return KernelDatabase()
 
 
-def _row(line: str, folder: Path, options: Options) -> Row | None:
+def _parse_row(line: str, folder: Path, options: Options) -> Row | None:
     match = _ROW.fullmatch(line)
     if match is None:
         return None
     return Row(match[1], (folder / match[3]).read_text(), folder / match[4], options)
 
 
-def _remove(place: Path, process: int) -> None:
+def _remove(directory: Path, process: int) -> None:
     if os.getpid() == process:  # and no child of it
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,234 @@
+"""A recipe as a function: it allocates, tells kernels where everything lies, launches them, and returns the outputs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import torch
+from torch._C._dynamo import guards
+
+from fusioncache.backends.api import Run
+from fusioncache.backends.nvfuser.driver import Driver, DriverError
+from fusioncache.backends.nvfuser.launch import LoadedSteps, NothingLaunched, check_cubin
+from fusioncache.backends.nvfuser.recipe import Duplicate, Fresh, Layout, Output, Recipe, View
+from fusioncache.process import forks
+
+logger = logging.getLogger("fusioncache")
+
+_POISON = 255
+
+_data_ptr, _get_device = torch.Tensor.data_ptr, torch.Tensor.get_device
+# Torch without CUDA has neither.
+_current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+Allocate = Callable[[torch.device], Any]
+
+
+class StoredRun:
+    """Launches a recipe on the device of its arguments, on the current stream, in as many threads as there are.
+
+    Args:
+        recipe: what to launch.
+        cubins: the cubins by name.
+        otherwise: computes the same for arguments that the recipe is not for: aligned in another way.
+        driver: the driver of CUDA.
+        poison: whether new memory is filled with ones first, so that what reads it before it is written shows.
+    """
+
+    def __init__(
+        self, recipe: Recipe, cubins: Mapping[str, bytes], otherwise: Run, driver: Driver, *, poison: bool = False
+    ):
+        missing = set(recipe.cubins) - set(cubins)
+        if missing:
+            raise ValueError(f"a recipe without its cubin {min(missing)}")
+        for name in recipe.cubins:
+            check_cubin(cubins[name])
+        self._recipe = recipe
+        self._cubins = cubins
+        self._driver = driver
+        self._devices: dict[int, LoadedSteps] = {}
+        self._loading = forks.lock()
+        self.run = self._make_run(otherwise, make_allocators(recipe, poison), make_collector(recipe, poison))
+
+    def load(self, device: int) -> LoadedSteps:
+        """Returns the steps on a device, which must be the current one.
+
+        Raises:
+            ValueError: if they do not fit the cubins.
+            DriverError: if a cubin does not load.
+        """
+        with self._loading:
+            steps = self._devices.get(device)
+            if steps is None:
+                steps = self._devices[device] = LoadedSteps(self._recipe, self._cubins, self._driver, device)
+            return steps
+
+    def _make_run(self, otherwise: Run, allocators: Sequence[Allocate], collect: Callable[..., Sequence[Any]]) -> Run:
+        """Returns a closure, as every attribute that is looked up here is paid for in every call of every region."""
+        are_aligned, devices, load = make_alignment_check(self._recipe), self._devices, self.load
+        torch_devices = [torch.device("cuda", number) for number in range(max(torch.cuda.device_count(), 1))]
+        current_device, current_stream, lock = _current_device, _current_stream, forks.lock()
+        broken: set[int] = set()
+
+        def run(args: Sequence[Any]) -> Sequence[Any]:
+            addresses = list(map(_data_ptr, args))
+            device = _get_device(args[0])
+            # A kernel may load 16 bytes at once, and one that does so from elsewhere ends the process.
+            if not are_aligned(addresses) or device in broken:
+                return otherwise(args)
+            if current_device() != device:
+                with torch.cuda.device(device):
+                    return launch(args, addresses, device)
+            return launch(args, addresses, device)
+
+        def launch(args: Sequence[Any], addresses: list[int], device: int) -> Sequence[Any]:
+            try:
+                steps = devices.get(device) or load(device)
+            except (ValueError, DriverError) as error:
+                return compile_instead(args, device, error)
+            fresh = [allocate(torch_devices[device]) for allocate in allocators]
+            addresses += map(_data_ptr, fresh)
+            try:
+                with lock:
+                    steps.launch(addresses, current_stream(device))
+            except NothingLaunched as error:
+                return compile_instead(args, device, error)
+            return collect(args, fresh)
+
+        def compile_instead(args: Sequence[Any], device: int, error: Exception) -> Sequence[Any]:
+            broken.add(device)
+            logger.warning("a stored kernel does not launch, so its region is compiled: %s", error)
+            return otherwise(args)
+
+        return run
+
+
+def check_arguments(recipe: Recipe, args: Sequence[Any]) -> None:
+    """Checks that a recipe is for such arguments.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if len(args) != len(recipe.inputs):
+        raise ValueError(f"a recipe for {len(recipe.inputs)} arguments, not {len(args)}")
+    for arg, input_ in zip(args, recipe.inputs, strict=True):
+        if not isinstance(arg, torch.Tensor) or not arg.is_cuda or arg.get_device() != args[0].get_device():
+            raise ValueError("an argument that is no tensor on the others' device")
+        found = str(arg.dtype).removeprefix("torch."), tuple(arg.shape), tuple(arg.stride())
+        if found != (input_.layout.dtype, input_.layout.shape, input_.layout.strides):
+            raise ValueError("a recipe for arguments of another layout")
+
+
+def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
+    """Returns what tells whether addresses are aligned as those that the recipe was made for: neither less nor more.
+
+    More would do no harm, but the compiler would take other kernels for them, which might add up in another order.
+    """
+    widest = recipe.widest
+    if all(input_.alignment == widest for input_ in recipe.inputs):
+        return lambda addresses: not reduce(or_, addresses) % widest
+    expected = [
+        (widest, 0) if input_.alignment == widest else (2 * input_.alignment, input_.alignment)
+        for input_ in recipe.inputs
+    ]
+    return lambda addresses: all(
+        address % modulus == rest for address, (modulus, rest) in zip(addresses, expected, strict=True)
+    )
+
+
+def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
+    """Returns for each allocation what makes it: the output itself if the output fills it, else bytes.
+
+    Args:
+        recipe: the recipe of the run.
+        poison: whether bytes are all ones.
+    """
+    sole = find_sole_outputs(recipe, poison)
+    return [
+        _allocate_tensor(sole[index]) if index in sole else _allocate_bytes(size, poison)
+        for index, size in enumerate(recipe.allocations)
+    ]
+
+
+def find_sole_outputs(recipe: Recipe, poison: bool) -> dict[int, Layout]:
+    """Returns the layout of each allocation that is one output and no more. Takes what ``make_allocators`` takes."""
+    if poison:
+        return {}
+    fresh = [output for output in recipe.outputs if isinstance(output, Fresh)]
+    counts = [output.allocation for output in fresh]
+    return {
+        output.allocation: output.layout
+        for output in fresh
+        if counts.count(output.allocation) == 1
+        and output.offset == 0
+        and recipe.allocations[output.allocation] == output.layout.extent
+    }
+
+
+def _allocate_tensor(layout: Layout) -> Allocate:
+    dtype, shape, strides = getattr(torch, layout.dtype), layout.shape, layout.strides
+    quick: Any = getattr(guards, "_empty_strided_cuda", None)  # on the current device
+    if quick is None:
+        return lambda device: torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    return lambda device: quick(shape, strides, dtype)
+
+
+def _allocate_bytes(size: int, poison: bool) -> Allocate:
+    if poison:
+        return lambda device: torch.full((size,), _POISON, dtype=torch.uint8, device=device)
+    return lambda device: torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def make_collector(recipe: Recipe, poison: bool) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
+    """Returns what makes the outputs of arguments and allocations. Takes what ``make_allocators`` takes."""
+    sole, outputs = find_sole_outputs(recipe, poison), recipe.outputs
+    indices = [output.allocation for output in outputs if isinstance(output, Fresh) and output.allocation in sole]
+    if len(indices) == len(outputs):
+        if indices == list(range(len(recipe.allocations))):
+            return lambda args, fresh: fresh
+        return lambda args, fresh: [fresh[index] for index in indices]
+    makers = [_make_output(output, sole) for output in outputs]
+
+    def collect(args: Sequence[Any], fresh: Sequence[Any]) -> Sequence[Any]:
+        collected: list[Any] = []
+        for make in makers:
+            collected.append(make(args, fresh, collected))
+        return collected
+
+    return collect
+
+
+def _make_output(
+    output: Output, sole: Mapping[int, Layout]
+) -> Callable[[Sequence[Any], Sequence[Any], list[Any]], Any]:
+    """Returns what makes one output of the arguments, the allocations and the outputs before it."""
+    if isinstance(output, Duplicate):
+        return lambda args, fresh, earlier: earlier[output.output]
+    shape, strides = output.layout.shape, output.layout.strides
+    if isinstance(output, View):
+        index, offset = output.input, output.offset
+        if output.itself:
+            return lambda args, fresh, earlier: args[index]
+
+        def view(args: Sequence[Any], fresh: Sequence[Any], earlier: list[Any]) -> Any:
+            arg = args[index].detach()  # autograd knows of nothing that a region does
+            return arg.as_strided(shape, strides, arg.storage_offset() + offset)
+
+        return view
+    allocation, dtype = output.allocation, getattr(torch, output.layout.dtype)
+    if allocation in sole:
+        return lambda args, fresh, earlier: fresh[allocation]
+    first = output.offset // dtype.itemsize
+
+    def make(args: Sequence[Any], fresh: Sequence[Any], earlier: list[Any]) -> Any:
+        # A tensor of its own rather than a view: what it shares its memory with is known to nobody else.
+        memory = fresh[allocation]
+        tensor = torch.empty(0, dtype=dtype, device=memory.device)
+        return tensor.set_(memory.untyped_storage(), first, shape, strides)
+
+    return make
