@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import threading
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from drawn_regions import Sketch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from persistent_backend import PersistentEager
-from random_regions import graphs
 from store_processes import Process, X, Y, make_region
 
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.persistence import REGION, REQUEST, PersistentBuilder
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Instance, NumberType, Ref, TensorType, codec
+from fusioncache.ir import Instance, codec
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
@@ -219,41 +215,3 @@ def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         process.run(make_region(swapped=True), Y, X)
-
-
-@given(graph=graphs())
-@settings(max_examples=60, deadline=None)
-def test_a_region_comes_back_as_it_was(graph):
-    instance = Instance(graph, tuple(reversed(range(len(graph.inputs)))), tuple(range(len(graph.outputs))))
-    assert codec.decode(codec.encode(instance)) == instance
-
-
-def test_every_kind_of_type_and_argument_comes_back():
-    s = Sketch()
-    x = s.input(TensorType("bfloat16", (2, Ref(2)), "cuda"))
-    s.input(NumberType("float"))
-    graph = s.graph(s.op("add", x, x))
-    graph = replace(graph, sizes=1, ops=tuple(replace(op, args=(Ref(0), Ref(1), (Ref(2),))) for op in graph.ops))
-    graph = replace(graph, outputs=(3,))
-    instance = Instance(graph, (1, 0), (0,))
-    assert codec.decode(codec.encode(instance)) == instance
-
-
-@given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-@settings(max_examples=100, deadline=None)
-def test_no_other_bytes_pass_for_a_region(content):
-    with pytest.raises(ValueError):
-        codec.decode(content)
-
-
-@given(data=st.data())
-@settings(max_examples=100, deadline=None)
-def test_a_region_with_a_byte_changed_is_a_sound_one_or_refused(data):
-    content = bytearray(codec.encode(Instance(make_region(), (0, 1), (0, 1))))
-    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
-    try:
-        instance = codec.decode(bytes(content))
-    except ValueError:
-        return
-    known = instance.region.first_result + sum(len(op.outputs) for op in instance.region.ops)
-    assert all(value < known for value in instance.region.outputs)

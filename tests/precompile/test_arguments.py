@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from drawn_regions import Sketch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from store_processes import make_region
 
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
-from fusioncache.ir.request import Request, decode, encode
 from fusioncache.precompile.arguments import device_types_of, make_arguments
 
 DTYPES = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "complex64", "int64", "int32", "uint8", "bool8"]
@@ -64,43 +61,3 @@ def test_the_devices_of_results_count_too():
     s = Sketch()
     graph = s.graph(s.op("full", type_=TensorType("float32", (2,), "cuda")))
     assert device_types_of(graph) == {"cuda"}
-
-
-def _asked() -> Request:
-    return Request(
-        make_region(),
-        (((2, 3), (3, 1)),) * 2,
-        "nvfuser",
-        {"enable": ("a", "b"), "mode": None, "flag": True},
-        {"torch.flag": False},
-    )
-
-
-def test_a_request_comes_back_as_it_was():
-    assert decode(encode(_asked())) == _asked()
-    graph = Graph((NumberType("int"), TensorType("float32", (Ref(0),), "cpu")), (), (1,))
-    asked = Request(graph, (None, ((4,), (1,))), "inductor", {})
-    assert decode(encode(asked)) == asked
-
-
-@given(data=st.data())
-@settings(max_examples=100, deadline=None)
-def test_a_request_with_a_byte_changed_is_a_sound_one_or_refused(data):
-    content = bytearray(encode(_asked()))
-    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
-    try:
-        asked = decode(bytes(content))
-    except ValueError:
-        return
-    for type_, at in zip(asked.graph.inputs, asked.layouts, strict=True):
-        assert isinstance(type_, TensorType) and at is not None
-        assert len(at[0]) == len(at[1]) == len(type_.shape)
-
-
-@pytest.mark.parametrize(
-    "place",
-    [(), (((2, 3), (3, 1)),), (((2, 3), (3, 1)), None), (((2, 3), (3, 1)), ((2, 4), (4, 1))), (((2, 3), (3,)),) * 2],
-)
-def test_a_request_for_other_arguments_is_refused(place):
-    with pytest.raises(ValueError):
-        decode(encode(Request(make_region(), place, "eager", {})))
