@@ -45,6 +45,7 @@ class OpTraits:
         passes_product: as far as contraction is concerned, its result is its operand.
         never_product: its result is never the direct result of a multiplication.
         adds_up: it adds elements of one tensor in an order that the compiler chooses anew for every kernel.
+        indexes: the integers among its operands may be positions in others.
         random: it draws random numbers.
         seeded: it draws them from a seed and an offset that are its operands, so that it is a function of these.
         writes: it may write into its operands. It is never dead, and comes behind everything that is computed: what
@@ -68,6 +69,7 @@ class OpTraits:
     passes_product: bool = False
     never_product: bool = False
     adds_up: bool = False
+    indexes: bool = False
     random: bool = False
     seeded: bool = False
     writes: bool = False
@@ -119,10 +121,8 @@ _ROWS: tuple[tuple[str, OpTraits], ...] = (
     ("cat", _REDUCTION),
     ("pad", OpTraits(fusible=True, contiguous=True)),
     ("iota", OpTraits(allocates=True, contiguous=True, never_product=True)),
-    (
-        "_grouped_mm convolution cumsum embedding_backward index_add index_put linear matmul scatter_add",
-        OpTraits(adds_up=True),
-    ),
+    ("_grouped_mm convolution cumsum linear matmul", OpTraits(adds_up=True)),
+    ("embedding_backward index_add index_put scatter_add", OpTraits(adds_up=True, indexes=True)),
     ("uniform_philox", replace(_RANDOM, seeded=True, contiguous=True)),
     ("get_and_update_rng_state multinomial randint randn uniform", _RANDOM),
     ("copy_ update_aliases", _WRITES),
@@ -136,7 +136,8 @@ TABLE: Mapping[str, OpTraits] = MappingProxyType(
 )
 """The traits of each operation that is known, by its name."""
 
-_RANDOM_WORDS = ("uniform", "random", "philox", "multinomial", "rng")
+_INDEXING = ("index", "take", "gather", "scatter", "embedding", "select", "nll", "cross_entropy", "one_hot", "getitem")
+_DRAWING = ("uniform", "random", "philox", "multinomial", "rng")
 
 
 def op_traits(name: str) -> OpTraits:
@@ -146,13 +147,14 @@ def op_traits(name: str) -> OpTraits:
 
 @cache
 def _opaque(name: str) -> OpTraits:
-    """What must be expected of an operation that is not in the table. Its name tells of effects, as in torch."""
+    """What must be expected of an operation that is not in the table. Its name tells the rest, as in torch."""
     composite = not name.startswith("prims.")
     return OpTraits(
         composite=composite,
         adds_up=composite,
         writes=name.endswith("_") and not name.endswith("__"),
-        random=any(word in name for word in _RANDOM_WORDS),
+        indexes=any(word in name for word in _INDEXING),
+        random=any(word in name for word in _DRAWING),
     )
 
 

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
+from fusioncache.ir.ops import op_traits
 from fusioncache.ir.request import ArgumentLayouts
-
-_INDEXING = ("index", "take", "gather", "scatter", "embedding", "select", "nll", "cross_entropy", "one_hot", "getitem")
-"""Words in the names of operations that look something up, where an integer may be an index."""
 
 _LEAST, _MOST = 0.5, 1.0
 """Between these a logarithm, a root, a quotient and an exponential are all finite."""
@@ -39,7 +37,7 @@ def make_arguments(graph: Graph, layouts: ArgumentLayouts) -> list[Any]:
         Exception: whatever torch raises, such as when there is no memory for them.
     """
     sizes = _find_sizes(graph, layouts)
-    integer = int(not any(word in op.name for op in graph.ops for word in _INDEXING))
+    integer = int(not any(op_traits(op.name).indexes for op in graph.ops))
     return [
         _make_number(type_, sizes.get(number, 1))
         if isinstance(type_, NumberType)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, map_type, operands, refs_in
 from fusioncache.ir.ops import RESIDUAL, op_traits
+from fusioncache.template.chains import Collapsed, collapse
 from fusioncache.template.refine import Edge, canonical_ranks
-from fusioncache.template.residual import Collapsed, collapse
 from fusioncache.template.simplify import Commuting, simplify
 from fusioncache.template.text import type_text
 from fusioncache.template.writer import rename_operands

@@ -36,6 +36,7 @@ FACTS = {
     "bitwise_or bitwise_xor residual",
     "adds_up": "sum prod var var_mean cumsum linear matmul convolution embedding_backward scatter_add index_add "
     "index_put _grouped_mm",
+    "indexes": "embedding_backward index_add index_put scatter_add",
     "random": "get_and_update_rng_state multinomial randint randn uniform uniform_philox",
     "seeded": "uniform_philox",
     "writes": "copy_ update_aliases",
@@ -53,8 +54,8 @@ def test_the_operations_that_have_a_trait_are_these(trait):
 
 
 def test_an_unknown_primitive_has_no_trait():
-    assert op_traits("prims.gather") == OpTraits()
-    assert op_traits("prims.gather").may_be_product(operand_is_product=False)
+    assert op_traits("prims.digamma") == OpTraits()
+    assert op_traits("prims.digamma").may_be_product(operand_is_product=False)
 
 
 def test_an_unknown_composite_may_add_up_anything():
@@ -63,9 +64,15 @@ def test_an_unknown_composite_may_add_up_anything():
 
 @pytest.mark.parametrize(
     ("name", "trait"),
-    [("torch.add_", "writes"), ("torch.index_put_", "writes"), ("torch.rand_uniform", "random"), ("x.rng", "random")],
+    [
+        ("torch.add_", "writes"),
+        ("torch.index_put_", "writes"),
+        ("torch.rand_uniform", "random"),
+        ("prims.gather", "indexes"),
+        ("x.rng", "random"),
+    ],
 )
-def test_the_name_of_an_unknown_operation_tells_of_effects(name, trait):
+def test_the_name_of_an_unknown_operation_tells_what_it_may_do(name, trait):
     assert getattr(op_traits(name), trait)
     assert not getattr(op_traits("torch.__add__"), trait)
 
