@@ -40,7 +40,7 @@ def region(name="mul", *, turned=False):
 
 
 @pytest.mark.parametrize(
-    ("graph", "place", "shows"),
+    ("graph", "layouts", "depends"),
     [
         (region(), (ROWS, ROWS), False),
         (region(), (COLUMNS, COLUMNS), False),
@@ -54,11 +54,11 @@ def region(name="mul", *, turned=False):
         (region(), (((4, 7), (7, 1)), ROWS), True),  # not what Thunder was told
     ],
 )  # fmt: skip
-def test_the_order_of_operands_shows_where_they_lie_differently(graph, place, shows):
-    assert depends_on_operand_order(graph, place) is shows
+def test_results_depend_on_the_order_of_operands_with_different_layouts(graph, layouts, depends):
+    assert depends_on_operand_order(graph, layouts) is depends
 
 
-def test_the_order_shows_where_it_is_not_known_how_an_operand_lies():
+def test_results_depend_on_the_order_of_operands_of_unknown_layout():
     s = Sketch()
     a, b = s.input(), s.input()
     graph = s.graph(s.op("mul", s.op("flip", a, (0,)), b))
