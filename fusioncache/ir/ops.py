@@ -140,16 +140,14 @@ _INDEXING = ("index", "take", "gather", "scatter", "embedding", "select", "nll",
 _DRAWING = ("uniform", "random", "philox", "multinomial", "rng")
 
 
-def op_traits(name: str) -> OpTraits:
-    """Returns what is known of the operation of this name, such as ``prims.add``."""
-    return TABLE.get(name) or _opaque(name)
-
-
 @cache
-def _opaque(name: str) -> OpTraits:
-    """What must be expected of an operation that is not in the table. Its name tells the rest, as in torch."""
+def op_traits(name: str) -> OpTraits:
+    """Returns what is known of the operation of this name, such as ``prims.add``.
+
+    An operation that is not in the table is opaque. Its name tells what it may do beyond computing, as in torch.
+    """
     composite = not name.startswith("prims.")
-    return OpTraits(
+    return TABLE.get(name) or OpTraits(
         composite=composite,
         adds_up=composite,
         writes=name.endswith("_") and not name.endswith("__"),
