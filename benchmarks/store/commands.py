@@ -22,7 +22,7 @@ from benchmarks.common.options import command, json_option
 from benchmarks.common.processes import ROOT
 from benchmarks.common.results import make_result, write_result
 from benchmarks.store.contents import fill_record, fill_store
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 from fusioncache.store import Store, default_path
 
 
@@ -55,7 +55,7 @@ def list_commands(name: str) -> dict[str, list[str]]:
 
 def measure(count: int, repeat: int) -> dict[str, float]:
     """Returns milliseconds by what was done."""
-    name = Record().templates(Record().runs()[0].id)[count // 2].name
+    name = RecordReader().templates(RecordReader().runs()[0].id)[count // 2].name
     return {what: 1e3 * time_process(arguments, repeat) for what, arguments in list_commands(name).items()}
 
 
@@ -74,7 +74,7 @@ def main(templates: int, ops: int, repeat: int, json_file: Path | None) -> None:
         fill_store(templates)
         assert len(Store.open(default_path(), remote="").entries()) == templates
         milliseconds = measure(templates, repeat)
-        size = Record().path.stat().st_size
+        size = RecordReader().path.stat().st_size
     for name, value in milliseconds.items():
         click.echo(f"{name:32} {value:10.1f} ms")
     click.echo(f"{'the record':32} {size / 1e6:10.1f} MB")

@@ -8,7 +8,7 @@ import random
 from fusioncache.ir import Const, Graph, Ingredient, Key, Op, Ref, Template, TensorType
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import Line, RegionRecord, Source
-from fusioncache.record.writer import Recorder
+from fusioncache.record.writer import RecordWriter
 from fusioncache.store import Store
 from fusioncache.template.key import make_key as make_template_key
 
@@ -48,13 +48,13 @@ def fill_record(count: int, ops: int) -> None:
     ledger, regions = Ledger(), []
     for number in range(count):
         one = make_template(number, ops)
-        ledger.region(one, (), hit=False)
-        ledger.compiled(one, 0.001 * (number % 1000))
+        ledger.count_region(one, (), hit=False)
+        ledger.count_compile(one, 0.001 * (number % 1000))
         source = Source(f"layers.{number}", number, (Line("model.py", 10),))
         where = ("Model", "forward", 0, number, f"nvFusion{number}", one.key.digest, "miss", None, (), "inline")
         regions.append(RegionRecord(*where, source, ops, 1, 1))
-    ledger.records.regions(regions)
-    Recorder(ledger).save()
+    ledger.history.add_regions(regions)
+    RecordWriter(ledger).save()
 
 
 def fill_store(count: int) -> None:

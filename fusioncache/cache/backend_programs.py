@@ -49,5 +49,5 @@ class BackendPrograms:
         store = self._cache.store
         if store is None or self.backend.artifact_environment() is None:
             return Builder(self.backend)
-        ranks, refused = self._cache.ranks, self.ledger.unkept
+        ranks, refused = self._cache.ranks, self.ledger.count_unkept
         return PersistentBuilder(self.backend, store, ranks, environment, refused, torch_settings())

@@ -12,11 +12,10 @@ from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.process import forks
 from fusioncache.process.settings import STORE
-from fusioncache.record.events import Events
+from fusioncache.record.events import EventPublisher, open_log
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.logs import asked_log
 from fusioncache.record.stats import Stats, TemplateStats
-from fusioncache.record.writer import Recorder
+from fusioncache.record.writer import RecordWriter
 from fusioncache.store import Store
 from fusioncache.template.key import program_key, template_key
 from fusioncache.template.name import template_name
@@ -48,8 +47,8 @@ class Cache:
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
         self._templates: LruMap[Key, Template] = LruMap(capacity)
         self._programs: LruMap[Key, Program] = LruMap(capacity)
-        self.ledger = Ledger(events=Events(asked_log()))
-        self._recorder = Recorder(self.ledger) if record else None
+        self.ledger = Ledger(events=EventPublisher(open_log()))
+        self._recorder = RecordWriter(self.ledger) if record else None
         self._keeps = _asked(store)
         self._store: Store | None = None
         self.ranks = Ranks()

@@ -118,7 +118,7 @@ class TemplateCall:
         run = self._prepare(args, arities)
         start = time.perf_counter()
         results = run(args)
-        self._ledger.records.spent("first_execution", time.perf_counter() - start)
+        self._ledger.history.add_seconds("first_execution", time.perf_counter() - start)
         if self._called:
             self._called(self.template)
         return run, results
@@ -201,7 +201,7 @@ class TemplateCall:
             raise error
         name = self.template.name
         logger.info("summing a chain of %s in one launch failed", name, exc_info=error)
-        if self._ledger.bypass(f"one launch failed: {type(error).__name__}", self.template):
+        if self._ledger.count_bypass(f"one launch failed: {type(error).__name__}", self.template):
             warn(f"residual chains are summed by folds, as one launch failed for {name}: {error}")
 
     def _folds(self, chain: ChainFolds) -> Callable[[Sequence[Any]], Any]:
@@ -224,7 +224,7 @@ class TemplateCall:
         logger.info("compiling %s failed", name, exc_info=error)
         reason = f"compile failed: {type(error).__name__}"
         self._learned(arities, reason=reason)
-        if self._ledger.bypass(reason, self.template):
+        if self._ledger.count_bypass(reason, self.template):
             warn(f"{name} could not be compiled and runs as Thunder made it: {error}")
         return self._fallbacks[arities]
 
@@ -232,11 +232,11 @@ class TemplateCall:
         """The region as Thunder made it, where what would be compiled now may not be shared."""
         logger.info("%s bypassed: %s", self.template.name, reason)
         self._learned(arities, reason=reason)
-        self._ledger.bypass(reason, self.template)
+        self._ledger.count_bypass(reason, self.template)
         return self._fallbacks[arities]
 
     def _learned(self, arities: Arities, **fields: str) -> None:
-        self._ledger.records.learned(self.template.key.digest, arities, **fields)
+        self._ledger.history.amend_regions(self.template.key.digest, arities, **fields)
 
     def _on_build(self, program: Program, function: BuiltFunction) -> None:
         """Counts a function that was compiled or loaded."""

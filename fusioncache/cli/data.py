@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.record.reader import Run
+from fusioncache.record.runs import Run
 from fusioncache.record.stats import TemplateCounts
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem
 
-from fusioncache.record.reader import Record, RecordError
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.schema import RecordError
 
 
 class RunId(click.ParamType):
@@ -18,7 +19,7 @@ class RunId(click.ParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """See click."""
         try:
-            runs = Record().runs()
+            runs = RecordReader().runs()
         except RecordError:
             return []
         return _starting(incomplete, ((run.id, run.name) for run in runs))
@@ -32,7 +33,7 @@ class TemplateId(click.ParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """See click. Names, because people know them; digests for who began one."""
         try:
-            found = Record().find(incomplete)
+            found = RecordReader().find(incomplete)
         except RecordError:
             return []
         names = [(template.name, template.digest[:12]) for template in found]

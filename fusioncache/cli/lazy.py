@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fusioncache.record.reader import RecordError
+from fusioncache.record.schema import RecordError
 
 
 class LazyGroup(click.Group):

@@ -14,7 +14,8 @@ from fusioncache.cli.pick import regions_of
 from fusioncache.cli.places import places_of, places_text
 from fusioncache.cli.programs import reasons_not_kept
 from fusioncache.humanize import escape_controls, format_count, format_duration
-from fusioncache.record.reader import Record, Run
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.runs import Run
 from fusioncache.record.stats import TemplateStats
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ class Misses:
     others: tuple[TemplateStats, ...]
 
 
-def find_misses(record: Record, run: Run) -> Misses:
+def find_misses(record: RecordReader, run: Run) -> Misses:
     """Returns a run's misses, each compared with what was known before: in earlier runs, and before it in its own."""
-    before = record.with_ingredients(record.before(run.id))
+    before = record.add_ingredients(record.before(run.id))
     own = _sort_as_met(record, run)
     digests = {template.digest for template in before}
     known = [*before, *(template for template in own if template.digest not in digests)]
@@ -80,7 +81,7 @@ def find_misses(record: Record, run: Run) -> Misses:
     )
 
 
-def print_misses(record: Record, run: Run, directory: Path | None, *, as_json: bool) -> None:
+def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_json: bool) -> None:
     """Prints the misses of a run: a paragraph for each, and a line for what was loaded."""
     found = find_misses(record, run)
     notes = reasons_not_kept([miss.template for miss in found.misses], directory)
@@ -96,12 +97,12 @@ def print_misses(record: Record, run: Run, directory: Path | None, *, as_json: b
     click.echo("\n\n".join([*paragraphs, _write_summary(run, found)]))
 
 
-def _sort_as_met(record: Record, run: Run) -> Sequence[TemplateStats]:
+def _sort_as_met(record: RecordReader, run: Run) -> Sequence[TemplateStats]:
     """Returns a run's templates in the order in which it met them. Those without a region on record come last."""
     first: dict[str | None, int] = {}
     for number, region in enumerate(record.regions(run.id)):
         first.setdefault(region.digest, number)
-    templates = record.with_ingredients(record.templates(run.id))
+    templates = record.add_ingredients(record.templates(run.id))
     return sorted(templates, key=lambda template: first.get(template.digest, len(first) + run.stats.regions))
 
 
@@ -119,7 +120,7 @@ def _rank(miss: Miss) -> tuple[bool, int]:
     return not miss.changes, len(miss.changes)
 
 
-def _write_paragraph(record: Record, miss: Miss, reasons: Mapping[str, int]) -> str:
+def _write_paragraph(record: RecordReader, miss: Miss, reasons: Mapping[str, int]) -> str:
     template = miss.template
     took = f"{format_count(template.compiles, 'compile', 'compiles')}, {format_duration(template.compile_seconds)}"
     lines = [f"{template.digest[:_DIGITS]}  {template.name}  ({took})", miss.sentence]
@@ -136,7 +137,7 @@ def _write_summary(run: Run, found: Misses) -> str:
     return f"{', '.join(parts)} in run {run.id[:_DIGITS]} ({escape_controls(run.command)})"
 
 
-def _miss_data(record: Record, miss: Miss, reasons: Mapping[str, int]) -> dict[str, Any]:
+def _miss_data(record: RecordReader, miss: Miss, reasons: Mapping[str, int]) -> dict[str, Any]:
     template = miss.template
     return {
         "digest": template.digest,

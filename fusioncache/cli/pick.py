@@ -8,7 +8,8 @@ import click
 
 from fusioncache.humanize import escape_controls
 from fusioncache.record.observations import RegionRecord
-from fusioncache.record.reader import Record, Run
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.runs import Run
 from fusioncache.record.stats import TemplateCounts, TemplateStats
 
 _MOST_NAMED = 10
@@ -19,7 +20,7 @@ LAST = "last"
 """What names the newest run."""
 
 
-def pick_run(record: Record, wanted: str | None) -> Run:
+def pick_run(record: RecordReader, wanted: str | None) -> Run:
     """The run whose id starts with ``wanted``, or else whose name has it; without one, the newest.
 
     Raises:
@@ -42,7 +43,7 @@ def pick_run(record: Record, wanted: str | None) -> Run:
     return found[0]
 
 
-def pick_template(record: Record, prefix: str) -> TemplateStats:
+def pick_template(record: RecordReader, prefix: str) -> TemplateStats:
     """The template whose digest or name is ``prefix``, or else starts with it.
 
     Raises:
@@ -51,14 +52,14 @@ def pick_template(record: Record, prefix: str) -> TemplateStats:
     found = record.find(prefix)
     if len(found) > 1:
         raise ambiguous(prefix, "templates", [f"{template.digest}  {template.name}" for template in found])
-    for template in record.with_ingredients(found):
+    for template in record.add_ingredients(found):
         return template
     raise click.ClickException(
         f"no template in {record.path} has a digest or name that starts with {prefix!r}: see 'fusioncache ls'"
     )
 
 
-def regions_of(record: Record, template: TemplateCounts) -> Sequence[RegionRecord]:
+def regions_of(record: RecordReader, template: TemplateCounts) -> Sequence[RegionRecord]:
     """The regions that have a template, of the newest run that had it."""
     for run in record.runs():
         found = record.regions(run.id, template.digest)

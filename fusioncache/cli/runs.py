@@ -19,9 +19,8 @@ from fusioncache.humanize import (
     format_seconds,
     format_time,
 )
-from fusioncache.record.naming import SEPARATOR, run_name
 from fusioncache.record.observations import Lifetime
-from fusioncache.record.reader import Run
+from fusioncache.record.runs import SEPARATOR, Run, format_run_name
 from fusioncache.record.stats import Stats
 
 _WIDTH = 80
@@ -57,7 +56,7 @@ def print_summary(run: Run, lifetime: Lifetime, store: Occupied | None) -> None:
 
 def short_name(run: Run) -> str:
     """A run's name as a table shows it: a run of today without its day."""
-    return escape_controls(run_name(run.command, run.models, run.started, today=time.time()))
+    return escape_controls(format_run_name(run.command, run.models, run.started, today=time.time()))
 
 
 def run_label(run: Run) -> str:

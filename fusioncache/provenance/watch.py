@@ -11,7 +11,7 @@ from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Template
 from fusioncache.provenance.compilation import Compilation, current_compilation
 from fusioncache.provenance.source import Sources, find_sources
-from fusioncache.record.history import Records
+from fusioncache.record.history import History
 from fusioncache.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
 from fusioncache.residual.plans import Choice
 from fusioncache.template.plan import Arities, Plan
@@ -36,30 +36,30 @@ class ForwardTrace:
     sources: Sources
 
 
-def watch_trace(trace: Any, records: Records, forward: ForwardTrace | None) -> TraceWatch:
+def watch_trace(trace: Any, history: History, forward: ForwardTrace | None) -> TraceWatch:
     """Begins the watch of a trace, as Thunder made it.
 
     Args:
         trace: a forward or a backward trace.
-        records: what is seen goes there.
+        history: what is seen goes there.
         forward: the forward trace of a backward trace, if it is known.
     """
     from thunder.core.trace import TraceTag
 
     if TraceTag.BACKWARD in trace.tags:
-        known = forward or _unknown_forward_trace(records)
-        return TraceWatch("backward", records, known.number, known.compilation, known.sources)
+        known = forward or _unknown_forward_trace(history)
+        return TraceWatch("backward", history, known.number, known.compilation, known.sources)
     compilation = _compilation()
-    number = records.next_trace(compilation.model)
+    number = history.begin_trace(compilation.model)
     for phase, seconds in (("tracing", compilation.tracing), ("fusing", compilation.fusing)):
         if seconds is not None:
-            records.spent(phase, seconds)
-    return TraceWatch("forward", records, number, compilation, None)
+            history.add_seconds(phase, seconds)
+    return TraceWatch("forward", history, number, compilation, None)
 
 
-def _unknown_forward_trace(records: Records) -> ForwardTrace:
+def _unknown_forward_trace(history: History) -> ForwardTrace:
     compilation = _compilation()
-    return ForwardTrace(records.next_trace(compilation.model), compilation, Sources())
+    return ForwardTrace(history.begin_trace(compilation.model), compilation, Sources())
 
 
 class TraceWatch:
@@ -70,11 +70,11 @@ class TraceWatch:
     """
 
     def __init__(
-        self, direction: str, records: Records, number: int, compilation: Compilation, forward: Sources | None
+        self, direction: str, history: History, number: int, compilation: Compilation, forward: Sources | None
     ):
         self.compilation = compilation
         self._direction = direction
-        self._records = records
+        self._history = history
         self._number = number
         self._forward = forward
         self._sources = Sources()
@@ -99,7 +99,7 @@ class TraceWatch:
                 PlanCost(plan.value, cost.moved, cost.alive, cost.kernels) for plan, cost in choice.costs.items()
             )
             where = (self.compilation.model, self._direction, self._number)
-            self._records.choice(ChoiceRecord(*where, choice.stream, choice.sums, choice.plan.value, costs))
+            self._history.add_choice(ChoiceRecord(*where, choice.stream, choice.sums, choice.plan.value, costs))
 
     def note_template(self, position: int, fusion: Any, template: Template, arities: Arities, *, hit: bool) -> None:
         """Notes that a region has this template."""
@@ -122,7 +122,7 @@ class TraceWatch:
 
     def finish(self) -> None:
         """Records the regions."""
-        self._records.regions(self._regions[position] for position in sorted(self._regions))
+        self._history.add_regions(self._regions[position] for position in sorted(self._regions))
 
     def _note(
         self, position: int, fusion: Any, outcome: str, reason: str, digest: str | None = None, arities: Arities = ()

@@ -1,29 +1,43 @@
-"""What happens, as it happens, for who follows a long run: records of a logger, and what ``record/logs.py`` writes.
+"""What happens, as it happens, for those who follow a long run: as log records, as lines for people and as JSON.
 
 Events go to the logger ``fusioncache.events``: hits at DEBUG, all others at INFO, each with its fields as attributes of
-the log record.
+the log record. ``FUSIONCACHE_LOG`` has them written to stderr or stdout as well, or to a file, which several processes
+may share.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal
 
+from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.ir.ingredients import BACKEND
+from fusioncache.process import forks
+from fusioncache.process.settings import LOG
+from fusioncache.process.warning import warn
 
 logger = logging.getLogger("fusioncache.events")
+
+SCHEMA = 1
+"""Of the lines of JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for readers."""
+
+_RANK_VARIABLE = "RANK"
 
 What = Literal["hit", "miss", "bypass", "compile", "load", "unkept"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that ``Stats`` counts. What there is not is None.
+    """One thing that ``Stats`` counts. A field that does not apply is None.
 
     Attributes:
         time: seconds since the epoch.
@@ -51,8 +65,8 @@ class Event:
     def __str__(self) -> str:
         terms = f"(arities {' / '.join(map(str, self.arities))})" if self.arities else None
         took = f"in {self.seconds:.3f} s" if self.seconds is not None else None
-        said = " ".join(part for part in (self.what, self.template, terms, took) if part)
-        return f"{said}: {self.reason}" if self.reason else said
+        text = " ".join(part for part in (self.what, self.template, terms, took) if part)
+        return f"{text}: {self.reason}" if self.reason else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +97,116 @@ CompileObserver = Callable[[CompileEvent], None]
 """Is told of each function that is compiled or loaded, on the thread that did so. Must not raise."""
 
 
-class Log(Protocol):
-    """Where events are written besides."""
-
-    def write(self, event: Event) -> None:
-        """Takes down an event. Never raises."""
-
-
-class Events:
-    """Where events go.
+class EventFile:
+    """Appends each event to a file as a line of JSON. After a line that cannot be written it warns and writes no more.
 
     Args:
-        log: gets each of them besides the logger.
+        file: may be written by other processes as well.
     """
 
-    def __init__(self, log: Log | None = None):
+    def __init__(self, file: Path):
+        self._file: Path | None = file
+        self._lock = forks.lock()
+
+    def write(self, event: Event) -> None:
+        """Writes an event. Never raises."""
+        file = self._file
+        if file is None:
+            return
+        line = json.dumps({"schema": SCHEMA, **asdict(event)}).encode() + b"\n"
+        try:
+            # Without a buffer it is one write, at the end of the file wherever that is by then. Opened for each line,
+            # so that a log which was moved away to start a new one is not written any more, and forks share nothing.
+            with file.open("ab", buffering=0) as opened:
+                if opened.write(line) != len(line):
+                    raise OSError("only part of a line could be written")
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            advice = f"set {LOG.name} to a file that can be written, to stderr or to stdout"
+            warn(f"events are not logged any more, {file} cannot be written ({error}): {advice}")
+
+
+class EventStream:
+    """Writes a line for what takes time, and for what is left out and why, each reason once.
+
+    Hits and misses are too many for people to read.
+
+    Args:
+        stream: the name of the stream. Each line goes to the one that Python has at the moment.
+    """
+
+    def __init__(self, stream: Literal["stderr", "stdout"]):
+        self._stream = stream
+        self._written: set[str] = set()
+
+    def write(self, event: Event) -> None:
+        """Writes an event. Never raises."""
+        text = describe(event)
+        if text is None or text in self._written:
+            return
+        if event.seconds is None:
+            self._written.add(text)
+        # One call, so that lines of several threads stay whole. A stream that is closed has nobody who reads it.
+        with suppress(OSError, ValueError, AttributeError):
+            stream = getattr(sys, self._stream)
+            stream.write(f"{_name_process()}: {text}\n")
+            stream.flush()
+
+
+def describe(event: Event) -> str | None:
+    """Returns an event in a few words; None if it is not worth a line."""
+    reason = escape_controls(event.reason or "")
+    match event.what:
+        case "compile" | "load":
+            did = "compiled" if event.what == "compile" else "loaded"
+            backend = f" ({escape_controls(event.backend)})" if event.backend else ""
+            return f"{did} {event.template} in {format_duration(event.seconds or 0.0)}{backend}"
+        case "bypass":
+            which = f"{event.template} runs" if event.template else "a region is left"
+            return f"{which} as Thunder made it: {reason}"
+        case "unkept":
+            return f"not kept for later processes: {reason.removeprefix('not kept: ')}"
+        case _:
+            return None
+
+
+def _name_process() -> str:
+    """Returns who writes, and of several ranks which."""
+    rank = os.environ.get(_RANK_VARIABLE, "")
+    return f"fusioncache [rank {rank}]" if rank.isdecimal() else "fusioncache"
+
+
+def open_log() -> EventFile | EventStream | None:
+    """Returns where the environment asks for events to be written; None if it does not ask.
+
+    Raises:
+        ValueError: if it says something that is neither a stream nor likely to be meant as a file.
+    """
+    target = LOG.read()
+    if not target:
+        return None
+    if target in ("stderr", "stdout"):
+        return EventStream("stderr" if target == "stderr" else "stdout")
+    # Absolute now, because a program may change its directory.
+    return EventFile(Path(os.path.expanduser(target)).absolute())
+
+
+class EventPublisher:
+    """Hands events to the logger and to a log.
+
+    Args:
+        log: gets each event as well; by default there is none.
+    """
+
+    def __init__(self, log: EventFile | EventStream | None = None):
         self._log = log
 
-    def tell(
+    def publish(
         self,
         what: What,
         template: Template | None = None,
@@ -109,12 +215,12 @@ class Events:
         reason: str | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Something happened. Costs next to nothing if nobody listens."""
+        """Publishes an event. This costs next to nothing if nobody listens."""
         level = logging.DEBUG if what == "hit" else logging.INFO
         logged = logger.isEnabledFor(level)
         if not logged and self._log is None:
             return
-        name, digest, backend = _named(template) if template else (None, None, None)
+        name, digest, backend = _describe_template(template) if template else (None, None, None)
         event = Event(time.time(), os.getpid(), what, name, digest, arities, reason, seconds, backend)
         if logged:
             logger.log(level, "%s", event, extra=asdict(event))
@@ -122,6 +228,6 @@ class Events:
             self._log.write(event)
 
 
-def _named(template: Template) -> tuple[str, str, str | None]:
+def _describe_template(template: Template) -> tuple[str, str, str | None]:
     backend = template.key.texts.get(BACKEND)
     return template.name, template.key.digest, backend

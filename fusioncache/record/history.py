@@ -10,13 +10,13 @@ from typing import Any
 from fusioncache.process import forks
 from fusioncache.record.observations import ChoiceRecord, CompileRecord, RegionRecord
 
-MOST_RECORDS = 20_000
+MOST_OBSERVATIONS = 20_000
 """How many regions are kept, how many streams, and how many programs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """Records by their numbers, which count those of one kind from 0. A record that changes keeps its number.
+class Observations:
+    """Observations by their numbers, which count those of one kind from 0. One that changes keeps its number.
 
     Attributes:
         regions: of all traces, a trace at a time.
@@ -29,52 +29,52 @@ class Recorded:
     compiles: Mapping[int, CompileRecord]
 
 
-class _Kept[T]:
-    """Records of one kind, and the numbers of those that are new or otherwise since they were last taken."""
+class _Series[T]:
+    """Observations of one kind, and the numbers of those that are new or changed since they were last taken."""
 
-    __slots__ = ("changed", "records")
+    __slots__ = ("changed", "items")
 
     def __init__(self) -> None:
-        self.records: list[T] = []
+        self.items: list[T] = []
         self.changed: set[int] = set()
 
-    def add(self, record: T) -> None:
-        self.records.append(record)
-        self.changed.add(len(self.records) - 1)
+    def add(self, item: T) -> None:
+        self.items.append(item)
+        self.changed.add(len(self.items) - 1)
 
-    def change(self, number: int, record: T) -> None:
-        self.records[number] = record
+    def change(self, number: int, item: T) -> None:
+        self.items[number] = item
         self.changed.add(number)
 
-    def all(self) -> dict[int, T]:
-        return dict(enumerate(self.records))
+    def read(self) -> dict[int, T]:
+        return dict(enumerate(self.items))
 
-    def take(self) -> dict[int, T]:
+    def take_changes(self) -> dict[int, T]:
         numbers, self.changed = sorted(self.changed), set()
-        return {number: self.records[number] for number in numbers}
+        return {number: self.items[number] for number in numbers}
 
 
 _Kind = tuple[str | None, tuple[int, ...]]
 """A template's digest and arities: regions that share these share what is learned when they are called."""
 
 
-class Records:
-    """Takes down what happens, on any thread. A cache has one, and so have all the transforms that use it."""
+class History:
+    """Collects observations, on any thread. A cache has one, which all the transforms that use the cache share."""
 
     def __init__(self) -> None:
         self._lock = forks.lock()
         self._traces = 0
         self._models: dict[str, None] = {}
-        self._regions: _Kept[RegionRecord] = _Kept()
-        self._places: dict[_Kind, list[int]] = defaultdict(list)
-        self._learned: dict[_Kind, dict[str, Any]] = defaultdict(dict)
-        self._choices: _Kept[ChoiceRecord] = _Kept()
-        self._compiles: _Kept[CompileRecord] = _Kept()
+        self._regions: _Series[RegionRecord] = _Series()
+        self._numbers: dict[_Kind, list[int]] = defaultdict(list)
+        self._amendments: dict[_Kind, dict[str, Any]] = defaultdict(dict)
+        self._choices: _Series[ChoiceRecord] = _Series()
+        self._compiles: _Series[CompileRecord] = _Series()
         self._unrecorded = 0
         self._seconds: dict[str, float] = {}
 
-    def next_trace(self, model: str | None = None) -> int:
-        """The number of the next forward trace, which is one of this model."""
+    def begin_trace(self, model: str | None = None) -> int:
+        """Counts a forward trace of this model. Returns its number."""
         with self._lock:
             self._traces += 1
             if model is not None:
@@ -99,59 +99,60 @@ class Records:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to take."""
-        return any(kept.changed for kept in (self._regions, self._choices, self._compiles))
+        """Whether ``take_changes`` would return anything."""
+        return any(series.changed for series in (self._regions, self._choices, self._compiles))
 
-    def regions(self, regions: Iterable[RegionRecord]) -> None:
-        """The regions of a trace, with what became of them."""
+    def add_regions(self, regions: Iterable[RegionRecord]) -> None:
+        """Adds the regions of a trace, with what became of them."""
         with self._lock:
             for region in regions:
                 kind = (region.digest, region.arities)
-                if self._add(self._regions, replace(region, **self._learned.get(kind, {}))):
-                    self._places[kind].append(len(self._regions.records) - 1)
+                if self._add(self._regions, replace(region, **self._amendments.get(kind, {}))):
+                    self._numbers[kind].append(len(self._regions.items) - 1)
 
-    def choice(self, choice: ChoiceRecord) -> None:
-        """What was chosen for a stream."""
+    def add_choice(self, choice: ChoiceRecord) -> None:
+        """Adds what was chosen for a stream."""
         with self._lock:
             self._add(self._choices, choice)
 
-    def compiled(self, made: CompileRecord) -> None:
-        """A program was compiled or loaded."""
+    def add_compile(self, compile_: CompileRecord) -> None:
+        """Adds a program that was compiled or loaded."""
         with self._lock:
-            self._add(self._compiles, made)
+            self._add(self._compiles, compile_)
 
-    def learned(self, digest: str, arities: tuple[int, ...], **fields: Any) -> None:
-        """Fields of the regions of this template with these arities, earlier ones and later ones, are otherwise."""
+    def amend_regions(self, digest: str, arities: tuple[int, ...], **fields: Any) -> None:
+        """Sets fields of all regions of this template with these arities, of earlier ones and of later ones."""
         kind = (digest, arities)
         with self._lock:
-            self._learned[kind].update(fields)
-            for number in self._places.get(kind, ()):
-                self._regions.change(number, replace(self._regions.records[number], **fields))
+            self._amendments[kind].update(fields)
+            for number in self._numbers.get(kind, ()):
+                self._regions.change(number, replace(self._regions.items[number], **fields))
 
-    def spent(self, phase: str, seconds: float) -> None:
-        """Seconds of a phase of ``Phases``."""
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """Adds seconds to a phase of ``Phases``."""
         with self._lock:
             self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
-    def seconds(self) -> dict[str, float]:
-        """The seconds of each phase that there was."""
+    def read_seconds(self) -> dict[str, float]:
+        """Returns the seconds of each phase that there was."""
         with self._lock:
             return dict(self._seconds)
 
-    def now(self) -> Recorded:
-        """Everything up to now."""
+    def read(self) -> Observations:
+        """Returns all observations up to now."""
         with self._lock:
-            return Recorded(self._regions.all(), self._choices.all(), self._compiles.all())
+            return Observations(self._regions.read(), self._choices.read(), self._compiles.read())
 
-    def take(self) -> Recorded:
-        """What is new or otherwise since this was last asked for."""
+    def take_changes(self) -> Observations:
+        """Returns what is new or changed since the last call."""
         with self._lock:
-            return Recorded(self._regions.take(), self._choices.take(), self._compiles.take())
+            regions, choices = self._regions.take_changes(), self._choices.take_changes()
+            return Observations(regions, choices, self._compiles.take_changes())
 
-    def _add[T](self, kept: _Kept[T], record: T) -> bool:
-        room = len(kept.records) < MOST_RECORDS
+    def _add[T](self, series: _Series[T], item: T) -> bool:
+        room = len(series.items) < MOST_OBSERVATIONS
         if room:
-            kept.add(record)
+            series.add(item)
         else:
             self._unrecorded += 1
         return room

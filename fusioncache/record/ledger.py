@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from fusioncache.ir import Template
 from fusioncache.process import forks
-from fusioncache.record.events import CompileEvent, CompileObserver, Events
-from fusioncache.record.history import Records
+from fusioncache.record.events import CompileEvent, CompileObserver, EventPublisher
+from fusioncache.record.history import History
 from fusioncache.record.observations import CompileRecord, Phases
 from fusioncache.record.stats import AllTemplates, Stats, TemplateStats
 
@@ -45,7 +45,7 @@ class _Account(_Counts):
         self.saved_seconds = cost * self.hits + self.loaded_compile_seconds - self.load_seconds
         return self.saved_seconds - before
 
-    def frozen(self) -> TemplateStats:
+    def freeze(self) -> TemplateStats:
         key = self.template.key
         return TemplateStats(
             name=self.template.name,
@@ -68,17 +68,17 @@ class Ledger:
 
     Args:
         parent: every event is also entered there.
-        events: without a parent: who is told of every event.
+        events: publishes every event, if there is no parent.
 
     Attributes:
-        records: what happened one by one; the parent's, if there is one.
+        history: what happened one by one; the parent's, if there is one.
         observers: are told of each function that is compiled or loaded, here or in a ledger whose parent this is.
     """
 
-    def __init__(self, parent: Ledger | None = None, events: Events | None = None):
+    def __init__(self, parent: Ledger | None = None, events: EventPublisher | None = None):
         self._parent = parent
-        self._events = events or Events()
-        self.records: Records = parent.records if parent else Records()
+        self._events = events or EventPublisher()
+        self.history: History = parent.history if parent else History()
         self.observers: list[CompileObserver] = []
         self._lock = forks.lock()
         self._accounts: dict[str, _Account] = {}
@@ -87,22 +87,22 @@ class Ledger:
         self._templates = 0
         self._bypasses: Counter[str] = Counter()
         self._unkept: Counter[str] = Counter()
-        self._untouched = self._verified = self._verify_compiles = 0
+        self._bypassed_regions = self._verified = self._verify_compiles = 0
         self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
 
-    def region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
-        """A region was found to have this template."""
+    def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
+        """Counts a region that has this template."""
         with self._lock:
             account = self._add(template, regions=1, hits=int(hit))
             account.arities.add(arities)
             self._templates += account.regions == 1
         if self._parent:
-            self._parent.region(template, arities, hit=hit)
+            self._parent.count_region(template, arities, hit=hit)
         else:
-            self._events.tell("hit" if hit else "miss", template, arities=arities)
+            self._events.publish("hit" if hit else "miss", template, arities=arities)
 
-    def bypass(self, reason: str, template: Template | None = None, *, region: bool = True) -> bool:
-        """A region is left as Thunder made it.
+    def count_bypass(self, reason: str, template: Template | None = None, *, region: bool = True) -> bool:
+        """Counts a region that is left as Thunder made it.
 
         Args:
             reason: why.
@@ -114,37 +114,37 @@ class Ledger:
         """
         with self._lock:
             self._bypasses[reason] += 1
-            self._untouched += region and template is None
+            self._bypassed_regions += region and template is None
             first = self._bypasses[reason] == 1
         if self._parent:
-            self._parent.bypass(reason, template, region=region)
+            self._parent.count_bypass(reason, template, region=region)
         else:
-            self._events.tell("bypass", template, reason=reason)
+            self._events.publish("bypass", template, reason=reason)
         return first
 
     def tell(self, template: Template, event: CompileEvent) -> None:
         """Counts a function that was compiled or loaded for a template, and tells the observers."""
         if event.loaded:
-            self.loaded(template, event.seconds, event.compile_seconds)
+            self.count_load(template, event.seconds, event.compile_seconds)
         else:
-            self.compiled(template, event.seconds)
+            self.count_compile(template, event.seconds)
         ledger: Ledger | None = self
         while ledger is not None:
             for observer in ledger.observers:
                 observer(event)
             ledger = ledger._parent
 
-    def compiled(self, template: Template, seconds: float) -> None:
-        """The backend compiled something for this template."""
+    def count_compile(self, template: Template, seconds: float) -> None:
+        """Counts something that the backend compiled for this template."""
         with self._lock:
             self._add(template, compiles=1, compile_seconds=seconds)
         if self._parent:
-            self._parent.compiled(template, seconds)
+            self._parent.count_compile(template, seconds)
         else:
-            self._record(template, seconds, seconds, loaded=False)
+            self._add_compile(template, seconds, seconds, loaded=False)
 
-    def loaded(self, template: Template, seconds: float, compile_seconds: float = 0.0) -> None:
-        """Something was loaded from the store for this template.
+    def count_load(self, template: Template, seconds: float, compile_seconds: float = 0.0) -> None:
+        """Counts something that was loaded from the store for this template.
 
         Args:
             template: it.
@@ -154,54 +154,54 @@ class Ledger:
         with self._lock:
             self._add(template, loads=1, load_seconds=seconds, loaded_compile_seconds=compile_seconds)
         if self._parent:
-            self._parent.loaded(template, seconds, compile_seconds)
+            self._parent.count_load(template, seconds, compile_seconds)
         else:
-            self._record(template, seconds, compile_seconds, loaded=True)
+            self._add_compile(template, seconds, compile_seconds, loaded=True)
 
-    def unkept(self, reason: str) -> None:
-        """What was compiled could not be stored."""
+    def count_unkept(self, reason: str) -> None:
+        """Counts something that was compiled and could not be stored."""
         with self._lock:
             self._unkept[reason] += 1
         if self._parent:
-            self._parent.unkept(reason)
+            self._parent.count_unkept(reason)
         else:
-            self._events.tell("unkept", reason=reason)
+            self._events.publish("unkept", reason=reason)
 
-    def verified(self) -> None:
-        """Verify mode compared a region with its template for a layout, and they were equal."""
+    def count_verified(self) -> None:
+        """Counts a region that verify mode compared with its template for a layout and found equal."""
         with self._lock:
             self._verified += 1
         if self._parent:
-            self._parent.verified()
+            self._parent.count_verified()
 
-    def verify_compiled(self, seconds: float) -> None:
-        """Verify mode compiled a region on its own."""
+    def count_verify_compile(self, seconds: float) -> None:
+        """Counts a region that verify mode compiled on its own."""
         with self._lock:
             self._verify_compiles += 1
             self._verify_compile_seconds += seconds
         if self._parent:
-            self._parent.verify_compiled(seconds)
+            self._parent.count_verify_compile(seconds)
 
-    def planned(self, seconds: float) -> None:
-        """Of the seconds that ``canonicalized`` is told: these were for a trace's streams."""
+    def add_plan_seconds(self, seconds: float) -> None:
+        """Adds those of the seconds of ``add_canonicalize_seconds`` that planning a trace's streams took."""
         with self._lock:
             self._plan_seconds += seconds
         if self._parent:
-            self._parent.planned(seconds)
+            self._parent.add_plan_seconds(seconds)
 
-    def canonicalized(self, seconds: float) -> None:
-        """A trace's streams were planned and its regions turned into templates."""
+    def add_canonicalize_seconds(self, seconds: float) -> None:
+        """Adds the seconds that planning a trace's streams and turning its regions into templates took."""
         with self._lock:
             self._canonicalize_seconds += seconds
         if self._parent:
-            self._parent.canonicalized(seconds)
+            self._parent.add_canonicalize_seconds(seconds)
 
     def stats(self) -> Stats:
-        """The counts now."""
+        """Returns the counts now."""
         with self._lock:
             total = self._total
             return Stats(
-                regions=total.regions + self._untouched,
+                regions=total.regions + self._bypassed_regions,
                 templates=self._templates,
                 hits=total.hits,
                 misses=total.regions - total.hits,
@@ -220,24 +220,24 @@ class Ledger:
             )
 
     def templates(self) -> tuple[TemplateStats, ...]:
-        """Each template's counts now, in the order in which they were first seen."""
+        """Returns each template's counts now, in the order in which they were first seen."""
         with self._lock:
-            return AllTemplates(account.frozen() for account in self._accounts.values())
+            return AllTemplates(account.freeze() for account in self._accounts.values())
 
     def template(self, digest: str) -> TemplateStats | None:
-        """One template's counts now; None if nothing was counted for it."""
+        """Returns one template's counts now; None if nothing was counted for it."""
         with self._lock:
             account = self._accounts.get(digest)
-            return account.frozen() if account else None
+            return account.freeze() if account else None
 
     def take_changed(self) -> tuple[TemplateStats, ...]:
-        """The counts of those templates for which something was counted since this was last asked for."""
+        """Returns the counts of those templates for which something was counted since the last call."""
         with self._lock:
             changed, self._changed = self._changed, {}
-            return tuple(self._accounts[digest].frozen() for digest in changed)
+            return tuple(self._accounts[digest].freeze() for digest in changed)
 
     def phases(self) -> Phases:
-        """Where the seconds went, up to now."""
+        """Returns where the seconds went, up to now."""
         stats = self.stats()
         with self._lock:
             planning = self._plan_seconds
@@ -246,13 +246,13 @@ class Ledger:
             canonicalizing=max(stats.canonicalize_seconds - planning, 0.0),
             compiling=stats.compile_seconds,
             loading=stats.load_seconds,
-            **self.records.seconds(),
+            **self.history.read_seconds(),
         )
 
-    def _record(self, template: Template, seconds: float, compile_seconds: float, *, loaded: bool) -> None:
+    def _add_compile(self, template: Template, seconds: float, compile_seconds: float, *, loaded: bool) -> None:
         digest = template.key.digest
-        self.records.compiled(CompileRecord(digest, loaded, time.time() - seconds, seconds, compile_seconds))
-        self._events.tell("load" if loaded else "compile", template, seconds=seconds)
+        self.history.add_compile(CompileRecord(digest, loaded, time.time() - seconds, seconds, compile_seconds))
+        self._events.publish("load" if loaded else "compile", template, seconds=seconds)
 
     def _add(self, template: Template, **counts: int | float) -> _Account:
         digest = template.key.digest
@@ -266,6 +266,6 @@ class Ledger:
         return account
 
     def _cost(self, account: _Account) -> float:
-        """Of a template that another transform compiled, a hit saves what it took there."""
+        """Returns the seconds that a hit saves, also where another transform compiled the template."""
         everywhere = self._parent._accounts.get(account.template.key.digest) if self._parent else None
         return max(account.cost(), everywhere.cost() if everywhere else 0.0)

@@ -1,4 +1,4 @@
-"""The tables of the record, and how values lie in their rows. Lists and mappings are JSON."""
+"""The file of the record: where it is, its tables, and how values become rows. Lists and mappings are JSON."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.process.sqlite_file import Schema
+from fusioncache.process.settings import DIRECTORY, find_directory
+from fusioncache.process.sqlite_file import OtherVersion, Schema
 from fusioncache.record.observations import (
     ChoiceRecord,
     CompileRecord,
@@ -78,30 +80,50 @@ SELECT min(started), count(*), sum(regions), sum(hits), sum(compiles), sum(compi
 """
 """The fields of a ``Lifetime``, in SQL."""
 
+LOCK_SECONDS = 10.0
+"""How long a process waits while another one writes."""
+
 Row = Mapping[str, Any]
+
+
+class RecordError(Exception):
+    """The record cannot be read or written; the message says what is wrong and what to do."""
+
+
+def record_path() -> Path:
+    """Where the record is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
+    return find_directory() / f"record-{SCHEMA.version}.sqlite"
+
+
+def make_format_error(path: Path, other: OtherVersion) -> RecordError:
+    """Returns what to raise for a record that another version of fusioncache wrote, or that is not one."""
+    return RecordError(
+        f"{path} has format {other.version} and this fusioncache reads format {SCHEMA.version}: move it away, or set "
+        f"{DIRECTORY.name} to another directory"
+    )
 
 
 _MAPPINGS = ("bypasses", "unkept")
 
 
-def stats_row(stats: Stats) -> Row:
+def encode_stats(stats: Stats) -> Row:
     """The counts of a run."""
     row = {field.name: getattr(stats, field.name) for field in fields(stats)}
     return {**row, **{name: json.dumps(dict(row[name])) for name in _MAPPINGS}}
 
 
-def stats_of(row: sqlite3.Row) -> Stats:
+def decode_stats(row: sqlite3.Row) -> Stats:
     """The counts in a row of ``runs``."""
     counts = {field.name: row[field.name] for field in fields(Stats)}
     return Stats(**{**counts, **{name: MappingProxyType(dict(json.loads(counts[name]))) for name in _MAPPINGS}})
 
 
-def phases_of(row: sqlite3.Row) -> Phases:
+def decode_phases(row: sqlite3.Row) -> Phases:
     """The phases in a row of ``runs``."""
     return Phases(**json.loads(row["phases"]))
 
 
-def template_row(template: TemplateStats) -> Row:
+def encode_template(template: TemplateStats) -> Row:
     """A template, whichever run has it."""
     return {
         "digest": template.digest,
@@ -111,7 +133,7 @@ def template_row(template: TemplateStats) -> Row:
     }
 
 
-def use_row(template: TemplateStats) -> Row:
+def encode_use(template: TemplateStats) -> Row:
     """A template's share in a run, but for the run."""
     return {
         "digest": template.digest,
@@ -126,7 +148,7 @@ def use_row(template: TemplateStats) -> Row:
     }
 
 
-def template_of(row: sqlite3.Row) -> TemplateCounts:
+def decode_template(row: sqlite3.Row) -> TemplateCounts:
     """A template, from a row of ``uses`` joined with ``templates``."""
     return TemplateCounts(
         name=row["name"],
@@ -143,17 +165,17 @@ def template_of(row: sqlite3.Row) -> TemplateCounts:
     )
 
 
-def ingredients_of(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
+def decode_ingredients(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
     """A template's digest and the parts of its key, from a row of ``templates``."""
     return row["digest"], tuple((name, text) for name, text in json.loads(row["ingredients"]))
 
 
-def lines_text(source: Source) -> str:
+def encode_lines(source: Source) -> str:
     """The lines of a source, as ``lines`` has them."""
     return json.dumps([[line.file, line.number, line.library] for line in source.lines])
 
 
-def region_row(region: RegionRecord) -> Row:
+def encode_region(region: RegionRecord) -> Row:
     """A region, but for its run, number and lines."""
     return {
         "model": region.model,
@@ -174,7 +196,7 @@ def region_row(region: RegionRecord) -> Row:
     }
 
 
-def region_of(row: sqlite3.Row) -> RegionRecord:
+def decode_region(row: sqlite3.Row) -> RegionRecord:
     """A region, from a row of ``regions`` joined with ``lines``."""
     lines = tuple(Line(file, number, library) for file, number, library in json.loads(row["text"]))
     return RegionRecord(
@@ -195,7 +217,7 @@ def region_of(row: sqlite3.Row) -> RegionRecord:
     )
 
 
-def choice_row(choice: ChoiceRecord) -> Row:
+def encode_choice(choice: ChoiceRecord) -> Row:
     """A stream, but for its run and number."""
     return {
         "model": choice.model,
@@ -208,22 +230,22 @@ def choice_row(choice: ChoiceRecord) -> Row:
     }
 
 
-def choice_of(row: sqlite3.Row) -> ChoiceRecord:
+def decode_choice(row: sqlite3.Row) -> ChoiceRecord:
     """A stream in a row of ``choices``."""
     costs = tuple(PlanCost(plan, moved, alive, kernels) for plan, moved, alive, kernels in json.loads(row["costs"]))
     return ChoiceRecord(row["model"], row["trace"], row["trace_number"], row["stream"], row["sums"], row["plan"], costs)
 
 
-def compile_row(made: CompileRecord) -> Row:
+def encode_compile(made: CompileRecord) -> Row:
     """A program, but for its run and number."""
     return {field.name: getattr(made, field.name) for field in fields(made)}
 
 
-def compile_of(row: sqlite3.Row) -> CompileRecord:
+def decode_compile(row: sqlite3.Row) -> CompileRecord:
     """A program in a row of ``compiles``."""
     return CompileRecord(row["digest"], bool(row["loaded"]), row["started"], row["seconds"], row["compile_seconds"])
 
 
-def lifetime_of(row: sqlite3.Row) -> Lifetime:
+def decode_lifetime(row: sqlite3.Row) -> Lifetime:
     """What the row of ``TOTALS`` says of all runs."""
     return Lifetime(*(0 if value is None else value for value in row))

@@ -1,13 +1,13 @@
-"""What a cache or a transform has done so far, counted."""
+"""What a cache or a transform has done so far, counted, and the tables that a notebook shows of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from types import MappingProxyType
 
-from fusioncache.humanize import format_arities, format_seconds
-from fusioncache.record.notebook import html_table
+from fusioncache.humanize import escape_controls, format_arities, format_seconds
 
 _TITLES = ("template", "digest", "regions", "hits", "terms", "compiles", "compile seconds")
 _SHOWN_DIGITS = 12
@@ -130,3 +130,15 @@ class AllTemplates(tuple[TemplateStats, ...]):
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return html_table(_TITLES, [template.row() for template in self])
+
+
+def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows, each with its name in the first cell, under titles if there are any. Every text is escaped."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    body = "".join(_row(*row) for row in rows)
+    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+
+
+def _row(name: str, *cells: str) -> str:
+    others = "".join(f"<td>{escape(escape_controls(cell))}</td>" for cell in cells)
+    return f"<tr><th>{escape(escape_controls(name))}</th>{others}</tr>"

@@ -18,36 +18,39 @@ from pathlib import Path
 from fusioncache.process import forks, sqlite_file
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.process.warning import warn
-from fusioncache.record.history import Recorded
+from fusioncache.record.history import Observations
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import RegionRecord
-from fusioncache.record.reader import LOCK_SECONDS, RecordError, other_format, record_path
 from fusioncache.record.schema import (
     IN_PAST,
+    LOCK_SECONDS,
     OF_RUNS,
     SCHEMA,
+    RecordError,
     Row,
-    choice_row,
-    compile_row,
-    lines_text,
-    region_row,
-    stats_row,
-    template_row,
-    use_row,
+    encode_choice,
+    encode_compile,
+    encode_lines,
+    encode_region,
+    encode_stats,
+    encode_template,
+    encode_use,
+    make_format_error,
+    record_path,
 )
 from fusioncache.record.stats import Stats, TemplateStats
 
-RUNS_KEPT = 100
-REGIONS_KEPT = 200_000
+MOST_RUNS = 100
+MOST_REGIONS = 200_000
 """The oldest runs go when all runs together have more. The newest one stays whatever it has."""
-PAST_KEPT = 10_000
+MOST_PAST_RUNS = 10_000
 """How many runs are counted of which nothing else is left."""
 
 APPEND_LOCK_SECONDS = 1.0
 """How long a step waits while another process writes."""
 
 
-class Recorder:
+class RecordWriter:
     """Saves a ledger's counts as one run, also when the process exits. Its first failure is its last: it warns once.
 
     A forked child saves nothing: what its ledger counted is its parent's.
@@ -60,25 +63,25 @@ class Recorder:
         self._started = time.time()
         self._pid = os.getpid()
         self._lock = forks.lock()
-        self._saved: _Saved | None = None
+        self._saved: _Snapshot | None = None
         self._whole = True
-        self._broken = self._crowded = False
+        self._broken = self._contended = False
         # Keeps the ledger alive to the end, because it may have counted something since it was last saved.
         atexit.register(self.end)
 
     def save(self) -> None:
         """Writes what was counted since the last time. Never raises."""
-        self._guarded(lambda: self._save(LOCK_SECONDS))
+        self._guard(lambda: self._save(LOCK_SECONDS))
 
     def append(self) -> None:
         """The same in the middle of a step, where nothing may wait for other processes. Never raises.
 
         If they write all the time, what happens in steps is left to ``save`` from then on.
         """
-        if not self._crowded:
-            self._guarded(self._append)
+        if not self._contended:
+            self._guard(self._append)
 
-    def _guarded(self, do: Callable[[], None]) -> None:
+    def _guard(self, do: Callable[[], None]) -> None:
         if self._broken or os.getpid() != self._pid:
             return
         with self._lock:
@@ -94,16 +97,16 @@ class Recorder:
         except sqlite3.OperationalError as error:
             if not sqlite_file.is_locked(error):
                 raise
-            self._crowded = True
+            self._contended = True
 
     def end(self) -> None:
         """The process exits."""
         self.save()
         if self._saved is not None and not self._broken and os.getpid() == self._pid:
             with self._lock, suppress(Exception):  # everything that was counted is there
-                self._say_that_it_ended()
+                self._mark_as_ended()
 
-    def _say_that_it_ended(self) -> None:
+    def _mark_as_ended(self) -> None:
         if self._path.exists():
             phases = json.dumps(self._ledger.phases().known())
             with open_for_writing(self._path, LOCK_SECONDS) as database:
@@ -112,28 +115,28 @@ class Recorder:
 
     def _save(self, lock_seconds: float) -> None:
         start = time.perf_counter()
-        records = self._ledger.records
-        now = _Saved(self._ledger.stats(), records.models)
+        history = self._ledger.history
+        now = _Snapshot(self._ledger.stats(), history.models)
         # A run is one that traced something, even if there was nothing in it to fuse.
-        if (now.stats == Stats() and not records.traces) or (now == self._saved and not records.changed):
+        if (now.stats == Stats() and not history.traces) or (now == self._saved and not history.changed):
             return
         # Until this one is written, because then the next has to write what this one took.
         whole, self._whole = self._whole, True
         with open_for_writing(self._path, lock_seconds) as database:
             # Other processes may have let this run be forgotten since.
             new = whole or not database.execute("SELECT 1 FROM runs WHERE id = ?", (self._run,)).fetchone()
-            changed, recorded = self._ledger.take_changed(), records.take()
+            templates, observed = self._ledger.take_changed(), history.take_changes()
             self._write_run(database, now)
-            for template in self._ledger.templates() if new else changed:
+            for template in self._ledger.templates() if new else templates:
                 self._write_template(database, template)
-            self._write_records(database, records.now() if new else recorded)
-            if new or recorded.regions:
+            self._write_observations(database, history.read() if new else observed)
+            if new or observed.regions:
                 database.execute("DELETE FROM past WHERE id = ?", (self._run,))
                 forget_old_runs(database)
         self._saved, self._whole = now, False
-        records.spent("recording", time.perf_counter() - start)
+        history.add_seconds("recording", time.perf_counter() - start)
 
-    def _write_run(self, database: sqlite3.Connection, now: _Saved) -> None:
+    def _write_run(self, database: sqlite3.Connection, now: _Snapshot) -> None:
         put_row(
             database,
             "runs",
@@ -145,36 +148,36 @@ class Recorder:
                 "pid": self._pid,
                 "command": _command_line(),
                 "models": json.dumps(now.models),
-                **stats_row(now.stats),
+                **encode_stats(now.stats),
                 "phases": json.dumps(self._ledger.phases().known()),
-                "unrecorded": self._ledger.records.unrecorded,
+                "unrecorded": self._ledger.history.unrecorded,
             },
         )
 
     def _write_template(self, database: sqlite3.Connection, template: TemplateStats) -> None:
-        put_row(database, "templates", template_row(template))
-        put_row(database, "uses", {"run": self._run, **use_row(template)})
+        put_row(database, "templates", encode_template(template))
+        put_row(database, "uses", {"run": self._run, **encode_use(template)})
 
-    def _write_records(self, database: sqlite3.Connection, records: Recorded) -> None:
-        for number, region in records.regions.items():
-            row = {**region_row(region), "lines": _lines_id(database, region)}
+    def _write_observations(self, database: sqlite3.Connection, observed: Observations) -> None:
+        for number, region in observed.regions.items():
+            row = {**encode_region(region), "lines": _lines_id(database, region)}
             put_row(database, "regions", {"run": self._run, "number": number, **row})
-        for number, choice in records.choices.items():
-            put_row(database, "choices", {"run": self._run, "number": number, **choice_row(choice)})
-        for number, made in records.compiles.items():
-            put_row(database, "compiles", {"run": self._run, "number": number, **compile_row(made)})
+        for number, choice in observed.choices.items():
+            put_row(database, "choices", {"run": self._run, "number": number, **encode_choice(choice)})
+        for number, compile_ in observed.compiles.items():
+            put_row(database, "compiles", {"run": self._run, "number": number, **encode_compile(compile_)})
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
-    """What a run had counted at one moment, as far as that is a reason to save it: seconds of phases alone are none."""
+class _Snapshot:
+    """The counts of a run at one moment that are a reason to save it when they change. Seconds of phases are not."""
 
     stats: Stats
     models: tuple[str, ...]
 
 
 def _lines_id(database: sqlite3.Connection, region: RegionRecord) -> int:
-    text = lines_text(region.source)
+    text = encode_lines(region.source)
     database.execute("INSERT OR IGNORE INTO lines (text) VALUES (?)", (text,))
     id_: int = database.execute("SELECT id FROM lines WHERE text = ?", (text,)).fetchone()[0]
     return id_
@@ -194,17 +197,17 @@ def _command_line() -> str:
 def forget_old_runs(database: sqlite3.Connection) -> None:
     """Deletes the oldest runs, and what only they used, where there are too many."""
     # By the last save, not the start: a run that is still going on is not old.
-    ranked = """SELECT id, row_number() OVER newest AS place, sum(regions) OVER newest AS so_far
+    ranked = """SELECT id, row_number() OVER newest AS rank, sum(regions) OVER newest AS so_far
         FROM runs WINDOW newest AS (ORDER BY updated DESC)"""
-    old = f"SELECT id FROM ({ranked}) WHERE place > ? OR (place > 1 AND so_far > ?)"
-    forgotten = [id_ for (id_,) in database.execute(old, (RUNS_KEPT, REGIONS_KEPT))]
+    old = f"SELECT id FROM ({ranked}) WHERE rank > ? OR (rank > 1 AND so_far > ?)"
+    forgotten = [id_ for (id_,) in database.execute(old, (MOST_RUNS, MOST_REGIONS))]
     if not forgotten:
         return
     for id_ in forgotten:
         database.execute(f"INSERT OR REPLACE INTO past SELECT {IN_PAST} FROM runs WHERE id = ?", (id_,))
         database.execute("DELETE FROM runs WHERE id = ?", (id_,))
     kept = "SELECT id FROM past ORDER BY started DESC LIMIT ?"
-    database.execute(f"DELETE FROM past WHERE id NOT IN ({kept})", (PAST_KEPT,))
+    database.execute(f"DELETE FROM past WHERE id NOT IN ({kept})", (MOST_PAST_RUNS,))
     for table in OF_RUNS:
         database.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT id FROM runs)")
     database.execute("DELETE FROM templates WHERE digest NOT IN (SELECT digest FROM uses)")
@@ -219,7 +222,7 @@ def open_for_writing(path: Path, lock_seconds: float) -> Iterator[sqlite3.Connec
         with SCHEMA.write(path, lock_seconds) as database:
             yield database
     except sqlite_file.OtherVersion as other:
-        raise other_format(path, other) from other
+        raise make_format_error(path, other) from other
 
 
 def _warn(path: Path, error: Exception) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from fusioncache.ir import TensorType
 from fusioncache.ir.ingredients import GRAPH
 from fusioncache.record.observations import ChoiceRecord, RegionRecord
-from fusioncache.record.reader import Record, Run
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.runs import Run
 from fusioncache.record.stats import TemplateStats
 from fusioncache.template.text import read_inputs
 
@@ -91,9 +92,9 @@ class Contents:
         return None if number is None else self.entries[number - 1]
 
 
-def contents(record: Record, run: Run) -> Contents:
+def contents(record: RecordReader, run: Run) -> Contents:
     """What the record has of a run."""
-    templates = record.with_ingredients(record.templates(run.id))
+    templates = record.add_ingredients(record.templates(run.id))
     numbers = {template.digest: number for number, template in enumerate(templates, 1)}
     places = tuple(
         Place(number, region, numbers.get(region.digest) if region.digest else None)

@@ -178,7 +178,7 @@ class FusionCache(Transform):
         from thunder.core.trace import TraceTag
 
         forward = self._handover.take(trace) if TraceTag.BACKWARD in trace.tags else None
-        watch = watch_trace(trace, self._ledger.records, forward.watched if forward else None)
+        watch = watch_trace(trace, self._ledger.history, forward.watched if forward else None)
         start = time.perf_counter()
         if forward and forward.recompute:
             trace = rebuild_sums(trace, forward.recompute)
@@ -191,7 +191,7 @@ class FusionCache(Transform):
             trace = planned.trace
         finally:
             watch.finish()
-            self._ledger.canonicalized(time.perf_counter() - start)
+            self._ledger.add_canonicalize_seconds(time.perf_counter() - start)
             self.cache.save()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
             self._handover.put(trace, ForwardState(watch.seen, planned.recompute))
@@ -199,8 +199,8 @@ class FusionCache(Transform):
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:
         """Returns the trace as it is. Nothing is asked of it, because nothing is known of it."""
-        self._ledger.records.next_trace()
-        self._ledger.bypass(reason, region=False)
+        self._ledger.history.begin_trace()
+        self._ledger.count_bypass(reason, region=False)
         self.cache.save()
         return trace
 
@@ -209,7 +209,7 @@ class FusionCache(Transform):
         planned = plan_streams(trace, self._options, compilers, self._report_failure)
         self._choices.extend(planned.choices)
         watch.record_choices(planned.choices)
-        self._ledger.planned(time.perf_counter() - start)
+        self._ledger.add_plan_seconds(time.perf_counter() - start)
         return planned
 
     def _share_regions(self, trace: Any, watch: TraceWatch, start: float) -> Any:
@@ -235,7 +235,7 @@ class FusionCache(Transform):
         try:
             shared, hit = self._share_region(position, fusion, environment)
         except Bypass as bypass:
-            self._ledger.bypass(bypass.reason)
+            self._ledger.count_bypass(bypass.reason)
             watch.note_bypass(position, fusion, bypass.reason)
             logger.info("%s bypassed: %s", fusion.sym.name, bypass.reason)
             return None
@@ -244,7 +244,7 @@ class FusionCache(Transform):
             watch.note_bypass(position, fusion, _reason_of(error))
             return None
         template, arities = shared.call.template, shared.binding.arities
-        self._ledger.region(template, arities, hit=hit)
+        self._ledger.count_region(template, arities, hit=hit)
         watch.note_template(position, fusion, template, arities, hit=hit)
         if self._misses and not hit:
             self._misses.add(template, shared.region, fusion, watch.compilation.lines)
@@ -299,7 +299,7 @@ class FusionCache(Transform):
         """Says why the trace has no region, unless there was nothing to fuse."""
         reason = why_unfused(watch.compilation)
         if reason:
-            self._ledger.bypass(reason, region=False)
+            self._ledger.count_bypass(reason, region=False)
             warn_once(reason)
 
     def _called(self, template: Template) -> None:
@@ -310,12 +310,12 @@ class FusionCache(Transform):
 
     def _report_left(self, reason: str) -> None:
         """Counts a residual stream, or a sum of one, that stays as it is."""
-        self._ledger.bypass(reason, region=False)
+        self._ledger.count_bypass(reason, region=False)
         logger.info("left alone: %s", reason)
 
     def _report_failure(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)
-        if self._ledger.bypass(_reason_of(error)):
+        if self._ledger.count_bypass(_reason_of(error)):
             warn(f"{what} stays as Thunder made it: {error!r}")
 
 

@@ -15,7 +15,7 @@ from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.program import Program
 from fusioncache.ir import Binding, Graph, Instance
 from fusioncache.ir.permutation import pick
-from fusioncache.record.reader import record_path
+from fusioncache.record.schema import record_path
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Rules, keeps_every_bit, rules_of
 from fusioncache.template.expand import inline

@@ -86,11 +86,11 @@ class Verifier:
 
     def at(self, site: Site) -> VerifiedCall:
         """The call for one site. Its name tells sites of one template apart."""
-        entry = verified(site, self._when, self._ledger.verify_compiled, self._good)
+        entry = verified(site, self._when, self._ledger.count_verify_compile, self._good)
         return VerifiedCall(site, f"{site.call.name}_verified_{next(self._numbers)}", entry)
 
     def _good(self) -> None:
-        self._ledger.verified()
+        self._ledger.count_verified()
         self._called()
 
 

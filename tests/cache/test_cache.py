@@ -267,17 +267,17 @@ def test_stats_are_frozen_and_add_up():
     parent, graph = Ledger(), tanh_graph()
     ledger = Ledger(parent)
     template = Template(graph, make_key(graph, {}), "tanh")
-    ledger.region(template, (), hit=False)
-    ledger.region(template, (), hit=True)
-    ledger.compiled(template, 0.5)
-    assert ledger.bypass("why") and not ledger.bypass("why")
+    ledger.count_region(template, (), hit=False)
+    ledger.count_region(template, (), hit=True)
+    ledger.count_compile(template, 0.5)
+    assert ledger.count_bypass("why") and not ledger.count_bypass("why")
     stats = ledger.stats()
     assert stats == parent.stats()
     assert (stats.regions, stats.templates, stats.hits, stats.misses, stats.compiles) == (4, 1, 1, 1, 1)
     assert (stats.bypasses, stats.compile_seconds, stats.saved_seconds) == ({"why": 2}, 0.5, 0.5)
-    ledger.loaded(template, 0.25, 2.0)
-    ledger.verify_compiled(3.0)
-    ledger.verified()
+    ledger.count_load(template, 0.25, 2.0)
+    ledger.count_verify_compile(3.0)
+    ledger.count_verified()
     loaded = parent.stats()
     assert (loaded.loads, loaded.load_seconds, loaded.loaded_compile_seconds) == (1, 0.25, 2.0)
     # What the one hit shares now takes 2.5 s to compile, and loading saved 2.0 of these less what it took.
@@ -285,7 +285,7 @@ def test_stats_are_frozen_and_add_up():
     assert (loaded.verified, loaded.verify_compiles, loaded.verify_compile_seconds) == (1, 1, 3.0)
     assert loaded.compiles == 1 and loaded == ledger.stats()
     another = Ledger(parent)
-    another.region(template, (), hit=True)  # a second model: it saves what compiling took the first one
+    another.count_region(template, (), hit=True)  # a second model: it saves what compiling took the first one
     assert (another.stats().saved_seconds, parent.stats().saved_seconds) == (2.5, loaded.saved_seconds + 2.5)
     with pytest.raises(AttributeError):
         stats.hits = 3

@@ -100,8 +100,8 @@ def test_the_other_way_round():
 def test_nothing_changed(monkeypatch):
     save_two_runs(monkeypatch)
     ledger = Ledger()
-    ledger.region(CAST, (), hit=False)
-    ledger.loaded(CAST, 0.5, 28.5)
+    ledger.count_region(CAST, (), hit=False)
+    ledger.count_load(CAST, 0.5, 28.5)
     save_other(monkeypatch, ledger)
     result = call("diff", "ab", "ab")
     assert "saved seconds           28.000  28.000  +0.000\n" in result.stdout

@@ -124,16 +124,16 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records a run that compiled one template again, and a new one; loaded one, and did not call the last."""
     ledger = make_ledger(make_chain_template("chain_a", options="fast_math on"))
     new = make_chain_template("chain_c", options="fast_math odd")
-    ledger.region(new, (2,), hit=False)
-    ledger.compiled(new, 0.25)
-    ledger.compiled(new, 0.25)
+    ledger.count_region(new, (2,), hit=False)
+    ledger.count_compile(new, 0.25)
+    ledger.count_compile(new, 0.25)
     cast, last = make_cast_template("cast"), make_cast_template("last", options="other")
     for template in (cast, last):
-        ledger.region(template, (), hit=False)
-    ledger.loaded(cast, 0.001)
+        ledger.count_region(template, (), hit=False)
+    ledger.count_load(cast, 0.001)
     where = Source("blocks.2", 2, (Line("/home/me/model.py", 31),))
     digest = new.key.digest
-    ledger.records.regions(
+    ledger.history.add_regions(
         [RegionRecord("M", "forward", 0, 1, "nvFusion0", digest, "miss", None, (2,), "inline", where, 3, 2, 1)]
     )
     save_ledger(monkeypatch, ledger, run="b" * 32, started=STARTED + 60)
@@ -193,8 +193,8 @@ def keep_note(template: Template, reason: str) -> None:
 
 def test_a_run_that_compiled_nothing(monkeypatch):
     ledger = Ledger()
-    ledger.region(make_cast_template("cast"), (), hit=False)
-    ledger.loaded(make_cast_template("cast"), 0.001)
+    ledger.count_region(make_cast_template("cast"), (), hit=False)
+    ledger.count_load(make_cast_template("cast"), 0.001)
     save_ledger(monkeypatch, ledger, run="c" * 32, started=STARTED + 60)
     assert call().stdout.startswith("0 of 1 template compiled, 1 loaded from the store in run cccccccccccc")
     save_ledger(monkeypatch, without_templates(), run="d" * 32, started=STARTED + 120)
@@ -205,7 +205,7 @@ def test_a_run_that_compiled_nothing(monkeypatch):
 
 def without_templates() -> Ledger:
     ledger = Ledger()
-    ledger.bypass("unknown op")
+    ledger.count_bypass("unknown op")
     return ledger
 
 

@@ -10,8 +10,7 @@ from commands import CHAIN, FIRST_RUN, OTHER_RUN, call, drop_first_break, get_er
 from recorded_templates import make_cast_template, make_ledger, save_ledger
 
 from fusioncache.process.settings import DIRECTORY
-from fusioncache.record.reader import record_path
-from fusioncache.record.schema import SCHEMA
+from fusioncache.record.schema import SCHEMA, record_path
 
 _READERS = [
     ("stats",),

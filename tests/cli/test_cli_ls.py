@@ -17,8 +17,8 @@ from store_contents import save as fill
 from fusioncache.cli import pages
 from fusioncache.cli.table import shortened
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.listing import Sort
-from fusioncache.record.reader import record_path
+from fusioncache.record.reader import Sort
+from fusioncache.record.schema import record_path
 from fusioncache.store import Store, default_path, store
 from fusioncache.store.index import Index
 from fusioncache.template.key import make_key
@@ -113,7 +113,7 @@ def test_a_backend_is_the_whole_of_its_ingredient_and_of_no_other(monkeypatch):
 @pytest.mark.parametrize("sort", get_args(Sort))
 def test_among_equals_the_most_expensive_come_first(monkeypatch, sort):
     ledger = make_ledger(*(make_cast_template(name, options=name) for name in "cab"))
-    ledger.compiled(make_cast_template("b", options="b"), 2.0)
+    ledger.count_compile(make_cast_template("b", options="b"), 2.0)
     save_ledger(monkeypatch, ledger)
     assert _names("--sort", sort) == (["a", "b", "c"] if sort == "name" else ["b", "a", "c"])
 
@@ -129,7 +129,7 @@ def test_a_list_reads_no_ingredients(monkeypatch):
 
 def test_ls_of_a_run_without_templates(monkeypatch):
     ledger = Ledger()
-    ledger.bypass("unknown op")
+    ledger.count_bypass("unknown op")
     save_ledger(monkeypatch, ledger)
     result = call("ls")
     assert (result.exit_code, result.stdout.split()[:2]) == (0, ["id", "name"])
@@ -236,8 +236,8 @@ def long_names(monkeypatch):
     for name in names:
         template = make_chain_template(name, options=name)
         for arity in range(1, 40, 2):
-            ledger.region(template, (arity,), hit=arity > 1)
-        ledger.compiled(template, 12345.678)
+            ledger.count_region(template, (arity,), hit=arity > 1)
+        ledger.count_compile(template, 12345.678)
     save_ledger(monkeypatch, ledger)
     opened = Store.open()
     for number, name in enumerate(names):

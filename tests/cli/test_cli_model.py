@@ -13,7 +13,7 @@ from models import Blocks, are_same, step
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.cli.source import graph_of
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 from fusioncache.template.expand import inline
 
 
@@ -29,7 +29,7 @@ def directory(tmp_path_factory):
         compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
         step(compiled, model, torch.randn(4, 8))
         cache.save()
-        yield Record().path.parent
+        yield RecordReader().path.parent
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_every_script_computes_what_its_template_computes():
         exec(get_output("show", digest, "--repro"), names)
         values = names["arguments"]()
         found = thunder.jit(names["template"], executors=names["executors"]("eager"))(*values)
-        (template,) = Record().with_ingredients(Record().find(digest))
+        (template,) = RecordReader().add_ingredients(RecordReader().find(digest))
         graph = inline(graph_of(template), max(template.arities, key=sum))
         assert are_same(list(found), list(Eager().compile(graph, values)(values)))
 

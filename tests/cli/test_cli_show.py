@@ -9,7 +9,7 @@ from commands import CHAIN, call, drop_first_break, get_error, get_output, save_
 from recorded_templates import make_cast_template, make_ledger, save_ledger
 
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 from fusioncache.template.key import make_key
 
 _COUNTS = f"""\
@@ -149,7 +149,7 @@ def test_a_template_without_recorded_regions(monkeypatch):
 @pytest.mark.parametrize("id_", [CHAIN.name, CHAIN.name[:10], CHAIN.key.digest, CHAIN.key.digest[:12]])
 def test_an_id_is_the_start_of_a_name_or_digest(id_):
     assert get_output("show", id_).startswith(f"name             {CHAIN.name}\n")
-    assert len(Record().find(id_)) == 1
+    assert len(RecordReader().find(id_)) == 1
 
 
 def test_an_unknown_template():

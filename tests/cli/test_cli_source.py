@@ -88,7 +88,7 @@ def _ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pa
     monkeypatch.setattr(sys, "argv", [str(path), *options])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        names = runpy.run_path(str(path), run_name="__main__")
+        names = runpy.run_path(str(path), format_run_name="__main__")
     assert "executor eager, device cpu" in capsys.readouterr().out
     return names
 

@@ -14,8 +14,8 @@ from report_records import HOSTILE
 
 from fusioncache.record import writer as recorder
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.naming import run_name, script_name
-from fusioncache.record.reader import record_path
+from fusioncache.record.runs import find_script, format_run_name
+from fusioncache.record.schema import record_path
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 
@@ -91,12 +91,12 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch):
 
 def test_what_it_says(monkeypatch):
     ledger = make_full_ledger()
-    ledger.records.next_trace("GPT")
-    ledger.records.spent("tracing", 0.5)
-    ledger.records.spent("fusing", 0.25)
-    ledger.verify_compiled(0.25)
+    ledger.history.begin_trace("GPT")
+    ledger.history.add_seconds("tracing", 0.5)
+    ledger.history.add_seconds("fusing", 0.25)
+    ledger.count_verify_compile(0.25)
     for _ in range(2):
-        ledger.verified()
+        ledger.count_verified()
     save_ledger(monkeypatch, ledger)
     assert get_output("stats") == drop_first_break(_SUMMARY)
     assert get_output("stats", "--verbose") == get_output("stats", "-v") == drop_first_break(_COUNTS)
@@ -105,11 +105,11 @@ def test_what_it_says(monkeypatch):
 def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
     ledger = make_full_ledger()
     for model in ("Generator", "Discriminator", HOSTILE, "Fourth"):
-        ledger.records.next_trace(model)
+        ledger.history.begin_trace(model)
     for number in range(40):
-        ledger.bypass(f"reason {number}, which is a long one because it says very much of what there is to say")
-        ledger.unkept(f"not kept: reason {number}")
-    ledger.verified()
+        ledger.count_bypass(f"reason {number}, which is a long one because it says very much of what there is to say")
+        ledger.count_unkept(f"not kept: reason {number}")
+    ledger.count_verified()
     save_ledger(monkeypatch, ledger, argv=["/home/me/" + "long_" * 30 + "name.py", HOSTILE])
     shown = get_output("stats").splitlines()
     assert len(shown) <= 30 and max(map(len, shown)) <= 80
@@ -119,8 +119,8 @@ def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
 
 def test_loading_that_takes_longer_than_compiling_saves_nothing(monkeypatch):
     ledger = Ledger()
-    ledger.region(CAST, (), hit=False)
-    ledger.loaded(CAST, 0.5, 0.25)
+    ledger.count_region(CAST, (), hit=False)
+    ledger.count_load(CAST, 0.5, 0.25)
     save_ledger(monkeypatch, ledger)
     assert "saved       nothing: loading took 250 ms longer than compiling had\n" in get_output("stats")
     assert json.loads(get_output("stats", "--json"))["saved_seconds"] == -0.25
@@ -128,10 +128,10 @@ def test_loading_that_takes_longer_than_compiling_saves_nothing(monkeypatch):
 
 def test_a_run_without_regions_says_why(monkeypatch):
     ledger = Ledger()
-    ledger.records.next_trace("GPT")
+    ledger.history.begin_trace("GPT")
     save_ledger(monkeypatch, ledger)
     assert "\nregions     0. Thunder found nothing to fuse in what it traced\n" in get_output("stats")
-    ledger.bypass("Thunder fuses nothing: there is no GPU. To change that, pass other executors", region=False)
+    ledger.count_bypass("Thunder fuses nothing: there is no GPU. To change that, pass other executors", region=False)
     save_ledger(monkeypatch, ledger)
     text = " ".join(get_output("stats").split())
     assert "regions 0. Thunder fuses nothing: there is no GPU. To change that, pass other executors compiled 0" in text
@@ -148,7 +148,7 @@ def test_the_store_is_counted(monkeypatch):
 
 
 def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
-    monkeypatch.setattr(recorder, "RUNS_KEPT", 1)
+    monkeypatch.setattr(recorder, "MOST_RUNS", 1)
     save_two_runs(monkeypatch)
     assert [run["id"] for run in json.loads(get_output("stats", "--runs", "--json"))["runs"]] == [OTHER_RUN]
     assert json.loads(get_output("stats", "--json"))["lifetime"] == {
@@ -166,7 +166,7 @@ def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
 
 def test_a_run_that_was_forgotten_and_goes_on_is_counted_once(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(recorder, "RUNS_KEPT", 1)
+        patch.setattr(recorder, "MOST_RUNS", 1)
         save_two_runs(monkeypatch)
     save_run(monkeypatch)
     assert len(json.loads(get_output("stats", "--runs", "--json"))["runs"]) == 2
@@ -273,9 +273,9 @@ def test_a_run_that_ended_says_so(monkeypatch):
 
 def test_names_of_runs():
     noon = 1_700_000_000.0
-    assert run_name("train.py --depth 4", ["GPT"], noon, today=noon + 60) == "train.py · GPT · 22:13"
-    assert run_name("train.py", ["A", "B", "C", "D"], noon) == "train.py · A, B and 2 more · 2023-11-14 22:13"
-    assert run_name("train.py", [], noon, today=noon + 86400) == "train.py · 2023-11-14 22:13"
+    assert format_run_name("train.py --depth 4", ["GPT"], noon, today=noon + 60) == "train.py · GPT · 22:13"
+    assert format_run_name("train.py", ["A", "B", "C", "D"], noon) == "train.py · A, B and 2 more · 2023-11-14 22:13"
+    assert format_run_name("train.py", [], noon, today=noon + 86400) == "train.py · 2023-11-14 22:13"
 
 
 @pytest.mark.parametrize(
@@ -292,4 +292,4 @@ def test_names_of_runs():
     ],
 )
 def test_names_of_scripts(command, name):
-    assert script_name(command) == name
+    assert find_script(command) == name

@@ -8,7 +8,7 @@ import pytest
 from commands import call, get_error, get_output, save_run
 from store_contents import age_entry, find_entry, find_object, find_present, load, make_artifacts, save
 
-from fusioncache.record.reader import record_path
+from fusioncache.record.schema import record_path
 from fusioncache.store import Store, default_path, entry
 
 _DAY = 86400.0

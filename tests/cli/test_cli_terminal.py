@@ -13,7 +13,7 @@ from commands import CAST, CHAIN, save_run
 from recorded_templates import make_ledger, save_ledger
 from repository import ROOT
 
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
 
@@ -55,7 +55,7 @@ def test_a_terminal_gets_the_start_of_each_id():
     assert first[:2] == [CHAIN.key.digest[:12], CHAIN.name]
     assert second[:2] == [CAST.key.digest[:12], CAST.name]
     assert max(map(len, text.splitlines())) <= 100
-    assert len(Record().find(first[0])) == 1
+    assert len(RecordReader().find(first[0])) == 1
 
 
 @pytest.mark.usefixtures("_run")

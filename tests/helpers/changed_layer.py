@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fusioncache.process.settings import DIRECTORY
-from fusioncache.record.reader import record_path
+from fusioncache.record.schema import record_path
 
 LAYERS = 4
 CHANGED_LAYER = 2

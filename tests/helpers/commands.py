@@ -50,7 +50,7 @@ def drop_first_break(text: str) -> str:
 def save_run(monkeypatch: MonkeyPatch) -> None:
     """Records a run with two templates and six regions."""
     ledger = make_full_ledger()
-    ledger.records.regions(_regions())
+    ledger.history.add_regions(_regions())
     save_ledger(monkeypatch, ledger)
 
 

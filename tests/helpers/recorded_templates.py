@@ -11,8 +11,8 @@ import pytest
 from fusioncache.ir import Const, Graph, Op, Ref, Template, TensorType
 from fusioncache.record import writer as recorder
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.reader import record_path
-from fusioncache.record.writer import Recorder
+from fusioncache.record.schema import record_path
+from fusioncache.record.writer import RecordWriter
 from fusioncache.template.key import make_key
 from fusioncache.template.name import template_name
 
@@ -46,26 +46,26 @@ def make_ledger(*templates: Template, seconds: float = 1.0) -> Ledger:
     """A ledger that saw one region of each, and compiled it."""
     ledger = Ledger()
     for template in templates:
-        ledger.region(template, (), hit=False)
-        ledger.compiled(template, seconds)
+        ledger.count_region(template, (), hit=False)
+        ledger.count_compile(template, seconds)
     return ledger
 
 
 def make_full_ledger() -> Ledger:
     """Both templates, in several arities, with a bypass of each sort."""
     ledger, chain, cast = Ledger(), make_chain_template(), make_cast_template()
-    ledger.region(cast, (), hit=False)
-    ledger.compiled(cast, 0.125)
+    ledger.count_region(cast, (), hit=False)
+    ledger.count_compile(cast, 0.125)
     for arity in (1, 2, 3, 7):
-        ledger.region(chain, (arity,), hit=arity > 1)
-    ledger.compiled(chain, 1.25)
-    ledger.compiled(chain, 0.75)
-    ledger.loaded(cast, 0.00390625, 0.125)
-    ledger.unkept("a number among its inputs")
-    ledger.bypass("unknown op")
-    ledger.bypass("unknown op")
-    ledger.bypass("compile failed: ValueError", chain)
-    ledger.canonicalized(0.03125)
+        ledger.count_region(chain, (arity,), hit=arity > 1)
+    ledger.count_compile(chain, 1.25)
+    ledger.count_compile(chain, 0.75)
+    ledger.count_load(cast, 0.00390625, 0.125)
+    ledger.count_unkept("a number among its inputs")
+    ledger.count_bypass("unknown op")
+    ledger.count_bypass("unknown op")
+    ledger.count_bypass("compile failed: ValueError", chain)
+    ledger.add_canonicalize_seconds(0.03125)
     return ledger
 
 
@@ -82,5 +82,5 @@ def save_ledger(
         patch.setattr(recorder.time, "time", lambda: started)
         patch.setattr(recorder.os, "getpid", lambda: 4321)
         patch.setattr(sys, "argv", list(argv))
-        Recorder(ledger).save()
+        RecordWriter(ledger).save()
     assert record_path().exists()

@@ -10,7 +10,8 @@ from recorded_templates import make_cast_template, make_chain_template, save_led
 
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
-from fusioncache.record.reader import Record, Run
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.runs import Run
 from fusioncache.record.stats import Stats
 from fusioncache.report.contents import Contents, Place, contents
 from fusioncache.report.page import html
@@ -71,17 +72,17 @@ def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
         make_cast_template(options=HOSTILE),
     )
     for template in (chain, cast):
-        ledger.region(template, (), hit=False)
-        ledger.compiled(template, 0.5)
-    ledger.bypass(HOSTILE)
-    ledger.unkept(HOSTILE)
+        ledger.count_region(template, (), hit=False)
+        ledger.count_compile(template, 0.5)
+    ledger.count_bypass(HOSTILE)
+    ledger.count_unkept(HOSTILE)
     source = Source(HOSTILE, 3, (Line(HOSTILE, 1), Line(HOSTILE, 2), Line(HOSTILE, 3), Line(HOSTILE, 4)))
     bad = {"model": HOSTILE, "reason": HOSTILE, "name": HOSTILE, "source": source}
     for number, digest in enumerate((chain.key.digest, cast.key.digest, None)):
         good = make_region_record(number, digest=digest)
-        ledger.records.regions([RegionRecord(**{**{name: getattr(good, name) for name in good.__slots__}, **bad})])
+        ledger.history.add_regions([RegionRecord(**{**{name: getattr(good, name) for name in good.__slots__}, **bad})])
     costs = (PlanCost(HOSTILE, 10, 0, 1), PlanCost("inline", 1_000_000, 2_000, 3))
-    ledger.records.choice(ChoiceRecord(HOSTILE, "forward", 0, HOSTILE, 4, HOSTILE, costs))
+    ledger.history.add_choice(ChoiceRecord(HOSTILE, "forward", 0, HOSTILE, 4, HOSTILE, costs))
     save_ledger(monkeypatch, ledger, argv=[HOSTILE])
     return read_newest()
 
@@ -110,7 +111,7 @@ SCALING = make_scaling_result(
 
 def read_newest() -> Contents:
     """What a report of the newest run is about."""
-    record = Record()
+    record = RecordReader()
     return contents(record, record.runs()[0])
 
 

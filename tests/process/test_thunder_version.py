@@ -14,7 +14,7 @@ from thunder.extend import OperatorExecutor, get_executor
 import fusioncache
 from fusioncache.process import thunder_version
 from fusioncache.process.warning import warn_once
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.trace import executors as executors_module
 from fusioncache.tracing import installation
@@ -60,7 +60,7 @@ def test_a_model_runs_and_one_warning_says_what_to_install(other_version):
     assert len([warning for warning in caught if warning.category is RuntimeWarning]) == 1
     (reason, count), *others = cache.stats().bypasses.items()
     assert (count, others, cache.stats().regions) == (2, [], 0) and "lightning-thunder==0.2.6" in reason
-    assert dict(Record().runs()[0].stats.bypasses) == {reason: 2}
+    assert dict(RecordReader().runs()[0].stats.bypasses) == {reason: 2}
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")

@@ -28,7 +28,7 @@ def watched(
     else:
         with torch.no_grad():
             compiled(*inputs)
-    return list(cache.ledger.records.now().regions.values()), cache
+    return list(cache.ledger.history.read().regions.values()), cache
 
 
 def of(regions: list[RegionRecord], trace: str) -> list[RegionRecord]:

@@ -12,7 +12,7 @@ from models import Blocks, Residual, recompute, step
 
 import fusioncache
 from fusioncache.ir import Bypass
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 from fusioncache.trace import transform as transform_module
 
 
@@ -36,10 +36,12 @@ def test_regions_on_disk_agree_with_the_counts():
     trained(Blocks(2), cache)
     trained(Blocks(2), cache)
     cache.save()
-    (run,) = Record().runs()
-    regions = Record().regions(run.id)
+    (run,) = RecordReader().runs()
+    regions = RecordReader().regions(run.id)
     assert Counter(region.outcome for region in regions) == {"hit": run.stats.hits, "miss": run.stats.misses}
-    assert Counter(region.digest for region in regions) == {t.digest: t.regions for t in Record().templates(run.id)}
+    assert Counter(region.digest for region in regions) == {
+        t.digest: t.regions for t in RecordReader().templates(run.id)
+    }
     assert {(region.model, region.trace, region.trace_number) for region in regions} == {
         ("Blocks", trace, number) for trace in ("forward", "backward") for number in (0, 1)
     }
@@ -52,12 +54,12 @@ def test_programs_and_phases_on_disk_agree_with_the_counts():
     cache = fusioncache.Cache()
     trained(Blocks(1), cache)
     cache.save()
-    (run,) = Record().runs()
-    made = Record().compiles(run.id)
+    (run,) = RecordReader().runs()
+    made = RecordReader().compiles(run.id)
     assert len(made) == run.stats.compiles
     assert sum(program.seconds for program in made) == pytest.approx(run.phases.compiling)
     assert [program.started for program in made] == sorted(program.started for program in made)
-    assert {program.digest for program in made} == {template.digest for template in Record().templates(run.id)}
+    assert {program.digest for program in made} == {template.digest for template in RecordReader().templates(run.id)}
     named = run.phases.known()
     assert named.pop("loading") == 0
     assert len(named) == 7 and all(seconds > 0 for seconds in named.values())
@@ -74,7 +76,7 @@ def test_a_bypassed_region_carries_its_reason(monkeypatch):
     monkeypatch.setattr(transform_module, "region_of", odd)
     cache = fusioncache.Cache(record=False)
     trained(Blocks(2), cache)
-    left = [region for region in cache.ledger.records.now().regions.values() if region.outcome == "bypass"]
+    left = [region for region in cache.ledger.history.read().regions.values() if region.outcome == "bypass"]
     assert {(region.digest, region.plan, region.reason) for region in left} == {(None, None, "a lonely operation")}
     assert {region.ops for region in left} == {1}
     assert cache.stats().bypasses == {"a lonely operation": len(left)}
@@ -85,7 +87,7 @@ def test_a_region_that_cannot_be_read_carries_the_failure(monkeypatch):
     monkeypatch.setattr(transform_module, "region_of", lambda fusion: [][0])
     cache = fusioncache.Cache(record=False)
     trained(Blocks(1), cache)
-    regions = tuple(cache.ledger.records.now().regions.values())
+    regions = tuple(cache.ledger.history.read().regions.values())
     assert len(regions) == cache.stats().regions
     assert {(region.outcome, region.reason) for region in regions} == {("bypass", "failed: IndexError")}
 
@@ -94,7 +96,7 @@ def test_a_trace_that_stays_as_it_was_says_so_of_its_regions(monkeypatch):
     monkeypatch.setattr(transform_module, "replace_symbols", lambda *_: [][0])
     cache = fusioncache.Cache(record=False)
     trained(Blocks(1), cache)
-    regions = tuple(cache.ledger.records.now().regions.values())
+    regions = tuple(cache.ledger.history.read().regions.values())
     assert Counter(region.outcome for region in regions) == {"miss": cache.stats().misses}
     assert {region.reason for region in regions} == {"its trace stayed as it was"}
 
@@ -106,7 +108,7 @@ def test_regions_whose_template_cannot_be_compiled_say_so(monkeypatch):
     monkeypatch.setattr("fusioncache.backends.eager.Eager.compile", fails)
     cache = fusioncache.Cache(record=False)
     trained(Residual(2), cache)
-    regions = tuple(cache.ledger.records.now().regions.values())
+    regions = tuple(cache.ledger.history.read().regions.values())
     assert {region.reason for region in regions} == {"compile failed: RuntimeError"}
     assert Counter(region.outcome for region in regions) == {"hit": cache.stats().hits, "miss": cache.stats().misses}
 
@@ -116,8 +118,8 @@ def test_streams_are_taken_down_as_they_were_chosen():
     with recompute():
         transform = trained(Residual(4), cache)
     cache.save()
-    (run,) = Record().runs()
-    choices = Record().choices(run.id)
+    (run,) = RecordReader().runs()
+    choices = RecordReader().choices(run.id)
     assert [(choice.stream, choice.sums, choice.plan) for choice in choices] == [
         (choice.stream, choice.sums, choice.plan.value) for choice in transform.choices()
     ]
@@ -132,4 +134,4 @@ def test_folded_regions_have_that_plan():
     cache = fusioncache.Cache(record=False)
     with recompute():
         trained(Residual(4), cache, residual="fold")
-    assert {region.plan for region in cache.ledger.records.now().regions.values() if region.arities > (4,)} == {"fold"}
+    assert {region.plan for region in cache.ledger.history.read().regions.values() if region.arities > (4,)} == {"fold"}

@@ -23,10 +23,9 @@ import fusioncache
 from fusioncache.ir import Bypass
 from fusioncache.process.settings import LOG
 from fusioncache.record import ledger as ledger_module
-from fusioncache.record.events import Event, Events
+from fusioncache.record.events import SCHEMA, Event, EventFile, EventPublisher, EventStream, open_log
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.logs import SCHEMA, JsonLines, Lines, asked_log
-from fusioncache.record.reader import record_path
+from fusioncache.record.schema import record_path
 from fusioncache.record.stats import Stats
 from fusioncache.store import default_path
 from fusioncache.template.key import make_key
@@ -81,31 +80,33 @@ def test_a_models_events_are_what_was_counted(file, monkeypatch):
 
 
 def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
-    monkeypatch.setattr(ledger_module, "Events", lambda: Events(JsonLines(file)))  # of every ledger that was given none
+    monkeypatch.setattr(
+        ledger_module, "EventPublisher", lambda: EventPublisher(EventFile(file))
+    )  # of every ledger that was given none
     parent = Ledger()
     child = Ledger(parent)
     for ledger in (child, Ledger(child)):
-        ledger.region(CHAIN, (1,), hit=False)
-        ledger.compiled(CHAIN, 0.5)
-        ledger.loaded(CHAIN, 0.25)
-        ledger.unkept("a number among its inputs")
-        ledger.bypass("unknown op")
-        ledger.bypass("compile failed: ValueError", CHAIN)
+        ledger.count_region(CHAIN, (1,), hit=False)
+        ledger.count_compile(CHAIN, 0.5)
+        ledger.count_load(CHAIN, 0.25)
+        ledger.count_unkept("a number among its inputs")
+        ledger.count_bypass("unknown op")
+        ledger.count_bypass("compile failed: ValueError", CHAIN)
     told = events(file)
     assert len(told) == 12
     check(told, parent.stats())
 
 
 def test_each_field(file):
-    ledger = Ledger(events=Events(JsonLines(file)))
+    ledger = Ledger(events=EventPublisher(EventFile(file)))
     before = time.time()
-    ledger.region(CHAIN, (3,), hit=True)
-    ledger.region(EAGER, (), hit=False)
-    ledger.compiled(EAGER, 0.125)
-    ledger.loaded(EAGER, 0.25)
-    ledger.bypass("unknown op")
-    ledger.bypass("compile failed: ValueError", CHAIN)
-    ledger.unkept("a number among its inputs")
+    ledger.count_region(CHAIN, (3,), hit=True)
+    ledger.count_region(EAGER, (), hit=False)
+    ledger.count_compile(EAGER, 0.125)
+    ledger.count_load(EAGER, 0.25)
+    ledger.count_bypass("unknown op")
+    ledger.count_bypass("compile failed: ValueError", CHAIN)
+    ledger.count_unkept("a number among its inputs")
     told = events(file)
     assert all(before <= event.time <= time.time() and event.pid == os.getpid() for event in told)
     chain, cast = ((template.name, template.key.digest) for template in (CHAIN, EAGER))
@@ -147,13 +148,13 @@ def test_where_nobody_listens_nothing_is_made(monkeypatch):
     monkeypatch.setattr("fusioncache.record.events.Event", None)
     assert make_full_ledger().stats().hits == 3
     with pytest.raises(TypeError):
-        Events(JsonLines(Path("x"))).tell("hit", CHAIN)
+        EventPublisher(EventFile(Path("x"))).publish("hit", CHAIN)
 
 
 def _work(number: int) -> None:
-    told = Events(asked_log())
+    told = EventPublisher(open_log())
     for _ in range(500):
-        told.tell("bypass", reason=f"{number}" * 300)
+        told.publish("bypass", reason=f"{number}" * 300)
 
 
 def test_processes_share_a_file(file):
@@ -172,10 +173,10 @@ def test_processes_share_a_file(file):
 
 
 def test_a_log_that_is_moved_away_starts_anew(file):
-    told = Events(asked_log())
-    told.tell("unkept", reason="one")
+    told = EventPublisher(open_log())
+    told.publish("unkept", reason="one")
     file.rename(file.with_suffix(".old"))
-    told.tell("unkept", reason="two")
+    told.publish("unkept", reason="two")
     assert [event.reason for event in events(file)] == ["two"]
 
 
@@ -184,11 +185,11 @@ def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(
     monkeypatch.setenv(LOG.name, str(tmp_path / place))
     ledger = fusioncache.Cache(record=False).ledger
     with pytest.warns(RuntimeWarning, match=f"{tmp_path / place} cannot be written .* set {LOG.name} to a file"):
-        ledger.region(CHAIN, (1,), hit=False)
+        ledger.count_region(CHAIN, (1,), hit=False)
     (tmp_path / "missing").mkdir()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ledger.region(CHAIN, (1,), hit=True)
+        ledger.count_region(CHAIN, (1,), hit=True)
     assert ledger.stats().regions == 2
     assert list(tmp_path.rglob("*.jsonl")) == []
 
@@ -196,10 +197,10 @@ def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(
 def test_a_full_disk_costs_one_warning():
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
-    told = Events(JsonLines(Path("/dev/full")))
+    told = EventPublisher(EventFile(Path("/dev/full")))
     with pytest.warns(RuntimeWarning, match="/dev/full cannot be written") as caught:
-        told.tell("unkept", reason="one")
-        told.tell("unkept", reason="two")
+        told.publish("unkept", reason="one")
+        told.publish("unkept", reason="two")
     assert len(caught) == 1
 
 
@@ -216,13 +217,13 @@ def test_the_home_directory_is_meant_by_a_tilde(monkeypatch, tmp_path, variable)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(variable, "~/here")
     monkeypatch.chdir(tmp_path)
-    Events(asked_log()).tell("unkept", reason="one")
+    EventPublisher(open_log()).publish("unkept", reason="one")
     assert str(record_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
     assert str(default_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
     assert [path.name for path in tmp_path.iterdir()] == (["here"] if variable == LOG.name else [])
 
 
-# Lines for people
+# EventStream for people
 
 
 @pytest.mark.parametrize("stream", ["stderr", "stdout"])
@@ -230,14 +231,14 @@ def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not
     monkeypatch.setenv(LOG.name, stream)
     ledger = fusioncache.Cache(record=False).ledger
     for hit in (False, True, True):
-        ledger.region(EAGER, (), hit=hit)
-    ledger.compiled(EAGER, 1.25)
-    ledger.loaded(CAST, 0.003)
+        ledger.count_region(EAGER, (), hit=hit)
+    ledger.count_compile(EAGER, 1.25)
+    ledger.count_load(CAST, 0.003)
     for _ in range(3):
-        ledger.bypass("unknown op")
-        ledger.bypass("compile failed: ValueError", EAGER)
-        ledger.unkept("not kept: a number among its inputs")
-    ledger.compiled(EAGER, 1.25)
+        ledger.count_bypass("unknown op")
+        ledger.count_bypass("compile failed: ValueError", EAGER)
+        ledger.count_unkept("not kept: a number among its inputs")
+    ledger.count_compile(EAGER, 1.25)
     told = capsys.readouterr()
     assert (told.out if stream == "stderr" else told.err) == ""
     assert getattr(told, stream[3:]).splitlines() == [
@@ -252,9 +253,9 @@ def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not
 
 def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "3")
-    Events(Lines("stderr")).tell("unkept", reason="two\nlines\x1b[31m")
-    said = "fusioncache [rank 3]: not kept for later processes: two\\nlines\\x1b[31m\n"
-    assert capsys.readouterr().err == said
+    EventPublisher(EventStream("stderr")).publish("unkept", reason="two\nlines\x1b[31m")
+    describe = "fusioncache [rank 3]: not kept for later processes: two\\nlines\\x1b[31m\n"
+    assert capsys.readouterr().err == describe
 
 
 @pytest.mark.parametrize("stream", [None, "closed"])
@@ -264,17 +265,17 @@ def test_a_stream_that_is_gone_costs_nothing(monkeypatch, caplog, stream):
     if gone:
         gone.close()
     monkeypatch.setattr("sys.stderr", gone)
-    Events(Lines("stderr")).tell("unkept", reason="one")
+    EventPublisher(EventStream("stderr")).publish("unkept", reason="one")
     assert [record.what for record in caplog.records] == ["unkept"]  # the logger gets it all the same
 
 
 def test_the_file_is_where_it_was_asked_for_wherever_the_program_goes(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(LOG.name, "events.jsonl")
-    told = Events(asked_log())
+    told = EventPublisher(open_log())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    told.tell("unkept", reason="one")
+    told.publish("unkept", reason="one")
     assert len(events(tmp_path / "events.jsonl")) == 1
     monkeypatch.setenv(LOG.name, "")
-    assert asked_log() is None
+    assert open_log() is None

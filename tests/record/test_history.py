@@ -11,11 +11,12 @@ from recorded_templates import make_cast_template, make_chain_template, make_led
 
 from fusioncache.record import history as records
 from fusioncache.record import writer as recorder
-from fusioncache.record.history import Records
+from fusioncache.record.history import History
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, Line, Phases, PlanCost, RegionRecord, Source
-from fusioncache.record.reader import Record, record_path
-from fusioncache.record.writer import Recorder
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.schema import record_path
+from fusioncache.record.writer import RecordWriter
 
 RUN = "a" * 32
 SOURCE = Source("h.3.norm", 3, (Line("/home/me/model.py", 7), Line("/lib/torch/nn.py", 229, True)))
@@ -30,7 +31,7 @@ CHOICE = ChoiceRecord("GPT", "backward", 0, "t7", 5, "carry", (PlanCost("inline"
 
 def ledger_of(*regions: RegionRecord) -> Ledger:
     ledger = make_ledger(make_chain_template())
-    ledger.records.regions(regions)
+    ledger.history.add_regions(regions)
     return ledger
 
 
@@ -42,97 +43,97 @@ def rows(table: str) -> int:
 
 def test_what_was_taken_down_is_read_as_it_was(monkeypatch):
     ledger = ledger_of(REGION, BYPASSED)
-    ledger.records.choice(CHOICE)
-    ledger.loaded(make_chain_template(), 0.25)
+    ledger.history.add_choice(CHOICE)
+    ledger.count_load(make_chain_template(), 0.25)
     save_ledger(monkeypatch, ledger)
-    assert Record().regions(RUN) == (REGION, BYPASSED)
-    assert Record().regions(RUN, REGION.digest) == (REGION,)
-    assert Record().regions(RUN, "other") == Record().regions("b", REGION.digest) == ()
-    assert Record().choices(RUN) == (CHOICE,)
-    assert dict(enumerate(Record().compiles(RUN))) == ledger.records.now().compiles
-    assert [(made.loaded, made.seconds) for made in Record().compiles(RUN)] == [(False, 1.0), (True, 0.25)]
-    assert Record().regions("b") == Record().choices("b") == Record().compiles("b") == ()
+    assert RecordReader().regions(RUN) == (REGION, BYPASSED)
+    assert RecordReader().regions(RUN, REGION.digest) == (REGION,)
+    assert RecordReader().regions(RUN, "other") == RecordReader().regions("b", REGION.digest) == ()
+    assert RecordReader().choices(RUN) == (CHOICE,)
+    assert dict(enumerate(RecordReader().compiles(RUN))) == ledger.history.read().compiles
+    assert [(made.loaded, made.seconds) for made in RecordReader().compiles(RUN)] == [(False, 1.0), (True, 0.25)]
+    assert RecordReader().regions("b") == RecordReader().choices("b") == RecordReader().compiles("b") == ()
 
 
 def test_phases_are_read_as_they_were_and_what_was_not_measured_is_none(monkeypatch):
     ledger = ledger_of(REGION)
-    ledger.records.spent("tracing", 1.5)
-    ledger.records.spent("tracing", 0.5)
-    ledger.planned(0.25)
-    ledger.canonicalized(1.0)
+    ledger.history.add_seconds("tracing", 1.5)
+    ledger.history.add_seconds("tracing", 0.5)
+    ledger.add_plan_seconds(0.25)
+    ledger.add_canonicalize_seconds(1.0)
     save_ledger(monkeypatch, ledger)
-    phases = Record().runs()[0].phases
+    phases = RecordReader().runs()[0].phases
     assert phases == Phases(tracing=2.0, planning=0.25, canonicalizing=0.75, compiling=1.0, loading=0.0)
     assert (phases.fusing, phases.first_execution, phases.recording) == (None, None, None)
 
 
 def test_what_there_is_no_room_for_is_counted(monkeypatch):
-    monkeypatch.setattr(records, "MOST_RECORDS", 2)
+    monkeypatch.setattr(records, "MOST_OBSERVATIONS", 2)
     ledger = ledger_of(REGION, BYPASSED, REGION, REGION)
-    ledger.compiled(make_chain_template(), 1.0)
-    ledger.compiled(make_chain_template(), 1.0)
+    ledger.count_compile(make_chain_template(), 1.0)
+    ledger.count_compile(make_chain_template(), 1.0)
     save_ledger(monkeypatch, ledger)
-    assert Record().regions(RUN) == (REGION, BYPASSED)
-    assert len(Record().compiles(RUN)) == 2
-    assert Record().runs()[0].unrecorded == 3
+    assert RecordReader().regions(RUN) == (REGION, BYPASSED)
+    assert len(RecordReader().compiles(RUN)) == 2
+    assert RecordReader().runs()[0].unrecorded == 3
 
 
 def test_what_is_learned_later_holds_for_all_regions_of_the_kind():
-    taken = Records()
-    taken.regions([REGION, replace(REGION, arities=(1, 1))])
-    taken.learned(make_chain_template().key.digest, (2, 1), plan="one launch")
-    taken.regions([REGION])
-    assert [region.plan for region in taken.now().regions.values()] == ["one launch", "fold", "one launch"]
+    taken = History()
+    taken.add_regions([REGION, replace(REGION, arities=(1, 1))])
+    taken.amend_regions(make_chain_template().key.digest, (2, 1), plan="one launch")
+    taken.add_regions([REGION])
+    assert [region.plan for region in taken.read().regions.values()] == ["one launch", "fold", "one launch"]
 
 
 def test_a_later_save_adds_what_is_new_and_mends_what_is_otherwise():
     ledger = ledger_of(REGION)
-    recorder_ = Recorder(ledger)
+    recorder_ = RecordWriter(ledger)
     recorder_.save()
-    ledger.records.regions([BYPASSED])
-    ledger.records.learned(make_chain_template().key.digest, (2, 1), reason="compile failed: ValueError")
-    ledger.compiled(make_chain_template(), 1.0)
+    ledger.history.add_regions([BYPASSED])
+    ledger.history.amend_regions(make_chain_template().key.digest, (2, 1), reason="compile failed: ValueError")
+    ledger.count_compile(make_chain_template(), 1.0)
     recorder_.save()
-    (run,) = Record().runs()
-    assert Record().regions(run.id) == (replace(REGION, reason="compile failed: ValueError"), BYPASSED)
-    assert len(Record().compiles(run.id)) == 2
+    (run,) = RecordReader().runs()
+    assert RecordReader().regions(run.id) == (replace(REGION, reason="compile failed: ValueError"), BYPASSED)
+    assert len(RecordReader().compiles(run.id)) == 2
 
 
 def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
     ledger = ledger_of(REGION)
-    recorder_ = Recorder(ledger)
+    recorder_ = RecordWriter(ledger)
     recorder_.save()
     with closing(sqlite3.connect(record_path())) as database, database:
         for table in ("runs", "uses", "regions", "choices", "compiles"):
             database.execute(f"DELETE FROM {table}")
-    ledger.compiled(make_chain_template(), 1.0)
+    ledger.count_compile(make_chain_template(), 1.0)
     recorder_.save()
-    (run,) = Record().runs()
-    assert Record().regions(run.id) == (REGION,)
-    assert len(Record().compiles(run.id)) == 2
+    (run,) = RecordReader().runs()
+    assert RecordReader().regions(run.id) == (REGION,)
+    assert len(RecordReader().compiles(run.id)) == 2
 
 
 def test_lines_are_kept_once_and_go_with_their_last_run(monkeypatch):
     for run, started in (("a", 10.0), ("b", 20.0)):
         save_ledger(monkeypatch, ledger_of(REGION, REGION, BYPASSED), run=run, started=started)
     assert (rows("regions"), rows("lines")) == (6, 2)
-    monkeypatch.setattr(recorder, "RUNS_KEPT", 1)
+    monkeypatch.setattr(recorder, "MOST_RUNS", 1)
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="c", started=30.0)
     assert [rows(table) for table in ("regions", "lines", "choices", "compiles")] == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize(("kept", "runs"), [(3, ["c", "b", "a"]), (2, ["c", "b"]), (0, ["c"])])
 def test_old_runs_go_when_all_together_have_too_many_regions(monkeypatch, kept, runs):
-    monkeypatch.setattr(recorder, "REGIONS_KEPT", kept)
+    monkeypatch.setattr(recorder, "MOST_REGIONS", kept)
     for run, started in (("a", 10.0), ("b", 20.0), ("c", 30.0)):
         save_ledger(monkeypatch, ledger_of(REGION), run=run, started=started)
-    assert [run.id for run in Record().runs()] == runs
+    assert [run.id for run in RecordReader().runs()] == runs
 
 
 def test_what_a_transform_takes_down_its_cache_has():
     parent = Ledger()
     child = Ledger(parent)
-    child.records.regions([REGION])
-    child.compiled(make_chain_template(), 1.0)
-    assert parent.records.now().regions == {0: REGION}
-    assert len(parent.records.now().compiles) == 1
+    child.history.add_regions([REGION])
+    child.count_compile(make_chain_template(), 1.0)
+    assert parent.history.read().regions == {0: REGION}
+    assert len(parent.history.read().compiles) == 1

@@ -25,7 +25,7 @@ def test_templates_are_one_table_and_each_is_one():
 
 def test_every_text_is_escaped():
     ledger = make_ledger(make_cast_template(name=HOSTILE))
-    ledger.bypass(HOSTILE)
+    ledger.count_bypass(HOSTILE)
     for shown in (ledger.stats(), ledger.templates()):
         assert "<script>" not in shown._repr_html_()
         assert "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;\\x1b" in shown._repr_html_()

@@ -19,14 +19,15 @@ from recorded_templates import (
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.record import writer as recorder
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.reader import Record, record_path
-from fusioncache.record.writer import Recorder
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.schema import record_path
+from fusioncache.record.writer import RecordWriter
 
 
 def test_a_run_is_read_as_it_was_counted(monkeypatch):
     ledger = make_full_ledger()
     save_ledger(monkeypatch, ledger)
-    (run,) = Record().runs()
+    (run,) = RecordReader().runs()
     assert (run.id, run.started, run.pid, run.command) == ("a" * 32, STARTED, 4321, "train.py --depth 4")
     assert run.stats == ledger.stats()
     assert run.stats.bypasses == {"unknown op": 2, "compile failed: ValueError": 1}
@@ -36,45 +37,45 @@ def test_templates_are_read_as_they_were_counted_the_most_expensive_first(monkey
     ledger = make_full_ledger()
     save_ledger(monkeypatch, ledger)
     cast, chain = ledger.templates()
-    record = Record()
-    assert record.with_ingredients(record.templates("a" * 32)) == (chain, cast)
+    record = RecordReader()
+    assert record.add_ingredients(record.templates("a" * 32)) == (chain, cast)
 
 
 def test_templates_that_were_forgotten_meanwhile_have_no_ingredients(monkeypatch):
     save_ledger(monkeypatch, make_full_ledger())
-    record = Record()
+    record = RecordReader()
     chain, cast = record.templates("a" * 32)
     with closing(sqlite3.connect(record_path())) as database, database:
         database.execute("DELETE FROM templates WHERE digest = ?", (chain.digest,))
-    assert [template.digest for template in record.with_ingredients((chain, cast))] == [cast.digest]
+    assert [template.digest for template in record.add_ingredients((chain, cast))] == [cast.digest]
 
 
 def test_templates_are_those_of_the_run_asked_for(monkeypatch):
     save_ledger(monkeypatch, make_ledger(make_chain_template()), run="a")
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b")
-    assert [template.digest for template in Record().templates("a")] == [make_chain_template().key.digest]
-    assert Record().templates("c") == ()
+    assert [template.digest for template in RecordReader().templates("a")] == [make_chain_template().key.digest]
+    assert RecordReader().templates("c") == ()
 
 
 def test_saving_again_brings_the_run_up_to_date():
     ledger = make_ledger(make_chain_template())
-    recorder_ = Recorder(ledger)
+    recorder_ = RecordWriter(ledger)
     recorder_.save()
-    ledger.region(make_chain_template(), (5,), hit=True)
-    ledger.region(make_cast_template(), (), hit=False)
+    ledger.count_region(make_chain_template(), (5,), hit=True)
+    ledger.count_region(make_cast_template(), (), hit=False)
     recorder_.save()
-    (run,) = Record().runs()
+    (run,) = RecordReader().runs()
     assert run.stats == ledger.stats()
-    assert {template.digest for template in Record().templates(run.id)} == {t.digest for t in ledger.templates()}
+    assert {template.digest for template in RecordReader().templates(run.id)} == {t.digest for t in ledger.templates()}
 
 
 def test_nothing_is_written_when_nothing_was_counted():
-    Recorder(Ledger()).save()
+    RecordWriter(Ledger()).save()
     assert not record_path().exists()
 
 
 def test_nothing_is_written_when_nothing_changed():
-    recorder_ = Recorder(make_ledger(make_chain_template()))
+    recorder_ = RecordWriter(make_ledger(make_chain_template()))
     recorder_.save()
     record_path().unlink()
     recorder_.save()
@@ -84,40 +85,40 @@ def test_nothing_is_written_when_nothing_changed():
 def test_runs_are_listed_newest_first(monkeypatch):
     for run, started in (("b", 20.0), ("c", 30.0), ("a", 10.0)):
         save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
-    assert [run.id for run in Record().runs()] == ["c", "b", "a"]
+    assert [run.id for run in RecordReader().runs()] == ["c", "b", "a"]
 
 
 def test_old_runs_are_forgotten_with_their_templates(monkeypatch):
-    monkeypatch.setattr(recorder, "RUNS_KEPT", 2)
+    monkeypatch.setattr(recorder, "MOST_RUNS", 2)
     save_ledger(monkeypatch, make_ledger(make_chain_template()), run="a", started=10.0)
     for run, started in (("b", 20.0), ("c", 30.0)):
         save_ledger(monkeypatch, make_ledger(make_cast_template()), run=run, started=started)
-    assert [run.id for run in Record().runs()] == ["c", "b"]
-    assert Record().find(make_chain_template().key.digest) == ()
+    assert [run.id for run in RecordReader().runs()] == ["c", "b"]
+    assert RecordReader().find(make_chain_template().key.digest) == ()
     with closing(sqlite3.connect(record_path())) as database:
         assert database.execute("SELECT count(*) FROM templates").fetchone() == (1,)
         assert database.execute("SELECT DISTINCT run FROM uses ORDER BY run").fetchall() == [("b",), ("c",)]
 
 
 def test_a_run_that_goes_on_is_kept_whenever_it_started(monkeypatch):
-    monkeypatch.setattr(recorder, "RUNS_KEPT", 1)
+    monkeypatch.setattr(recorder, "MOST_RUNS", 1)
     monkeypatch.setattr(recorder.time, "time", lambda: 10.0)
-    long_run = Recorder(make_ledger(make_chain_template()))
+    long_run = RecordWriter(make_ledger(make_chain_template()))
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b", started=10.5)
     monkeypatch.setattr(recorder.time, "time", lambda: 11.0)
     long_run.save()
-    assert [run.pid for run in Record().runs()] == [os.getpid()]
+    assert [run.pid for run in RecordReader().runs()] == [os.getpid()]
 
 
 def test_an_argument_that_is_no_text_does_no_harm(monkeypatch):
     save_ledger(monkeypatch, make_ledger(make_cast_template()), argv=["train.py", os.fsdecode(b"caf\xe9"), "two words"])
-    assert Record().runs()[0].command == "train.py 'caf\\udce9' 'two words'"
+    assert RecordReader().runs()[0].command == "train.py 'caf\\udce9' 'two words'"
 
 
 def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
     directory = tmp_path / "not" / "yet"
     monkeypatch.setenv(DIRECTORY.name, str(directory))
-    Recorder(make_ledger(make_chain_template())).save()
+    RecordWriter(make_ledger(make_chain_template())).save()
     assert (directory / "record-4.sqlite").exists()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
@@ -132,5 +133,5 @@ def test_without_the_variable_the_platform_says_where(monkeypatch, tmp_path):
 
 def test_a_directory_with_odd_characters_can_be_read(monkeypatch, tmp_path):
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "50% #1? &mode=x"))
-    Recorder(make_ledger(make_chain_template())).save()
-    assert len(Record().runs()) == 1
+    RecordWriter(make_ledger(make_chain_template())).save()
+    assert len(RecordReader().runs()) == 1

@@ -15,9 +15,9 @@ from recorded_templates import make_chain_template, make_full_ledger, make_ledge
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.record import reader as record
 from fusioncache.record import writer as recorder
-from fusioncache.record.reader import Record, RecordError, record_path
-from fusioncache.record.schema import SCHEMA
-from fusioncache.record.writer import Recorder
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.schema import SCHEMA, RecordError, record_path
+from fusioncache.record.writer import RecordWriter
 
 
 def _warnings_of(action) -> list[str]:
@@ -37,35 +37,35 @@ def _database() -> sqlite3.Connection:
 
 def test_no_record():
     with pytest.raises(RecordError, match=f"no record at {record_path()}: run a model .* set {DIRECTORY.name}"):
-        Record()
+        RecordReader()
 
 
 def test_an_empty_file_is_no_record_yet_and_becomes_one():
     record_path().touch()
     with pytest.raises(RecordError, match="no record"):
-        Record()
-    Recorder(make_ledger(make_chain_template())).save()
-    assert len(Record().runs()) == 1
+        RecordReader()
+    RecordWriter(make_ledger(make_chain_template())).save()
+    assert len(RecordReader().runs()) == 1
 
 
 def test_a_directory_that_is_a_file_holds_no_record(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
     with pytest.raises(RecordError, match="no record"):
-        Record()
+        RecordReader()
 
 
 def test_rows_that_make_no_sense_are_an_error_and_not_a_crash(monkeypatch):
     save_ledger(monkeypatch, make_full_ledger())
     with closing(_database()) as database, database:
         database.execute("UPDATE templates SET ingredients = '[1, 2]'")
-    reader = Record()
+    reader = RecordReader()
     (found,) = reader.find("residual")
     with closing(_database()) as database, database:
         database.execute("UPDATE uses SET arities = '[1, 2]'")
         database.execute("UPDATE runs SET bypasses = 'nonsense'")
     reads = (reader.runs, lambda: reader.templates("a" * 32), lambda: reader.find("residual"))
-    for read in (*reads, lambda: reader.with_ingredients((found,))):
+    for read in (*reads, lambda: reader.add_ingredients((found,))):
         with pytest.raises(RecordError, match="cannot be read"):
             read()
 
@@ -76,7 +76,7 @@ def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
     with closing(_database()) as database:
         database.execute("BEGIN EXCLUSIVE")
         with pytest.raises(RecordError, match="another process: try again"):
-            Record()
+            RecordReader()
 
 
 def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path):
@@ -90,7 +90,7 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
         shutil.copytree(record_path().parent, tmp_path / "killed")
         database.rollback()
     assert (tmp_path / "killed" / "record-4.sqlite-journal").exists()
-    (run,) = Record(tmp_path / "killed" / "record-4.sqlite").runs()
+    (run,) = RecordReader(tmp_path / "killed" / "record-4.sqlite").runs()
     assert run.command == "train.py --depth 4"
 
 
@@ -103,13 +103,13 @@ def _foreign_database() -> None:
 
 
 def _later_format() -> None:
-    Recorder(make_ledger(make_chain_template())).save()
+    RecordWriter(make_ledger(make_chain_template())).save()
     with closing(_database()) as database:
         database.execute(f"PRAGMA user_version = {SCHEMA.version + 1}")
 
 
 def _cut_off() -> None:
-    Recorder(make_ledger(make_chain_template())).save()
+    RecordWriter(make_ledger(make_chain_template())).save()
     content = record_path().read_bytes()
     record_path().write_bytes(content[: len(content) // 3])
 
@@ -129,22 +129,22 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     spoil()
     before = record_path().read_bytes()
     ledger = make_ledger(make_chain_template())
-    recorder_ = Recorder(ledger)
+    recorder_ = RecordWriter(ledger)
     (message,) = _warnings_of(recorder_.save)
     assert str(record_path()) in message
     assert DIRECTORY.name in message
-    ledger.region(make_chain_template(), (5,), hit=True)
+    ledger.count_region(make_chain_template(), (5,), hit=True)
     assert _warnings_of(recorder_.save) == []
     assert record_path().read_bytes() == before
     assert os.listdir(record_path().parent) == ["record-4.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
-        Record().runs()
+        RecordReader().runs()
 
 
 def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
-    recorder_ = Recorder(make_ledger(make_chain_template()))
+    recorder_ = RecordWriter(make_ledger(make_chain_template()))
     (message,) = _warnings_of(recorder_.save)
     assert f"{tmp_path / 'file' / 'record-4.sqlite'} cannot be written" in message
     assert f"set {DIRECTORY.name}" in message
@@ -157,13 +157,13 @@ def test_a_directory_that_cannot_be_written_costs_one_warning(monkeypatch, tmp_p
     if os.access(tmp_path, os.W_OK):
         pytest.skip("this user may write everywhere")
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path))
-    assert len(_warnings_of(Recorder(make_ledger(make_chain_template())).save)) == 1
+    assert len(_warnings_of(RecordWriter(make_ledger(make_chain_template())).save)) == 1
 
 
 def test_after_a_failure_nothing_is_tried_again(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
-    recorder_ = Recorder(make_ledger(make_chain_template()))
+    recorder_ = RecordWriter(make_ledger(make_chain_template()))
     assert len(_warnings_of(recorder_.save)) == 1
     (tmp_path / "file").unlink()
     recorder_.save()
@@ -172,17 +172,17 @@ def test_after_a_failure_nothing_is_tried_again(monkeypatch, tmp_path):
 
 def test_a_failure_nobody_thought_of_does_not_reach_the_model(monkeypatch):
     monkeypatch.delattr(sys, "argv")
-    (message,) = _warnings_of(Recorder(make_ledger(make_chain_template())).save)
+    (message,) = _warnings_of(RecordWriter(make_ledger(make_chain_template())).save)
     assert "argv" in message
 
 
 def test_a_failed_save_leaves_nothing_half_written(monkeypatch):
     ledger = make_full_ledger()
     save_ledger(monkeypatch, ledger)
-    before = Record().runs()
+    before = RecordReader().runs()
     monkeypatch.setattr(recorder, "forget_old_runs", lambda database: 1 / 0)
-    assert len(_warnings_of(Recorder(make_ledger(make_chain_template())).save)) == 1
-    assert Record().runs() == before
+    assert len(_warnings_of(RecordWriter(make_ledger(make_chain_template())).save)) == 1
+    assert RecordReader().runs() == before
 
 
 def test_the_record_of_an_older_version_stays_beside_the_new_one():
@@ -192,13 +192,13 @@ def test_the_record_of_an_older_version_stays_beside_the_new_one():
         database.execute("PRAGMA user_version = 3")
     before = older.read_bytes()
     with pytest.raises(RecordError, match=r"no record at .* \(record-3.sqlite is there, of another version of fusion"):
-        Record()
-    assert _warnings_of(Recorder(make_ledger(make_chain_template())).save) == []
-    assert len(Record().runs()) == 1 and older.read_bytes() == before
+        RecordReader()
+    assert _warnings_of(RecordWriter(make_ledger(make_chain_template())).save) == []
+    assert len(RecordReader().runs()) == 1 and older.read_bytes() == before
 
 
 def test_a_record_that_is_gone_at_the_end_is_not_made_again():
-    recorder_ = Recorder(make_ledger(make_chain_template()))
+    recorder_ = RecordWriter(make_ledger(make_chain_template()))
     recorder_.save()
     record_path().write_text("somebody else's")
     assert _warnings_of(recorder_.end) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recorded_templates import make_cast_template, make_chain_template, make_full_ledger, make_ledger, save_ledger
 
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 
 
 def _save_named(monkeypatch, *names: str) -> None:
@@ -13,7 +13,7 @@ def _save_named(monkeypatch, *names: str) -> None:
 
 
 def _names(prefix: str) -> set[str]:
-    return {template.name for template in Record().find(prefix)}
+    return {template.name for template in RecordReader().find(prefix)}
 
 
 def test_find_by_the_start_of_a_name(monkeypatch):
@@ -55,5 +55,5 @@ def test_find_gives_the_counts_of_the_newest_run_that_had_the_template(monkeypat
     save_ledger(monkeypatch, make_ledger(chain, seconds=1.0), run="a", started=10.0)
     save_ledger(monkeypatch, make_ledger(chain, seconds=3.0), run="z", started=15.0)
     save_ledger(monkeypatch, make_ledger(cast), run="n", started=30.0)
-    (found,) = Record().find(chain.key.digest)
+    (found,) = RecordReader().find(chain.key.digest)
     assert found.compile_seconds == 2.0

@@ -10,7 +10,7 @@ import sys
 from recorded_templates import make_chain_template
 from repository import HELPERS, ROOT
 
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 
 
 def _start(script: str) -> subprocess.Popen[str]:
@@ -33,42 +33,42 @@ from fusioncache.cache.cache import Cache
 from recorded_templates import make_chain_template
 def main():
     cache = Cache()
-    cache.ledger.region(make_chain_template(), (3,), hit=False)
+    cache.ledger.count_region(make_chain_template(), (3,), hit=False)
     cache.save()
-    cache.ledger.compiled(make_chain_template(), 2.5)
+    cache.ledger.count_compile(make_chain_template(), 2.5)
 main()
 gc.collect()
 """
     _python(script)
-    (run,) = Record().runs()
+    (run,) = RecordReader().runs()
     assert (run.stats.compiles, run.stats.compile_seconds, run.ended) == (1, 2.5, True)
 
 
 def test_a_forked_child_leaves_its_parents_run_alone():
     script = """
 import os
-from fusioncache.record.writer import Recorder
+from fusioncache.record.writer import RecordWriter
 from recorded_templates import make_chain_template, make_ledger
 ledger = make_ledger(make_chain_template())
-recorder = Recorder(ledger)
+recorder = RecordWriter(ledger)
 recorder.save()
 child = os.fork()
 if child == 0:
-    ledger.region(make_chain_template(), (5,), hit=True)
+    ledger.count_region(make_chain_template(), (5,), hit=True)
     recorder.save()
 else:
     assert os.waitpid(child, 0)[1] == 0
 """
     _python(script)
-    (run,) = Record().runs()
+    (run,) = RecordReader().runs()
     assert run.stats.regions == 1
 
 
 def test_processes_that_write_at_the_same_time_all_succeed():
     script = """
-from fusioncache.record.writer import Recorder
+from fusioncache.record.writer import RecordWriter
 from recorded_templates import make_cast_template, make_chain_template, make_ledger
-recorders = [Recorder(make_ledger(make_chain_template(), make_cast_template())) for _ in range(8)]
+recorders = [RecordWriter(make_ledger(make_chain_template(), make_cast_template())) for _ in range(8)]
 print("ready", flush=True)
 input()
 for recorder in recorders:
@@ -83,9 +83,9 @@ for recorder in recorders:
         process.stdin.write("\n")
         process.stdin.flush()
     assert [(process.communicate()[1], process.returncode) for process in processes] == [("", 0)] * 4
-    runs = Record().runs()
+    runs = RecordReader().runs()
     assert sorted(run.pid for run in runs) == sorted([process.pid for process in processes] * 8)
-    assert all(len(Record().templates(run.id)) == 2 for run in runs)
+    assert all(len(RecordReader().templates(run.id)) == 2 for run in runs)
 
 
 def test_a_cache_in_use_is_not_kept_alive_by_its_record():
@@ -94,7 +94,7 @@ def test_a_cache_in_use_is_not_kept_alive_by_its_record():
     from fusioncache.cache.cache import Cache
 
     cache = Cache()
-    cache.ledger.region(make_chain_template(), (), hit=False)
+    cache.ledger.count_region(make_chain_template(), (), hit=False)
     cache.save()
     gone = weakref.ref(cache)
     del cache

@@ -21,8 +21,9 @@ from repository import HELPERS
 import fusioncache
 from fusioncache.record import writer as recorder
 from fusioncache.record.ledger import Ledger
-from fusioncache.record.reader import Record, record_path
-from fusioncache.record.writer import Recorder
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.schema import record_path
+from fusioncache.record.writer import RecordWriter
 
 _JOB = """
 from models import train_residual
@@ -44,9 +45,9 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
     assert get_output("stats", "-v") == while_it_runs
     assert ["compiles", str(before.compiles)] in [line.split() for line in while_it_runs.splitlines()]
     assert "\nIt goes on or was killed; " in get_output("stats")
-    run, first = Record().runs()
+    run, first = RecordReader().runs()
     assert (run.pid, first.pid, run.models) == (job.pid, os.getpid(), ("Residual",))
-    assert len(Record().compiles(run.id)) == before.compiles
+    assert len(RecordReader().compiles(run.id)) == before.compiles
     # Neither has a store, so each compiles what the other does, whichever comes first.
     for runs in ((first.id, run.id), (run.id, first.id)):
         data = json.loads(get_output("diff", *runs, "--json"))
@@ -62,8 +63,8 @@ def test_later_steps_do_not_touch_the_record(monkeypatch):
     after_one = len(opened)
     # Two traces, and at most once for each first call of a template.
     assert 2 < after_one <= 2 + stats.templates
-    (run,) = Record().runs()
-    assert run.stats == stats and len(Record().compiles(run.id)) == stats.compiles
+    (run,) = RecordReader().runs()
+    assert run.stats == stats and len(RecordReader().compiles(run.id)) == stats.compiles
     train_residual(4)
     assert len(opened) == 2 * after_one
 
@@ -71,28 +72,28 @@ def test_later_steps_do_not_touch_the_record(monkeypatch):
 def test_an_append_writes_only_what_is_new(monkeypatch):
     ledger = Ledger()
     for number in range(50):
-        ledger.region(make_cast_template(f"cast_{number}", str(number)), (), hit=False)
-    recorder_ = Recorder(ledger)
+        ledger.count_region(make_cast_template(f"cast_{number}", str(number)), (), hit=False)
+    recorder_ = RecordWriter(ledger)
     recorder_.save()
     rows = []
     real = recorder.put_row
     monkeypatch.setattr(
         recorder, "put_row", lambda database, table, row: rows.append(table) or real(database, table, row)
     )
-    ledger.compiled(make_cast_template("cast_7", "7"), 1.0)
+    ledger.count_compile(make_cast_template("cast_7", "7"), 1.0)
     recorder_.append()
     assert sorted(rows) == ["compiles", "runs", "templates", "uses"]
     recorder_.append()
     assert len(rows) == 4
-    assert Record().runs()[0].stats == ledger.stats()
+    assert RecordReader().runs()[0].stats == ledger.stats()
 
 
 def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch, recwarn):
     monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
     ledger = make_ledger(make_chain_template())
-    recorder_ = Recorder(ledger)
+    recorder_ = RecordWriter(ledger)
     recorder_.save()
-    ledger.compiled(make_chain_template(), 1.0)
+    ledger.count_compile(make_chain_template(), 1.0)
     with closing(sqlite3.connect(record_path())) as other:
         other.execute("BEGIN EXCLUSIVE")
         recorder_.append()
@@ -100,8 +101,8 @@ def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch,
             patch.setattr(recorder, "open_for_writing", None)
             recorder_.append()  # it does not even try
     recorder_.save()
-    (run,) = Record().runs()
-    assert run.stats == ledger.stats() and len(Record().compiles(run.id)) == 2
+    (run,) = RecordReader().runs()
+    assert run.stats == ledger.stats() and len(RecordReader().compiles(run.id)) == 2
     assert not recwarn.list
 
 
@@ -109,16 +110,16 @@ def test_an_append_that_a_reader_held_up_is_made_up_for(monkeypatch):
     """It fails when it ends, after the counts were taken from the ledger."""
     monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
     ledger = make_ledger(make_chain_template())
-    recorder_ = Recorder(ledger)
+    recorder_ = RecordWriter(ledger)
     recorder_.save()
-    ledger.compiled(make_chain_template(), 1.0)
+    ledger.count_compile(make_chain_template(), 1.0)
     with closing(sqlite3.connect(record_path(), isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM runs").fetchall()
         recorder_.append()
     recorder_.save()
-    (run,) = Record().runs()
-    assert run.stats == ledger.stats() and len(Record().compiles(run.id)) == 2
+    (run,) = RecordReader().runs()
+    assert run.stats == ledger.stats() and len(RecordReader().compiles(run.id)) == 2
 
 
 def test_a_run_without_regions_is_a_run():
@@ -126,15 +127,15 @@ def test_a_run_without_regions_is_a_run():
     compiled = thunder.jit(torch.nn.Linear(3, 3), transforms=[transform], executors=["torch"])
     compiled(torch.randn(2, 3))
     assert "pass executors=fusioncache.executors()" in " ".join(call("stats").stdout.split())
-    (run,) = Record().runs()
+    (run,) = RecordReader().runs()
     assert (run.stats.regions, run.models) == (0, ("Linear",))
 
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_whether_a_run_ended_is_known(ended):
-    recorder_ = Recorder(make_ledger(make_chain_template()))
+    recorder_ = RecordWriter(make_ledger(make_chain_template()))
     recorder_.save()
     if ended:
         recorder_.end()
-    (run,) = Record().runs()
+    (run,) = RecordReader().runs()
     assert run.ended == ended

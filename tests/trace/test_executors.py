@@ -12,7 +12,7 @@ from store_contents import collect_warnings
 import fusioncache
 from fusioncache.process.warning import warn_once
 from fusioncache.provenance.compilation import Compilation
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 from fusioncache.trace import executors
 
 X = torch.linspace(-1, 1, 6)
@@ -48,7 +48,7 @@ def test_it_is_said_once_and_recorded():
     assert message == f"fusioncache: {next(iter(stats.bypasses))}"
     assert message.startswith("fusioncache: Thunder fuses nothing") and PASS in message
     assert stats.regions == 0 and sum(stats.bypasses.values()) == 4  # forward three times, backward once
-    assert Record().runs()[0].stats == stats
+    assert RecordReader().runs()[0].stats == stats
 
 
 def test_backward_counts_as_well():

@@ -85,7 +85,7 @@ def test_traces_of_two_models_may_come_in_any_order(order):
         assert len(left) < len(models[forward][0].bound_symbols[-1].args[1][0])
         if backward in new:
             assert [proxy.name for proxy in new[backward].args[0][0]] == [proxy.name for proxy in left]
-    regions = transform.cache.ledger.records.now().regions.values()
+    regions = transform.cache.ledger.history.read().regions.values()
     counts = Counter((region.trace, region.trace_number) for region in regions)
     numbers = {step: number for number, step in enumerate(step for step in order if step in "fF")}
     for step, trace in new.items():

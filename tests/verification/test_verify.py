@@ -21,7 +21,7 @@ import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.cache.call import Fallback
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of, writes_of
 from fusioncache.template.plan import Plan
@@ -182,7 +182,7 @@ def test_each_layout_is_verified_once_or_in_every_call(verify, said, expected, o
     stats = transform.stats()
     assert (stats.verified, stats.verify_compiles) == (3, 3)
     assert stats.verify_compile_seconds > 0
-    (run,) = Record().runs()
+    (run,) = RecordReader().runs()
     assert run.stats == transform.cache.stats()
 
 

@@ -10,8 +10,8 @@ import click
 from fusioncache.cli.data import print_json
 from fusioncache.cli.options import directory_option, dry_run_option, json_option
 from fusioncache.cli.storage import removal_data, removal_text, store_errors
-from fusioncache.record.forget import forget
-from fusioncache.record.reader import record_path
+from fusioncache.record.reader import forget
+from fusioncache.record.schema import record_path
 
 if TYPE_CHECKING:
     from fusioncache.store import Swept

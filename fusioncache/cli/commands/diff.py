@@ -15,7 +15,8 @@ from fusioncache.cli.pick import pick_run
 from fusioncache.cli.runs import run_label
 from fusioncache.cli.table import Column, print_table
 from fusioncache.humanize import format_seconds
-from fusioncache.record.reader import Record, Run
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.runs import Run
 from fusioncache.record.stats import TemplateCounts
 
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads")
@@ -54,7 +55,7 @@ def diff(old: str | None, new: str | None, as_json: bool) -> None:
         fusioncache diff old.py new.py
         fusioncache diff 5f3a --json
     """
-    record = Record()
+    record = RecordReader()
     runs = _pair(record, old, new)
     change = _change(*(record.templates(run.id) for run in runs))
     if as_json:
@@ -63,7 +64,7 @@ def diff(old: str | None, new: str | None, as_json: bool) -> None:
         _print(*runs, change)
 
 
-def _pair(record: Record, old: str | None, new: str | None) -> tuple[Run, Run]:
+def _pair(record: RecordReader, old: str | None, new: str | None) -> tuple[Run, Run]:
     if old is not None:
         return pick_run(record, old), pick_run(record, new)
     runs = record.runs()

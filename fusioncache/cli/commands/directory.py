@@ -7,7 +7,7 @@ import click
 from fusioncache.cli.data import print_json
 from fusioncache.cli.options import json_option
 from fusioncache.process.settings import REMOTE
-from fusioncache.record.reader import record_path
+from fusioncache.record.schema import record_path
 
 
 @click.command("dir")

@@ -20,7 +20,8 @@ from fusioncache.cli.places import Place, places_of, places_text
 from fusioncache.cli.programs import reasons_not_kept
 from fusioncache.cli.storage import existing, refusals, store_errors
 from fusioncache.humanize import escape_controls
-from fusioncache.record.reader import Record, RecordError
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.schema import RecordError
 from fusioncache.record.stats import TemplateStats
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def explain(
     if a is None:
         if width is not None:
             raise click.UsageError("--width is for two templates side by side: give the id of one.")
-        record = Record()
+        record = RecordReader()
         print_misses(record, pick_run(record, run_id), directory, as_json=as_json)
     elif run_id is not None:
         raise click.UsageError("--run lists what a run compiled, and an id names one template: give only one of them.")
@@ -136,7 +137,7 @@ def _find_neighbour(subject: _Subject, directory: Path | None) -> _Subject:
 
     record = _record() if subject.where == "record" else None
     all_: Iterable[_Subject] = (
-        map(_template, record.with_ingredients(record.find(""))) if record else _programs(directory)
+        map(_template, record.add_ingredients(record.find(""))) if record else _programs(directory)
     )
     others = [other for other in all_ if other.digest != subject.digest]
     position = find_nearest(subject.texts, [other.texts for other in others])
@@ -148,9 +149,9 @@ def _find_neighbour(subject: _Subject, directory: Path | None) -> _Subject:
     )
 
 
-def _record() -> Record | None:
+def _record() -> RecordReader | None:
     try:
-        return Record()
+        return RecordReader()
     except RecordError:
         return None
 
@@ -159,7 +160,7 @@ def _template(template: TemplateStats) -> _Subject:
     return _Subject("record", template.digest, template.name, dict(template.ingredients))
 
 
-def _complete(record: Record, template: TemplateStats, directory: Path | None) -> _Subject:
+def _complete(record: RecordReader, template: TemplateStats, directory: Path | None) -> _Subject:
     """Returns a template with all that is known of it."""
     (reasons,) = reasons_not_kept([template], directory)
     return replace(_template(template), places=places_of(regions_of(record, template)), not_kept=sorted(reasons))

@@ -13,7 +13,7 @@ from fusioncache.cli.ids import TemplateId
 from fusioncache.cli.options import json_option
 from fusioncache.cli.pick import pick_template
 from fusioncache.cli.source import graph_of
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -41,7 +41,7 @@ def graph(id_: str, svg: bool, output: Path | None, as_json: bool) -> None:
     from fusioncache.drawing.nodes import picture_of
     from fusioncache.drawing.svg import svg_text
 
-    template = pick_template(Record(), id_)
+    template = pick_template(RecordReader(), id_)
     picture = picture_of(graph_of(template))
     if as_json:
         if svg or output:

@@ -15,8 +15,7 @@ from fusioncache.cli.options import directory_option, json_option, run_option
 from fusioncache.cli.pages import print_programs, print_templates
 from fusioncache.cli.pick import pick_run
 from fusioncache.cli.storage import listed
-from fusioncache.record.listing import Listing, Sort
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import Listing, RecordReader, Sort
 
 if TYPE_CHECKING:
     from fusioncache.store import Summary
@@ -82,7 +81,7 @@ def _refuse(**given: str | None) -> None:
 
 
 def _list_templates(run_id: str | None, listing: Listing, *, as_json: bool, wide: bool) -> None:
-    record = Record()
+    record = RecordReader()
     run = pick_run(record, run_id)
     found = record.templates(run.id, listing)
     if as_json:

@@ -12,7 +12,7 @@ from fusioncache.cli.data import print_json, run_data, template_data
 from fusioncache.cli.options import json_option, run_option
 from fusioncache.cli.parts import region_data
 from fusioncache.cli.pick import pick_run
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 
 if TYPE_CHECKING:
     from fusioncache.report.contents import Contents
@@ -59,7 +59,7 @@ def report(
     """
     from fusioncache.report.contents import contents
 
-    record = Record()
+    record = RecordReader()
     found = contents(record, pick_run(record, run_id))
     scaling = _scaling(scaling_file) if scaling_file else None
     if as_json:

@@ -16,7 +16,7 @@ from fusioncache.cli.parts import Part
 from fusioncache.cli.pick import pick_template, regions_of
 from fusioncache.cli.programs import reasons_not_kept
 from fusioncache.cli.source import definition, repro
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 from fusioncache.record.stats import TemplateStats
 
 _PARTS = ("inputs", "ops", "parameters", "regions")
@@ -53,7 +53,7 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
         fusioncache show 3f9a2c --repro > repro.py && python repro.py
         fusioncache show 3f9a2c --json
     """
-    record = Record()
+    record = RecordReader()
     template = pick_template(record, id_)
     makers: Mapping[str, Callable[[], Part]] = {
         "inputs": lambda: parts.inputs(template),

@@ -12,7 +12,7 @@ from fusioncache.cli.options import json_option, run_option
 from fusioncache.cli.pick import pick_run
 from fusioncache.cli.runs import print_counts, print_runs, print_summary
 from fusioncache.cli.storage import occupied
-from fusioncache.record.reader import Record
+from fusioncache.record.reader import RecordReader
 
 
 @click.command()
@@ -41,7 +41,7 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
     """
     if all_runs and (run_id is not None or verbose):
         raise click.UsageError("--runs lists all runs, --run and --verbose are about one: give only one of them.")
-    record = Record()
+    record = RecordReader()
     runs = record.runs() if all_runs else (pick_run(record, run_id),)
     if as_json:
         print_json({**({"runs": [*map(run_data, runs)]} if all_runs else run_data(runs[0])), **_surroundings(record)})
@@ -53,7 +53,7 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
         print_summary(runs[0], record.lifetime(), occupied())
 
 
-def _surroundings(record: Record) -> dict[str, Any]:
+def _surroundings(record: RecordReader) -> dict[str, Any]:
     """What is the same whichever run is asked for."""
     store = occupied()
     of_store = {"path": str(store.path), "programs": store.programs, "bytes": store.size} if store else None
