@@ -13,7 +13,7 @@ from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Instance, Key, codec, request
 from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts, Option, Request
-from fusioncache.store import Store, Stored
+from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.key import artifact_key
 from fusioncache.template.name import template_name
@@ -75,7 +75,7 @@ class PersistentBuilder(Builder):
         return function
 
     def _load(
-        self, artifacts: Stored | None, key: Key, instance: Instance, args: Sequence[Any]
+        self, artifacts: StoredArtifacts | None, key: Key, instance: Instance, args: Sequence[Any]
     ) -> BuiltFunction | None:
         """Loads what is stored, if anything is. What does not load is removed."""
         if artifacts is None:
@@ -96,9 +96,9 @@ class PersistentBuilder(Builder):
 
     def _compile_once(
         self, key: Key, request_: Request, instance: Instance, args: Sequence[Any]
-    ) -> tuple[BuiltFunction, Stored | None]:
+    ) -> tuple[BuiltFunction, StoredArtifacts | None]:
         """Compiles while the other processes of this machine wait, and stores the artifacts."""
-        with self._store.compiling(key, self.backend.name) as turn:
+        with self._store.take_turn(key, self.backend.name) as turn:
             function = self._load(turn.artifacts, key, instance, args)
             if function:
                 return function, turn.artifacts
@@ -113,7 +113,7 @@ class PersistentBuilder(Builder):
             self._store.save(key, self.backend.name, artifacts, name=name, seconds=seconds)
             if self._store.directory is None:
                 self._refused(not_kept("the store's directory cannot be used"))
-            return function, Stored(artifacts, seconds)
+            return function, StoredArtifacts(artifacts, seconds)
 
     def _artifacts(self, compiled: Compiled) -> Mapping[str, bytes] | None:
         """Returns the artifacts, or else a note that there never will be any; None if another time there may be."""

@@ -18,7 +18,7 @@ from typing import Any
 from fusioncache.ir import Key
 from fusioncache.process import forks
 from fusioncache.process.warning import warn
-from fusioncache.store import Stored
+from fusioncache.store import StoredArtifacts
 
 logger = logging.getLogger("fusioncache")
 
@@ -37,12 +37,12 @@ class Turn:
 
     __slots__ = ("_name", "_store", "artifacts")
 
-    def __init__(self, artifacts: Stored | None = None, store: Any = None, name: str = ""):
+    def __init__(self, artifacts: StoredArtifacts | None = None, store: Any = None, name: str = ""):
         self.artifacts = artifacts
         self._store = store
         self._name = name
 
-    def publish(self, artifacts: Stored | None) -> None:
+    def publish(self, artifacts: StoredArtifacts | None) -> None:
         """Gives the artifacts to the ranks that wait. None: they are to compile for themselves. Never raises."""
         store, self._store = self._store, None
         if store is None:
@@ -97,14 +97,14 @@ class Ranks:
             return Turn()
 
 
-def packed(artifacts: Stored) -> bytes:
+def packed(artifacts: StoredArtifacts) -> bytes:
     """Artifacts as one message: a line with their seconds, names and lengths, then their contents."""
     head = [artifacts.seconds, [[name, len(content)] for name, content in artifacts.items()]]
     content = json.dumps(head).encode() + b"\n" + b"".join(artifacts.values())
     return hashlib.sha256(content).digest() + content
 
 
-def unpacked(message: bytes) -> Stored:
+def unpacked(message: bytes) -> StoredArtifacts:
     """What was packed.
 
     Raises:
@@ -119,7 +119,7 @@ def unpacked(message: bytes) -> Stored:
     for name, length in names:
         artifacts[name] = rest[start : start + length]
         start += length
-    return Stored(artifacts, seconds)
+    return StoredArtifacts(artifacts, seconds)
 
 
 def find_job_store() -> Any:

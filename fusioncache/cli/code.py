@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fusioncache.backends.api import Description
     from fusioncache.store import Entry
     from fusioncache.store.directory import Directory
-    from fusioncache.store.disk import Disk
+    from fusioncache.store.disk import DiskStore
 
 
 def code(template: TemplateStats, directory: Path | None) -> Part:
@@ -97,14 +97,14 @@ def _say_what_lacks(programs: Sequence[_Program], name: str) -> None:
 
 
 def _programs(directory: Directory, graph: Graph, template: TemplateStats) -> list[_Program]:
-    from fusioncache.store.disk import Disk
+    from fusioncache.store.disk import DiskStore
     from fusioncache.store.store import MAX_AGE, MAX_BYTES
 
-    disk = Disk(directory, MAX_BYTES, MAX_AGE)
-    return [_program(disk, entry) for entry in entries_of(graph, template, stored(disk, disk.entries.found()))]
+    disk = DiskStore(directory, MAX_BYTES, MAX_AGE)
+    return [_program(disk, entry) for entry in entries_of(graph, template, stored(disk, disk.entries.list_files()))]
 
 
-def _program(disk: Disk, entry: Entry) -> _Program:
+def _program(disk: DiskStore, entry: Entry) -> _Program:
     from fusioncache.store.entry import REFUSED
     from fusioncache.store.errors import Refusal
 

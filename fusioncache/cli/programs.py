@@ -17,10 +17,10 @@ from fusioncache.record.stats import TemplateStats
 
 if TYPE_CHECKING:
     from fusioncache.store import Entry
-    from fusioncache.store.disk import Disk
+    from fusioncache.store.disk import DiskStore
 
 
-def stored(disk: Disk, ids: Iterable[str]) -> Iterator[Entry]:
+def stored(disk: DiskStore, ids: Iterable[str]) -> Iterator[Entry]:
     """The entries with these ids, as far as they can be read: 'fusioncache verify' lists those that cannot."""
     from fusioncache.store.errors import Refusal
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fusioncache.store.copying import Progress
+    from fusioncache.store.sharing import Progress
 
 
 @contextmanager

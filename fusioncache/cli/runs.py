@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from fusioncache.cli.storage import Occupied
+from fusioncache.cli.storage import StoreUsage
 from fusioncache.cli.table import Column, pairs_text, print_table
 from fusioncache.humanize import (
     escape_controls,
@@ -40,7 +40,7 @@ _RUN_COLUMNS = (
 )
 
 
-def print_summary(run: Run, lifetime: Lifetime, store: Occupied | None) -> None:
+def print_summary(run: Run, lifetime: Lifetime, store: StoreUsage | None) -> None:
     """Prints what matters of a run, in less than a screen of 80 columns.
 
     Args:
@@ -94,7 +94,7 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
         yield "verified", f"{equal}; {own}{_in(stats.verify_compiles, stats.verify_compile_seconds)}"
 
 
-def _surroundings(lifetime: Lifetime, store: Occupied | None) -> Iterator[tuple[str, str]]:
+def _surroundings(lifetime: Lifetime, store: StoreUsage | None) -> Iterator[tuple[str, str]]:
     shared = f"{lifetime.hits / lifetime.regions:.0%} of {lifetime.regions} regions shared" if lifetime.regions else ""
     made = lifetime.loads + lifetime.compiles
     loaded = f"{lifetime.loads / made:.0%} of {made} programs loaded" if made else ""

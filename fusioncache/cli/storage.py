@@ -13,7 +13,7 @@ import click
 from fusioncache.humanize import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from fusioncache.store import Store, Summary, Swept
+    from fusioncache.store import Store, Summary, SweepResult
     from fusioncache.store.directory import Directory
 
 
@@ -82,7 +82,7 @@ def refusals(store: Store) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupied:
+class StoreUsage:
     """What a store has in its directory.
 
     Attributes:
@@ -96,26 +96,25 @@ class Occupied:
     size: int
 
 
-def occupied() -> Occupied | None:
+def occupied() -> StoreUsage | None:
     """What is in the store that is used by default; None if there is none that can be read."""
     from fusioncache.store import StoreError
-    from fusioncache.store.entries import Entries
-    from fusioncache.store.objects import Objects
+    from fusioncache.store.folders import EntryFolder, ObjectFolder
 
     try:
         path = existing(None).path
-        entries, objects = Entries(path / "entries").found(), Objects(path / "objects").sizes()
+        entries, objects = EntryFolder(path / "entries").list_files(), ObjectFolder(path / "objects").sizes()
     except (StoreError, OSError):
         return None
-    return Occupied(path, len(entries), sum(file.size for file in entries.values()) + sum(objects.values()))
+    return StoreUsage(path, len(entries), sum(file.size for file in entries.values()) + sum(objects.values()))
 
 
-def removal_data(swept: Swept) -> dict[str, int]:
+def removal_data(swept: SweepResult) -> dict[str, int]:
     """What was removed, as JSON."""
     return {field.name: getattr(swept, field.name) for field in fields(swept)}
 
 
-def removal_text(swept: Swept, dry_run: bool) -> str:
+def removal_text(swept: SweepResult, dry_run: bool) -> str:
     """What was removed, or would be."""
     counts = f"{format_count(swept.entries, 'entry', 'entries')} and {format_count(swept.objects, 'object', 'objects')}"
     if dry_run:

@@ -73,7 +73,7 @@ def _digest_state(store: Store) -> str:
     """Returns the digest of what a store has and what it is used in."""
     if store.disk is None:
         raise ValueError("a store in memory")
-    entries = sorted((id_, file.inode, file.size) for id_, file in store.disk.entries.found().items())
+    entries = sorted((id_, file.inode, file.size) for id_, file in store.disk.entries.list_files().items())
     text = json.dumps([entries, sorted(store.disk.sizes().items()), digest_surroundings()])
     return hashlib.sha256(text.encode()).hexdigest()
 

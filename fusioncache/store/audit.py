@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fusioncache.store.entries import Entries
 from fusioncache.store.entry import OTHER_FORMAT
-from fusioncache.store.errors import Refusal, cause
-from fusioncache.store.objects import Objects
-from fusioncache.store.sweep_lock import SweepLock
+from fusioncache.store.errors import Refusal, name_cause
+from fusioncache.store.folders import EntryFolder, ObjectFolder
+from fusioncache.store.locks import SweepLock
 
 _GONE = "an entry without its artifacts"
 
@@ -59,8 +58,8 @@ def audit(root: Path) -> Audit:
     Raises:
         OSError: if its folders cannot be read.
     """
-    entries, objects = Entries(root / "entries"), Objects(root / "objects")
-    sizes, found = objects.sizes(), entries.found()
+    entries, objects = EntryFolder(root / "entries"), ObjectFolder(root / "objects")
+    sizes, found = objects.sizes(), entries.list_files()
     damaged = [*_damaged_objects(objects, sizes), *_damaged_entries(entries, objects, found)]
     size = sum(sizes.values()) + sum(file.size for file in found.values())
     real = tuple(damage for damage in damaged if damage.reason != OTHER_FORMAT)
@@ -74,10 +73,10 @@ def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:
         Refusal: if others save all the time.
         OSError: if there are no locks.
     """
-    entries, objects = Entries(root / "entries"), Objects(root / "objects")
+    entries, objects = EntryFolder(root / "entries"), ObjectFolder(root / "objects")
     removed = 0
     # Whoever saves now would put a whole file in place of a damaged one, which must stay.
-    with SweepLock(root / "locks" / "store").alone():
+    with SweepLock(root / "locks" / "store").hold_exclusive():
         sizes = objects.sizes()
         # Entries first: what is wrong with one may be its object.
         for damage in sorted(damaged, key=lambda damage: damage.what):
@@ -88,17 +87,17 @@ def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:
     return removed
 
 
-def _damaged_objects(objects: Objects, sizes: dict[str, int]) -> Iterator[Damage]:
+def _damaged_objects(objects: ObjectFolder, sizes: dict[str, int]) -> Iterator[Damage]:
     for digest, size in sizes.items():
         try:
             objects.get(digest, size)
         except Refusal as refusal:
             yield Damage("object", digest, refusal.reason)
         except OSError as error:
-            yield Damage("object", digest, f"cannot be read: {cause(error)}")
+            yield Damage("object", digest, f"cannot be read: {name_cause(error)}")
 
 
-def _damaged_entries(entries: Entries, objects: Objects, ids: Iterable[str]) -> Iterator[Damage]:
+def _damaged_entries(entries: EntryFolder, objects: ObjectFolder, ids: Iterable[str]) -> Iterator[Damage]:
     for id_ in ids:
         try:
             entry = entries.get(id_)
@@ -109,4 +108,4 @@ def _damaged_entries(entries: Entries, objects: Objects, ids: Iterable[str]) -> 
         except Refusal as refusal:
             yield Damage("entry", id_, refusal.reason)
         except OSError as error:
-            yield Damage("entry", id_, f"cannot be read: {cause(error)}")
+            yield Damage("entry", id_, f"cannot be read: {name_cause(error)}")

@@ -8,29 +8,28 @@ from contextlib import suppress
 from functools import partial
 
 from fusioncache.ir import Key
-from fusioncache.store.disk import Disk
-from fusioncache.store.entry import Entry
+from fusioncache.store.disk import DiskStore
+from fusioncache.store.entry import Entry, Summary, sort_newest_first, summary
 from fusioncache.store.errors import Refusal
-from fusioncache.store.index import Busy, Index
+from fusioncache.store.index import Busy, Event, Index
 from fusioncache.store.journal import Journal
-from fusioncache.store.summary import Event, Summary, newest_first, summary
 
 
-def entries(disk: Disk, journal: Journal) -> tuple[Summary, ...]:
+def entries(disk: DiskStore, journal: Journal) -> tuple[Summary, ...]:
     """All entries that can be read, newest first.
 
     Raises:
         OSError: if the directory cannot be read.
     """
     journal.flush()
-    found, look = disk.entries.found(), partial(read, disk)
+    found, look = disk.entries.list_files(), partial(read, disk)
     summaries = _ask(journal, lambda index: index.summaries(found, look))
     if summaries is None:
-        summaries = newest_first(map(summary, filter(None, map(look, found))))
+        summaries = sort_newest_first(map(summary, filter(None, map(look, found))))
     return summaries
 
 
-def read(disk: Disk, id_: str) -> Entry | None:
+def read(disk: DiskStore, id_: str) -> Entry | None:
     """An entry; None if there is none that can be read."""
     with suppress(Refusal, OSError):
         return disk.entries.get(id_)
@@ -49,7 +48,7 @@ def nearest(journal: Journal, key: Key, backend: str) -> str:
     return _ask(journal, lambda index: index.nearest(key, backend, time.time())) or ""
 
 
-def texts(disk: Disk, journal: Journal) -> Mapping[str, str]:
+def texts(disk: DiskStore, journal: Journal) -> Mapping[str, str]:
     """The whole text of each entry's key, by its digest.
 
     Raises:
@@ -62,7 +61,7 @@ def texts(disk: Disk, journal: Journal) -> Mapping[str, str]:
     return {**known, **{entry.digest: entry.text for entry in missing}}
 
 
-def contents(disk: Disk, journal: Journal, name: str) -> Mapping[str, bytes]:
+def contents(disk: DiskStore, journal: Journal, name: str) -> Mapping[str, bytes]:
     """The artifact with this name of each entry that has one, by the entry's id, without those that are damaged.
 
     Raises:
@@ -71,7 +70,7 @@ def contents(disk: Disk, journal: Journal, name: str) -> Mapping[str, bytes]:
     entries(disk, journal)  # brings the index up to what is there
     found = _ask(journal, lambda index: index.artifacts(name))
     if found is None:
-        whole = (read(disk, id_) for id_ in disk.entries.found())
+        whole = (read(disk, id_) for id_ in disk.entries.list_files())
         found = {entry.id: part for entry in whole if entry for part in entry.artifacts if part.name == name}
     read_ = {}
     for id_, artifact in found.items():
@@ -88,5 +87,5 @@ def _ask[T](journal: Journal, question: Callable[[Index], T]) -> T | None:
     except Busy:
         return None
     except Exception as error:  # whatever it is, there is an answer without it
-        journal.index_failed(error)
+        journal.drop_index(error)
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.store.errors import Refusal, StoreError
-from fusioncache.store.files import TEMPORARY, make_folder, owned, publish, read_private, writable_for_others
+from fusioncache.store.files import TEMPORARY, is_owned, is_writable_for_others, make_folder, publish, read_private
 
 FORMAT = 1
 """The format of everything in the directory. Raise it with every change that an older version could misread."""
@@ -107,9 +107,9 @@ def check(path: Path) -> os.stat_result:
 def _check_private(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise StoreError(f"{path} is no directory: {_ELSEWHERE}")
-    if not owned(status):
+    if not is_owned(status):
         raise StoreError(f"{path} belongs to another user (uid {status.st_uid}): {_ELSEWHERE}")
-    if writable_for_others(status):
+    if is_writable_for_others(status):
         raise StoreError(f"others can write {path}, and this user would run what they put there: chmod go-w {path}")
 
 

@@ -9,14 +9,12 @@ from dataclasses import replace
 from fusioncache.ir import Key
 from fusioncache.process import forks
 from fusioncache.store.directory import Directory
-from fusioncache.store.entries import Entries
-from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry
+from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts
 from fusioncache.store.errors import Refusal
-from fusioncache.store.evict import Sweeper, Swept
+from fusioncache.store.evict import Sweeper, SweepResult
+from fusioncache.store.folders import EntryFolder, ObjectFolder
 from fusioncache.store.leases import Lease
-from fusioncache.store.objects import Objects
-from fusioncache.store.stored import Stored
-from fusioncache.store.sweep_lock import SweepLock
+from fusioncache.store.locks import SweepLock
 
 OTHER_KEY = "an entry for another key with the same digest"
 
@@ -29,7 +27,7 @@ _PARTS = 16
 add is seen too."""
 
 
-class Disk:
+class DiskStore:
     """Entries and objects of one directory.
 
     Args:
@@ -40,11 +38,11 @@ class Disk:
 
     def __init__(self, directory: Directory, max_bytes: int, max_age: float):
         self.directory = directory
-        self.entries = Entries(directory.path / "entries")
-        self._objects = Objects(directory.path / "objects")
+        self.entries = EntryFolder(directory.path / "entries")
+        self._objects = ObjectFolder(directory.path / "objects")
         self._lease = Lease(directory.path / "uses")
-        self._gate = SweepLock(directory.path / "locks" / "store")
-        self._sweeper = Sweeper(directory.path, self.entries, self._objects, self._gate)
+        self._sweep_lock = SweepLock(directory.path / "locks" / "store")
+        self._sweeper = Sweeper(directory.path, self.entries, self._objects, self._sweep_lock)
         self.max_bytes = max_bytes
         self._max_age = max_age
         self._size: int | None = None
@@ -52,7 +50,7 @@ class Disk:
         self._full_until = 0.0
         self._lock = forks.lock()
 
-    def load(self, key: Key, id_: str) -> Stored | None:
+    def load(self, key: Key, id_: str) -> StoredArtifacts | None:
         """The artifacts of an entry, every byte verified; None if there is no entry.
 
         Raises:
@@ -66,7 +64,7 @@ class Disk:
         if self.directory.writable and id_ not in self._lease:
             self._use(id_)
         entry = self._entry(id_, key.text)
-        return None if entry is None else Stored(self.contents(entry), entry.seconds)
+        return None if entry is None else StoredArtifacts(self.contents(entry), entry.seconds)
 
     def contents(self, entry: Entry) -> dict[str, bytes]:
         """The artifacts of an entry, every byte verified.
@@ -103,7 +101,7 @@ class Disk:
         """
         self.directory.require()
         self._make_room(len(entry.text) + sum(map(len, contents.values())))
-        with self._gate.shared():
+        with self._sweep_lock.hold_shared():
             if self._is_whole(entry):
                 return None
             artifacts = tuple(
@@ -121,7 +119,7 @@ class Disk:
         self.directory.require()
         self.entries.remove(id_)
 
-    def sweep(self, room: int = 0) -> Swept:
+    def sweep(self, room: int = 0) -> SweepResult:
         """Removes what is too old or too much, and what killed processes left, so that ``room`` bytes fit.
 
         Raises:
@@ -133,7 +131,7 @@ class Disk:
         with self._lock:
             return self._sweep(room)
 
-    def plan(self) -> Swept:
+    def plan(self) -> SweepResult:
         """What ``sweep`` would remove now. Removes nothing.
 
         Raises:
@@ -149,7 +147,7 @@ class Disk:
 
     def _use(self, id_: str) -> None:
         try:
-            with self._gate.shared():
+            with self._sweep_lock.hold_shared():
                 self._lease.add(id_)
         except (OSError, Refusal):
             # Without it, the entry can be removed. It would be a miss at the worst.
@@ -186,7 +184,7 @@ class Disk:
                 self._full_until = time.monotonic() + _FULL_SECONDS
                 raise Refusal(_FULL)
 
-    def _sweep(self, room: int) -> Swept:
+    def _sweep(self, room: int) -> SweepResult:
         swept = self._sweeper.sweep(self.max_bytes - room, self._max_age)
         self._size, self._since = swept.bytes_left, 0
         return swept

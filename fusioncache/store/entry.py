@@ -1,4 +1,4 @@
-"""An entry: which artifacts there are for a key. It is one file that says everything about itself."""
+"""Entries: which artifacts there are for a key. An entry is one file that says everything about itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -77,7 +78,7 @@ class Entry:
         return f"{self.digest}.{self.backend}"
 
 
-def entry_id(key: Key, backend: str) -> str:
+def make_entry_id(key: Key, backend: str) -> str:
     """The name of the entry for a key.
 
     Raises:
@@ -102,7 +103,7 @@ def is_text(text: str) -> bool:
     return True
 
 
-def encoded(entry: Entry) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     """The content of an entry's file: a line with the format and a checksum, and all else as JSON.
 
     Raises:
@@ -113,7 +114,7 @@ def encoded(entry: Entry) -> bytes:
     return b"fusioncache entry %d %s\n%s" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
 
 
-def decoded(content: bytes) -> Entry:
+def decode_entry(content: bytes) -> Entry:
     """The entry in a file.
 
     Raises:
@@ -155,3 +156,73 @@ def _check_types(entry: Entry) -> None:
         raise ValueError("no count where one should be")
     if not all(type(moment) in (int, float) and math.isfinite(moment) for moment in (entry.created, entry.seconds)):
         raise ValueError("no number where one should be")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredArtifacts(Mapping[str, bytes]):
+    """Artifacts by the backend's names for them, and what they cost. Equal to any mapping with the same artifacts.
+
+    Attributes:
+        artifacts: by name.
+        seconds: that compiling took, where it was compiled. A load saves that.
+    """
+
+    artifacts: Mapping[str, bytes]
+    seconds: float = 0.0
+
+    def __getitem__(self, name: str) -> bytes:
+        return self.artifacts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.artifacts)
+
+    def __len__(self) -> int:
+        return len(self.artifacts)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """An entry in a list.
+
+    Attributes:
+        digest: of the key.
+        backend: which made the artifacts.
+        name: of the template.
+        created: seconds since the epoch.
+        seconds: that it took to compile.
+        pid: the process that stored it.
+        host: the machine that it ran on.
+        artifacts: how many there are.
+        size: of the artifacts, in bytes.
+    """
+
+    digest: str
+    backend: str
+    name: str
+    created: float
+    seconds: float
+    pid: int
+    host: str
+    artifacts: int
+    size: int
+
+
+def sort_newest_first(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
+    """The order of a list."""
+    return tuple(sorted(summaries, key=lambda summary: (-summary.created, summary.digest, summary.backend)))
+
+
+def summary(entry: Entry) -> Summary:
+    """What a list says of an entry."""
+    size = sum(artifact.size for artifact in entry.artifacts)
+    return Summary(
+        entry.digest,
+        entry.backend,
+        entry.name,
+        entry.created,
+        entry.seconds,
+        entry.pid,
+        entry.host,
+        len(entry.artifacts),
+        size,
+    )

@@ -25,7 +25,7 @@ class Refusal(Exception):
         self.reason = reason
 
 
-def cause(error: Exception) -> str:
+def name_cause(error: Exception) -> str:
     """What to count an error as: the name of its number, such as ``ENOSPC``, else of its type."""
     number = error.errno if isinstance(error, OSError) else None
     return errno.errorcode.get(number or 0, type(error).__name__)

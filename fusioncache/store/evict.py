@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusioncache.store.directory import INDEX
-from fusioncache.store.entries import Entries, Found
 from fusioncache.store.entry import OTHER_FORMAT
 from fusioncache.store.errors import Refusal
 from fusioncache.store.files import TEMPORARY, remove
-from fusioncache.store.leases import in_use
-from fusioncache.store.locks import FileLock
-from fusioncache.store.objects import Objects
-from fusioncache.store.sweep_lock import SweepLock
+from fusioncache.store.folders import EntryFile, EntryFolder, ObjectFolder
+from fusioncache.store.leases import find_leased
+from fusioncache.store.locks import FileLock, SweepLock
 
 FILL = 0.9
 """How full a store is that was too full, so that the next save does not have to clean up again."""
@@ -28,7 +26,7 @@ _LITTER_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """What cleaning up did.
 
     Attributes:
@@ -48,7 +46,7 @@ class Swept:
 class _Seen:
     """An entry's file, the objects that it needs (None if only another version can say), and whether it is spoilt."""
 
-    file: Found
+    file: EntryFile
     objects: frozenset[str] | None
     damaged: bool = False
 
@@ -61,21 +59,21 @@ class Sweeper:
         root: of the store.
         entries: in it.
         objects: in it.
-        gate: keeps savers out meanwhile.
+        sweep_lock: keeps savers out meanwhile.
     """
 
     root: Path
-    entries: Entries
-    objects: Objects
-    gate: SweepLock
+    entries: EntryFolder
+    objects: ObjectFolder
+    sweep_lock: SweepLock
 
     def measure(self) -> tuple[int, float]:
         """The bytes of all entries and objects, and the seconds since the entry was used that nobody used longest."""
-        found, now = self.entries.found(), time.time()
+        found, now = self.entries.list_files(), time.time()
         size = sum(self.objects.sizes().values()) + sum(file.size for file in found.values())
         return size, max((_age(file, now) for file in found.values()), default=0.0)
 
-    def sweep(self, limit: int, max_age: float) -> Swept:
+    def sweep(self, limit: int, max_age: float) -> SweepResult:
         """Removes entries that are too old, then the least recently used until all fits; never one that is in use.
 
         Args:
@@ -88,35 +86,35 @@ class Sweeper:
         """
         # Most of the reading is done while others go on. What they change meanwhile is read again.
         before = self._entries({})
-        with self.gate.alone():
+        with self.sweep_lock.hold_exclusive():
             seen, sizes = self._entries(before), self.objects.sizes()
-            used = in_use(self.root / "uses")
-            removed = {id_ for id_ in _victims(seen, sizes, used, limit, max_age) if self.entries.remove(id_)}
+            used = find_leased(self.root / "uses")
+            removed = {id_ for id_ in _choose_victims(seen, sizes, used, limit, max_age) if self.entries.remove(id_)}
             left = {id_: entry for id_, entry in seen.items() if id_ not in removed}
-            orphans = [digest for digest in _orphans(left.values(), sizes) if self.objects.remove(digest)]
+            orphans = [digest for digest in _find_orphans(left.values(), sizes) if self.objects.remove(digest)]
             litter = self._remove_litter(max_age)
-        return Swept(len(removed), len(orphans), litter, _size(left.values(), sizes, orphans))
+        return SweepResult(len(removed), len(orphans), litter, _size(left.values(), sizes, orphans))
 
-    def plan(self, limit: int, max_age: float) -> Swept:
+    def plan(self, limit: int, max_age: float) -> SweepResult:
         """What ``sweep`` would do now. Removes nothing, keeps nobody out, and leaves litter out of account.
 
         Raises:
             OSError: if it cannot be read.
         """
         seen, sizes = self._entries({}), self.objects.sizes()
-        victims = set(_victims(seen, sizes, in_use(self.root / "uses"), limit, max_age))
+        victims = set(_choose_victims(seen, sizes, find_leased(self.root / "uses"), limit, max_age))
         left = [entry for id_, entry in seen.items() if id_ not in victims]
-        orphans = _orphans(left, sizes)
-        return Swept(len(victims), len(orphans), 0, _size(left, sizes, orphans))
+        orphans = _find_orphans(left, sizes)
+        return SweepResult(len(victims), len(orphans), 0, _size(left, sizes, orphans))
 
     def _entries(self, before: Mapping[str, _Seen]) -> dict[str, _Seen]:
         seen = {}
-        for id_, file in self.entries.found().items():
+        for id_, file in self.entries.list_files().items():
             known = before.get(id_)
             seen[id_] = known if known and known.file == file else self._look(id_, file)
         return seen
 
-    def _look(self, id_: str, file: Found) -> _Seen:
+    def _look(self, id_: str, file: EntryFile) -> _Seen:
         try:
             entry = self.entries.get(id_)
         except Refusal as refusal:
@@ -125,11 +123,11 @@ class Sweeper:
         return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts) if entry else frozenset())
 
     def _remove_litter(self, max_age: float) -> int:
-        litter = [*self.entries.litter(), *self.objects.litter()]
+        litter = [*self.entries.find_litter(), *self.objects.find_litter()]
         for name in os.listdir(self.root):
             # Written at opening, when nobody is kept out; and indexes that were set aside, which somebody may look at.
             age = {TEMPORARY: _LITTER_SECONDS, f"{INDEX}.": max_age}
-            if any(name.startswith(start) and _older(self.root / name, limit) for start, limit in age.items()):
+            if any(name.startswith(start) and _is_older(self.root / name, limit) for start, limit in age.items()):
                 litter.append(self.root / name)
         return sum(map(remove, litter)) + self._remove_locks()
 
@@ -145,7 +143,7 @@ class Sweeper:
         return removed
 
 
-def _victims(
+def _choose_victims(
     seen: Mapping[str, _Seen], sizes: Mapping[str, int], used: set[str], limit: int, max_age: float
 ) -> list[str]:
     """The entries to remove. Objects that several entries need go with the last of them."""
@@ -166,7 +164,7 @@ def _victims(
     return victims
 
 
-def _orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
+def _find_orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
     needed: set[str] = set()
     for entry in left:
         if entry.objects is None:
@@ -181,16 +179,16 @@ def _size(left: Iterable[_Seen], sizes: Mapping[str, int], orphans: Iterable[str
     return kept + sum(entry.file.size for entry in left)
 
 
-def _turn(file: Found, id_: str, now: float) -> tuple[bool, int, str]:
+def _turn(file: EntryFile, id_: str, now: float) -> tuple[bool, int, str]:
     """The order in which entries go. One that was used in the future was used before the clock was set back."""
     return file.used / 1e9 <= now + _SKEW_SECONDS, file.used, id_
 
 
-def _age(file: Found, now: float) -> float:
+def _age(file: EntryFile, now: float) -> float:
     return max(0.0, now - file.used / 1e9)
 
 
-def _older(path: Path, seconds: float) -> bool:
+def _is_older(path: Path, seconds: float) -> bool:
     try:
         return time.time() - path.stat().st_mtime > seconds
     except OSError:

@@ -19,12 +19,12 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-def writable_for_others(status: os.stat_result) -> bool:
+def is_writable_for_others(status: os.stat_result) -> bool:
     """Whether the permissions let anyone but the owner write."""
     return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
-def owned(status: os.stat_result) -> bool:
+def is_owned(status: os.stat_result) -> bool:
     """Whether the owner is this user, or root, who could do anything anyway."""
     return not hasattr(os, "geteuid") or status.st_uid in (0, os.geteuid())
 
@@ -55,7 +55,7 @@ def read_private(path: Path, limit: int) -> bytes | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise Refusal("no regular file", str(path))
-        if not owned(status) or writable_for_others(status):
+        if not is_owned(status) or is_writable_for_others(status):
             raise Refusal("a file that others can write", str(path))
         if status.st_size > limit:
             raise Refusal("a file of the wrong length", str(path))
@@ -129,16 +129,16 @@ def remove(path: Path) -> bool:
     return True
 
 
-def fanned_out(folder: Path) -> Iterator[os.DirEntry[str]]:
+def scan_shards(folder: Path) -> Iterator[os.DirEntry[str]]:
     """The files in the folders of a folder. One that vanishes meanwhile is left out."""
     for inner in _scan(folder):
         if inner.is_dir(follow_symlinks=False):
             yield from _scan(Path(inner.path))
 
 
-def litter(folder: Path) -> Iterator[Path]:
+def find_litter(folder: Path) -> Iterator[Path]:
     """What is left of files that were never published. While somebody writes, theirs too."""
-    return (Path(file.path) for file in fanned_out(folder) if file.name.startswith(TEMPORARY))
+    return (Path(file.path) for file in scan_shards(folder) if file.name.startswith(TEMPORARY))
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fusioncache.process import forks
-from fusioncache.store.errors import cause
+from fusioncache.store.entry import StoredArtifacts
+from fusioncache.store.errors import name_cause
 from fusioncache.store.locks import FileLock
-from fusioncache.store.stored import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Turn:
         waited: the seconds.
     """
 
-    artifacts: Stored | None
+    artifacts: StoredArtifacts | None
     alone: str | None
     waited: float
 
@@ -38,7 +38,7 @@ class _Waiting:
     users: int = 0
 
 
-class Flights:
+class SingleFlight:
     """Hands out turns.
 
     Args:
@@ -52,7 +52,7 @@ class Flights:
         forks.register(self)
 
     @contextmanager
-    def turn(self, name: str, timeout: float) -> Iterator[str | None]:
+    def take_turn(self, name: str, timeout: float) -> Iterator[str | None]:
         """Waits for the others, not longer than ``timeout`` seconds. Never raises ``OSError`` of its own.
 
         Yields:
@@ -98,4 +98,4 @@ def _reason_to_go_alone(lock: FileLock, timeout: float) -> str | None:
     try:
         return None if lock.acquire(timeout) else _TOO_LONG
     except OSError as error:
-        return f"no lock: {cause(error)}"
+        return f"no lock: {name_cause(error)}"

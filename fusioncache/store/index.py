@@ -7,7 +7,7 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from fusioncache.ir import Key
 from fusioncache.ir.ingredients import graph_digest
 from fusioncache.process import sqlite_file
 from fusioncache.store.directory import INDEX
-from fusioncache.store.entries import Found
-from fusioncache.store.entry import DIGEST, Artifact, Entry
+from fusioncache.store.entry import DIGEST, Artifact, Entry, Summary, sort_newest_first
 from fusioncache.store.errors import Refusal
+from fusioncache.store.folders import EntryFile
 from fusioncache.store.locks import FileLock
-from fusioncache.store.summary import Event, Summary, newest_first
 
 SCHEMA_VERSION = 3
 LOCK_SECONDS = 5.0
@@ -62,6 +61,31 @@ FROM entries LEFT JOIN artifacts ON artifacts.id = entries.id GROUP BY entries.i
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a store.
+
+    Attributes:
+        time: seconds since the epoch.
+        pid: the process that it happened in.
+        host: the machine that it ran on.
+        what: ``hit``, ``miss``, ``save``, ``pull`` or ``bypass``.
+        id: key's digest and backend; empty if it was about no entry.
+        reason: of a bypass.
+        seconds: that it took.
+        nearest: of a miss, the digest of the nearest key that was stored for the same graph; empty if there was none.
+    """
+
+    time: float
+    pid: int
+    host: str
+    what: str
+    id: str
+    reason: str
+    seconds: float
+    nearest: str = ""
+
+
 class Busy(Refusal):
     """Others have the index open all the time."""
 
@@ -80,7 +104,7 @@ class Index:
     def write(
         self,
         events: Sequence[tuple[Event, Key | None]],
-        entries: Iterable[tuple[Entry, Found]],
+        entries: Iterable[tuple[Entry, EntryFile]],
         timeout: float | None = None,
     ) -> None:
         """Adds events, and entries that were just published.
@@ -105,7 +129,7 @@ class Index:
 
         self._run(add, timeout)
 
-    def summaries(self, found: Mapping[str, Found], read: Callable[[str], Entry | None]) -> tuple[Summary, ...]:
+    def summaries(self, found: Mapping[str, EntryFile], read: Callable[[str], Entry | None]) -> tuple[Summary, ...]:
         """All entries, newest first, after the index was brought up to what is there.
 
         Args:
@@ -120,7 +144,7 @@ class Index:
             _synchronize(database, found, read)
             return database.execute(_SUMMARIES).fetchall()
 
-        return newest_first(Summary(*row) for row in self._run(listed))
+        return sort_newest_first(Summary(*row) for row in self._run(listed))
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """The newest events, newest first.
@@ -235,7 +259,9 @@ def _find_nearest(database: sqlite3.Connection, key: Key, backend: str, time: fl
     return min(differing, key=lambda digest: differing[digest], default="")
 
 
-def _synchronize(database: sqlite3.Connection, found: Mapping[str, Found], read: Callable[[str], Entry | None]) -> None:
+def _synchronize(
+    database: sqlite3.Connection, found: Mapping[str, EntryFile], read: Callable[[str], Entry | None]
+) -> None:
     known = {id_: file for id_, *file in database.execute("SELECT id, inode, bytes FROM entries")}
     for id_ in known.keys() - found.keys():
         _forget(database, id_)
@@ -249,7 +275,7 @@ def _synchronize(database: sqlite3.Connection, found: Mapping[str, Found], read:
     database.execute("DELETE FROM templates WHERE digest NOT IN (SELECT digest FROM entries)")
 
 
-def _put(database: sqlite3.Connection, entry: Entry, found: Found) -> None:
+def _put(database: sqlite3.Connection, entry: Entry, found: EntryFile) -> None:
     _forget(database, entry.id)
     row = (entry.id, entry.digest, entry.backend, entry.name, entry.created, entry.seconds, entry.pid, entry.host)
     database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, found.inode, found.size))

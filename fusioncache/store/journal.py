@@ -12,11 +12,10 @@ from types import MappingProxyType
 from fusioncache.ir import Key
 from fusioncache.process import forks
 from fusioncache.process.warning import warn
-from fusioncache.store.entries import Entries
 from fusioncache.store.entry import Entry
-from fusioncache.store.errors import cause
-from fusioncache.store.index import Busy, Index
-from fusioncache.store.summary import Event
+from fusioncache.store.errors import name_cause
+from fusioncache.store.folders import EntryFolder
+from fusioncache.store.index import Busy, Event, Index
 
 _MOST_WAITING = 256
 """Events that are kept back before they are written: the index is no part of any load or save."""
@@ -51,7 +50,7 @@ class Journal:
         entries: those of the same store.
     """
 
-    def __init__(self, index: Index | None, entries: Entries | None):
+    def __init__(self, index: Index | None, entries: EntryFolder | None):
         self._counts: Counter[str] = Counter()
         self._bypasses: Counter[str] = Counter()
         self._events: list[tuple[Event, Key | None]] = []
@@ -72,7 +71,9 @@ class Journal:
         with self._lock:
             self._disk = None
 
-    def event(self, what: str, id_: str, seconds: float, *, entry: Entry | None = None, key: Key | None = None) -> None:
+    def count_event(
+        self, what: str, id_: str, seconds: float, *, entry: Entry | None = None, key: Key | None = None
+    ) -> None:
         """Counts a ``hit``, a ``miss``, which comes with its key, or a ``save`` or ``pull``, with their entry."""
         with self._lock:
             self._counts[what] += 1
@@ -80,7 +81,7 @@ class Journal:
                 self._entries.append(entry)
         self._note(what, id_, "", seconds, key)
 
-    def bypass(self, reason: str, message: str, id_: str = "") -> None:
+    def count_bypass(self, reason: str, message: str, id_: str = "") -> None:
         """Counts something that did not go as it should, and warns if this is the first time for this reason."""
         with self._lock:
             self._bypasses[reason] += 1
@@ -111,13 +112,13 @@ class Journal:
                 # Entries need not be kept: a list of what is there finds them.
                 self._events = [*events, *self._events][-_MOST_KEPT:]
         except Exception as error:  # whatever it is, an index is not worth a model
-            self.index_failed(error)
+            self.drop_index(error)
 
-    def index_failed(self, error: Exception) -> None:
+    def drop_index(self, error: Exception) -> None:
         """The index is not used any more by this process. Nothing else depends on it."""
         self.end()
         message = f"what happens to the store is not recorded any more ({error})"
-        self.bypass(f"no index: {cause(error)}", message)
+        self.count_bypass(f"no index: {name_cause(error)}", message)
 
     def after_fork(self) -> None:
         """In a forked child: what was counted is the parent's."""
@@ -130,20 +131,22 @@ class Journal:
         with self._lock:
             if self._disk is None:
                 return
-            event = Event(time.time(), self.pid, host(), what, as_text(id_), as_text(reason), seconds)
+            event = Event(
+                time.time(), self.pid, get_host(), what, escape_surrogates(id_), escape_surrogates(reason), seconds
+            )
             self._events.append((event, key))
             full = len(self._events) % _MOST_WAITING == 0
         if full:
             self.flush(0.0)  # or a load would wait here
 
 
-def host() -> str:
+def get_host() -> str:
     """The name of this machine, as far as it has one."""
     with suppress(AttributeError, OSError):
-        return as_text(os.uname().nodename)
+        return escape_surrogates(os.uname().nodename)
     return ""
 
 
-def as_text(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """The text, with what is no valid Unicode written out: neither sqlite nor a file takes it."""
     return text.encode(errors="backslashreplace").decode()

@@ -35,7 +35,7 @@ class Lease:
         return id_ in self._ids
 
     def add(self, id_: str) -> None:
-        """Adds an entry. The caller keeps ``in_use`` from running meanwhile.
+        """Adds an entry. The caller keeps ``find_leased`` from running meanwhile.
 
         Raises:
             OSError: if it cannot be written.
@@ -67,7 +67,7 @@ class Lease:
         self._ids = set()
 
 
-def in_use(folder: Path) -> set[str]:
+def find_leased(folder: Path) -> set[str]:
     """The ids that any running process uses. Removes the lists of processes that ended.
 
     Raises:

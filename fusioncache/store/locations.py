@@ -27,28 +27,28 @@ _ALIKE = 0.5
 """From where on one scheme may be meant by another: s4 is that much like s3."""
 
 
-def protocols(files: Any) -> set[str]:
+def get_protocols(files: Any) -> set[str]:
     """The schemes of a file system."""
     return {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
 
 
-def sizes_below(files: Any, folder: str) -> dict[str, int | None]:
+def read_sizes_below(files: Any, folder: str) -> dict[str, int | None]:
     """The bytes of all files in the folders of a folder, as far as they are known, by folder and name.
 
     Raises:
         FileNotFoundError: if there is no such folder.
         Exception: whatever the file system raises.
     """
-    if protocols(files) & {*OBJECT_STORES, "memory"}:
+    if get_protocols(files) & {*OBJECT_STORES, "memory"}:
         found = files.find(folder, detail=True).items()
     else:
         # Not find, which leaves out what fails: a place that gave no answer would be taken for an empty one.
-        found = _walked(files, folder)
+        found = _walk(files, folder)
     # From the end, because a file system may put something before what it was asked for.
     return {"/".join(name.split("/")[-2:]): about.get("size") for name, about in found}
 
 
-def _walked(files: Any, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _walk(files: Any, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         shards = files.ls(folder, detail=True)
     except NotADirectoryError as error:
@@ -64,7 +64,7 @@ def _walked(files: Any, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((file["name"], file) for file in inside if file["type"] != "directory")
 
 
-def absence(files: Any, root: str, url: str, *, make: bool) -> str | None:
+def find_absence(files: Any, root: str, url: str, *, make: bool) -> str | None:
     """What is missing of a place, and what to do; None if it is there.
 
     Args:
@@ -76,7 +76,7 @@ def absence(files: Any, root: str, url: str, *, make: bool) -> str | None:
     Raises:
         Exception: whatever the file system raises.
     """
-    kinds = protocols(files)
+    kinds = get_protocols(files)
     if "memory" in kinds:
         return None
     if kinds & {"file", "local"}:
@@ -124,7 +124,7 @@ def advice(scheme: str, error: BaseException) -> str:
         package, extra = _EXTRAS[scheme]
         return f': it needs the package {package}, pip install "fusioncache[{extra}]"'
     if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
-        return f": {_CHECK}{_meant(scheme)}"
+        return f": {_CHECK}{_guess_scheme(scheme)}"
     if isinstance(error, PermissionError) or getattr(error, "status", None) in _REFUSED:
         return ": check the credentials, and that they may do this"
     unreached = isinstance(error, ConnectionError | TimeoutError | socket.gaierror)
@@ -133,7 +133,7 @@ def advice(scheme: str, error: BaseException) -> str:
     return ""
 
 
-def _meant(scheme: str) -> str:
+def _guess_scheme(scheme: str) -> str:
     from fsspec.registry import known_implementations
 
     near = get_close_matches(scheme, [*_EXTRAS, *known_implementations], 1, _ALIKE)

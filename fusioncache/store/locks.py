@@ -10,8 +10,11 @@ try:
     import fcntl
 except ImportError:  # not Unix
     fcntl = None  # type: ignore[assignment]
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fusioncache.process import forks
+from fusioncache.store.errors import Refusal
 from fusioncache.store.files import remove
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -109,3 +112,54 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False
+
+
+LOCK_SECONDS = 5.0
+"""How long who removes waits for those who save, and they for the one who removes."""
+
+
+class SweepLock:
+    """A lock that savers and new users share, and that who removes has alone.
+
+    So nothing that is being saved or was just found is removed, and whatever is half done while somebody is alone was
+    left by a process that was killed.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    @contextmanager
+    def hold_shared(self) -> Iterator[None]:
+        """While nobody removes anything.
+
+        Raises:
+            Refusal: if somebody does, for too long.
+        """
+        lock = FileLock(self._path)
+        try:
+            held = lock.acquire(LOCK_SECONDS, shared=True)
+        except OSError:
+            # No locks here, or nothing to write: then nobody else can be alone either.
+            held = True
+        if not held:
+            raise Refusal("waited too long for one that cleans up")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def hold_exclusive(self) -> Iterator[None]:
+        """While nobody saves or begins to use an entry.
+
+        Raises:
+            Refusal: if somebody does all the time.
+            OSError: if there are no locks here.
+        """
+        lock = FileLock(self._path)
+        if not lock.acquire(LOCK_SECONDS):
+            raise Refusal("cannot clean up while others save")
+        try:
+            yield
+        finally:
+            lock.release()

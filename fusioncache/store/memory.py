@@ -9,17 +9,17 @@ from types import MappingProxyType
 
 from fusioncache.ir import Key
 from fusioncache.process import forks
-from fusioncache.store.stored import Stored
+from fusioncache.store.entry import StoredArtifacts
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Item:
     key: Key
-    stored: Stored
+    stored: StoredArtifacts
     size: int
 
 
-class Memory:
+class MemoryStore:
     """Artifacts by key and backend, the least recently used of them dropped first.
 
     Args:
@@ -28,18 +28,18 @@ class Memory:
 
     def __init__(self, max_bytes: int):
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._items: OrderedDict[str, _Item] = OrderedDict()
         self.size = 0
         self._lock = forks.lock()
         forks.register(self)
 
-    def load(self, key: Key, id_: str) -> Stored | None:
+    def load(self, key: Key, id_: str) -> StoredArtifacts | None:
         """The artifacts; None if there are none for this very key."""
         with self._lock:
-            kept = self._kept.get(id_)
+            kept = self._items.get(id_)
             if kept is None or kept.key != key:
                 return None
-            self._kept.move_to_end(id_)
+            self._items.move_to_end(id_)
             return kept.stored
 
     def save(self, key: Key, id_: str, artifacts: Mapping[str, bytes], seconds: float) -> bool:
@@ -49,10 +49,10 @@ class Memory:
             return False
         with self._lock:
             self._drop(id_)
-            self._kept[id_] = _Kept(key, Stored(MappingProxyType(dict(artifacts)), seconds), size)
+            self._items[id_] = _Item(key, StoredArtifacts(MappingProxyType(dict(artifacts)), seconds), size)
             self.size += size
             while self.size > self._max_bytes:
-                self._drop(next(iter(self._kept)))
+                self._drop(next(iter(self._items)))
         return True
 
     def remove(self, id_: str) -> None:
@@ -62,9 +62,9 @@ class Memory:
 
     def after_fork(self) -> None:
         """In a forked child: another thread may have been about to count what it had just kept or dropped."""
-        self.size = sum(kept.size for kept in self._kept.values())
+        self.size = sum(kept.size for kept in self._items.values())
 
     def _drop(self, id_: str) -> None:
-        kept = self._kept.pop(id_, None)
+        kept = self._items.pop(id_, None)
         if kept:
             self.size -= kept.size

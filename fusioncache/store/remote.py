@@ -8,17 +8,19 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fusioncache.ir import Key
-from fusioncache.store.disk import OTHER_KEY
-from fusioncache.store.entry import DIGEST, ID, LARGEST, Artifact, Entry, decoded, encoded
-from fusioncache.store.errors import Refusal
+from fusioncache.store.disk import OTHER_KEY, DiskStore
+from fusioncache.store.entry import DIGEST, ID, LARGEST, Artifact, Entry, decode_entry, encode_entry
+from fusioncache.store.errors import Refusal, RemoteError
+from fusioncache.store.journal import Journal
 from fusioncache.store.transport import Transport
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class RemoteFiles:
     """What a remote has.
 
     Attributes:
@@ -67,7 +69,7 @@ class Remote:
             return None
         if len(content) > LARGEST:
             raise Refusal("an entry that is too long", id_)
-        entry = decoded(content)
+        entry = decode_entry(content)
         if entry.id != id_:
             raise Refusal("an entry in the place of another", id_)
         if hashlib.sha256(entry.text.encode()).hexdigest() != entry.digest:
@@ -127,7 +129,7 @@ class Remote:
         Raises:
             RemoteError: if it cannot be written.
         """
-        content = encoded(entry)
+        content = encode_entry(entry)
         self._transport.write(_entry_path(entry.id), content)
         return len(content)
 
@@ -139,21 +141,21 @@ class Remote:
         """
         self._transport.write(_object_path(artifact.object), content)
 
-    def listing(self) -> Listing:
+    def list_files(self) -> RemoteFiles:
         """What is there. Files of other names are somebody else's.
 
         Raises:
             RemoteError: if it cannot be listed.
         """
         entries, objects = self._transport.sizes("entries"), self._transport.sizes("objects")
-        return Listing(_named(ID, entries), _named(DIGEST, objects))
+        return RemoteFiles(_select_named(ID, entries), _select_named(DIGEST, objects))
 
     def require(self, *, make: bool = False) -> None:
         """Does nothing if the place is there, even if nothing is in it. See ``Transport.require``."""
         self._transport.require(make=make)
 
 
-def _named(names: re.Pattern[str], files: Mapping[str, int | None]) -> dict[str, int | None]:
+def _select_named(names: re.Pattern[str], files: Mapping[str, int | None]) -> dict[str, int | None]:
     """The files with such names, each in the folder that is named like its first two characters."""
     parts = [(*path.partition("/"), size) for path, size in files.items()]
     return {name: size for folder, _, name, size in parts if names.fullmatch(name) and folder == name[:2]}
@@ -165,3 +167,50 @@ def _entry_path(id_: str) -> str:
 
 def _object_path(digest: str) -> str:
     return f"objects/{digest[:2]}/{digest}"
+
+
+class ReadThrough:
+    """What lies behind a store.
+
+    Args:
+        url: of the remote.
+        journal: is told what went wrong.
+    """
+
+    def __init__(self, url: str, journal: Journal):
+        self._remote = Remote(url)
+        self._journal = journal
+        self._failed = False
+
+    def find(self, key: Key, id_: str, disk: DiskStore | None, limit: int) -> tuple[Entry, dict[str, bytes]] | None:
+        """The entry for this very key and its artifacts; None if the remote has none that can be used. Never raises.
+
+        Args:
+            key: whose text decides.
+            id_: of the entry.
+            disk: where artifacts may be already.
+            limit: the most bytes that all of it may have.
+        """
+
+        def here(artifact: Artifact) -> bytes | None:
+            with suppress(Refusal, OSError):
+                return disk.content(artifact) if disk else None
+            return None
+
+        if self._failed:
+            return None
+        remote = self._remote
+        try:
+            return remote.find(key, id_, limit, here)
+        except Refusal as refusal:
+            message = f"what {remote} has is not used: {refusal}"
+            self._journal.count_bypass(f"remote: {refusal.reason}", message, id_)
+        except RemoteError as error:
+            self._fail(str(error), id_)
+        except Exception as error:  # whatever it is; what it says may not be for everybody
+            self._fail(f"{remote} cannot be used ({type(error).__name__})", id_)
+        return None
+
+    def _fail(self, message: str, id_: str) -> None:
+        self._failed = True
+        self._journal.count_bypass("the remote failed", f"{message}. It is not asked again", id_)

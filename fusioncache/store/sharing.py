@@ -2,19 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
 
+from fusioncache.process import forks
 from fusioncache.process.settings import REMOTE
-from fusioncache.store.copying import Copied, Progress, Tally, each, steps
-from fusioncache.store.disk import Disk
-from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, encoded
+from fusioncache.store.disk import DiskStore
+from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, encode_entry
 from fusioncache.store.errors import Refusal, RemoteError, StoreError
-from fusioncache.store.remote import Listing, Remote
+from fusioncache.store.remote import Remote, RemoteFiles
 from fusioncache.store.store import Store
 
+_AT_ONCE = 8
 
-def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> Copied:
+Progress = Callable[[int, int], None]
+"""Is told how many files were dealt with, and of how many. It is called on the caller's thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """What was brought, or would be.
+
+    Attributes:
+        entries: how many.
+        objects: how many.
+        bytes: of both.
+        skipped: entries that were there already.
+        refused: entries and objects that were left out, by reason.
+    """
+
+    entries: int
+    objects: int
+    bytes: int
+    skipped: int
+    refused: Mapping[str, int]
+
+
+class Tally:
+    """Counts on any thread."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._objects: set[str] = set()
+        self._lock = forks.lock()
+
+    def add(self, **counts: int) -> None:
+        """Adds to the fields of ``CopyResult`` with these names."""
+        with self._lock:
+            self._counts.update(counts)
+
+    def add_objects(self, sizes: Mapping[str, int]) -> None:
+        """Adds objects with their bytes by digest. One that several entries need is one."""
+        with self._lock:
+            new = sizes.keys() - self._objects
+            self._objects |= new
+            self._counts.update(objects=len(new), bytes=sum(sizes[digest] for digest in new))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Counts something that was left out."""
+        with self._lock:
+            self._refused[refusal.reason] += 1
+
+    def freeze(self) -> CopyResult:
+        """What was counted by now."""
+        count = self._counts
+        refused = MappingProxyType(dict(self._refused))
+        return CopyResult(count["entries"], count["objects"], count["bytes"], count["skipped"], refused)
+
+
+def count_steps(progress: Progress | None, total: int) -> Callable[[], None]:
+    """What to call after each of so many files."""
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress:
+            progress(done, total)
+
+    if progress:
+        progress(0, total)
+    return step
+
+
+def run_all[T](
+    work: Callable[[T], None], items: Iterable[T], tally: Tally, step: Callable[[], object] = lambda: None
+) -> None:
+    """Does all of it, several at once. What is refused is counted; anything else that is raised ends it."""
+
+    def guarded(item: T) -> None:
+        try:
+            work(item)
+        except Refusal as refusal:
+            tally.refuse(refusal)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            for future in as_completed([pool.submit(guarded, item) for item in items]):
+                future.result()
+                step()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> CopyResult:
     """Copies every entry that the remote does not have, each only after its objects are there.
 
     Args:
@@ -31,11 +128,11 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, tally = _disk(store), Tally()
     if not remote.writable:
         raise RemoteError(f"{remote} can only be read")
-    there = listing(remote, make=True)
+    there = list_remote(remote, make=True)
     wanted = _missing(disk, remote, there, tally)
     objects = {part.object: part for parts in wanted.values() for part in parts if not there.has(part)}
     gone: set[str] = set()
-    step = steps(progress, len(objects) + len(wanted))
+    step = count_steps(progress, len(objects) + len(wanted))
 
     def copy_object(part: Artifact) -> None:
         try:
@@ -51,14 +148,14 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         entry = disk.entries.get(id_)
         # It may have been removed or replaced meanwhile.
         if entry and entry.artifacts == wanted[id_] and not gone.intersection(part.object for part in wanted[id_]):
-            tally.add(entries=1, bytes=len(encoded(entry)) if dry_run else remote.put(entry))
+            tally.add(entries=1, bytes=len(encode_entry(entry)) if dry_run else remote.put(entry))
 
-    each(copy_object, objects.values(), tally, step)
-    each(copy_entry, wanted, tally, step)
-    return tally.copied()
+    run_all(copy_object, objects.values(), tally, step)
+    run_all(copy_entry, wanted, tally, step)
+    return tally.freeze()
 
 
-def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> Copied:
+def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> CopyResult:
     """Copies every entry that the store does not have, each after its objects, every byte verified.
 
     Args:
@@ -75,7 +172,7 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, tally = _disk(store), Tally()
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read")
-    there, sizes = listing(remote, make=False), disk.sizes()
+    there, sizes = list_remote(remote, make=False), disk.sizes()
     wanted = [id_ for id_ in there.entries if not _is_whole(disk, id_, sizes)]
     tally.add(skipped=len(there.entries) - len(wanted))
     _check_room(disk, remote, [there.entries[id_] for id_ in wanted], there.objects, sizes)
@@ -93,21 +190,21 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         if not dry_run and disk.save(entry, remote.contents(entry, disk.max_bytes, here)) is None:
             tally.add(skipped=1)  # somebody else was faster
         else:
-            tally.add(entries=1, bytes=len(encoded(entry)))
+            tally.add(entries=1, bytes=len(encode_entry(entry)))
             tally.add_objects(missing)
 
-    each(copy, wanted, tally, steps(progress, len(wanted)))
-    return tally.copied()
+    run_all(copy, wanted, tally, count_steps(progress, len(wanted)))
+    return tally.freeze()
 
 
-def _disk(store: Store) -> Disk:
+def _disk(store: Store) -> DiskStore:
     if store.disk is None:
         raise StoreError("there is no directory to share")
     store.disk.directory.require()
     return store.disk
 
 
-def listing(remote: Remote, *, make: bool) -> Listing:
+def list_remote(remote: Remote, *, make: bool) -> RemoteFiles:
     """What is there. Where nothing is, the place has to be: else an address with a mistake in it would be an empty one.
 
     Args:
@@ -117,13 +214,13 @@ def listing(remote: Remote, *, make: bool) -> Listing:
     Raises:
         RemoteError: if the place is not there, or cannot be listed.
     """
-    there = remote.listing()
+    there = remote.list_files()
     if not (there.entries or there.objects):
         remote.require(make=make)
     return there
 
 
-def _missing(disk: Disk, remote: Remote, there: Listing, tally: Tally) -> dict[str, tuple[Artifact, ...]]:
+def _missing(disk: DiskStore, remote: Remote, there: RemoteFiles, tally: Tally) -> dict[str, tuple[Artifact, ...]]:
     """The artifacts of each entry that the remote does not have."""
     missing = {}
 
@@ -134,17 +231,17 @@ def _missing(disk: Disk, remote: Remote, there: Listing, tally: Tally) -> dict[s
         elif entry:
             missing[id_] = entry.artifacts
 
-    each(look, disk.entries.found(), tally)
+    run_all(look, disk.entries.list_files(), tally)
     return missing
 
 
-def _has(remote: Remote, there: Listing, entry: Entry) -> bool:
+def _has(remote: Remote, there: RemoteFiles, entry: Entry) -> bool:
     """Whether the remote has an entry for the same key with all that it needs."""
     size = there.entries.get(entry.id, -1)
     if size == -1:
         return False
     theirs: Entry | None = entry
-    if size != len(encoded(entry)):
+    if size != len(encode_entry(entry)):
         try:
             theirs = remote.entry(entry.id)
         except Refusal as refusal:
@@ -152,7 +249,7 @@ def _has(remote: Remote, there: Listing, entry: Entry) -> bool:
     return theirs is not None and all(map(there.has, theirs.artifacts))
 
 
-def _is_whole(disk: Disk, id_: str, sizes: Mapping[str, int]) -> bool:
+def _is_whole(disk: DiskStore, id_: str, sizes: Mapping[str, int]) -> bool:
     try:
         entry = disk.entries.get(id_)
     except Refusal as refusal:
@@ -161,7 +258,7 @@ def _is_whole(disk: Disk, id_: str, sizes: Mapping[str, int]) -> bool:
 
 
 def _check_room(
-    disk: Disk,
+    disk: DiskStore,
     remote: Remote,
     entries: Iterable[int | None],
     objects: Mapping[str, int | None],

@@ -9,22 +9,23 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fusioncache.ir import Key
 from fusioncache.process.settings import REMOTE
 from fusioncache.store.catalog import contents, entries, events, nearest, read, texts
 from fusioncache.store.directory import default_path, open_directory
-from fusioncache.store.disk import Disk
-from fusioncache.store.entry import Entry, entry_id, is_text
-from fusioncache.store.errors import Refusal, StoreError, cause
-from fusioncache.store.evict import Swept
-from fusioncache.store.flight import Flights, Turn
-from fusioncache.store.index import Index
-from fusioncache.store.journal import Journal, StoreStats, as_text, host
-from fusioncache.store.memory import Memory
-from fusioncache.store.read_through import ReadThrough
-from fusioncache.store.stored import Stored
-from fusioncache.store.summary import Event, Summary
+from fusioncache.store.disk import DiskStore
+from fusioncache.store.entry import Entry, StoredArtifacts, Summary, is_text, make_entry_id
+from fusioncache.store.errors import Refusal, StoreError, name_cause
+from fusioncache.store.evict import SweepResult
+from fusioncache.store.flight import SingleFlight, Turn
+from fusioncache.store.index import Event, Index
+from fusioncache.store.journal import Journal, StoreStats, escape_surrogates, get_host
+from fusioncache.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from fusioncache.store.remote import ReadThrough
 
 MAX_BYTES = 2 << 30
 MAX_BYTES_IN_MEMORY = 256 << 20
@@ -41,15 +42,15 @@ class Store:
     Safe under threads, under several processes, and under ``fork``. Made by ``Store.open``.
     """
 
-    def __init__(self, disk: Disk | None, max_bytes: int, remote: str = ""):
+    def __init__(self, disk: DiskStore | None, max_bytes: int, remote: str = ""):
         self._disk = disk
         self._max_bytes = max_bytes
-        self._memory = Memory(min(max_bytes, MAX_BYTES_IN_MEMORY))
+        self._memory = MemoryStore(min(max_bytes, MAX_BYTES_IN_MEMORY))
         self._read_only = disk is not None and not disk.directory.writable
         index = Index(disk.directory.path) if disk and not self._read_only else None
-        self._flights = Flights(disk.directory.path / "locks" if disk and not self._read_only else None)
+        self._flights = SingleFlight(disk.directory.path / "locks" if disk and not self._read_only else None)
         self._journal = Journal(index, disk.entries if disk else None)
-        self._through = ReadThrough(remote, self._journal) if remote else None
+        self._read_through = _open_remote(remote, self._journal) if remote else None
         weakref.finalize(self, _finish, self._journal, disk)
 
     @classmethod
@@ -81,15 +82,15 @@ class Store:
         if remote is None:
             remote = REMOTE.read()
         try:
-            disk = Disk(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
+            disk = DiskStore(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
         except Exception as error:  # whatever it is, a store is not worth a model
             store = cls(None, max_bytes, remote)
-            store._journal.bypass("no directory", f"what is compiled is not kept for later processes. {error}")
+            store._journal.count_bypass("no directory", f"what is compiled is not kept for later processes. {error}")
             return store
         return cls(disk, max_bytes, remote)
 
     @property
-    def disk(self) -> Disk | None:
+    def disk(self) -> DiskStore | None:
         """What it has in its directory; None if it is in memory."""
         return self._disk
 
@@ -98,18 +99,18 @@ class Store:
         """Where it is; None if it is in memory."""
         return self._disk.directory.path if self._disk else None
 
-    def load(self, key: Key, backend: str) -> Stored | None:
+    def load(self, key: Key, backend: str) -> StoredArtifacts | None:
         """The artifacts that were saved for this very key; None if there are none that can be trusted. Never raises.
 
         What is not here is brought from the remote, if there is one.
         """
         start = time.perf_counter()
         found = self._load(key, backend)
-        if found is None and self._through:
-            found = self._bring(self._through, key, backend)
+        if found is None and self._read_through:
+            found = self._fetch(self._read_through, key, backend)
         what = "miss" if found is None else "hit"
         missed = key if found is None else None
-        self._journal.event(what, f"{key.digest}.{backend}", time.perf_counter() - start, key=missed)
+        self._journal.count_event(what, f"{key.digest}.{backend}", time.perf_counter() - start, key=missed)
         return found
 
     def save(
@@ -127,10 +128,10 @@ class Store:
         Returns:
             Whether these artifacts are what later loads get.
         """
-        return self._guarded("save", False, lambda: self._save(key, backend, artifacts, name, seconds))
+        return self._guard("save", False, lambda: self._save(key, backend, artifacts, name, seconds))
 
     @contextmanager
-    def compiling(self, key: Key, backend: str, timeout: float = COMPILE_SECONDS) -> Iterator[Turn]:
+    def take_turn(self, key: Key, backend: str, timeout: float = COMPILE_SECONDS) -> Iterator[Turn]:
         """One compile for many: while this process is in here, others of this machine wait before they enter.
 
         Use it after a load that missed, and save before leaving. Raises nothing of its own.
@@ -142,33 +143,33 @@ class Store:
         """
         start = time.perf_counter()
         try:
-            id_ = entry_id(key, backend)
+            id_ = make_entry_id(key, backend)
         except Refusal as refusal:
             # Nobody can save it, so there is nothing to wait for.
             yield Turn(None, refusal.reason, 0.0)
             return
-        with self._flights.turn(id_, timeout) as alone:
+        with self._flights.take_turn(id_, timeout) as alone:
             if alone:
-                self._journal.bypass(alone, f"{key.digest[:12]} may be compiled more than once ({alone})")
+                self._journal.count_bypass(alone, f"{key.digest[:12]} may be compiled more than once ({alone})")
             found = self._load(key, backend)
             yield Turn(found, alone, time.perf_counter() - start)
 
     def discard(self, key: Key, backend: str, reason: str) -> None:
         """Removes an entry that loads and cannot be used. Never raises. The reason is counted and warned of once."""
-        self._journal.bypass(reason, f"a stored artifact is not used: {reason}", f"{key.digest}.{backend}")
-        self._guarded("discard", None, lambda: self._discard(entry_id(key, backend)))
+        self._journal.count_bypass(reason, f"a stored artifact is not used: {reason}", f"{key.digest}.{backend}")
+        self._guard("discard", None, lambda: self._discard(make_entry_id(key, backend)))
 
-    def sweep(self) -> Swept | None:
+    def sweep(self) -> SweepResult | None:
         """Removes what is too old or too much, and what killed processes left; None if that failed. Never raises."""
-        return self._guarded("clean up", None, lambda: self._disk.sweep() if self._disk else None)
+        return self._guard("clean up", None, lambda: self._disk.sweep() if self._disk else None)
 
     def entries(self) -> tuple[Summary, ...]:
         """All entries in the directory, newest first. Never raises."""
-        return self._guarded("list", (), lambda: entries(self._disk, self._journal) if self._disk else ())
+        return self._guard("list", (), lambda: entries(self._disk, self._journal) if self._disk else ())
 
     def entry(self, digest: str, backend: str) -> Entry | None:
         """One entry with all that is known of it. Never raises."""
-        return self._guarded("read", None, lambda: read(self._disk, f"{digest}.{backend}") if self._disk else None)
+        return self._guard("read", None, lambda: read(self._disk, f"{digest}.{backend}") if self._disk else None)
 
     def events(self, limit: int = 1000) -> tuple[Event, ...]:
         """The newest events of all processes, newest first. Never raises."""
@@ -181,12 +182,12 @@ class Store:
 
     def texts(self) -> Mapping[str, str]:
         """The whole text of the key of each entry in the directory, by its digest. Never raises."""
-        return self._guarded("read", {}, lambda: texts(self._disk, self._journal) if self._disk else {})
+        return self._guard("read", {}, lambda: texts(self._disk, self._journal) if self._disk else {})
 
     def contents(self, name: str) -> Mapping[str, bytes]:
         """The artifact with this name of each entry that has one, by digest and backend with a dot between. Never
         raises."""
-        return self._guarded("read", {}, lambda: contents(self._disk, self._journal, name) if self._disk else {})
+        return self._guard("read", {}, lambda: contents(self._disk, self._journal, name) if self._disk else {})
 
     def stats(self) -> StoreStats:
         """What this process did."""
@@ -196,36 +197,36 @@ class Store:
         """Writes what happened into the index and gives free what was in use. The store still works afterwards."""
         _finish(self._journal, self._disk)
 
-    def _load(self, key: Key, backend: str) -> Stored | None:
-        def load() -> Stored | None:
-            id_, disk = entry_id(key, backend), self._disk
+    def _load(self, key: Key, backend: str) -> StoredArtifacts | None:
+        def load() -> StoredArtifacts | None:
+            id_, disk = make_entry_id(key, backend), self._disk
             return disk.load(key, id_) if disk else self._memory.load(key, id_)
 
-        return self._guarded("load", None, load)
+        return self._guard("load", None, load)
 
-    def _bring(self, through: ReadThrough, key: Key, backend: str) -> Stored | None:
+    def _fetch(self, read_through: ReadThrough, key: Key, backend: str) -> StoredArtifacts | None:
         start = time.perf_counter()
         try:
-            id_ = entry_id(key, backend)
+            id_ = make_entry_id(key, backend)
         except Refusal:
             return None  # looking for it here has said so
-        found = through.find(key, id_, self._disk, self._max_bytes)
+        found = read_through.find(key, id_, self._disk, self._max_bytes)
         if found is None:
             return None
         entry, contents = found
-        self._guarded("save", False, lambda: self._keep("pull", key, entry, contents, start))
-        return Stored(contents, entry.seconds)
+        self._guard("save", False, lambda: self._put("pull", key, entry, contents, start))
+        return StoredArtifacts(contents, entry.seconds)
 
     def _save(self, key: Key, backend: str, artifacts: Mapping[str, bytes], name: str, seconds: float) -> bool:
         start = time.perf_counter()
-        entry_id(key, backend)
+        make_entry_id(key, backend)
         if not all(map(is_text, artifacts)):
             raise Refusal("an artifact whose name is no valid Unicode")
         parts = tuple((part.name, part.digest) for part in key.ingredients)
-        made = (as_text(name), time.time(), float(seconds), os.getpid(), host())
-        return self._keep("save", key, Entry(key.digest, backend, key.text, parts, (), *made), artifacts, start)
+        made = (escape_surrogates(name), time.time(), float(seconds), os.getpid(), get_host())
+        return self._put("save", key, Entry(key.digest, backend, key.text, parts, (), *made), artifacts, start)
 
-    def _keep(self, what: str, key: Key, entry: Entry, artifacts: Mapping[str, bytes], start: float) -> bool:
+    def _put(self, what: str, key: Key, entry: Entry, artifacts: Mapping[str, bytes], start: float) -> bool:
         disk = self._disk
         if disk is None:
             return self._memory.save(key, entry.id, artifacts, entry.seconds)
@@ -233,28 +234,36 @@ class Store:
             raise Refusal("the store is read-only")
         saved = disk.save(entry, artifacts)
         if saved is not None:
-            self._journal.event(what, saved.id, time.perf_counter() - start, entry=saved)
+            self._journal.count_event(what, saved.id, time.perf_counter() - start, entry=saved)
         return saved is not None
 
     def _discard(self, id_: str) -> None:
         self._disk.remove(id_) if self._disk else self._memory.remove(id_)
 
-    def _guarded[T](self, what: str, otherwise: T, do: Callable[[], T]) -> T:
+    def _guard[T](self, what: str, otherwise: T, do: Callable[[], T]) -> T:
         try:
             return do()
         except Refusal as refusal:
-            self._journal.bypass(refusal.reason, f"cannot {what} what was compiled: {refusal}")
+            self._journal.count_bypass(refusal.reason, f"cannot {what} what was compiled: {refusal}")
         except StoreError as error:
-            self._disk, self._flights = None, Flights(None)
+            self._disk, self._flights = None, SingleFlight(None)
             self._journal.end()
-            self._journal.bypass("the directory is gone", f"what is compiled is not kept any more. {error}")
+            self._journal.count_bypass("the directory is gone", f"what is compiled is not kept any more. {error}")
         except Exception as error:  # whatever it is, a store is not worth a model
             self._read_only |= what == "save" and isinstance(error, OSError) and error.errno in _READ_ONLY
-            self._journal.bypass(f"{what} failed: {cause(error)}", f"cannot {what} what was compiled: {error}")
+            self._journal.count_bypass(
+                f"{what} failed: {name_cause(error)}", f"cannot {what} what was compiled: {error}"
+            )
         return otherwise
 
 
-def _finish(journal: Journal, disk: Disk | None) -> None:
+def _open_remote(url: str, journal: Journal) -> ReadThrough:
+    from fusioncache.store.remote import ReadThrough  # most stores have none
+
+    return ReadThrough(url, journal)
+
+
+def _finish(journal: Journal, disk: DiskStore | None) -> None:
     journal.flush()
     if disk:
         disk.close()

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from fusioncache.store.errors import RemoteError
 from fusioncache.store.files import TEMPORARY
-from fusioncache.store.locations import OBJECT_STORES, absence, advice, protocols, sizes_below
+from fusioncache.store.locations import OBJECT_STORES, advice, find_absence, get_protocols, read_sizes_below
 
 SECONDS = 10.0
 """How long one operation may take, besides a second for each ``BYTES_PER_SECOND``."""
@@ -50,7 +50,7 @@ class Transport:
 
     def __init__(self, url: str):
         self._url = url
-        self.name = shown(url)
+        self.name = redact_url(url)
         """The URL without what may be secret in it."""
         self.writable = not _HTTP.match(url)
         self._dead: str | None = None
@@ -87,7 +87,7 @@ class Transport:
 
         def write(files: Any, root: str) -> None:
             target = _join(root, path)
-            if _WHOLE & protocols(files):
+            if _WHOLE & get_protocols(files):
                 files.pipe_file(target, content)
                 return
             folder = target.rpartition("/")[0]
@@ -101,7 +101,7 @@ class Transport:
         try:
             self._try("write", write, _seconds(len(content)))
         except FileNotFoundError as error:
-            raise RemoteError(f"{self.name} cannot be written ({self._said(error)})") from None
+            raise RemoteError(f"{self.name} cannot be written ({self._describe(error)})") from None
 
     def sizes(self, folder: str) -> dict[str, int | None]:
         """The bytes of all files in the folders of a folder, as far as they are known, by folder and name.
@@ -113,7 +113,7 @@ class Transport:
         def find(files: Any, root: str) -> dict[str, int | None]:
             if _HTTP.match(root) and "?" in root:
                 raise NotImplementedError("over HTTP, what is behind a query cannot be listed")
-            return sizes_below(files, _join(root, folder))
+            return read_sizes_below(files, _join(root, folder))
 
         try:
             return self._try("list", find, LIST_SECONDS)
@@ -131,12 +131,12 @@ class Transport:
         """
 
         def look(files: Any, root: str) -> str | None:
-            return absence(files, root, self._url, make=make)
+            return find_absence(files, root, self._url, make=make)
 
         try:
             missing = self._try("look", look, SECONDS)
         except FileNotFoundError as error:
-            missing = self._said(error)
+            missing = self._describe(error)
         if missing:
             raise RemoteError(f"{self.name} cannot be used, {missing}")
 
@@ -149,17 +149,19 @@ class Transport:
             if self._dead:
                 raise RemoteError(self._dead)
             try:
-                return in_time(lambda: work(*self._files()), seconds if self._is_open() else seconds + OPEN_SECONDS)
+                return call_in_time(
+                    lambda: work(*self._open_files()), seconds if self._is_open() else seconds + OPEN_SECONDS
+                )
             except FileNotFoundError as error:
-                failure = self._hidden(error)
+                failure = self._find_hidden_cause(error)
                 if failure is None:
                     raise
-                said = self._said(failure) + advice(self._scheme, failure)
+                said = self._describe(failure) + advice(self._scheme, failure)
             except TimeoutError as error:
                 said = f"no answer within {seconds:.0f} s{advice(self._scheme, error)}"
                 break
             except Exception as error:  # whatever a backend raises
-                said = self._said(error) + advice(self._scheme, error)
+                said = self._describe(error) + advice(self._scheme, error)
                 if isinstance(error, _FINAL):
                     break
             if pause is not None:
@@ -172,7 +174,7 @@ class Transport:
         # What talks over a network does not survive a fork.
         return self._opened is not None and self._opened[0] == os.getpid()
 
-    def _files(self) -> tuple[Any, str]:
+    def _open_files(self) -> tuple[Any, str]:
         opened = self._opened
         if opened is None or not self._is_open():
             import fsspec
@@ -181,18 +183,18 @@ class Transport:
             self._opened = opened = (os.getpid(), files, root)
         return opened[1], opened[2]
 
-    def _hidden(self, error: FileNotFoundError) -> BaseException | None:
+    def _find_hidden_cause(self, error: FileNotFoundError) -> BaseException | None:
         """Why a file was not found if it was not for its absence: over HTTP, whatever happens is said to be that."""
         failure = error.__cause__
         absent = failure is None or getattr(failure, "status", None) in (404, 410)
         return None if absent or not _HTTP.match(self._url) else failure
 
-    def _said(self, error: BaseException) -> str:
+    def _describe(self, error: BaseException) -> str:
         lines = str(error).strip().splitlines() or [""]
-        return f"{type(error).__name__}: {without(_secrets(self._url), lines[0])[:_MOST_SAID]}"
+        return f"{type(error).__name__}: {redact(_find_secrets(self._url), lines[0])[:_MOST_SAID]}"
 
 
-def in_time[T](work: Callable[[], T], seconds: float) -> T:
+def call_in_time[T](work: Callable[[], T], seconds: float) -> T:
     """What the work gives. A thread does it, which is left behind if it takes too long: nothing can end it.
 
     Raises:
@@ -210,7 +212,7 @@ def in_time[T](work: Callable[[], T], seconds: float) -> T:
     return answer.result(seconds)
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """The URL without user, password, query and fragment."""
     if _LOCAL.match(url):
         return url
@@ -218,14 +220,14 @@ def shown(url: str) -> str:
     return re.split(r"[?#]", re.sub(r"//.*@", "//", url, flags=re.DOTALL))[0]
 
 
-def without(secrets: Iterable[str], text: str) -> str:
+def redact(secrets: Iterable[str], text: str) -> str:
     """The text without these, and without anything that looks like the secret part of a URL."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return re.sub(r"\?[^\s'\"]*", "", re.sub(r"//[^\s'\"]*@", "//", text))
 
 
-def _secrets(url: str) -> set[str]:
+def _find_secrets(url: str) -> set[str]:
     if _LOCAL.match(url):
         return set()
     found = re.search(r"//(.*)@", url, flags=re.DOTALL)

@@ -22,7 +22,7 @@ from store_processes import Process, X, Y, make_region
 
 from fusioncache.cache import ranks as ranks_module
 from fusioncache.cache.ranks import Ranks, packed, unpacked
-from fusioncache.store import Stored
+from fusioncache.store import StoredArtifacts
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_without_a_job_nobody_waits():
 
 @given(artifacts=st.dictionaries(st.text(max_size=8), st.binary(max_size=40), max_size=4), place=st.integers(0, 200))
 def test_a_message_comes_back_whole_or_not_at_all(artifacts, place):
-    message = bytearray(packed(Stored(artifacts, 1.5)))
+    message = bytearray(packed(StoredArtifacts(artifacts, 1.5)))
     found = unpacked(bytes(message))
     assert (found, found.seconds) == (artifacts, 1.5)
     message[place % len(message)] ^= 1

@@ -23,7 +23,7 @@ from fusioncache.cache import ranks as ranks_module
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.ranks import Ranks
 from fusioncache.process import forks
-from fusioncache.store.memory import Memory
+from fusioncache.store.memory import MemoryStore
 
 LONGEST = 60
 """Seconds after which a child that hangs is ended."""
@@ -203,7 +203,7 @@ def test_a_value_that_was_being_made_is_made_by_the_child():
 
 
 def test_what_is_kept_in_memory_is_counted_anew():
-    memory = Memory(100)
+    memory = MemoryStore(100)
     memory.size = 1000  # a thread had dropped entries, and was about to say so
     memory.after_fork()
     assert memory.size == 0

@@ -156,7 +156,7 @@ def test_a_digest_that_is_none_names_no_file(store, digest):
     with collect_warnings():
         assert not store.save(replace(make_numbered_key(1), digest=digest), BACKEND, make_artifacts(1))
         assert store.load(replace(make_numbered_key(1), digest=digest), BACKEND) is None
-        with store.compiling(replace(make_numbered_key(1), digest=digest), BACKEND) as turn:
+        with store.take_turn(replace(make_numbered_key(1), digest=digest), BACKEND) as turn:
             assert turn.alone == "a key whose digest is no SHA-256"
     assert not list((find_root(store) / "entries").iterdir())
 
@@ -342,28 +342,28 @@ def _files(folder):
 
 
 def test_a_turn_comes_with_what_was_saved_meanwhile(store):
-    with store.compiling(make_numbered_key(1), BACKEND) as turn:
+    with store.take_turn(make_numbered_key(1), BACKEND) as turn:
         assert (turn.artifacts, turn.alone) == (None, None)
         save(store, 1)
-    with store.compiling(make_numbered_key(1), BACKEND) as turn:
+    with store.take_turn(make_numbered_key(1), BACKEND) as turn:
         assert turn.artifacts == make_artifacts(1)
     assert not [name for name in os.listdir(find_root(store) / "locks") if "." in name]
 
 
 def test_whoever_waited_too_long_goes_alone(store):
-    with store.compiling(make_numbered_key(1), BACKEND):
+    with store.take_turn(make_numbered_key(1), BACKEND):
         for waiting in (store, Store.open()):
-            with collect_warnings() as messages, waiting.compiling(make_numbered_key(1), BACKEND, timeout=0.01) as turn:
+            with collect_warnings() as messages, waiting.take_turn(make_numbered_key(1), BACKEND, timeout=0.01) as turn:
                 assert turn.alone == "waited too long for another compile"
             assert len(messages) == 1
-        with Store.open().compiling(make_numbered_key(2), BACKEND, timeout=0.0) as turn:
+        with Store.open().take_turn(make_numbered_key(2), BACKEND, timeout=0.0) as turn:
             assert turn.alone is None
 
 
 def test_a_compile_that_fails_lets_the_next_one_in(store):
-    with pytest.raises(ZeroDivisionError), store.compiling(make_numbered_key(1), BACKEND):
+    with pytest.raises(ZeroDivisionError), store.take_turn(make_numbered_key(1), BACKEND):
         _ = 1 / 0
-    with store.compiling(make_numbered_key(1), BACKEND, timeout=0.0) as turn:
+    with store.take_turn(make_numbered_key(1), BACKEND, timeout=0.0) as turn:
         assert turn.alone is None
 
 
@@ -378,7 +378,7 @@ def test_without_file_locks_everybody_compiles_alone(store, monkeypatch, missing
         monkeypatch.setattr(locks, "fcntl", None)
     with collect_warnings() as messages:
         for number in (1, 2):
-            with store.compiling(make_numbered_key(number), BACKEND) as turn:
+            with store.take_turn(make_numbered_key(number), BACKEND) as turn:
                 assert turn.alone.startswith("no lock")
                 save(store, number)
             assert load(store, number)

@@ -39,7 +39,6 @@ from store_contents import (
 )
 
 from fusioncache.store import Store, StoreError, check, default_path, directory, entry, evict, files, index, locks
-from fusioncache.store import sweep_lock as gate
 from fusioncache.store.locks import FileLock
 
 ROOT = os.geteuid() == 0
@@ -63,7 +62,7 @@ def _assert_memory_only(message: str, path: Path | None = None) -> None:
         save(store, 1)
         assert load(store, 1)
         assert not load(store, 2)
-        with store.compiling(make_numbered_key(2), BACKEND) as turn:
+        with store.take_turn(make_numbered_key(2), BACKEND) as turn:
             assert (turn.artifacts, turn.alone) == (None, None)
         assert (store.entries(), store.events(), store.sweep()) == ((), (), None)
         store.discard(make_numbered_key(1), BACKEND, "no good")
@@ -114,7 +113,7 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
         def work(path=path, step=steps):
             _kill_at(step, monkeypatch)
             store = Store.open(path)
-            with store.compiling(make_numbered_key(1), BACKEND):
+            with store.take_turn(make_numbered_key(1), BACKEND):
                 save(store, 1)
             load(store, 1)
             store.close()
@@ -125,7 +124,7 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
         with collect_warnings():
             load(store, 1)
             assert load(store, 7) == (before != "nothing")
-            with store.compiling(make_numbered_key(1), BACKEND, timeout=0.0) as turn:
+            with store.take_turn(make_numbered_key(1), BACKEND, timeout=0.0) as turn:
                 assert turn.alone is None
                 assert turn.artifacts or store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
         assert load(store, 1)
@@ -189,17 +188,17 @@ def test_a_killed_compile_lets_the_next_one_in(store):
     ready, tell = os.pipe()
 
     def work():
-        with Store.open().compiling(make_numbered_key(1), BACKEND):
+        with Store.open().take_turn(make_numbered_key(1), BACKEND):
             os.write(tell, b"x")
             time.sleep(60)
 
     child = fork(work)
     os.read(ready, 1)
-    with collect_warnings(), store.compiling(make_numbered_key(1), BACKEND, timeout=0.05) as turn:
+    with collect_warnings(), store.take_turn(make_numbered_key(1), BACKEND, timeout=0.05) as turn:
         assert turn.alone == "waited too long for another compile"
     os.kill(child, signal.SIGKILL)
     wait_for(child)
-    with store.compiling(make_numbered_key(1), BACKEND, timeout=5.0) as turn:
+    with store.take_turn(make_numbered_key(1), BACKEND, timeout=5.0) as turn:
         assert turn.alone is None
 
 
@@ -216,7 +215,7 @@ def test_what_a_process_held_is_free_when_it_is_killed_also_if_it_had_forked(sto
     def work():
         held = Store.open()
         assert load(held, 1)
-        with held.compiling(make_numbered_key(2), BACKEND):
+        with held.take_turn(make_numbered_key(2), BACKEND):
             wait_for(fork(child))
 
     parent = fork(work)
@@ -227,7 +226,7 @@ def test_what_a_process_held_is_free_when_it_is_killed_also_if_it_had_forked(sto
     os.kill(parent, signal.SIGKILL)
     wait_for(parent)
     os.kill(grandchild, 0)  # still there
-    with store.compiling(make_numbered_key(2), BACKEND, timeout=0.0) as turn:
+    with store.take_turn(make_numbered_key(2), BACKEND, timeout=0.0) as turn:
         assert turn.alone is None
     store.sweep()
     assert find_present(store, 1) == []
@@ -260,7 +259,7 @@ def test_an_entry_that_is_first_used_while_somebody_cleans_up_is_not_removed_und
     os.utime(find_entry(store, 1), (0, 0))
     user, hits = Store.open(), []
     thread = threading.Thread(target=lambda: hits.append(load(user, 1)))
-    real = evict.in_use
+    real = evict.find_leased
 
     def late(folder):
         used = real(folder)
@@ -268,7 +267,7 @@ def test_an_entry_that_is_first_used_while_somebody_cleans_up_is_not_removed_und
         thread.join(0.2)
         return used
 
-    monkeypatch.setattr(evict, "in_use", late)
+    monkeypatch.setattr(evict, "find_leased", late)
     store.sweep()
     thread.join()
     assert hits == [bool(find_present(store, 1))]
@@ -276,7 +275,7 @@ def test_an_entry_that_is_first_used_while_somebody_cleans_up_is_not_removed_und
 
 def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(store, monkeypatch):
     save(store, 1)
-    other, real = Store.open(), gate.SweepLock.alone
+    other, real = Store.open(), locks.SweepLock.hold_exclusive
 
     def late(self):
         with collect_warnings():
@@ -284,7 +283,7 @@ def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(
         assert other.save(make_numbered_key(1), BACKEND, {"code": b"another"})
         return real(self)
 
-    monkeypatch.setattr(gate.SweepLock, "alone", late)
+    monkeypatch.setattr(locks.SweepLock, "hold_exclusive", late)
     assert store.sweep().objects == 3
     assert store.load(make_numbered_key(1), BACKEND) == {"code": b"another"}
 
@@ -303,7 +302,7 @@ def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
         for number in random.Random(seed).sample(keys, len(keys)):
             found = store.load(make_numbered_key(number), BACKEND)
             if found is None:
-                with store.compiling(make_numbered_key(number), BACKEND) as turn:
+                with store.take_turn(make_numbered_key(number), BACKEND) as turn:
                     found = turn.artifacts
                     if found is None:
                         found = compile_(number)
@@ -364,18 +363,18 @@ def test_processes_that_save_load_and_clean_up_at_once(tmp_path, monkeypatch):
 def test_a_forked_child_uses_the_store_as_a_process_of_its_own(store):
     save(store, 1, 2)
     assert load(store, 1)
-    with store.compiling(make_numbered_key(3), BACKEND):
+    with store.take_turn(make_numbered_key(3), BACKEND):
 
         def work():
             assert load(store, 2)
-            with collect_warnings(), store.compiling(make_numbered_key(3), BACKEND, timeout=0.05) as turn:
+            with collect_warnings(), store.take_turn(make_numbered_key(3), BACKEND, timeout=0.05) as turn:
                 assert turn.alone
             save(store, 4)
             assert store.stats().hits == 1
             store.close()
 
         assert wait_for(fork(work)) == 0
-        with collect_warnings(), Store.open().compiling(make_numbered_key(3), BACKEND, timeout=0.0) as turn:
+        with collect_warnings(), Store.open().take_turn(make_numbered_key(3), BACKEND, timeout=0.0) as turn:
             assert turn.alone
     assert load(store, 4)
     assert len(os.listdir(find_root(store) / "uses")) == 1
@@ -424,7 +423,7 @@ def test_a_spoilt_file_is_a_miss_and_is_replaced(store, what, how):
     assert len(messages) == 1
     assert list(store.stats().bypasses.values()) == [2]
     assert load(store, 2)
-    with store.compiling(make_numbered_key(1), BACKEND) as turn:
+    with store.take_turn(make_numbered_key(1), BACKEND) as turn:
         assert turn.artifacts is None
         save(store, 1)
     assert load(store, 1)
@@ -444,7 +443,7 @@ def test_every_flipped_bit_of_an_entry_is_noticed(store):
             assert not load(store, 1)
             with suppress(files.Refusal):
                 # A digest in capitals, say, would still be the right one.
-                assert entry.decoded(path.read_bytes()) is None
+                assert entry.decode_entry(path.read_bytes()) is None
 
 
 def test_swapped_entries_and_objects_are_misses(store):
@@ -775,7 +774,7 @@ def test_a_directory_that_cannot_be_written_is_read(store, read_only, when):
         for _ in range(2):
             assert load(reader, 1)
             assert not load(reader, 2)
-            with reader.compiling(make_numbered_key(2), BACKEND) as turn:
+            with reader.take_turn(make_numbered_key(2), BACKEND) as turn:
                 assert turn.artifacts is None
             assert not reader.save(make_numbered_key(2), BACKEND, make_artifacts(2))
         assert [summary.name for summary in reader.entries()] == ["template_1"]
@@ -961,7 +960,7 @@ def test_a_directory_that_changes_while_it_is_open_is_not_used_any_more(store, t
         save(store, 1, 2)
         assert load(store, 1)
         assert not load(store, 3)
-        with store.compiling(make_numbered_key(3), BACKEND) as turn:
+        with store.take_turn(make_numbered_key(3), BACKEND) as turn:
             assert turn.alone is None
         store.close()
     assert len(messages) == 1
@@ -976,7 +975,7 @@ def test_folders_that_are_removed_while_it_is_open_do_no_harm(store):
         shutil.rmtree(find_root(store) / folder)
     with collect_warnings():
         assert not load(store, 1)
-        with store.compiling(make_numbered_key(1), BACKEND) as turn:
+        with store.take_turn(make_numbered_key(1), BACKEND) as turn:
             assert turn.artifacts is None
         store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
         load(store, 1)
@@ -994,7 +993,7 @@ def test_the_clock_is_set_back_while_a_store_is_in_use(store, monkeypatch):
         save(store, 1, 2)
         for number in (1, 2):
             age_entry(store, number, 0.0)
-        with store.compiling(make_numbered_key(3), BACKEND) as turn:
+        with store.take_turn(make_numbered_key(3), BACKEND) as turn:
             assert turn.alone is None
     later = Store.open()
     save(later, 3)

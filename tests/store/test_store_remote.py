@@ -371,7 +371,7 @@ def test_a_missing_object_is_a_miss(url, files, here, there):
 
 
 def _planted(url: str, files, planted: entry.Entry, id_: str) -> None:
-    files.files[f"{url.removeprefix('faulty://')}/entries/{id_[:2]}/{id_}"] = entry.encoded(planted)
+    files.files[f"{url.removeprefix('faulty://')}/entries/{id_[:2]}/{id_}"] = entry.encode_entry(planted)
 
 
 def test_another_entry_in_its_place_is_refused(url, files, here, there):
@@ -452,14 +452,14 @@ def test_an_entry_with_a_right_checksum_and_wrong_fields_is_refused(here, field,
     body = json.dumps(fields).encode()
     content = b"fusioncache entry 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
     with pytest.raises(Refusal, match="a damaged entry"):
-        entry.decoded(content)
+        entry.decode_entry(content)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{}", b"[" * 100_000, b'{"pid": ' + b"9" * 5000 + b"}"])
 def test_an_entry_with_a_right_checksum_that_is_none_is_refused(body):
     content = b"fusioncache entry 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
     with pytest.raises(Refusal, match="a damaged entry"):
-        entry.decoded(content)
+        entry.decode_entry(content)
 
 
 # A remote that does not answer as it should

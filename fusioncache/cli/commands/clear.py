@@ -14,7 +14,7 @@ from fusioncache.record.reader import forget
 from fusioncache.record.schema import record_path
 
 if TYPE_CHECKING:
-    from fusioncache.store import Swept
+    from fusioncache.store import SweepResult
 
 
 @click.command()
@@ -51,16 +51,16 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
         _print(swept, record if had_record else None, dry_run)
 
 
-def _clear_store(path: Path, dry_run: bool) -> Swept:
+def _clear_store(path: Path, dry_run: bool) -> SweepResult:
     from fusioncache.store.directory import open_directory
-    from fusioncache.store.disk import Disk
+    from fusioncache.store.disk import DiskStore
 
     with store_errors():
-        disk = Disk(open_directory(path), 0, 0.0)
+        disk = DiskStore(open_directory(path), 0, 0.0)
         return disk.plan() if dry_run else disk.sweep()
 
 
-def _print(swept: Swept | None, record: Path | None, dry_run: bool) -> None:
+def _print(swept: SweepResult | None, record: Path | None, dry_run: bool) -> None:
     if swept:
         click.echo(removal_text(swept, dry_run))
     if record:

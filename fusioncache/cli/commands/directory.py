@@ -27,10 +27,12 @@ def dir_(as_json: bool) -> None:
     record = record_path()
     if as_json:
         from fusioncache.store import default_path
-        from fusioncache.store.transport import shown
+        from fusioncache.store.transport import redact_url
 
         remote = REMOTE.read()
         where = {"directory": record.parent, "record": record, "store": default_path()}
-        print_json({**{name: str(path) for name, path in where.items()}, "remote": shown(remote) if remote else None})
+        print_json(
+            {**{name: str(path) for name, path in where.items()}, "remote": redact_url(remote) if remote else None}
+        )
     else:
         click.echo(record.parent)

@@ -29,13 +29,13 @@ def prune(max_bytes: float | None, max_age: float | None, dry_run: bool, directo
         fusioncache prune --max-bytes 500MB --dry-run
         fusioncache prune --max-age 30d
     """
-    from fusioncache.store.disk import Disk
+    from fusioncache.store.disk import DiskStore
     from fusioncache.store.store import MAX_AGE, MAX_BYTES
 
     with store_errors():
         opened = existing(directory)
         age = MAX_AGE if max_age is None else max_age
-        disk = Disk(opened, MAX_BYTES if max_bytes is None else int(max_bytes), age)
+        disk = DiskStore(opened, MAX_BYTES if max_bytes is None else int(max_bytes), age)
         swept = disk.plan() if dry_run else disk.sweep()
     if as_json:
         print_json({"store": str(opened.path), "dry_run": dry_run, **removal_data(swept)})

@@ -16,8 +16,8 @@ from fusioncache.cli.storage import opened, store_errors
 from fusioncache.humanize import format_count
 
 if TYPE_CHECKING:
-    from fusioncache.store.copying import Copied
     from fusioncache.store.remote import Remote
+    from fusioncache.store.sharing import CopyResult
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -99,19 +99,19 @@ def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: b
 def _require_before_making(directory: Path | None, remote: Remote) -> None:
     """No store is made for the sake of an address that is none."""
     from fusioncache.store import default_path
-    from fusioncache.store.sharing import listing
+    from fusioncache.store.sharing import list_remote
 
     path = directory or default_path()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        listing(remote, make=False)
+        list_remote(remote, make=False)
 
 
-def _data(copied: Copied) -> dict[str, Any]:
+def _data(copied: CopyResult) -> dict[str, Any]:
     counts = {field.name: getattr(copied, field.name) for field in fields(copied)}
     return {**counts, "refused": dict(copied.refused)}
 
 
-def _text(what: str, url: str, dry_run: bool, copied: Copied) -> str:
+def _text(what: str, url: str, dry_run: bool, copied: CopyResult) -> str:
     if not (copied.entries or copied.skipped or copied.refused):
         return f"nothing to {what}: " + ("the store has no entries" if what == "push" else f"{url} has no entries")
     did = f"would {what}" if dry_run else f"{what}ed"
@@ -122,7 +122,7 @@ def _text(what: str, url: str, dry_run: bool, copied: Copied) -> str:
     return f"{did} {counts} ({copied.bytes / 1e6:.1f} MB) {side} {url}; {copied.skipped} were there already"
 
 
-def _say_refused(copied: Copied) -> None:
+def _say_refused(copied: CopyResult) -> None:
     """Exits with 1 if anything was left out that is damaged. What another version wrote is not."""
     from fusioncache.store.entry import OTHER_FORMAT
 
