@@ -19,11 +19,10 @@ from fusioncache.report.contents import GENERATOR, Contents, Entry
 from fusioncache.report.grid import grids
 from fusioncache.report.misses import find_misses
 from fusioncache.report.phases import slices
-from fusioncache.report.scaling import HEIGHT, WIDTH, Scaling, plot
 from fusioncache.template.text import read_exactly
 
 
-def html(contents: Contents, scaling: Scaling | None = None) -> str:
+def html(contents: Contents) -> str:
     """The report. The same for the same contents, to the letter."""
     style, script = _file("page.css"), _file("page.js")
     return (
@@ -36,9 +35,6 @@ def html(contents: Contents, scaling: Scaling | None = None) -> str:
             grids=grids(contents.places),
             misses=find_misses(contents.entries),
             slices=slices(contents.run.phases),
-            scaling=scaling,
-            plot=plot(scaling) if scaling else None,
-            plot_size=(WIDTH, HEIGHT),
             style=Markup(style),
             style_hash=_hash(style),
             script=Markup(script),

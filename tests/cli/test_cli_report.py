@@ -7,7 +7,6 @@ import json
 import click
 import pytest
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_run, save_two_runs
-from report_records import SCALING
 
 from fusioncache.report import page
 
@@ -57,21 +56,10 @@ def test_it_is_opened_in_the_browser(monkeypatch, tmp_path):
     assert opened == [f"{tmp_path.as_uri()}/a%20b.html"]
 
 
-def test_a_scaling_plot(monkeypatch, tmp_path):
-    save_run(monkeypatch)
-    (tmp_path / "bench.json").write_text(json.dumps(SCALING))
-    assert call("report", "--scaling", "bench.json").exit_code == 0
-    assert '<section id="scaling"' in (tmp_path / "fusioncache-report.html").read_text()
-    (tmp_path / "bench.json").write_text("no json")
-    assert "bench.json cannot be plotted: it is no result of" in get_error("report", "--scaling", "bench.json")
-    assert "does not exist" in get_error("report", "--scaling", "none.json", code=2)
-
-
 def test_json_is_what_a_report_is_made_of(monkeypatch, tmp_path):
     save_run(monkeypatch)
-    (tmp_path / "bench.json").write_text(json.dumps(SCALING))
     monkeypatch.setattr(page, "html", None)
-    data = json.loads(get_output("report", "--json", "--scaling", "bench.json"))
+    data = json.loads(get_output("report", "--json"))
     assert not (tmp_path / "fusioncache-report.html").exists()
     assert (data["schema"], data["run"]["id"], data["run"]["hits"]) == (1, FIRST_RUN, 3)
     assert [(template["digest"], template["regions_at"]) for template in data["templates"]] == [
@@ -100,4 +88,3 @@ def test_json_is_what_a_report_is_made_of(monkeypatch, tmp_path):
     assert data["misses"][0]["nearest"] == CAST.key.digest
     assert data["misses"][0]["changes"][0]["ingredient"] == "ops"
     assert data["environment"] == {"device": ["cuda"], "options": ["nvfuser=0.2.36"]}
-    assert data["scaling"]["points"][0] == {"mode": "uncached", "layers": 1, "seconds": [4.0, 2.0]}

@@ -15,7 +15,6 @@ from fusioncache.record.runs import Run
 from fusioncache.record.stats import Stats
 from fusioncache.report.contents import Contents, Place, contents
 from fusioncache.report.page import html
-from fusioncache.report.scaling import Scaling
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\n{{ 7 * 7 }}</style></title>"
 SHOWN = "<script>alert(1)</script>\"'&\\x1b[31m\\x00\\n{{ 7 * 7 }}</style></title>"
@@ -92,23 +91,6 @@ def make_run(**fields: object) -> Run:
     return Run(id="a" * 32, started=0.0, pid=1, command="train.py", stats=Stats(), **fields)  # type: ignore[arg-type]
 
 
-def make_scaling_result(*points: tuple[str, int, float, float], **options: object) -> dict:
-    """Returns a result of the benchmark of scaling with these points: mode, layers, seconds of step and compiler."""
-    given = {"model": "llama", "recompute": False, "grad": True, "backend": "nvfuser", **options}
-    return {
-        "environment": {"gpu": None, "cpus": 2, "options": given},
-        "points": [
-            {"mode": mode, "layers": layers, "seconds": {"first_step": first, "compile": compiling, "run": 0.1}}
-            for mode, layers, first, compiling in points
-        ],
-    }
-
-
-SCALING = make_scaling_result(
-    ("uncached", 2, 8.0, 4.0), ("cached", 4, 2.0, 0.5), ("cached", 1, 1.0, 0.5), ("uncached", 1, 4.0, 2.0)
-)
-
-
 def read_newest() -> Contents:
     """What a report of the newest run is about."""
     record = RecordReader()
@@ -125,12 +107,12 @@ class Page(HTMLParser):
         text: all that is shown, with runs of blanks as one.
     """
 
-    def __init__(self, found: Contents, scaling: Scaling | None = None):
+    def __init__(self, found: Contents):
         super().__init__()
         self.ids: list[str] = []
         self.links: list[str] = []
         self.tags: list[str] = []
-        self.html = html(found, scaling)
+        self.html = html(found)
         self._text: list[str] = []
         self.feed(self.html)
         self.close()

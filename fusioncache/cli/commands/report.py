@@ -17,7 +17,6 @@ from fusioncache.record.reader import RecordReader
 if TYPE_CHECKING:
     from fusioncache.report.contents import Contents
     from fusioncache.report.misses import Miss
-    from fusioncache.report.scaling import Scaling
 
 _FILE = Path("fusioncache-report.html")
 _LOOKED_AT = 1000
@@ -33,18 +32,10 @@ _LOOKED_AT = 1000
     default=_FILE,
     help=f"The file to write, {_FILE} by default.",
 )
-@click.option(
-    "--scaling",
-    "scaling_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What 'fusioncache bench --json' wrote, to be plotted in it.",
-)
 @click.option("--open", "open_", is_flag=True, help="Open it in the browser.")
 @click.option("-y", "--force", is_flag=True, help="Overwrite a file that is no report.")
 @json_option
-def report(
-    run_id: str | None, output: Path, scaling_file: Path | None, open_: bool, force: bool, as_json: bool
-) -> None:
+def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: bool) -> None:
     """Write a run as one HTML file that needs no network.
 
     It shows what was shared on a map of the model, each template with its ops, why each miss was one, what was left
@@ -55,33 +46,20 @@ def report(
     Examples:
         fusioncache report --open
         fusioncache report --run 5f3a -o slow.html
-        fusioncache report --scaling bench.json
     """
     from fusioncache.report.contents import contents
 
     record = RecordReader()
     found = contents(record, pick_run(record, run_id))
-    scaling = _scaling(scaling_file) if scaling_file else None
     if as_json:
-        print_json(_data(found, scaling))
+        print_json(_data(found))
         return
     _may_write(output, force)
     from fusioncache.report.page import html
 
-    _write(output, html(found, scaling))
+    _write(output, html(found))
     if open_:
         click.launch(output.absolute().as_uri())
-
-
-def _scaling(path: Path) -> Scaling:
-    from fusioncache.report.scaling import read_scaling
-
-    try:
-        return read_scaling(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise click.ClickException(f"{path} cannot be plotted: {error}") from error
 
 
 def _may_write(path: Path, force: bool) -> None:
@@ -111,7 +89,7 @@ def _write(path: Path, text: str) -> None:
     click.echo(f"wrote {path}", err=True)
 
 
-def _data(contents: Contents, scaling: Scaling | None) -> dict[str, Any]:
+def _data(contents: Contents) -> dict[str, Any]:
     from fusioncache.report.misses import find_misses
 
     templates = [
@@ -130,7 +108,6 @@ def _data(contents: Contents, scaling: Scaling | None) -> dict[str, Any]:
         "regions": regions,
         "misses": [_miss_data(miss) for miss in find_misses(contents.entries)],
         "choices": [dataclasses.asdict(choice) for choice in contents.choices],
-        "scaling": dataclasses.asdict(scaling) if scaling else None,
     }
 
 
