@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.ir.strict_json import Value, decode, is_text
 from fusioncache.store.errors import Refusal
 
 FORMAT = 1
@@ -26,7 +26,6 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 _BACKEND = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 ID = re.compile(rf"{DIGEST.pattern}\.{_BACKEND.pattern}")
 _HEADER = re.compile(rb"fusioncache entry (\d{1,9}) ([0-9a-f]{64})\n")
-_LARGEST_NUMBER = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +93,19 @@ def make_entry_id(key: Key, backend: str) -> str:
     return f"{key.digest}.{backend}"
 
 
-def is_text(text: str) -> bool:
-    """Whether a text can be written down."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def encode_entry(entry: Entry) -> bytes:
-    """The content of an entry's file: a line with the format and a checksum, and all else as JSON.
+    """Returns the content of an entry's file: a line with the format and a checksum, and all else as JSON.
 
     Raises:
         ValueError: if it could not be read again.
     """
-    _check_types(entry)
     body = json.dumps(asdict(entry)).encode()
+    _decode_body(body)
     return b"fusioncache entry %d %s\n%s" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
 
 
 def decode_entry(content: bytes) -> Entry:
-    """The entry in a file.
+    """Returns the entry in a file.
 
     Raises:
         Refusal: if it is damaged or of another format.
@@ -129,33 +119,37 @@ def decode_entry(content: bytes) -> Entry:
     if hashlib.sha256(body).hexdigest().encode() != header[2]:
         raise Refusal("a damaged entry")
     try:
-        return _entry(json.loads(body))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        return _decode_body(body)
+    except ValueError as error:
         raise Refusal("a damaged entry") from error
 
 
-def _entry(fields: dict[str, Any]) -> Entry:
-    fields["ingredients"] = tuple((name, digest) for name, digest in fields["ingredients"])
-    fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
-    entry = Entry(**fields)
-    _check_types(entry)
-    if not ID.fullmatch(entry.id) or not all(DIGEST.fullmatch(artifact.object) for artifact in entry.artifacts):
-        raise ValueError("a name that is none")
-    return entry
+def _decode_body(body: bytes) -> Entry:
+    """Decodes an entry strictly: it can come from another machine, and what is in it goes as far as the index."""
+    fields = decode(body, "entry").fields(*(field.name for field in dataclasses.fields(Entry)))
+    digest, backend, text, ingredients, artifacts, name, created, seconds, pid, host = fields
+    return Entry(
+        digest=digest.text(DIGEST),
+        backend=backend.text(_BACKEND),
+        text=text.text(),
+        ingredients=tuple(_decode_ingredient(pair) for pair in ingredients.items()),
+        artifacts=tuple(_decode_artifact(artifact) for artifact in artifacts.items()),
+        name=name.text(),
+        created=created.number(),
+        seconds=seconds.number(),
+        pid=pid.integer(),
+        host=host.text(),
+    )
 
 
-def _check_types(entry: Entry) -> None:
-    """An entry can come from another machine, and a list or an infinity in it would go as far as the index."""
-    texts = [entry.digest, entry.backend, entry.text, entry.name, entry.host]
-    texts += [part for pair in entry.ingredients for part in pair]
-    texts += [part for artifact in entry.artifacts for part in (artifact.name, artifact.object)]
-    if not all(isinstance(text, str) and is_text(text) for text in texts):
-        raise ValueError("no text where one should be")
-    counts = [entry.pid, *(artifact.size for artifact in entry.artifacts)]
-    if not all(type(count) is int and 0 <= count < _LARGEST_NUMBER for count in counts):
-        raise ValueError("no count where one should be")
-    if not all(type(moment) in (int, float) and math.isfinite(moment) for moment in (entry.created, entry.seconds)):
-        raise ValueError("no number where one should be")
+def _decode_ingredient(pair: Value) -> tuple[str, str]:
+    name, digest = pair.items(2)
+    return name.text(), digest.text()
+
+
+def _decode_artifact(artifact: Value) -> Artifact:
+    name, object_, size = artifact.fields("name", "object", "size")
+    return Artifact(name.text(), object_.text(DIGEST), size.integer())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

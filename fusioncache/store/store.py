@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusioncache.ir import Key
+from fusioncache.ir.strict_json import is_text
 from fusioncache.process.settings import REMOTE
 from fusioncache.store.catalog import contents, entries, events, nearest, read, texts
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import DiskStore
-from fusioncache.store.entry import Entry, StoredArtifacts, Summary, is_text, make_entry_id
+from fusioncache.store.entry import Entry, StoredArtifacts, Summary, make_entry_id
 from fusioncache.store.errors import Refusal, StoreError, name_cause
 from fusioncache.store.evict import SweepResult
 from fusioncache.store.flight import SingleFlight, Turn
