@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.cli.data import print_json
-from fusioncache.cli.pick import regions_of
-from fusioncache.cli.places import places_of, places_text
-from fusioncache.cli.programs import reasons_not_kept
+from fusioncache.cli.json_output import print_json
+from fusioncache.cli.lookup import find_locations, find_regions, format_locations
+from fusioncache.cli.programs import find_reasons_not_kept
 from fusioncache.humanize import escape_controls, format_count, format_duration
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
@@ -84,7 +83,7 @@ def find_misses(record: RecordReader, run: Run) -> Misses:
 def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_json: bool) -> None:
     """Prints the misses of a run: a paragraph for each, and a line for what was loaded."""
     found = find_misses(record, run)
-    notes = reasons_not_kept([miss.template for miss in found.misses], directory)
+    notes = find_reasons_not_kept([miss.template for miss in found.misses], directory)
     if as_json:
         misses = [_miss_data(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
         loaded, others = ([template.digest for template in some] for some in (found.loaded, found.others))
@@ -124,7 +123,7 @@ def _write_paragraph(record: RecordReader, miss: Miss, reasons: Mapping[str, int
     template = miss.template
     took = f"{format_count(template.compiles, 'compile', 'compiles')}, {format_duration(template.compile_seconds)}"
     lines = [f"{template.digest[:_DIGITS]}  {template.name}  ({took})", miss.sentence]
-    lines += places_text(places_of(regions_of(record, template)))
+    lines += format_locations(find_locations(find_regions(record, template)))
     lines += [f"not kept: {reason}" for reason in sorted(reasons)]
     return "\n  ".join(map(escape_controls, lines))
 
@@ -148,6 +147,6 @@ def _miss_data(record: RecordReader, miss: Miss, reasons: Mapping[str, int]) -> 
         "again": miss.reason is None,
         "nearest": miss.nearest.digest if miss.nearest else None,
         "changes": [change.data() for change in miss.changes],
-        "places": [place.data() for place in places_of(regions_of(record, template))],
+        "places": [place.data() for place in find_locations(find_regions(record, template))],
         "not_kept": dict(reasons),
     }

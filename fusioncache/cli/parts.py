@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from fusioncache.cli.table import Column, pairs_text, table_text
+from fusioncache.cli.terminal import Column, format_pairs, format_table
 from fusioncache.humanize import escape_controls, format_arities, format_ranges, format_seconds
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ingredients import GRAPH
@@ -47,7 +47,7 @@ class Part:
     data: Any
 
 
-def counts_text(template: TemplateStats, not_kept: Mapping[str, int]) -> str:
+def format_template_counts(template: TemplateStats, not_kept: Mapping[str, int]) -> str:
     """The template's names and its counts, and why some of its programs cannot be kept, with how many these are."""
     pairs = [
         ("name", template.name),
@@ -61,27 +61,27 @@ def counts_text(template: TemplateStats, not_kept: Mapping[str, int]) -> str:
         ("load seconds", format_seconds(template.load_seconds)),
         *(("not kept", f"{number}: {escape_controls(reason)}") for reason, number in sorted(not_kept.items())),
     ]
-    return pairs_text(pairs)
+    return format_pairs(pairs)
 
 
-def ingredients(template: TemplateStats, names: Sequence[str] | None = None) -> Part:
+def describe_ingredients(template: TemplateStats, names: Sequence[str] | None = None) -> Part:
     """What the key is made of: all of it, or the parts with these names, each with its digest."""
     found = [(name, text) for name, text in template.ingredients if names is None or name in names]
     data = [{"name": name, "digest": sha256(text.encode()).hexdigest(), "text": text} for name, text in found]
     return Part("\n\n".join(_ingredient_text(**part) for part in data), data)
 
 
-def inputs(template: TemplateStats) -> Part:
+def describe_inputs(template: TemplateStats) -> Part:
     """The type of each input that is no residual term."""
-    return ingredients(template, ("inputs",))
+    return describe_ingredients(template, ("inputs",))
 
 
-def ops(template: TemplateStats) -> Part:
+def describe_ops(template: TemplateStats) -> Part:
     """The ops, with the constants and attributes that they mention, and what leaves."""
-    return ingredients(template, _OF_OPS)
+    return describe_ingredients(template, _OF_OPS)
 
 
-def parameters(template: TemplateStats) -> Part:
+def describe_parameters(template: TemplateStats) -> Part:
     """What differs between regions that share the template: residual terms, sizes, and numbers."""
     try:
         graph = read_graph(dict(template.ingredients))
@@ -100,15 +100,17 @@ def parameters(template: TemplateStats) -> Part:
     return Part(_block("parameters", texts), {"residual_terms": terms, "sizes": sizes, "numbers": numbers})
 
 
-def regions(records: Sequence[RegionRecord]) -> Part:
+def describe_regions(records: Sequence[RegionRecord]) -> Part:
     """Every region that has the template."""
-    data = [region_data(record) for record in records]
+    data = [encode_region(record) for record in records]
     if not records:
         return Part(_block("regions", []), data)
-    return Part(_block("regions", table_text(_REGION_COLUMNS, [_row(record) for record in records]).split("\n")), data)
+    return Part(
+        _block("regions", format_table(_REGION_COLUMNS, [_row(record) for record in records]).split("\n")), data
+    )
 
 
-def region_data(region: RegionRecord) -> dict[str, Any]:
+def encode_region(region: RegionRecord) -> dict[str, Any]:
     """One region: where it is, what became of it, and where it comes from."""
     source = region.source
     return {

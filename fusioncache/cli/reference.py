@@ -18,7 +18,7 @@ _INDEX = "README.md"
 _NAME = "fusioncache"
 
 
-def pages() -> dict[str, str]:
+def make_pages() -> dict[str, str]:
     """The text of each page, by the name of its file."""
     context = click.Context(group, info_name=_NAME)
     commands = {name: _command(context, name) for name in group.list_commands(context)}
@@ -26,10 +26,10 @@ def pages() -> dict[str, str]:
     return {_INDEX: _index(context, commands), **found}
 
 
-def write(folder: Path) -> None:
+def write_pages(folder: Path) -> None:
     """Writes all pages, and removes those of commands that are gone."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = pages()
+    found = make_pages()
     for path in folder.glob("*.md"):
         if path.name not in found:
             path.unlink()
@@ -46,13 +46,13 @@ def _command(context: click.Context, name: str) -> click.Command:
 def _index(context: click.Context, commands: dict[str, click.Command]) -> str:
     rows = [f"| [{name}]({name}.md) | {command.get_short_help_str(200)} |" for name, command in commands.items()]
     table = ["| command | what it does |", "| --- | --- |", *rows]
-    return _joined([f"# {_NAME}", *_help(group), "\n".join(table), *_options(group, context)])
+    return _join([f"# {_NAME}", *_help(group), "\n".join(table), *_options(group, context)])
 
 
 def _page(command: click.Command, context: click.Context) -> str:
     usage = command.get_usage(context).removeprefix("Usage: ").replace("\n", " ")
     title = f"# {_NAME} {context.info_name}"
-    return _joined([title, f"```\n{' '.join(usage.split())}\n```", *_help(command), *_options(command, context)])
+    return _join([title, f"```\n{' '.join(usage.split())}\n```", *_help(command), *_options(command, context)])
 
 
 def _help(command: click.Command) -> list[str]:
@@ -81,9 +81,9 @@ def _text(text: str) -> str:
     return text
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _join(parts: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/commands"))
+    write_pages(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/commands"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from fusioncache.cli.storage import StoreUsage
-from fusioncache.cli.table import Column, pairs_text, print_table
+from fusioncache.cli.terminal import Column, format_pairs, print_table
 from fusioncache.humanize import (
     escape_controls,
     format_bytes,
@@ -54,21 +54,21 @@ def print_summary(run: Run, lifetime: Lifetime, store: StoreUsage | None) -> Non
         click.echo("\n" + "\n".join(_wrapped(label, escape_controls(text)) for label, text in section))
 
 
-def short_name(run: Run) -> str:
+def format_short_name(run: Run) -> str:
     """A run's name as a table shows it: a run of today without its day."""
     return escape_controls(format_run_name(run.command, run.models, run.started, today=time.time()))
 
 
-def run_label(run: Run) -> str:
+def format_run_label(run: Run) -> str:
     """A run's name and the start of its id, in a line of 80 columns with room for a word before it."""
     id_ = run.id[:_ID_DIGITS]
-    return f"{_cut(short_name(run), _WIDTH - _LABEL - len(id_) - 8)}  (run {id_})"
+    return f"{_cut(format_short_name(run), _WIDTH - _LABEL - len(id_) - 8)}  (run {id_})"
 
 
 def _headline(run: Run) -> str:
     lasted = format_duration(max(run.updated - run.started, 0.0))
     state = f"It ended after {lasted}." if run.ended else f"It goes on or was killed; {lasted} are on record."
-    return f"{run_label(run)}\n{state}"
+    return f"{format_run_label(run)}\n{state}"
 
 
 def _counts(run: Run) -> Iterator[tuple[str, str]]:
@@ -186,7 +186,7 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         *_phase_pairs(run),
         ("saved seconds of all runs", f"{format_seconds(lifetime.saved_seconds)} (an estimate)"),
     ]
-    click.echo(pairs_text(pairs))
+    click.echo(format_pairs(pairs))
 
 
 def _phase_pairs(run: Run) -> list[tuple[str, str]]:
@@ -204,7 +204,10 @@ def print_runs(runs: Sequence[Run]) -> None:
     room = _WIDTH - _ID_DIGITS - sum(widths) - 2 * (len(widths) + 1)
     print_table(
         _RUN_COLUMNS,
-        [(run.id[:_ID_DIGITS], _cut(short_name(run), room), *numbers) for run, numbers in zip(runs, rows, strict=True)],
+        [
+            (run.id[:_ID_DIGITS], _cut(format_short_name(run), room), *numbers)
+            for run, numbers in zip(runs, rows, strict=True)
+        ],
     )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def store_errors() -> Iterator[None]:
+def report_store_errors() -> Iterator[None]:
     """What goes wrong in a store ends the command with 1 and the message."""
     from fusioncache.store import RemoteError, StoreError
     from fusioncache.store.errors import Refusal
@@ -31,7 +31,7 @@ def store_errors() -> Iterator[None]:
         raise click.ClickException(f"the store cannot be used: {error}") from error
 
 
-def existing(directory: Path | None) -> Directory:
+def open_existing(directory: Path | None) -> Directory:
     """The directory of a store that is there.
 
     Raises:
@@ -49,7 +49,7 @@ def existing(directory: Path | None) -> Directory:
     return open_directory(path)
 
 
-def opened(directory: Path | None, *, make: bool) -> Store:
+def open_store(directory: Path | None, *, make: bool) -> Store:
     """The store in a directory.
 
     Raises:
@@ -59,22 +59,22 @@ def opened(directory: Path | None, *, make: bool) -> Store:
     from fusioncache.store.directory import open_directory
 
     # Both raise where Store.open would go on in memory.
-    found = open_directory(directory or default_path()) if make else existing(directory)
+    found = open_directory(directory or default_path()) if make else open_existing(directory)
     return Store.open(found.path, remote="")
 
 
-def listed(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mapping[str, str]]:
+def list_store(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mapping[str, str]]:
     """Where the store is, what is in it, newest first, and of what could not be kept why, by digest and backend."""
-    with store_errors():
-        store = opened(directory, make=False)
-        path, programs, refused = store.directory, store.entries(), refusals(store)
+    with report_store_errors():
+        store = open_store(directory, make=False)
+        path, programs, refused = store.directory, store.entries(), read_refusals(store)
         store.close()
     if path is None:
         raise click.ClickException("the store went away while it was opened: try again")
     return path, programs, refused
 
 
-def refusals(store: Store) -> Mapping[str, str]:
+def read_refusals(store: Store) -> Mapping[str, str]:
     """Why a program was not kept, by digest and backend, for each that the store has only a note of."""
     from fusioncache.store.entry import REFUSED
 
@@ -96,25 +96,25 @@ class StoreUsage:
     size: int
 
 
-def occupied() -> StoreUsage | None:
+def measure_store() -> StoreUsage | None:
     """What is in the store that is used by default; None if there is none that can be read."""
     from fusioncache.store import StoreError
     from fusioncache.store.folders import EntryFolder, ObjectFolder
 
     try:
-        path = existing(None).path
+        path = open_existing(None).path
         entries, objects = EntryFolder(path / "entries").list_files(), ObjectFolder(path / "objects").sizes()
     except (StoreError, OSError):
         return None
     return StoreUsage(path, len(entries), sum(file.size for file in entries.values()) + sum(objects.values()))
 
 
-def removal_data(swept: SweepResult) -> dict[str, int]:
+def encode_removal(swept: SweepResult) -> dict[str, int]:
     """What was removed, as JSON."""
     return {field.name: getattr(swept, field.name) for field in fields(swept)}
 
 
-def removal_text(swept: SweepResult, dry_run: bool) -> str:
+def format_removal(swept: SweepResult, dry_run: bool) -> str:
     """What was removed, or would be."""
     counts = f"{format_count(swept.entries, 'entry', 'entries')} and {format_count(swept.objects, 'object', 'objects')}"
     if dry_run:

@@ -14,8 +14,8 @@ from recorded_templates import make_cast_template, make_chain_template, make_led
 from store_contents import make_numbered_key
 from store_contents import save as fill
 
-from fusioncache.cli import pages
-from fusioncache.cli.table import shortened
+from fusioncache.cli.commands import ls as pages
+from fusioncache.cli.terminal import shorten
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.reader import Sort
 from fusioncache.record.schema import record_path
@@ -278,7 +278,7 @@ def _json(*command: str) -> list[dict[str, str]]:
     ("width", "text"), [(9, "abcdefghi"), (8, "abcd…ghi"), (5, "ab…hi"), (2, "a…"), (1, "…"), (0, "")]
 )
 def test_a_name_is_cut_in_its_middle(width, text):
-    assert shortened("abcdefghi", width) == text
+    assert shorten("abcdefghi", width) == text
 
 
 def test_another_store(tmp_path):

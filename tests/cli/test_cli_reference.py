@@ -6,7 +6,7 @@ import pytest
 from repository import DOCS
 
 from fusioncache.cli.main import COMMANDS
-from fusioncache.cli.reference import pages, write
+from fusioncache.cli.reference import make_pages, write_pages
 
 _FOLDER = DOCS / "commands"
 _PAGE = """\
@@ -42,23 +42,23 @@ fusioncache dir --json
 def test_the_committed_page_is_up_to_date(name):
     path = _FOLDER / name
     assert path.is_file(), "run python -m fusioncache.cli.reference"
-    assert path.read_text() == pages()[name], "run python -m fusioncache.cli.reference"
+    assert path.read_text() == make_pages()[name], "run python -m fusioncache.cli.reference"
 
 
 def test_there_is_no_page_of_a_command_that_is_gone():
-    assert {path.name for path in _FOLDER.iterdir()} == set(pages())
+    assert {path.name for path in _FOLDER.iterdir()} == set(make_pages())
 
 
 def test_a_page_to_the_letter():
-    assert pages()["dir.md"] == _PAGE
+    assert make_pages()["dir.md"] == _PAGE
 
 
 def test_the_index_links_every_command():
-    assert all(f"[{name}]({name}.md)" in pages()["README.md"] for name in COMMANDS)
+    assert all(f"[{name}]({name}.md)" in make_pages()["README.md"] for name in COMMANDS)
 
 
 def test_pages_are_written_and_old_ones_go(tmp_path):
     (tmp_path / "gone.md").write_text("gone")
     (tmp_path / "other.txt").write_text("stays")
-    write(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {*pages(), "other.txt"}
+    write_pages(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*make_pages(), "other.txt"}

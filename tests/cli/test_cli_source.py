@@ -13,8 +13,8 @@ import pytest
 from commands import CAST, CHAIN, call, get_error, get_output, save_other, save_run
 from recorded_templates import make_ledger, save_ledger
 
-from fusioncache.cli import highlight
-from fusioncache.cli.repro import script
+from fusioncache.cli import terminal as highlight
+from fusioncache.cli.source import write_script
 from fusioncache.ir import Const, Graph, Key, NumberType, Op, Ref, Template, TensorType
 from fusioncache.store import Store, default_path
 from fusioncache.template.expand import inline
@@ -88,7 +88,7 @@ def _ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pa
     monkeypatch.setattr(sys, "argv", [str(path), *options])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        names = runpy.run_path(str(path), format_run_name="__main__")
+        names = runpy.run_path(str(path), run_name="__main__")
     assert "executor eager, device cpu" in capsys.readouterr().out
     return names
 
@@ -130,7 +130,7 @@ def test_a_script_of_every_sort_of_argument(monkeypatch, capsys, tmp_path):
         Op("torch.where", (Ref(7), Ref(6), Ref(8)), (vector,)),
     )  # fmt: skip
     path = tmp_path / "repro.py"
-    path.write_text(script("all", Graph((NumberType("float"), vector), ops, (9, 6), 1), ()))
+    path.write_text(write_script("all", Graph((NumberType("float"), vector), ops, (9, 6), 1), ()))
     names = _ran(monkeypatch, capsys, path, "--executor", "eager", "--calls", "0")
     number, values = names["arguments"]()
     chosen, mean = names["template"].__globals__["thunder"].jit(names["template"])(number, values)

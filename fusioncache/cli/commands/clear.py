@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.cli.data import print_json
+from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, dry_run_option, json_option
-from fusioncache.cli.storage import removal_data, removal_text, store_errors
+from fusioncache.cli.storage import encode_removal, format_removal, report_store_errors
 from fusioncache.record.reader import forget
 from fusioncache.record.schema import record_path
 
@@ -46,7 +46,7 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
     swept = _clear_store(store, dry_run) if store and store.exists() else None
     had_record = record is not None and (record.exists() if dry_run else forget(record))
     if as_json:
-        print_json({"dry_run": dry_run, "store": removal_data(swept) if swept else None, "record": had_record})
+        print_json({"dry_run": dry_run, "store": encode_removal(swept) if swept else None, "record": had_record})
     else:
         _print(swept, record if had_record else None, dry_run)
 
@@ -55,14 +55,14 @@ def _clear_store(path: Path, dry_run: bool) -> SweepResult:
     from fusioncache.store.directory import open_directory
     from fusioncache.store.disk import DiskStore
 
-    with store_errors():
+    with report_store_errors():
         disk = DiskStore(open_directory(path), 0, 0.0)
         return disk.plan() if dry_run else disk.sweep()
 
 
 def _print(swept: SweepResult | None, record: Path | None, dry_run: bool) -> None:
     if swept:
-        click.echo(removal_text(swept, dry_run))
+        click.echo(format_removal(swept, dry_run))
     if record:
         click.echo(f"{'would remove' if dry_run else 'removed'} the record {record}")
     if not (swept or record):

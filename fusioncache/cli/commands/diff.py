@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from fusioncache.cli.data import print_json, template_data
-from fusioncache.cli.ids import RunId
-from fusioncache.cli.options import json_option
-from fusioncache.cli.pick import pick_run
-from fusioncache.cli.runs import run_label
-from fusioncache.cli.table import Column, print_table
+from fusioncache.cli.json_output import encode_template, print_json
+from fusioncache.cli.lookup import pick_run
+from fusioncache.cli.options import RunId, json_option
+from fusioncache.cli.runs import format_run_label
+from fusioncache.cli.terminal import Column, print_table
 from fusioncache.humanize import format_seconds
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
@@ -90,14 +89,14 @@ def _data(old: Run, new: Run, change: _Change) -> dict[str, Any]:
         **{side: run.id for side, run in sides.items()},
         "names": {side: run.name for side, run in sides.items()},
         "counts": counts,
-        "new_templates": [template_data(template) for template in change.new],
-        "gone_templates": [template_data(template) for template in change.gone],
-        "compiled_again": [template_data(template) for template in change.again],
+        "new_templates": [encode_template(template) for template in change.new],
+        "gone_templates": [encode_template(template) for template in change.gone],
+        "compiled_again": [encode_template(template) for template in change.again],
     }
 
 
 def _print(old: Run, new: Run, change: _Change) -> None:
-    click.echo(f"old  {run_label(old)}\nnew  {run_label(new)}\n")
+    click.echo(f"old  {format_run_label(old)}\nnew  {format_run_label(new)}\n")
     print_table(_COLUMNS, [_row(old, new, name) for name in (*_COUNTS, *_SECONDS)])
     rows = [
         *(_template_row(template, "new") for template in change.new),

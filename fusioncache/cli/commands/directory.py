@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fusioncache.cli.data import print_json
+from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import json_option
 from fusioncache.process.settings import REMOTE
 from fusioncache.record.schema import record_path

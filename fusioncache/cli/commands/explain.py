@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.cli.data import print_json
-from fusioncache.cli.ids import TemplateId
+from fusioncache.cli.json_output import print_json
+from fusioncache.cli.lookup import (
+    Place,
+    find_locations,
+    find_regions,
+    format_locations,
+    make_ambiguity_error,
+    pick_run,
+    pick_template,
+)
 from fusioncache.cli.misses import print_misses
-from fusioncache.cli.options import directory_option, json_option, run_option
-from fusioncache.cli.pick import ambiguous, pick_run, pick_template, regions_of
-from fusioncache.cli.places import Place, places_of, places_text
-from fusioncache.cli.programs import reasons_not_kept
-from fusioncache.cli.storage import existing, refusals, store_errors
+from fusioncache.cli.options import TemplateId, directory_option, json_option, run_option
+from fusioncache.cli.programs import find_reasons_not_kept
+from fusioncache.cli.storage import open_existing, read_refusals, report_store_errors
 from fusioncache.humanize import escape_controls
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.schema import RecordError
@@ -118,7 +124,7 @@ def _find(prefix: str, directory: Path | None) -> _Subject:
         return _complete(record, pick_template(record, prefix), directory)
     found = [program for program in _programs(directory) if program.digest.startswith(prefix)]
     if len(found) > 1:
-        raise ambiguous(prefix, "programs", [program.digest for program in found])
+        raise make_ambiguity_error(prefix, "programs", [program.digest for program in found])
     if not found:
         raise click.ClickException(
             f"no template in the record and no program in the store starts with {prefix!r}: see 'fusioncache ls' "
@@ -162,8 +168,8 @@ def _template(template: TemplateStats) -> _Subject:
 
 def _complete(record: RecordReader, template: TemplateStats, directory: Path | None) -> _Subject:
     """Returns a template with all that is known of it."""
-    (reasons,) = reasons_not_kept([template], directory)
-    return replace(_template(template), places=places_of(regions_of(record, template)), not_kept=sorted(reasons))
+    (reasons,) = find_reasons_not_kept([template], directory)
+    return replace(_template(template), places=find_locations(find_regions(record, template)), not_kept=sorted(reasons))
 
 
 def _programs(directory: Path | None) -> Sequence[_Subject]:
@@ -171,15 +177,15 @@ def _programs(directory: Path | None) -> Sequence[_Subject]:
     from fusioncache.ir.key_text import read_key
     from fusioncache.store import Store, StoreError
 
-    with store_errors():
+    with report_store_errors():
         try:
-            path = existing(directory).path
+            path = open_existing(directory).path
         except StoreError:
             if directory is not None:
                 raise
             return ()
         store = Store.open(path, remote="")
-        texts, notes = store.texts(), refusals(store)
+        texts, notes = store.texts(), read_refusals(store)
         store.close()
     reasons = {id_.partition(".")[0]: (reason,) for id_, reason in notes.items()}
     programs = []
@@ -199,7 +205,7 @@ def _data(subject: _Subject) -> dict[str, Any]:
 
 def _title(subject: _Subject) -> str:
     head = f"{subject.digest}  {'(in the store)' if subject.where == 'store' else subject.name}"
-    about = [*places_text(subject.places), *(f"not kept: {reason}" for reason in subject.not_kept)]
+    about = [*format_locations(subject.places), *(f"not kept: {reason}" for reason in subject.not_kept)]
     return "\n   ".join(map(escape_controls, [head, *about]))
 
 

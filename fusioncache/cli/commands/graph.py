@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.cli.data import print_json, template_data
-from fusioncache.cli.ids import TemplateId
-from fusioncache.cli.options import json_option
-from fusioncache.cli.pick import pick_template
-from fusioncache.cli.source import graph_of
+from fusioncache.cli.json_output import encode_template, print_json
+from fusioncache.cli.lookup import pick_template
+from fusioncache.cli.options import TemplateId, json_option
+from fusioncache.cli.source import read_graph
 from fusioncache.record.reader import RecordReader
 
 if TYPE_CHECKING:
@@ -42,11 +41,11 @@ def graph(id_: str, svg: bool, output: Path | None, as_json: bool) -> None:
     from fusioncache.drawing.svg import svg_text
 
     template = pick_template(RecordReader(), id_)
-    picture = picture_of(graph_of(template))
+    picture = picture_of(read_graph(template))
     if as_json:
         if svg or output:
             raise click.UsageError("--json prints the graph as data: leave out --svg and --output.")
-        print_json({**template_data(template), **_data(picture)})
+        print_json({**encode_template(template), **_data(picture)})
         return
     text = dot_text(picture, template.name)
     if svg or (output and output.suffix.lower() == ".svg"):

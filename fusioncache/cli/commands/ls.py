@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +12,18 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from fusioncache.cli.data import print_json, summary_data, template_data
+from fusioncache.cli.json_output import encode_summary, encode_template, print_json
+from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import directory_option, json_option, run_option
-from fusioncache.cli.pages import print_programs, print_templates
-from fusioncache.cli.pick import pick_run
-from fusioncache.cli.storage import listed
+from fusioncache.cli.storage import list_store
+from fusioncache.cli.terminal import Column, count_columns, print_table, wrap
+from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes, format_seconds
 from fusioncache.record.reader import Listing, RecordReader, Sort
+from fusioncache.record.stats import TemplateCounts
 
 if TYPE_CHECKING:
     from fusioncache.store import Summary
+
 
 _PROGRAM_ORDERS: Mapping[str, Callable[[Any], Any]] = {
     "seconds": lambda program: -program.seconds,
@@ -85,7 +90,7 @@ def _list_templates(run_id: str | None, listing: Listing, *, as_json: bool, wide
     run = pick_run(record, run_id)
     found = record.templates(run.id, listing)
     if as_json:
-        print_json({"run": run.id, "templates": [template_data(template) for template in found]})
+        print_json({"run": run.id, "templates": [encode_template(template) for template in found]})
     else:
         print_templates(found, wide=wide)
     if found:
@@ -112,7 +117,7 @@ class _Programs:
 
 
 def _list_programs(directory: Path | None, wanted: _Programs, *, as_json: bool, wide: bool) -> None:
-    path, programs, refused = listed(directory)
+    path, programs, refused = list_store(directory)
     found = wanted.of(programs)
     if as_json:
         print_json({"store": str(path), "programs": [_program_data(program, refused) for program in found]})
@@ -123,4 +128,73 @@ def _list_programs(directory: Path | None, wanted: _Programs, *, as_json: bool, 
 
 
 def _program_data(program: Summary, refused: Mapping[str, str]) -> dict[str, Any]:
-    return {**summary_data(program), "refused": refused.get(f"{program.digest}.{program.backend}")}
+    return {**encode_summary(program), "refused": refused.get(f"{program.digest}.{program.backend}")}
+
+
+_ID = Column("id", id=True)
+_TEMPLATE_COLUMNS = (
+    _ID,
+    Column("name", cut=True),
+    Column("ops", number=True, rank=2),
+    Column("regions", number=True),
+    Column("hits", number=True),
+    Column("arities", cut=True, rank=1),
+    Column("compiles", number=True, rank=3),
+    Column("seconds", number=True),
+)
+_PROGRAM_COLUMNS = (
+    _ID,
+    Column("name", cut=True),
+    Column("backend"),
+    Column("size", number=True),
+    Column("age", number=True, rank=1),
+    Column("seconds", number=True),
+)
+_KEPT_COLUMN = Column("kept")
+
+
+def print_templates(templates: Sequence[TemplateCounts], *, wide: bool = False) -> None:
+    """Prints a table of templates. What does not fit is left out, unless it is to be wide."""
+    print_table(_TEMPLATE_COLUMNS, [_template_row(template) for template in templates], wide=wide)
+
+
+def print_programs(programs: Sequence[Summary], refused: Mapping[str, str], *, wide: bool = False) -> None:
+    """Prints a table of what is in a store. What does not fit is left out, unless it is to be wide.
+
+    Args:
+        programs: what to print.
+        refused: of those that stand for something that was not kept, why, by digest and backend.
+        wide: whether to leave nothing out.
+    """
+    now = time.time()
+    rows = [_program_row(program, now) for program in programs]
+    reasons = [refused.get(f"{program.digest}.{program.backend}") for program in programs]
+    if not any(reasons):
+        print_table(_PROGRAM_COLUMNS, rows, wide=wide)
+        return
+    marked = [(*row, "no" if reason else "yes") for row, reason in zip(rows, reasons, strict=True)]
+    print_table((*_PROGRAM_COLUMNS, _KEPT_COLUMN), marked, wide=wide)
+    click.echo()
+    for reason, number in Counter(filter(None, reasons)).most_common():
+        text = (
+            f"{number} of {len(programs)} cannot be kept, so that each process compiles them: {escape_controls(reason)}"
+        )
+        click.echo(wrap(text, None if wide else count_columns()))
+
+
+def _template_row(template: TemplateCounts) -> tuple[str, ...]:
+    arities, seconds = format_arities(template.arities), format_seconds(template.compile_seconds)
+    counts = (template.ops, template.regions, template.hits, arities, template.compiles)
+    return (template.digest, template.name, *map(str, counts), seconds)
+
+
+def _program_row(program: Summary, now: float) -> tuple[str, ...]:
+    name, seconds = escape_controls(program.name) or "-", format_seconds(program.seconds)
+    return (
+        program.digest,
+        name,
+        program.backend,
+        format_bytes(program.size),
+        format_age(now - program.created),
+        seconds,
+    )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from fusioncache.cli.data import print_json
+from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import AGE, BYTES, directory_option, dry_run_option, json_option
-from fusioncache.cli.storage import existing, removal_data, removal_text, store_errors
+from fusioncache.cli.storage import encode_removal, format_removal, open_existing, report_store_errors
 
 
 @click.command()
@@ -32,12 +32,12 @@ def prune(max_bytes: float | None, max_age: float | None, dry_run: bool, directo
     from fusioncache.store.disk import DiskStore
     from fusioncache.store.store import MAX_AGE, MAX_BYTES
 
-    with store_errors():
-        opened = existing(directory)
+    with report_store_errors():
+        store = open_existing(directory)
         age = MAX_AGE if max_age is None else max_age
-        disk = DiskStore(opened, MAX_BYTES if max_bytes is None else int(max_bytes), age)
+        disk = DiskStore(store, MAX_BYTES if max_bytes is None else int(max_bytes), age)
         swept = disk.plan() if dry_run else disk.sweep()
     if as_json:
-        print_json({"store": str(opened.path), "dry_run": dry_run, **removal_data(swept)})
+        print_json({"store": str(store.path), "dry_run": dry_run, **encode_removal(swept)})
     else:
-        click.echo(removal_text(swept, dry_run))
+        click.echo(format_removal(swept, dry_run))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.cli.data import print_json, run_data, template_data
+from fusioncache.cli.json_output import encode_run, encode_template, print_json
+from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import json_option, run_option
-from fusioncache.cli.parts import region_data
-from fusioncache.cli.pick import pick_run
+from fusioncache.cli.parts import encode_region
 from fusioncache.record.reader import RecordReader
 
 if TYPE_CHECKING:
@@ -93,15 +93,15 @@ def _data(contents: Contents) -> dict[str, Any]:
     from fusioncache.report.misses import find_misses
 
     templates = [
-        {**template_data(entry.stats), "regions_at": [place.number for place in entry.places]}
+        {**encode_template(entry.stats), "regions_at": [place.number for place in entry.places]}
         for entry in contents.entries
     ]
     regions = [
-        {"template": place.region.digest, **region_data(place.region), "ops": place.region.ops}
+        {"template": place.region.digest, **encode_region(place.region), "ops": place.region.ops}
         for place in contents.places
     ]
     return {
-        "run": run_data(contents.run),
+        "run": encode_run(contents.run),
         "models": contents.models,
         "environment": contents.environment,
         "templates": templates,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.cli.data import print_json
+from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, json_option
-from fusioncache.cli.progress import progress_of
-from fusioncache.cli.storage import opened, store_errors
+from fusioncache.cli.storage import open_store, report_store_errors
+from fusioncache.cli.terminal import show_progress
 from fusioncache.humanize import format_count
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: b
     from fusioncache.store.remote import Remote
 
     remote = Remote(url)
-    with store_errors():
+    with report_store_errors():
         if what == "pull":
             _require_before_making(directory, remote)
-        store = opened(directory, make=what == "pull")
-        with progress_of(what) as progress:
+        store = open_store(directory, make=what == "pull")
+        with show_progress(what) as progress:
             copied = (sharing.push if what == "push" else sharing.pull)(store, remote, progress, dry_run=dry_run)
         store.close()
     if as_json:

@@ -8,14 +8,12 @@ from typing import Any
 import click
 
 from fusioncache.cli import parts
-from fusioncache.cli.code import code
-from fusioncache.cli.data import print_json, template_data
-from fusioncache.cli.ids import TemplateId
-from fusioncache.cli.options import directory_option, json_option
+from fusioncache.cli.json_output import encode_template, print_json
+from fusioncache.cli.lookup import find_regions, pick_template
+from fusioncache.cli.options import TemplateId, directory_option, json_option
 from fusioncache.cli.parts import Part
-from fusioncache.cli.pick import pick_template, regions_of
-from fusioncache.cli.programs import reasons_not_kept
-from fusioncache.cli.source import definition, repro
+from fusioncache.cli.programs import describe_code, find_reasons_not_kept
+from fusioncache.cli.source import describe_definition, describe_repro
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.stats import TemplateStats
 
@@ -56,18 +54,18 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
     record = RecordReader()
     template = pick_template(record, id_)
     makers: Mapping[str, Callable[[], Part]] = {
-        "inputs": lambda: parts.inputs(template),
-        "ops": lambda: parts.ops(template),
-        "parameters": lambda: parts.parameters(template),
-        "regions": lambda: parts.regions(regions_of(record, template)),
-        "definition": lambda: definition(template),
-        "code": lambda: code(template, directory),
-        "repro": lambda: repro(template),
+        "inputs": lambda: parts.describe_inputs(template),
+        "ops": lambda: parts.describe_ops(template),
+        "parameters": lambda: parts.describe_parameters(template),
+        "regions": lambda: parts.describe_regions(find_regions(record, template)),
+        "definition": lambda: describe_definition(template),
+        "code": lambda: describe_code(template, directory),
+        "repro": lambda: describe_repro(template),
     }
     found = {name: makers[name]() for name in (*_PARTS, *_SOURCES) if chosen[name]}
     if not found:
-        found = {"ingredients": parts.ingredients(template), **{name: makers[name]() for name in _PARTS[2:]}}
-        (reasons,) = reasons_not_kept([template], directory)
+        found = {"ingredients": parts.describe_ingredients(template), **{name: makers[name]() for name in _PARTS[2:]}}
+        (reasons,) = find_reasons_not_kept([template], directory)
         _print(template, found, as_json, reasons)
     else:
         _print(template, found, as_json)
@@ -79,10 +77,10 @@ def _print(
     """Prints parts of a template; with a heading if it is given why programs of it are not kept."""
     if as_json:
         about = {} if not_kept is None else {"not_kept": dict(not_kept)}
-        print_json({**template_data(template), **about, **_data(found)})
+        print_json({**encode_template(template), **about, **_data(found)})
         return
     texts = [part.text.rstrip("\n") for part in found.values()]
-    heading = [] if not_kept is None else [parts.counts_text(template, not_kept)]
+    heading = [] if not_kept is None else [parts.format_template_counts(template, not_kept)]
     click.echo("\n\n".join([*heading, *texts]))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from fusioncache.cli.data import print_json, run_data
+from fusioncache.cli.json_output import encode_run, print_json
+from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import json_option, run_option
-from fusioncache.cli.pick import pick_run
 from fusioncache.cli.runs import print_counts, print_runs, print_summary
-from fusioncache.cli.storage import occupied
+from fusioncache.cli.storage import measure_store
 from fusioncache.record.reader import RecordReader
 
 
@@ -44,17 +44,19 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
     record = RecordReader()
     runs = record.runs() if all_runs else (pick_run(record, run_id),)
     if as_json:
-        print_json({**({"runs": [*map(run_data, runs)]} if all_runs else run_data(runs[0])), **_surroundings(record)})
+        print_json(
+            {**({"runs": [*map(encode_run, runs)]} if all_runs else encode_run(runs[0])), **_surroundings(record)}
+        )
     elif all_runs:
         print_runs(runs)
     elif verbose:
         print_counts(runs[0], record.lifetime())
     else:
-        print_summary(runs[0], record.lifetime(), occupied())
+        print_summary(runs[0], record.lifetime(), measure_store())
 
 
 def _surroundings(record: RecordReader) -> dict[str, Any]:
     """What is the same whichever run is asked for."""
-    store = occupied()
+    store = measure_store()
     of_store = {"path": str(store.path), "programs": store.programs, "bytes": store.size} if store else None
     return {"lifetime": asdict(record.lifetime()), "store": of_store}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.cli.data import print_json
+from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, json_option
-from fusioncache.cli.storage import existing, store_errors
-from fusioncache.cli.table import Column, print_table
+from fusioncache.cli.storage import open_existing, report_store_errors
+from fusioncache.cli.terminal import Column, print_table
 from fusioncache.humanize import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
     """
     from fusioncache.store.audit import audit, remove_damaged
 
-    with store_errors():
-        path = existing(directory).path
+    with report_store_errors():
+        path = open_existing(directory).path
         found = audit(path)
         removed = remove_damaged(path, found.damaged) if remove and found.damaged else 0
     if as_json:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.cli.data import print_json
+from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import json_option
-from fusioncache.cli.progress import progress_of
-from fusioncache.cli.storage import existing, listed, opened, store_errors
+from fusioncache.cli.storage import list_store, open_existing, open_store, report_store_errors
+from fusioncache.cli.terminal import show_progress
 from fusioncache.humanize import format_count
 from fusioncache.process.settings import STORE
 
@@ -75,7 +75,7 @@ def _is_script(argument: str) -> bool:
 
 
 def _warm(place: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
-    with store_errors():
+    with report_store_errors():
         store = _opened(place, dry_run)
         warmed = _warmed(store, jobs, dry_run)
         store.close()
@@ -96,7 +96,7 @@ def _warmed(store: Store, jobs: int, dry_run: bool) -> Warmed:
 
     warmed = recall(store)
     if warmed is None:
-        with progress_of("warm") as progress:
+        with show_progress("warm") as progress:
             warmed = warm(store, jobs=jobs, progress=progress, dry_run=dry_run)
         if not dry_run:
             remember(store, warmed)
@@ -113,12 +113,12 @@ def _opened(place: str | None, dry_run: bool) -> Store:
     from fusioncache.store.remote import Remote
 
     if place is not None and "://" in place:
-        store = opened(None, make=True)
-        with progress_of("pull") as progress:
+        store = open_store(None, make=True)
+        with show_progress("pull") as progress:
             sharing.pull(store, Remote(place), progress)
         return store
     # A dry run brings nothing from a remote; else what is there need not be compiled.
-    return Store.open(existing(Path(place) if place else None).path, remote="" if dry_run else None)
+    return Store.open(open_existing(Path(place) if place else None).path, remote="" if dry_run else None)
 
 
 def _text(warmed: Warmed, dry_run: bool) -> str:
@@ -159,5 +159,5 @@ def _ids() -> frozenset[str]:
 
     if not default_path().exists():
         return frozenset()
-    _, programs, refused = listed(None)
+    _, programs, refused = list_store(None)
     return frozenset(f"{program.digest}.{program.backend}" for program in programs) - refused.keys()

@@ -23,7 +23,7 @@ def print_json(data: dict[str, Any]) -> None:
     click.echo(json.dumps({"schema": SCHEMA, **data}, indent=2))
 
 
-def run_data(run: Run) -> dict[str, Any]:
+def encode_run(run: Run) -> dict[str, Any]:
     """A run with its counts. ``started`` and ``updated`` are in seconds since the epoch."""
     # Not dataclasses.asdict: it copies fields deeply, and their mappings cannot be copied.
     counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
@@ -34,7 +34,7 @@ def run_data(run: Run) -> dict[str, Any]:
     return {**head, **what, **counts, "phases": run.phases.known(), "unrecorded": run.unrecorded}
 
 
-def template_data(template: TemplateCounts) -> dict[str, Any]:
+def encode_template(template: TemplateCounts) -> dict[str, Any]:
     """A template with its counts, without what its key is made of."""
     return {
         "digest": template.digest,
@@ -51,6 +51,6 @@ def template_data(template: TemplateCounts) -> dict[str, Any]:
     }
 
 
-def summary_data(program: Summary) -> dict[str, Any]:
+def encode_summary(program: Summary) -> dict[str, Any]:
     """A program of the store. ``created`` is in seconds since the epoch."""
     return dataclasses.asdict(program)

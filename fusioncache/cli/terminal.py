@@ -1,4 +1,4 @@
-"""Tables: fitted to a terminal, else as plain text with nothing left out."""
+"""What a terminal shows: source in colours, tables that fit it, and how far a long command has come."""
 
 from __future__ import annotations
 
@@ -6,12 +6,32 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from fusioncache.cli.highlight import coloured
+if TYPE_CHECKING:
+    from fusioncache.store.sharing import Progress
+
+
+def has_colours() -> bool:
+    """Whether stdout is a terminal that may have colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def highlight_source(text: str, language: str) -> str:
+    """The text, with colours if it goes to a terminal that may have them."""
+    if not has_colours():
+        return text
+    from pygments import highlight
+    from pygments.formatters import TerminalFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    return str(highlight(text, get_lexer_by_name(language), TerminalFormatter()))
+
 
 ID_DIGITS = 12
 """How much of an id a terminal shows, which is all that the commands need."""
@@ -50,7 +70,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, wid
         rows: the cells.
         wide: whether to leave nothing out on a terminal either.
     """
-    width = None if wide else columns_of_output()
+    width = None if wide else count_columns()
     if width is None:
         click.echo(_text(columns, rows))
         return
@@ -58,25 +78,25 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, wid
     click.echo(_text(*_fitted(columns, short, width), width))
 
 
-def columns_of_output() -> int | None:
+def count_columns() -> int | None:
     """How many columns there are for what is printed; None if nobody says."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
 
 
-def pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
+def format_pairs(pairs: Sequence[tuple[str, str]]) -> str:
     """A line for each name and value, the values aligned."""
     width = max(len(name) for name, _ in pairs)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
-def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+def format_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells under the columns' titles, with nothing left out and no colours."""
     return "\n".join(line.rstrip() for line in _lines(columns, rows))
 
 
-def shortened(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """The text in so many characters. Its end stays, because that is where names differ."""
     if len(text) <= width:
         return text
@@ -86,7 +106,7 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - end - 1]}…{text[len(text) - end :]}"
 
 
-def wrapped(text: str, width: int | None) -> str:
+def wrap(text: str, width: int | None) -> str:
     """The text in lines of that width, if there is one, the second and later ones indented."""
     return text if width is None else textwrap.fill(text, max(width, _LEAST), subsequent_indent=" " * _GAP)
 
@@ -105,7 +125,7 @@ def _fitted(
     while _total([least[at] for at in left]) > width and any(columns[at].rank for at in left):
         left.remove(max(left, key=lambda at: columns[at].rank))
     room = _cut_widths([columns[at] for at in left], [widths[at] for at in left], width)
-    cells = [[shortened(row[at], own) for at, own in zip(left, room, strict=True)] for row in rows]
+    cells = [[shorten(row[at], own) for at, own in zip(left, room, strict=True)] for row in rows]
     return [columns[at] for at in left], cells
 
 
@@ -140,9 +160,24 @@ def _text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
     """The table, with colours on a terminal that may have them. If it has cells to cut, what is wider is cut off."""
     width = width if any(column.cut for column in columns) else None
     head, *lines = [line.rstrip()[:width] for line in _lines(columns, rows)]
-    if not coloured():
+    if not has_colours():
         return "\n".join([head, *lines])
     if columns[0].id:
         ids = [len(row[0]) for row in rows]
         lines = [click.style(line[:end], fg="cyan") + line[end:] for line, end in zip(lines, ids, strict=True)]
     return "\n".join([click.style(head, bold=True), *lines])
+
+
+@contextmanager
+def show_progress(what: str) -> Iterator[Progress | None]:
+    """A bar on the terminal, moved by what it gives; None where there is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,129 @@
+"""From what a person typed to the one run or template that is meant, and where in the model it comes from."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from fusioncache.humanize import escape_controls, format_count
+from fusioncache.record.observations import Line, RegionRecord
+from fusioncache.record.reader import RecordReader
+from fusioncache.record.runs import Run
+from fusioncache.record.stats import TemplateCounts, TemplateStats
+
+_MOST_NAMED = 10
+_SHOWN_DIGITS = 12
+
+
+LAST = "last"
+"""What names the newest run."""
+
+
+def pick_run(record: RecordReader, wanted: str | None) -> Run:
+    """The run whose id starts with ``wanted``, or else whose name has it; without one, the newest.
+
+    Raises:
+        click.ClickException: if there is no such run, or several.
+    """
+    runs = record.runs()
+    if not runs:
+        raise click.ClickException(f"{record.path} has no runs: run a model with fusioncache first")
+    if wanted is None or wanted == LAST:
+        return runs[0]
+    starting = [run for run in runs if run.id.startswith(wanted)]
+    found = starting or [run for run in runs if wanted in run.name]
+    if not found:
+        raise click.ClickException(
+            f"no run in {record.path} has an id that starts with {wanted!r}, or a name with that in it: see "
+            "'fusioncache stats --runs'"
+        )
+    if len(found) > 1:
+        raise make_ambiguity_error(
+            wanted, "runs", [f"{run.id[:_SHOWN_DIGITS]}  {escape_controls(run.name)}" for run in found]
+        )
+    return found[0]
+
+
+def pick_template(record: RecordReader, prefix: str) -> TemplateStats:
+    """The template whose digest or name is ``prefix``, or else starts with it.
+
+    Raises:
+        click.ClickException: if there is no such template, or several.
+    """
+    found = record.find(prefix)
+    if len(found) > 1:
+        raise make_ambiguity_error(prefix, "templates", [f"{template.digest}  {template.name}" for template in found])
+    for template in record.add_ingredients(found):
+        return template
+    raise click.ClickException(
+        f"no template in {record.path} has a digest or name that starts with {prefix!r}: see 'fusioncache ls'"
+    )
+
+
+def find_regions(record: RecordReader, template: TemplateCounts) -> Sequence[RegionRecord]:
+    """The regions that have a template, of the newest run that had it."""
+    for run in record.runs():
+        found = record.regions(run.id, template.digest)
+        if found:
+            return found
+    return ()
+
+
+def make_ambiguity_error(prefix: str, things: str, found: Sequence[str]) -> click.ClickException:
+    """What to say where several things are meant by what was typed."""
+    named = list(found[:_MOST_NAMED])
+    if len(found) > len(named):
+        named.append(f"and {len(found) - len(named)} more")
+    lines = "".join(f"\n  {one}" for one in named)
+    return click.ClickException(f"{prefix!r} stands for {len(found)} {things}, give more of one:{lines}")
+
+
+_MOST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a model.
+
+    Attributes:
+        where: a module, and forward or backward.
+        line: of the source, as far as that is known.
+    """
+
+    where: str
+    line: Line | None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {_source(self.line)}" if self.line else self.where
+
+    def data(self) -> dict[str, Any]:
+        """As JSON."""
+        line = self.line
+        return {"place": self.where, "file": line and line.file, "line": line and line.number}
+
+
+def find_locations(regions: Iterable[RegionRecord]) -> tuple[Place, ...]:
+    """The places that regions come from, each once."""
+    places: dict[Place, None] = {}
+    for region in regions:
+        source = region.source
+        line = next((line for line in source.lines if not line.library), next(iter(source.lines), None))
+        places[Place(f"{source.module or 'the model'}, {region.trace}", line)] = None
+    return tuple(places)
+
+
+def format_locations(places: Sequence[Place]) -> list[str]:
+    """The first few places, a line each, and how many more there are."""
+    lines = [str(place) for place in places[:_MOST]]
+    more = format_count(len(places) - _MOST, "more place", "more places")
+    return [*lines, f"and {more}"] if len(places) > _MOST else lines
+
+
+def _source(line: Line) -> str:
+    """A line of source: where it is, and what it says if it is still there."""
+    text = linecache.getline(line.file, line.number).strip()
+    return f"{line}  {text}" if text else str(line)
