@@ -9,11 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from sample_recipe import NAME, RECIPE, elf
+from sample_recipe import NAME, RECIPE, make_elf
 
 from fusioncache.backends.api import NotPersistable, NotPersistableNow
-from fusioncache.backends.nvfuser import kernel_database as kernel_db
-from fusioncache.backends.nvfuser import persistence
+from fusioncache.backends.nvfuser import kernel_database, persistence
 from fusioncache.backends.nvfuser.launch import check_cubin
 from fusioncache.backends.nvfuser.persistence import CompilingRun
 from fusioncache.backends.nvfuser.recipe_json import encode
@@ -23,15 +22,15 @@ from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
 OPTIONS = ((), ())
 
 
-def row(name, code, options=OPTIONS):
-    return kernel_db.Row(name, code, None, options)
+def make_row(name, code, options=OPTIONS):
+    return kernel_database.Row(name, code, None, options)
 
 
 def test_rows_belong_to_a_run_by_name_and_code():
-    first, second, other = row("a", "code a"), row("b", "code b"), row("a", "another code a")
+    first, second, other = make_row("a", "code a"), make_row("b", "code b"), make_row("a", "another code a")
     known = {"a": [first, other], "b": [second]}
-    assert kernel_db.match_rows(known, ["b", "a"], "code a\ncode b", OPTIONS) == (second, first)
-    assert kernel_db.match_rows(known, ["a"], "code a", OPTIONS) == (first,)
+    assert kernel_database.match_rows(known, ["b", "a"], "code a\ncode b", OPTIONS) == (second, first)
+    assert kernel_database.match_rows(known, ["a"], "code a", OPTIONS) == (first,)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +46,13 @@ def test_rows_belong_to_a_run_by_name_and_code():
     ],
 )
 def test_rows_that_do_not_fit_are_refused(names, code, options, reason):
-    known = {"a": [row("a", "code a")], "b": [row("b", "code b")], "d": [row("d", "code d"), row("d", "twice")]}
+    known = {
+        "a": [make_row("a", "code a")],
+        "b": [make_row("b", "code b")],
+        "d": [make_row("d", "code d"), make_row("d", "twice")],
+    }
     with pytest.raises(NotPersistable, match=reason):
-        kernel_db.match_rows(known, names, code, options)
+        kernel_database.match_rows(known, names, code, options)
 
 
 def write_row(name, code, cubin=b"\x7fELF"):
@@ -57,7 +60,7 @@ def write_row(name, code, cubin=b"\x7fELF"):
     folder = Path(os.environ["TMPDIR"]) / "nvfuser_kernel_db"
     folder.mkdir(exist_ok=True)
     table = folder / "db.csv"
-    text = table.read_text() if table.exists() else kernel_db._HEADER + "\n"
+    text = table.read_text() if table.exists() else "kernel_signature,compile_args,kernel_code_file,cubin_file\n"
     number = text.count("\n") - 1
     (folder / f"kernel_{number}.cu").write_text(code)
     (folder / f"kernel_{number}.cubin").write_bytes(cubin)
@@ -67,7 +70,7 @@ def write_row(name, code, cubin=b"\x7fELF"):
 
 def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    database = kernel_db.KernelDatabase()
+    database = kernel_database.KernelDatabase()
     folder = database.compile(OPTIONS, lambda: write_row("a", "code a"))
     assert os.environ["TMPDIR"] == str(tmp_path)
     assert folder.parent.stat().st_mode & 0o777 == 0o700
@@ -77,17 +80,17 @@ def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
         database.compile(other, lambda: write_row("b", "code b", b"PTX"))
     database.note_compiled()
     (found,) = database.rows(["a"], "code a", OPTIONS)
-    assert kernel_db.read_cubin(found) == b"\x7fELF"
+    assert kernel_database.read_cubin(found) == b"\x7fELF"
     (found,) = database.rows(["b"], "code b", other)
     with pytest.raises(NotPersistable, match="not compiled to the end"):
-        kernel_db.read_cubin(found)
-    kernel_db._remove(folder.parent, os.getpid() + 1)
+        kernel_database.read_cubin(found)
+    kernel_database._remove(folder.parent, os.getpid() + 1)
     assert folder.exists()
-    kernel_db._remove(folder.parent, os.getpid())
+    kernel_database._remove(folder.parent, os.getpid())
     assert not folder.exists()
 
 
-def packed(recipe, code):
+def pack(recipe, code):
     """What is kept of a run for which nvFuser says this code."""
     said = SimpleNamespace(get_cuda_kernel=lambda args, *, intrinsic_code, device: "preamble" * intrinsic_code + code)
     compiled = SimpleNamespace(device=0, definition=SimpleNamespace(fec=said))
@@ -95,25 +98,25 @@ def packed(recipe, code):
 
 
 def test_the_kernels_cuda_is_kept_beside_their_cubins(monkeypatch):
-    database, code = kernel_db.KernelDatabase(), "__global__ void k() { /* \N{MULTIPLICATION SIGN} */ }\n"
+    database, code = kernel_database.KernelDatabase(), "__global__ void k() { /* \N{MULTIPLICATION SIGN} */ }\n"
     monkeypatch.setattr(persistence, "kernel_database", lambda: database)
     database.compile(OPTIONS, lambda: write_row(NAME, code))
     cubins = {"0.cubin": b"\x7fELF"}
-    assert packed(RECIPE, code) == {"recipe": encode(RECIPE), **cubins, "kernels.cu": code.encode()}
-    assert packed(replace(RECIPE, steps=RECIPE.steps[:1]), "").keys() == {"recipe"}
+    assert pack(RECIPE, code) == {"recipe": encode(RECIPE), **cubins, "kernels.cu": code.encode()}
+    assert pack(replace(RECIPE, steps=RECIPE.steps[:1]), "").keys() == {"recipe"}
 
 
 def test_cuda_that_is_no_unicode_is_kept_as_far_as_it_is(monkeypatch):
     code = "__global__ // \udcff"
-    known = {NAME: [replace(row(NAME, code), cubin=SimpleNamespace(read_bytes=lambda: b"\x7fELF"))]}
-    rows = lambda *asked: kernel_db.match_rows(known, *asked)  # noqa: E731
+    known = {NAME: [replace(make_row(NAME, code), cubin=SimpleNamespace(read_bytes=lambda: b"\x7fELF"))]}
+    rows = lambda *asked: kernel_database.match_rows(known, *asked)  # noqa: E731
     monkeypatch.setattr(persistence, "kernel_database", lambda: SimpleNamespace(note_compiled=lambda: None, rows=rows))
-    assert packed(RECIPE, code)["kernels.cu"] == b"__global__ // ?"
+    assert pack(RECIPE, code)["kernels.cu"] == b"__global__ // ?"
 
 
 def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
     monkeypatch.delenv("TMPDIR", raising=False)
-    database = kernel_db.KernelDatabase()
+    database = kernel_database.KernelDatabase()
     directories = [database.compile(OPTIONS, lambda: os.environ.get("TMPDIR")) for _ in range(2)]
     assert directories[0] == directories[1] is not None  # nothing was compiled, so it may still open
     database.note_compiled()
@@ -125,7 +128,7 @@ def test_a_database_that_is_open_elsewhere_is_of_no_use(monkeypatch):
 def test_a_compile_that_fails_leaves_the_environment_as_it_was(monkeypatch):
     monkeypatch.delenv("TMPDIR", raising=False)
     with pytest.raises(ZeroDivisionError):
-        kernel_db.KernelDatabase().compile(OPTIONS, lambda: 1 / 0)
+        kernel_database.KernelDatabase().compile(OPTIONS, lambda: 1 / 0)
     assert "TMPDIR" not in os.environ
 
 
@@ -149,10 +152,10 @@ def test_copies_lie_as_the_original(tensor):
     before = tensor.clone()
     copy, other = copy_tensor(tensor), roll_tensor(tensor)
     assert have_equal_bits(copy, tensor)
-    for made in (copy, other):
-        assert (made.shape, made.stride(), made.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
-        assert (made.data_ptr() - tensor.data_ptr()) % 512 == 0
-        assert not tensor.numel() or made.data_ptr() != tensor.data_ptr()
+    for moved in (copy, other):
+        assert (moved.shape, moved.stride(), moved.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
+        assert (moved.data_ptr() - tensor.data_ptr()) % 512 == 0
+        assert not tensor.numel() or moved.data_ptr() != tensor.data_ptr()
     assert torch.equal(copy, before)
     if tensor.is_contiguous() and tensor.numel():
         assert torch.equal(other.flatten(), tensor.flatten().roll(1))
@@ -165,12 +168,17 @@ def test_bits_tell_zeros_apart_and_nans_together():
 
 
 def test_cubins_must_be_whole():
-    image = elf()
+    image = make_elf()
     check_cubin(image)
     for end in range(len(image)):
         with pytest.raises(ValueError, match="a cubin that"):
             check_cubin(image[:end])
-    for damaged in (elf(machine=62), elf(sections=((1, 64, 10**6),)), elf(programs=((2**63, 8),)), b"PTX"):
+    for damaged in (
+        make_elf(machine=62),
+        make_elf(sections=((1, 64, 10**6),)),
+        make_elf(programs=((2**63, 8),)),
+        b"PTX",
+    ):
         with pytest.raises(ValueError, match="a cubin that"):
             check_cubin(damaged)
 

@@ -10,7 +10,7 @@ import torch
 from fake_driver import fake_driver
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_recipe import NAME, words
+from sample_recipe import NAME, pack_words
 
 from fusioncache.backends.api import NotPersistable
 from fusioncache.backends.nvfuser.capture import (
@@ -24,7 +24,7 @@ from fusioncache.backends.nvfuser.cuda_graph import FillNode, KernelNode, read_g
 from fusioncache.backends.nvfuser.recipe import Fill, Pointer
 
 
-def captured(*parameters, **changes):
+def make_node(*parameters, **changes):
     given = (1, NAME, (1, 1, 1), (32, 1, 1), 0, 49152, False, parameters)
     return replace(KernelNode(*given), **changes)
 
@@ -39,11 +39,11 @@ def resolve(one, two, known=()):
 
 def test_addresses_are_what_differs_and_lies_in_the_same_place():
     (step,) = resolve(
-        captured(words(0x10010, 77), words(5, 0x30000) + b"\x07\0\0\0"),
-        captured(words(0x50010, 77), words(5, 0x40000) + b"\x07\0\0\0"),
+        make_node(pack_words(0x10010, 77), pack_words(5, 0x30000) + b"\x07\0\0\0"),
+        make_node(pack_words(0x50010, 77), pack_words(5, 0x40000) + b"\x07\0\0\0"),
     )
     assert step.pointers == (Pointer(0, 0, 0, 16), Pointer(1, 8, 2, 0))
-    assert step.parameters == (words(0, 77), words(5, 0) + b"\x07\0\0\0")
+    assert step.parameters == (pack_words(0, 77), pack_words(5, 0) + b"\x07\0\0\0")
 
 
 @pytest.mark.parametrize(
@@ -59,22 +59,22 @@ def test_addresses_are_what_differs_and_lies_in_the_same_place():
 )
 def test_numbers_that_cannot_be_told_are_refused(one, two, reason):
     with pytest.raises(NotPersistable, match=reason):
-        resolve(captured(words(one)), captured(words(two)), known={0x77777})
+        resolve(make_node(pack_words(one)), make_node(pack_words(two)), known={0x77777})
 
 
 def test_kernels_that_differ_are_refused():
     for change in ({"grid": (2, 1, 1)}, {"name": "other"}, {"cooperative": True}, {"parameters": (bytes(16),)}):
         with pytest.raises(NotPersistable, match="not the same twice"):
-            resolve(captured(bytes(8)), captured(bytes(8), **change))
+            resolve(make_node(bytes(8)), make_node(bytes(8), **change))
     with pytest.raises(NotPersistable, match="not the same twice"):
-        resolve(captured(bytes(8)), FillNode(0x50000, 8, 0))
+        resolve(make_node(bytes(8)), FillNode(0x50000, 8, 0))
     with pytest.raises(NotPersistable, match="not the same twice"):
-        resolve_addresses([captured()], MEMORY, [], OTHER, lambda number: False)
+        resolve_addresses([make_node()], MEMORY, [], OTHER, lambda number: False)
 
 
 def test_an_end_that_is_no_word_must_be_the_same():
     with pytest.raises(NotPersistable, match="not the same twice"):
-        resolve(captured(b"\x01\0\0\0"), captured(b"\x02\0\0\0"))
+        resolve(make_node(b"\x01\0\0\0"), make_node(b"\x02\0\0\0"))
 
 
 def test_fills():
@@ -115,7 +115,7 @@ def test_memory_that_overlaps_is_refused():
         MemoryMap([MemoryRange(10, 10), MemoryRange(19, 1)])
 
 
-def graph_driver(*types, edges=None, name=NAME, parameters=(), clusters=(1, 1, 1), memset=()):
+def make_graph_driver(*types, edges=None, name=NAME, parameters=(), clusters=(1, 1, 1), memset=()):
     """A driver that knows one captured graph, whose nodes are numbered from 1 on."""
     chain = {node: [node - 1] for node in range(2, len(types) + 1)}
     edges = chain if edges is None else edges
@@ -167,30 +167,30 @@ def graph_driver(*types, edges=None, name=NAME, parameters=(), clusters=(1, 1, 1
 
 
 def test_a_graph_is_read_in_the_order_of_its_dependencies():
-    driver = graph_driver("KERNEL", "MEMSET", "KERNEL", parameters=(words(1, 2), b"\x07"))
+    driver = make_graph_driver("KERNEL", "MEMSET", "KERNEL", parameters=(pack_words(1, 2), b"\x07"))
     found = read_graph(driver, 0)
     assert [getattr(node, "shared", None) for node in found] == [1, None, 3]
     assert found[1] == FillNode(4096, 32, 0)
-    assert (found[0].grid, found[0].block, found[0].parameters) == ((3, 2, 1), (64, 1, 1), (words(1, 2), b"\x07"))
+    assert (found[0].grid, found[0].block, found[0].parameters) == ((3, 2, 1), (64, 1, 1), (pack_words(1, 2), b"\x07"))
     assert (found[0].function, found[0].most_shared, found[0].cooperative) == (99, 49152, False)
-    assert read_graph(graph_driver(), 0) == []
+    assert read_graph(make_graph_driver(), 0) == []
 
 
 @pytest.mark.parametrize("edges", [{}, {2: [1], 3: [1]}, {2: [1], 3: [1, 2]}, {1: [3], 2: [1], 3: [2]}, {3: [2]}])
 def test_graphs_that_are_no_chain_are_refused(edges):
     with pytest.raises(NotPersistable, match="no fixed order"):
-        read_graph(graph_driver("MEMSET", "MEMSET", "MEMSET", edges=edges), 0)
+        read_graph(make_graph_driver("MEMSET", "MEMSET", "MEMSET", edges=edges), 0)
 
 
 FILL = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_11FillFunctorI{}EESt5arrayIPcLm1EEEEviT0_T1_"
 
 
 def test_what_torch_fills_is_a_fill():
-    parameters = ((5).to_bytes(4, "little"), bytes(8), words(4096))
-    driver = graph_driver("KERNEL", name=FILL.format("l"), parameters=parameters)
+    parameters = ((5).to_bytes(4, "little"), bytes(8), pack_words(4096))
+    driver = make_graph_driver("KERNEL", name=FILL.format("l"), parameters=parameters)
     assert read_graph(driver, 0) == [FillNode(4096, 40, 0)]
-    parameters = ((5).to_bytes(4, "little"), b"\x07", words(4096))
-    driver = graph_driver("KERNEL", name=FILL.format("h"), parameters=parameters)
+    parameters = ((5).to_bytes(4, "little"), b"\x07", pack_words(4096))
+    driver = make_graph_driver("KERNEL", name=FILL.format("h"), parameters=parameters)
     assert read_graph(driver, 0) == [FillNode(4096, 5, 7)]
 
 
@@ -216,12 +216,12 @@ def test_what_torch_fills_is_a_fill():
 )
 def test_what_is_not_understood_is_refused(type_, graph, reason):
     with pytest.raises(NotPersistable, match=reason):
-        read_graph(graph_driver(type_, **graph), 0)
+        read_graph(make_graph_driver(type_, **graph), 0)
 
 
 def test_memsets_of_one_byte_are_fills():
     memset = {"dst": 1, "value": 0x07070707, "elementSize": 2, "width": 2}
-    assert read_graph(graph_driver("MEMSET", memset=memset), 0) == [FillNode(1, 4, 7)]
+    assert read_graph(make_graph_driver("MEMSET", memset=memset), 0) == [FillNode(1, 4, 7)]
 
 
 @pytest.mark.parametrize("fill", [True, False])

@@ -8,18 +8,18 @@ import threading
 
 import pytest
 import torch
-from gpu_artifacts import CASES, copies, load, nvfuser, persisted_regions, pick, same
+from gpu_artifacts import CASES, are_same, copy_all, find_region, load_region, make_nvfuser, persist_regions
 from repository import ROOT
 
 pytestmark = pytest.mark.gpu
 
 
 def test_everything_is_kept_or_says_why_not():
-    assert {item.name.rsplit("-", 1)[0] for item in persisted_regions()} == set(CASES)
-    refused = {item.name: item.compiled.reason for item in persisted_regions() if item.compiled.artifacts is None}
+    assert {item.name.rsplit("-", 1)[0] for item in persist_regions()} == set(CASES)
+    refused = {item.name: item.compiled.reason for item in persist_regions() if item.compiled.artifacts is None}
     assert all(refused.values())
     assert not {name for name in refused if not CASES[name.rsplit("-", 1)[0]].may_refuse}, refused
-    assert all(item.compiled.reason is None for item in persisted_regions() if item.compiled.artifacts is not None)
+    assert all(item.compiled.reason is None for item in persist_regions() if item.compiled.artifacts is not None)
 
 
 OTHER_PROCESS = """
@@ -46,7 +46,7 @@ def elsewhere(tmp_path_factory):
     """The results of a process that knows nothing but the artifacts."""
     root = tmp_path_factory.mktemp("persisted")
     folders = {}
-    for item in persisted_regions():
+    for item in persist_regions():
         if item.compiled.artifacts is None:
             continue
         folders[item.name] = folder = root / item.name
@@ -61,17 +61,17 @@ def elsewhere(tmp_path_factory):
 
 def test_another_process_computes_the_same_bits_without_nvfuser(elsewhere):
     assert elsewhere
-    for item in persisted_regions():
+    for item in persist_regions():
         if item.name in elsewhere:
             outputs, written = elsewhere[item.name]
-            assert same(outputs, item.outputs), item.name
-            assert same(written, item.written), item.name
+            assert are_same(outputs, item.outputs), item.name
+            assert are_same(written, item.written), item.name
 
 
 @pytest.mark.parametrize("name", ["pointwise-0", "whole-reduction-0", "two-segments-0"])
 def test_a_loaded_run_can_be_captured(name):
-    item = pick(name)
-    run, args = load(item), copies(item.args)
+    item = find_region(name)
+    run, args = load_region(item), copy_all(item.args)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = run(args)
@@ -79,30 +79,30 @@ def test_a_loaded_run_can_be_captured(name):
         arg.copy_(arg.flip(0))
     for _ in range(3):
         graph.replay()
-    assert same(outputs, list(item.compiled.run(copies(args))))
+    assert are_same(outputs, list(item.compiled.run(copy_all(args))))
 
 
 def test_loading_while_a_graph_is_captured():
-    item = pick("pointwise-0")
-    args = copies(item.args)
+    item = find_region("pointwise-0")
+    args = copy_all(item.args)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        outputs = load(item)(args)
+        outputs = load_region(item)(args)
     graph.replay()
-    assert same(outputs, item.outputs)
+    assert are_same(outputs, item.outputs)
 
 
 @pytest.mark.parametrize("name", ["pointwise-0", "whole-reduction-0"])
 def test_threads_and_streams(name):
-    item = pick(name)
-    run, wrong = load(item), []
+    item = find_region(name)
+    run, wrong = load_region(item), []
 
     def work():
         with torch.cuda.stream(torch.cuda.Stream()):
-            mine = copies(item.args)
+            mine = copy_all(item.args)
             results = [run(mine) for _ in range(200)]
             torch.cuda.current_stream().synchronize()
-            wrong.extend(result for result in results if not same(result, item.outputs))
+            wrong.extend(result for result in results if not are_same(result, item.outputs))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -113,13 +113,13 @@ def test_threads_and_streams(name):
 
 
 def test_artifacts_are_the_same_every_time():
-    item = pick("rms-norm-grad-1")
-    again = nvfuser().persist(item.graph, copies(item.args))
+    item = find_region("rms-norm-grad-1")
+    again = make_nvfuser().persist(item.graph, copy_all(item.args))
     assert again.artifacts == item.compiled.artifacts
 
 
 def test_damaged_artifacts_do_not_load():
-    item = pick("pointwise-0")
+    item = find_region("pointwise-0")
     artifacts = dict(item.compiled.artifacts)
     cubin = next(name for name in artifacts if name != "recipe")
     for damaged in (
@@ -130,18 +130,18 @@ def test_damaged_artifacts_do_not_load():
         {cubin: artifacts[cubin]},
     ):
         with pytest.raises(ValueError):
-            nvfuser().load(damaged, item.graph, item.args)
+            make_nvfuser().load(damaged, item.graph, item.args)
     with pytest.raises(ValueError, match="another layout"):
-        nvfuser().load(artifacts, item.graph, [arg.t().contiguous().t() for arg in item.args])
+        make_nvfuser().load(artifacts, item.graph, [arg.t().contiguous().t() for arg in item.args])
 
 
 def test_a_program_is_not_kept_while_a_graph_is_captured_or_history_is_recorded():
-    item = pick("pointwise-0")
+    item = find_region("pointwise-0")
     torch.cuda.memory._record_memory_history("all", context=None)
     try:
-        compiled = nvfuser().persist(item.graph, copies(item.args))
+        compiled = make_nvfuser().persist(item.graph, copy_all(item.args))
     finally:
         torch.cuda.memory._record_memory_history(None)
     assert compiled.artifacts is None
     assert compiled.reason == "torch's memory history is in use"
-    assert same(list(compiled.run(copies(item.args))), item.outputs)
+    assert are_same(list(compiled.run(copy_all(item.args))), item.outputs)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fake_driver import fake_driver
-from sample_recipe import FLAT, NAME, RECIPE, elf, kernel, words
+from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 
 from fusioncache.backends.nvfuser import stored_run
 from fusioncache.backends.nvfuser.capture import alignment
@@ -66,7 +66,7 @@ class Library:
 ADDRESSES = [0x1000, 0x2000, 0x3000, 0x4000]
 
 
-def launched(library, stream=5, addresses=ADDRESSES):
+def launch(library, stream=5, addresses=ADDRESSES):
     steps = LoadedSteps(RECIPE, {"0.cubin": b"\x7fELF..."}, library.driver, 0)
     steps.launch(addresses, stream)
     return steps
@@ -74,42 +74,42 @@ def launched(library, stream=5, addresses=ADDRESSES):
 
 def test_a_launch_says_where_everything_lies():
     library = Library()
-    steps = launched(library)
-    content = [words(0x1000) + b"\x04\0\0\0\x08\0\0\0", words(0, 0x3040, 0), b"\x05"]
+    steps = launch(library)
+    content = [pack_words(0x1000) + b"\x04\0\0\0\x08\0\0\0", pack_words(0, 0x3040, 0), b"\x05"]
     expected = ("launch", 7, (7, 2, 1), (128, 1, 1), 16, 5, [(2, 1)], content)
     assert library.log == [("fill", 0x4000, 0, 256, 5), expected]
     library.log.clear()
     steps.launch([0x9000, 0x2000, 0x5000, 0x6000], 8)
-    content = [words(0x9000) + b"\x04\0\0\0\x08\0\0\0", words(0, 0x5040, 0), b"\x05"]
+    content = [pack_words(0x9000) + b"\x04\0\0\0\x08\0\0\0", pack_words(0, 0x5040, 0), b"\x05"]
     assert library.log == [("fill", 0x6000, 0, 256, 8), (*expected[:5], 8, [(2, 1)], content)]
 
 
 def test_the_default_stream_is_told_by_its_own_handle():
     library = Library()
-    launched(library, stream=0)
+    launch(library, stream=0)
     assert [library.log[0][-1], library.log[1][5]] == [1, 1]
 
 
 def test_a_thread_without_a_context_gets_one():
     library = Library([201])
-    launched(library)
+    launch(library)
     assert library.bound == [0, 0]
     assert [entry[0] for entry in library.log] == ["fill", "fill", "launch"]
 
 
 def test_a_first_step_that_fails_is_told_from_others():
     with pytest.raises(NothingLaunched, match=r"CUDA_ERROR_INVALID_VALUE \(1\), as a test says"):
-        launched(Library([1]))
+        launch(Library([1]))
     with pytest.raises(DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
-        launched(Library([0, 700]))
+        launch(Library([0, 700]))
     with pytest.raises(DriverError, match=r"unknown error \(7777\)"):
-        launched(Library([0, 7777]))
+        launch(Library([0, 7777]))
 
 
 def test_a_cubin_with_other_parameters_is_refused():
     library = Library(sizes=[16, 24])
     with pytest.raises(ValueError, match="other parameters"):
-        launched(library)
+        launch(library)
 
 
 def test_a_recipe_without_its_cubin_is_refused():
@@ -121,22 +121,22 @@ IN_PLACE = Recipe(
     inputs=(Input(FLAT, 16),),
     allocations=(),
     outputs=(View(FLAT, 0, 0, True), View(Layout("float32", (8,), (1,)), 0, 8, False)),
-    steps=(kernel(parameters=(bytes(8),), pointers=(Pointer(0, 0, 0, 0),)),),
+    steps=(make_launch(parameters=(bytes(8),), pointers=(Pointer(0, 0, 0, 0),)),),
     widest=16,
 )
 
 
-def stored(monkeypatch, library):
+def load_stored(monkeypatch, library):
     """A run on device 0 unless a tensor has an attribute that says otherwise."""
     monkeypatch.setattr(stored_run, "_get_device", lambda tensor: getattr(tensor, "device_number", 0))
     monkeypatch.setattr(stored_run, "_current_device", lambda: 0)
     monkeypatch.setattr(stored_run, "_current_stream", lambda device: 5)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    artifacts = {"0.cubin": elf(), "kernels.cu": b"for people, so that nothing looks at it"}
+    artifacts = {"0.cubin": make_elf(), "kernels.cu": b"for people, so that nothing looks at it"}
     return StoredRun(IN_PLACE, artifacts, lambda args: "compiled", library.driver).run
 
 
-def flat(off=0):
+def make_flat(off=0):
     """A tensor in the layout of the recipe, so many elements behind an aligned address."""
     memory = torch.zeros(64)
     first = -memory.data_ptr() % 16 // 4
@@ -145,34 +145,34 @@ def flat(off=0):
 
 def test_a_kernel_is_not_launched_on_what_is_aligned_otherwise(monkeypatch):
     library = Library(sizes=[8])
-    run = stored(monkeypatch, library)
+    run = load_stored(monkeypatch, library)
     for off in (1, 2, 3, 5):
-        assert run([flat(off)]) == "compiled"
+        assert run([make_flat(off)]) == "compiled"
     assert not library.log
     for off in (0, 4):
-        arg = flat(off)
+        arg = make_flat(off)
         assert run([arg])[0] is arg
-        assert library.log.pop()[-1] == [words(arg.data_ptr())]
+        assert library.log.pop()[-1] == [pack_words(arg.data_ptr())]
 
 
 def test_a_device_on_which_nothing_loads_or_launches_gets_what_is_compiled(monkeypatch, caplog):
     library = Library(sizes=[8], refused={1})
-    run = stored(monkeypatch, library)
-    other = flat()
+    run = load_stored(monkeypatch, library)
+    other = make_flat()
     other.device_number = 1
     assert [run([other]), run([other])] == ["compiled", "compiled"]
     assert library.loads == [1]
-    run([flat()])
+    run([make_flat()])
     assert [entry[0] for entry in library.log] == ["launch"]
     library.codes.append(1)
-    assert [run([flat()]), run([flat()])] == ["compiled", "compiled"]
+    assert [run([make_flat()]), run([make_flat()])] == ["compiled", "compiled"]
     assert len(library.log) == 2
     assert len(caplog.records) == 2
 
 
 def test_outputs_in_the_memory_of_an_input_are_unknown_to_autograd(monkeypatch):
-    run = stored(monkeypatch, Library(sizes=[8]))
-    arg = flat().requires_grad_()
+    run = load_stored(monkeypatch, Library(sizes=[8]))
+    arg = make_flat().requires_grad_()
     same, view = run([arg])
     assert same is arg
     assert not view.requires_grad

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_recipe import FLAT, RECIPE, kernel
+from sample_recipe import FLAT, RECIPE, make_launch
 
 from fusioncache.backends.nvfuser.recipe import Buffers, Duplicate, Fill, Fresh, Input, Layout, Pointer, Recipe, View
 from fusioncache.backends.nvfuser.recipe_json import decode, encode
@@ -51,7 +51,9 @@ def recipes(draw):
     allocations = tuple(layout.extent for layout in outputs)
     buffers = st.integers(0, len(inputs) + len(outputs) - 1)
     pointers = tuple(Pointer(index, 0, draw(buffers), 0) for index in range(draw(st.integers(0, 3))))
-    step = kernel(parameters=tuple(bytes(16) for _ in pointers), pointers=pointers, cooperative=draw(st.booleans()))
+    step = make_launch(
+        parameters=tuple(bytes(16) for _ in pointers), pointers=pointers, cooperative=draw(st.booleans())
+    )
     fresh = tuple(Fresh(layout, number, 0) for number, layout in enumerate(outputs))
     return Recipe(inputs, allocations, fresh, (step,), draw(st.sampled_from([16, 32])))
 
@@ -77,21 +79,21 @@ WRONG = {
     "fill beyond its buffer": {"steps": (Fill(2, 64, 65, 0),)},
     "fill of a large byte": {"steps": (Fill(2, 0, 1, 256),)},
     "fill of an unknown buffer": {"steps": (Fill(4, 0, 1, 0),)},
-    "pointer beyond its parameter": {"steps": (kernel(pointers=(Pointer(0, 16, 0, 0),)),)},
-    "pointer across a parameter's end": {"steps": (kernel(pointers=(Pointer(0, 12, 0, 0),)),)},
-    "pointer of an unknown parameter": {"steps": (kernel(pointers=(Pointer(3, 0, 0, 0),)),)},
-    "pointer beyond its buffer": {"steps": (kernel(pointers=(Pointer(0, 0, 0, 128),)),)},
-    "pointer before its buffer": {"steps": (kernel(pointers=(Pointer(0, 0, 0, -8),)),)},
-    "two pointers in a place": {"steps": (kernel(pointers=(Pointer(0, 0, 0, 0), Pointer(0, 0, 1, 0))),)},
-    "an address left in": {"steps": (kernel(parameters=(b"\x01" * 16,), pointers=(Pointer(0, 0, 0, 0),)),)},
-    "no grid": {"steps": (kernel(grid=(0, 1, 1)),)},
-    "too many threads": {"steps": (kernel(block=(1024, 2, 1)),)},
-    "too much shared memory": {"steps": (kernel(shared=2**20, most_shared=2**20),)},
-    "less shared memory than asked for": {"steps": (kernel(most_shared=8),)},
-    "a cubin with a path": {"steps": (kernel(cubin="../x"),)},
-    "a name with a zero": {"steps": (kernel(function="a\0b"),)},
-    "too many parameters": {"steps": (kernel(parameters=(bytes(40000),), pointers=()),)},
-    "true for a number": {"steps": (kernel(grid=(True, 1, 1)),)},
+    "pointer beyond its parameter": {"steps": (make_launch(pointers=(Pointer(0, 16, 0, 0),)),)},
+    "pointer across a parameter's end": {"steps": (make_launch(pointers=(Pointer(0, 12, 0, 0),)),)},
+    "pointer of an unknown parameter": {"steps": (make_launch(pointers=(Pointer(3, 0, 0, 0),)),)},
+    "pointer beyond its buffer": {"steps": (make_launch(pointers=(Pointer(0, 0, 0, 128),)),)},
+    "pointer before its buffer": {"steps": (make_launch(pointers=(Pointer(0, 0, 0, -8),)),)},
+    "two pointers in a place": {"steps": (make_launch(pointers=(Pointer(0, 0, 0, 0), Pointer(0, 0, 1, 0))),)},
+    "an address left in": {"steps": (make_launch(parameters=(b"\x01" * 16,), pointers=(Pointer(0, 0, 0, 0),)),)},
+    "no grid": {"steps": (make_launch(grid=(0, 1, 1)),)},
+    "too many threads": {"steps": (make_launch(block=(1024, 2, 1)),)},
+    "too much shared memory": {"steps": (make_launch(shared=2**20, most_shared=2**20),)},
+    "less shared memory than asked for": {"steps": (make_launch(most_shared=8),)},
+    "a cubin with a path": {"steps": (make_launch(cubin="../x"),)},
+    "a name with a zero": {"steps": (make_launch(function="a\0b"),)},
+    "too many parameters": {"steps": (make_launch(parameters=(bytes(40000),), pointers=()),)},
+    "true for a number": {"steps": (make_launch(grid=(True, 1, 1)),)},
     "widest 64": {"widest": 64},
 }
 

@@ -111,7 +111,7 @@ class PersistedRegion:
     written: list
 
 
-def regions(case):
+def trace_regions(case):
     torch.manual_seed(0)
     inputs = [rand(*shape, dtype=case.dtype).requires_grad_(case.grad) for shape in case.shapes]
     compiled = thunder.jit(case.function)
@@ -121,7 +121,7 @@ def regions(case):
     return [region_of(fusion) for fusion in find_all_fused(compiled)]
 
 
-def arguments(graph, transposed=False):
+def make_arguments(graph, transposed=False):
     args = []
     for type_ in graph.inputs:
         dtype = getattr(torch, type_.dtype.rstrip("_"))
@@ -130,42 +130,42 @@ def arguments(graph, transposed=False):
     return args
 
 
-def copies(args):
+def copy_all(args):
     from fusioncache.backends.nvfuser.verification import copy_tensor
 
     return [copy_tensor(arg) for arg in args]
 
 
 @cache
-def nvfuser():
+def make_nvfuser():
     from fusioncache.backends.nvfuser.backend import NvFuser
 
     return NvFuser()
 
 
 @cache
-def persisted_regions():
+def persist_regions():
     found = []
     for name, case in CASES.items():
-        for number, graph in enumerate(regions(case)):
+        for number, graph in enumerate(trace_regions(case)):
             torch.manual_seed(number)
-            args = arguments(graph, case.transposed)
-            compiled = nvfuser().persist(graph, copies(args))
-            written = copies(args)
+            args = make_arguments(graph, case.transposed)
+            compiled = make_nvfuser().persist(graph, copy_all(args))
+            written = copy_all(args)
             outputs = list(compiled.run(written))
             found.append(PersistedRegion(f"{name}-{number}", case, graph, args, compiled, outputs, written))
     return found
 
 
-def pick(name):
-    return next(item for item in persisted_regions() if item.name == name)
+def find_region(name):
+    return next(item for item in persist_regions() if item.name == name)
 
 
-def load(item):
-    return nvfuser().load(item.compiled.artifacts, item.graph, item.args)
+def load_region(item):
+    return make_nvfuser().load(item.compiled.artifacts, item.graph, item.args)
 
 
-def same(one, other):
+def are_same(one, other):
     from fusioncache.backends.nvfuser.verification import have_equal_bits
 
     return len(one) == len(other) and all(map(have_equal_bits, one, other))

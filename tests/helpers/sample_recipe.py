@@ -10,7 +10,7 @@ FLAT = Layout("float32", (4, 8), (8, 1))
 NAME = "_ZN3nvf30nvfuser_pointwise_f0_c1_r0_g0E"
 
 
-def kernel(**changes):
+def make_launch(**changes):
     given = {
         "cubin": "0.cubin",
         "function": NAME,
@@ -29,16 +29,16 @@ RECIPE = Recipe(
     inputs=(Input(FLAT, 16), Input(Layout("bfloat16", (8,), (1,)), 2)),
     allocations=(128, 512),
     outputs=(Fresh(FLAT, 0, 0), View(Layout("float32", (8,), (1,)), 0, 8, False), Duplicate(0), Fresh(FLAT, 1, 128)),
-    steps=(Fill(3, 0, 256, 0), kernel()),
+    steps=(Fill(3, 0, 256, 0), make_launch()),
     widest=16,
 )
 
 
-def words(*numbers):
+def pack_words(*numbers):
     return b"".join(number.to_bytes(8, "little") for number in numbers)
 
 
-def elf(machine=190, sections=((1, 64, 16), (8, 64, 10**6)), programs=((64, 16),)):
+def make_elf(machine=190, sections=((1, 64, 16), (8, 64, 10**6)), programs=((64, 16),)):
     """A file with these parts, and 32 bytes of contents."""
     header = bytearray(64)
     header[:6] = b"\x7fELF\x02\x01"

@@ -24,7 +24,6 @@ OPTION = "kernel_db"
 """nvFuser's option that makes it use its database."""
 
 _FOLDER, _TABLE = "nvfuser_kernel_db", "db.csv"
-_HEADER = "kernel_signature,compile_args,kernel_code_file,cubin_file"
 _ROW = re.compile(r"([^,]+),([^,]*),(kernel_\d+\.cu),(kernel_\d+\.cubin)")
 _DIRECTORY_VARIABLE = "TMPDIR"
 _ELF = b"\x7fELF"

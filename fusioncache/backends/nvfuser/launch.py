@@ -172,11 +172,11 @@ def check_cubin(image: bytes) -> None:
         ValueError: if a part does not, or this is no cubin.
     """
     if not image.startswith(_MAGIC) or image[18:20] != _MACHINE or len(image) < _HEADER.size:
-        raise ValueError("a cubin that is none")
+        raise ValueError("a cubin that is not an ELF file for a GPU")
     sections_at, _, program_bytes, programs, section_bytes, sections, _ = _HEADER.unpack_from(image)
     (programs_at,) = struct.unpack_from("<Q", image, 32)
     if (programs and program_bytes != _PROGRAM.size) or section_bytes != _SECTION.size:
-        raise ValueError("a cubin that is none")
+        raise ValueError("a cubin that is not an ELF file for a GPU")
     parts = [(sections_at, sections * section_bytes), (programs_at, programs * program_bytes)]
     if any(offset + size > len(image) for offset, size in parts):
         raise ValueError("a cubin that is cut off")

@@ -20,7 +20,7 @@ import triton.language as tl
 from fusioncache.process import forks
 
 BLOCK, AHEAD = 1024, 4
-"""Elements of a block, and how many terms a thread may load before it adds the first of them. The best of those that
+"""The elements of a block, and how many terms a thread may load before it adds the first of them. The best of what
 ``benchmarks/fold_widths.py`` compares (``results/h200/fold-widths.json``)."""
 
 _ALIGNED = 16
@@ -38,7 +38,7 @@ def prepare(head: torch.Tensor, terms: Sequence[torch.Tensor], compiled: Callabl
     Args:
         head: as for ``add``.
         terms: as for ``add``.
-        compiled: is told the seconds, if this call had to compile.
+        compiled: a function that is told the seconds, if this call had to compile.
     """
     # What Triton compiles by: dtypes, and whether 16 divides the elements. Each device loads a kernel of its own.
     kernel = head.device, head.dtype, terms[0].dtype, head.numel() % 16 == 0
@@ -50,15 +50,15 @@ def prepare(head: torch.Tensor, terms: Sequence[torch.Tensor], compiled: Callabl
 
 
 def add(head: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """``head + term + term + ...`` in float32, on the current stream.
+    """Returns ``head + term + term + ...`` in float32, computed on the current stream.
 
     Args:
-        head: on a CUDA device, contiguous, float32, bfloat16 or float16.
+        head: a tensor on a CUDA device, contiguous, float32, bfloat16 or float16.
         terms: at least one; contiguous, of the head's shape, all of one dtype.
 
     Returns:
-        None where it cannot be done this time: if the tensors are on several devices or not aligned; or while a CUDA
-        graph is captured, which would copy the table again from memory that belongs to others by then.
+        The sum; None where it cannot be computed this time: if the tensors are on several devices or not aligned; or
+        while a CUDA graph is captured, which would copy the table again from memory that belongs to others by then.
     """
     tensors = (head, *terms)
     addresses = list(map(_data_ptr, tensors))
@@ -72,12 +72,12 @@ def add(head: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor | Non
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where terms lie.
+    """The addresses of terms.
 
     Attributes:
-        addresses: on the terms' device.
+        addresses: a tensor of the addresses, on the terms' device.
         count: how many there are.
-        dtype: of them all.
+        dtype: the dtype of every term.
     """
 
     addresses: torch.Tensor
@@ -86,17 +86,17 @@ class Table:
 
 
 def pointer_table(terms: Sequence[torch.Tensor]) -> Table:
-    """The table of these terms.
+    """Returns the table of these terms.
 
     Args:
-        terms: at least one; contiguous, aligned, all of one shape, dtype and device, and to be kept while the table is
-            used.
+        terms: at least one; contiguous, aligned, all of one shape, dtype and device. They must live while the table
+            is used.
     """
     return _table(list(map(_data_ptr, terms)), terms[0])
 
 
 def _table(addresses: list[int], like: torch.Tensor) -> Table:
-    """A table on the device of a tensor. Its copy to there waits for nothing that was launched on another stream.
+    """Returns a table on the device of a tensor. Its copy waits for nothing that was launched on another stream.
 
     Every table has memory of its own, so that calls may overlap. Torch gives pinned memory to nobody else before the
     copy from it is done, and the table's own only to what comes later on this stream, behind the kernel.
@@ -106,12 +106,12 @@ def _table(addresses: list[int], like: torch.Tensor) -> Table:
 
 
 def launch(head: torch.Tensor, table: Table, block: int = BLOCK, ahead: int = AHEAD) -> torch.Tensor:
-    """``head + term + term + ...`` in float32. The head's device must be the current one.
+    """Returns ``head + term + term + ...`` in float32. The head's device must be the current one.
 
     Args:
-        head: contiguous and of the terms' shape.
-        table: of the terms.
-        block: elements of a block, a power of 2.
+        head: a contiguous tensor of the terms' shape.
+        table: the table of the terms.
+        block: the elements of a block, a power of 2.
         ahead: how many terms a thread may load before it adds the first of them.
     """
     total = torch.empty(head.shape, dtype=torch.float32, device=head.device)
@@ -147,14 +147,14 @@ def _add(
     total = tl.load(head + offsets, mask=inside).to(tl.float32)
     whole = terms // AHEAD * AHEAD
     for first in range(0, whole, AHEAD):
-        for place in tl.static_range(AHEAD):
-            address = tl.load(table + first + place).to(tl.pointer_type(TERM))
+        for index in tl.static_range(AHEAD):
+            address = tl.load(table + first + index).to(tl.pointer_type(TERM))
             term = tl.load(tl.multiple_of(address, ALIGNED) + offsets, mask=inside)
             total += term.to(tl.float32)
     # What is left is loaded all at once as well. A term that is not there must not be added as 0: -0.0 + 0.0 is 0.0.
-    for place in tl.static_range(AHEAD - 1):
-        there = whole + place < terms
-        address = tl.load(table + whole + place, mask=there, other=0).to(tl.pointer_type(TERM))
+    for index in tl.static_range(AHEAD - 1):
+        there = whole + index < terms
+        address = tl.load(table + whole + index, mask=there, other=0).to(tl.pointer_type(TERM))
         term = tl.load(tl.multiple_of(address, ALIGNED) + offsets, mask=inside & there)
         total = tl.where(there, total + term.to(tl.float32), total)
     tl.store(out + offsets, total, mask=inside)

@@ -1,6 +1,6 @@
 """One run of nvFuser's kernels as data: the memory that it needs and what it launches, in order.
 
-Whatever a recipe says has been checked when it was made: a launch from stored bytes cannot reach beyond its memory.
+A recipe is checked when it is created, so that a launch from stored bytes cannot reach beyond its memory.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def extent(self) -> int:
-        """Bytes from the first element to the end of the last."""
+        """The number of bytes from the first element to the end of the last."""
         if 0 in self.shape:
             return 0
         steps = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))

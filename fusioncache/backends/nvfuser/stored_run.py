@@ -125,7 +125,7 @@ def check_arguments(recipe: Recipe, args: Sequence[Any]) -> None:
 
 
 def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
-    """Returns what tells whether addresses are aligned as those that the recipe was made for: neither less nor more.
+    """Returns what tells whether addresses are aligned as those that the recipe is for: neither less nor more.
 
     More would do no harm, but the compiler would take other kernels for them, which might add up in another order.
     """

@@ -1,4 +1,4 @@
-"""Whether what would be stored computes what nvFuser computes, bit for bit."""
+"""Checks that what would be stored computes what nvFuser computes, bit for bit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def verify(artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Seq
 
     Args:
         artifacts: what is to be stored.
-        capture: what it was made of.
+        capture: what the artifacts were made of.
         run: nvFuser's function.
-        args: others than those that were compiled for, aligned as these. What is written in place is written.
+        args: other arguments than those that were compiled for, aligned as these. The run may write into them.
         driver: the driver of CUDA.
 
     Raises:
