@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fake_driver import fake_driver
 from sample_recipe import NAME, RECIPE, make_elf
 
 from fusioncache.backends.api import NotPersistable, NotPersistableNow
 from fusioncache.backends.nvfuser import kernel_database, persistence
+from fusioncache.backends.nvfuser.driver import driver
 from fusioncache.backends.nvfuser.launch import check_cubin
 from fusioncache.backends.nvfuser.persistence import CompilingRun
 from fusioncache.backends.nvfuser.recipe_json import encode
@@ -259,3 +262,12 @@ def test_compiling_for_other_arguments_writes_into_them_once():
     run([arg])
     assert arg.unique().tolist() == [4]
     assert nvfuser.compiles == 1
+
+
+def test_without_bindings_of_cuda_nothing_is_stored(monkeypatch):
+    monkeypatch.setattr(persistence, "driver", lambda: fake_driver(cuDriverGetVersion=lambda: (0, 12080)))
+    assert persistence.artifact_environment() == {"device": "", "driver": "12080", "recipe": "1"}
+    monkeypatch.setattr(persistence, "driver", driver.__wrapped__)  # whatever was imported before
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    with pytest.warns(RuntimeWarning, match="kernels are not stored, as there is no cuda.bindings"):
+        assert persistence.artifact_environment() is None

@@ -101,7 +101,7 @@ class NvFuser(Backend):
             "settings": settings_text(*variables(_VARIABLES, (), _ELSEWHERE)),
         }
 
-    def artifact_environment(self) -> Mapping[str, str]:
+    def artifact_environment(self) -> Mapping[str, str] | None:
         """See ``Backend``."""
         from fusioncache.backends.nvfuser import persistence
 

@@ -24,6 +24,7 @@ from fusioncache.backends.nvfuser.verification import copy_tensor, roll_tensor, 
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
+from fusioncache.process.warning import warn_once
 
 if TYPE_CHECKING:
     from fusioncache.backends.nvfuser.backend import CompiledDefinition, NvFuser
@@ -34,9 +35,17 @@ _DESCRIPTORS, _RANDOM_CODE = "TensorMap", "philox"
 """Parts of the CUDA of kernels that take descriptors of tensors, or draw random numbers."""
 
 
-def artifact_environment() -> Mapping[str, str]:
-    """Returns what artifacts depend on: the device that kernels are scheduled for, the driver, the recipe's format."""
-    return {"device": "\n".join(list_device_kinds()), "driver": str(driver().version()), "recipe": str(VERSION)}
+def artifact_environment() -> Mapping[str, str] | None:
+    """Returns what artifacts depend on: the device that kernels are scheduled for, the driver, the recipe's format.
+
+    Without ``cuda.bindings`` there is nothing to look into CUDA graphs with, and None is returned.
+    """
+    try:
+        version = driver().version()
+    except ImportError as error:
+        warn_once(f"nvFuser's kernels are not stored, as there is no cuda.bindings ({error}): install cuda-bindings")
+        return None
+    return {"device": "\n".join(list_device_kinds()), "driver": str(version), "recipe": str(VERSION)}
 
 
 def list_device_kinds() -> tuple[str, ...]:
@@ -106,6 +115,7 @@ class CompilingRun:
         self._run: Run | None = None
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Runs what nvFuser compiled for the first arguments."""
         with self._lock:
             if self._run is None:
                 # To compile runs it once, so that what writes into its arguments is compiled with copies.
