@@ -46,7 +46,7 @@ def bind(graph: Graph, gpu: int = 0) -> BoundGraph:
 
 @contextmanager
 def _symbolic_sizes() -> Iterator[None]:
-    """Elsewhere than here Thunder's tensor proxies replace symbolic sizes by their values."""
+    """Keeps Thunder's tensor proxies from replacing symbolic sizes by their values, as they do elsewhere."""
     from thunder.common import CompileData, CompileStats
     from thunder.core.compile_data import compile_data_and_stats
     from thunder.core.options import CACHE_OPTIONS
@@ -58,28 +58,28 @@ def _symbolic_sizes() -> Iterator[None]:
 
 
 def has_fixed_gpu(graph: Graph) -> bool:
-    """Whether a graph names a GPU by its number, and so runs nowhere else."""
+    """Tells whether a graph names a GPU by its number, and so runs nowhere else."""
     return any(map(is_fixed, _literals(graph)))
 
 
 def on_each_gpu(
-    graph: Graph, args: Sequence[Any], made: Callable[[int], Callable[..., Any]]
+    graph: Graph, args: Sequence[Any], make: Callable[[int], Callable[..., Any]]
 ) -> Callable[[Sequence[Any]], Any]:
-    """A function of the arguments as one sequence, made anew for each GPU if the graph makes tensors on it.
+    """Makes a function of the arguments as one sequence, anew for each GPU if the graph makes tensors on it.
 
     Args:
         graph: what to compute.
         args: the first ones.
-        made: takes the number of a GPU, and makes a function of single arguments.
+        make: takes the number of a GPU, and makes a function of single arguments.
     """
     if not any(map(is_here, _literals(graph))):
-        function = made(find_gpu(args))
+        function = make(find_gpu(args))
         return lambda args: function(*args)
     functions: dict[int, Callable[..., Any]] = {}
 
     def run(args: Sequence[Any]) -> Any:
         gpu = find_gpu(args)
-        function = functions.get(gpu) or functions.setdefault(gpu, made(gpu))
+        function = functions.get(gpu) or functions.setdefault(gpu, make(gpu))
         return function(*args)
 
     return run
@@ -120,7 +120,7 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
 
 
 def torch_function(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
-    """A function that runs the bound symbols one by one through Thunder's executors for torch and for plain Python.
+    """Makes a function that runs the bound symbols one by one, through Thunder's executors for torch and Python.
 
     Args:
         bound_symbols: in dependency order.

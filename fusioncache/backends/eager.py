@@ -32,10 +32,10 @@ class Eager(Backend):
         """See ``Backend``."""
         from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
 
-        def made(gpu: int) -> Callable[..., Any]:
+        def make(gpu: int) -> Callable[..., Any]:
             bound = bind(graph, gpu)
             return torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
 
-        run = on_each_gpu(graph, args, made)
+        run = on_each_gpu(graph, args, make)
         run(args)  # what cannot run shows here
         return run

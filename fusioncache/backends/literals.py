@@ -1,4 +1,4 @@
-"""Thunder's literals as typed constants, and back."""
+"""Thunder's literals as typed constants, and the way back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PYTHON_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
 
 
 def encode(value: Any) -> Const:
-    """A literal of a bound symbol as a constant.
+    """Encodes a literal of a bound symbol as a constant.
 
     Raises:
         Bypass: if the literal is of a type that is not understood.
@@ -43,19 +43,19 @@ def encode(value: Any) -> Const:
 
 
 def is_here(arg: Arg) -> bool:
-    """Whether an argument names the GPU that the inputs lie on."""
+    """Tells whether an argument names the GPU that the inputs lie on."""
     return any(map(is_here, arg)) if isinstance(arg, tuple) else arg == HERE
 
 
 def is_fixed(arg: Arg) -> bool:
-    """Whether an argument names a GPU by its number."""
+    """Tells whether an argument names a GPU by its number."""
     if isinstance(arg, tuple):
         return any(map(is_fixed, arg))
     return isinstance(arg, Const) and arg.kind == HERE.kind and arg.text.startswith(f"{HERE.text}:")
 
 
 def decode(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
-    """A constant as Thunder's literal, a value as ``value_of(index)``, a tuple as a tuple of these.
+    """Decodes a constant to Thunder's literal, a value to ``value_of(index)``, a tuple to a tuple of these.
 
     Args:
         arg: of an op.
@@ -94,7 +94,7 @@ def decode(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
 
 
 def thunder_dtype(full_name: str) -> Any:
-    """Thunder's dtype with this full name, such as ``float32`` or, weak, ``float32_``."""
+    """Returns Thunder's dtype with this full name, such as ``float32`` or, weak, ``float32_``."""
     from thunder.core import dtypes
 
     return next(dtype for dtype in dtypes.all_dtypes if dtype.full_name == full_name)

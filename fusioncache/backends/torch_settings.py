@@ -26,38 +26,38 @@ VARIABLES_AT_START: Mapping[str, str] = dict(os.environ)
 _NO_ANSWER = "no answer"
 
 
-def torch_settings() -> dict[str, Option]:
-    """What every backend depends on: defaults of torch, its precisions, and whether it has to be deterministic."""
-    return {setting.name: setting.value for setting in _of_torch()}
+def read_torch_settings() -> dict[str, Option]:
+    """Returns what every backend depends on: torch's defaults and precisions, and whether it must be deterministic."""
+    return {setting.name: setting.value for setting in _list_settings()}
 
 
 def settings_text(*more: NamedValue) -> str:
     """Returns the ingredient ``settings``: torch's, and more of a backend's own."""
-    return write_values([*torch_settings().items(), *more])
+    return write_values([*read_torch_settings().items(), *more])
 
 
 @contextmanager
-def under(settings: Mapping[str, Option]) -> Iterator[None]:
-    """Settings of torch as some process had them. They hold for the whole process until this is over.
+def apply_torch_settings(settings: Mapping[str, Option]) -> Iterator[None]:
+    """Gives torch the settings that some process had. They hold for the whole process until this is over.
 
     Raises:
         ValueError: names one that cannot be made here.
     """
-    before = torch_settings()
+    before = read_torch_settings()
     try:
-        _make(settings)
+        _set_all(settings)
         yield
     finally:
-        _make(before)
+        _set_all(before)
 
 
-def _make(settings: Mapping[str, Option]) -> None:
+def _set_all(settings: Mapping[str, Option]) -> None:
     # In the order of the list, because some set others that come later.
-    for setting in _of_torch():
+    for setting in _list_settings():
         wanted = settings.get(setting.name, setting.value)
         if wanted != setting.value and not str(wanted).startswith(_NO_ANSWER):
             try:
-                setting.make(wanted)
+                setting.set(wanted)
             except Exception as error:  # whatever torch raises for another torch's values
                 raise ValueError(f"{setting.name} cannot be {wanted}") from error
 
@@ -86,16 +86,16 @@ class _Setting:
     Attributes:
         name: in the ingredient.
         get: asks torch.
-        make: tells torch; takes what ``value`` was.
+        set: tells torch; takes what ``value`` was.
     """
 
     name: str
     get: Callable[[], Any]
-    make: Callable[[Any], Any]
+    set: Callable[[Any], Any]
 
     @property
     def value(self) -> Option:
-        """What it is now: a bool, or a text of one line."""
+        """Returns what it is now: a bool, or a text of one line."""
         try:
             value = self.get()
         except (RuntimeError, AttributeError) as error:  # mixed with another way to set the same, or another torch
@@ -104,7 +104,7 @@ class _Setting:
 
 
 @cache
-def _of_torch() -> tuple[_Setting, ...]:
+def _list_settings() -> tuple[_Setting, ...]:
     import torch
 
     backends = torch.backends

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fusioncache.backends.api import Backend
-from fusioncache.backends.torch_settings import torch_settings
+from fusioncache.backends.torch_settings import read_torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.persistence import PersistentBuilder
 from fusioncache.cache.program import Builder, Program
@@ -50,4 +50,4 @@ class BackendPrograms:
         if store is None or self.backend.artifact_environment() is None:
             return Builder(self.backend)
         ranks, refused = self._cache.ranks, self.ledger.count_unkept
-        return PersistentBuilder(self.backend, store, ranks, environment, refused, torch_settings())
+        return PersistentBuilder(self.backend, store, ranks, environment, refused, read_torch_settings())

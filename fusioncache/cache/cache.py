@@ -1,4 +1,4 @@
-"""The cache: which templates are known, and what was compiled for them."""
+"""The cache: the templates that are known, and the programs that were compiled for them."""
 
 from __future__ import annotations
 
@@ -49,34 +49,34 @@ class Cache:
         self._programs: LruMap[Key, Program] = LruMap(capacity)
         self.ledger = Ledger(events=EventPublisher(open_log()))
         self._recorder = RecordWriter(self.ledger) if record else None
-        self._keeps = _asked(store)
+        self._store_option = _read_store_option(store)
         self._store: Store | None = None
         self.ranks = Ranks()
         self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
-        """The template with this canonical graph, and whether it was known."""
+        """Returns the template with this canonical graph, and whether it was known."""
         key = template_key(graph, environment)
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
     def program(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Program]) -> Program:
-        """The program for a graph without parameters, made if it is not there."""
+        """Returns the program for a graph without parameters, which is made if it is not there."""
         return self._programs.get_or_make(program_key(graph, environment), make)[0]
 
     @property
     def store(self) -> Store | None:
-        """Where what was compiled is kept for later processes; None if it is not. Opened when it is first asked for."""
+        """The store with what was compiled for later processes, opened when first used; None if there is none."""
         with self._lock:
-            if self._store is None and self._keeps is not False:
-                self._store = Store.open(None if self._keeps is True else self._keeps)
+            if self._store is None and self._store_option is not False:
+                self._store = Store.open(None if self._store_option is True else self._store_option)
             return self._store
 
     def stats(self) -> Stats:
-        """What all users of this cache have done so far."""
+        """Returns what all users of this cache have done so far."""
         return self.ledger.stats()
 
     def templates(self) -> tuple[TemplateStats, ...]:
-        """The templates seen so far, each with its counts."""
+        """Returns the templates seen so far, each with its counts."""
         return self.ledger.templates()
 
     def save(self) -> None:
@@ -95,8 +95,8 @@ class Cache:
         self._programs.clear()
 
 
-def _asked(store: bool | str | Path | None) -> bool | str | Path:
-    """Whether to keep what is compiled, or where."""
+def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:
+    """Returns whether programs are persisted, or the directory that they go to."""
     if store is not None:
         if not isinstance(store, (bool, str, Path)):
             raise TypeError(f"store must be True, False, a directory or None, got {store!r}")
@@ -105,7 +105,7 @@ def _asked(store: bool | str | Path | None) -> bool | str | Path:
 
 
 def default_cache() -> Cache:
-    """The process's cache, made when it is first asked for, also if several threads ask at once."""
+    """Returns the process's cache. The first to ask makes it, also if several threads ask at once."""
     with _making:
         return make_default_cache()
 

@@ -1,4 +1,4 @@
-"""What a rewritten trace calls: a template, whatever the layout of the arguments and the number of residual terms."""
+"""The call of a template in a trace, whatever the layout of the arguments and the number of residual terms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("fusioncache")
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A region as Thunder made it, callable in its template's terms.
+    """A region as Thunder made it, to be called with its template's arguments.
 
     Attributes:
         call: takes the region's inputs and returns its outputs.
@@ -39,12 +39,13 @@ class Fallback:
     outputs: tuple[int, ...]
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Returns the template's outputs."""
         results = self.call(*(None if position is None else args[position] for position in self.inputs))
         return [results[position] for position in self.outputs]
 
 
 class TemplateCall:
-    """One template, ready to be called.
+    """A template that is ready to be called.
 
     Its argument order is that of ``Binding.arguments``. A template with several residual chains takes their arities
     first, as one tuple, because the number of arguments does not tell them apart.
@@ -83,7 +84,7 @@ class TemplateCall:
 
     @property
     def takes_arities(self) -> bool:
-        """Whether a call starts with the tuple of arities."""
+        """Tells whether a call starts with the tuple of arities."""
         return self._chains > 1
 
     def allow(self, arities: Arities, plan: Plan, fallback: Fallback, instance: Instance | None = None) -> None:
@@ -93,7 +94,7 @@ class TemplateCall:
         self._instances.setdefault(arities, instance)
 
     def claim(self, arities: Arities, instance: Instance) -> bool:
-        """Whether this is the call of such a region: of regions with these arities, the first one that asks decides.
+        """Tells whether this is the call of such a region. Of regions with these arities the first that asks decides.
 
         Regions that write their template in different ways have calls of their own: where their operands do not lie
         alike in memory, they are compiled differently.
@@ -101,11 +102,11 @@ class TemplateCall:
         return self._instances.setdefault(arities, instance) == instance
 
     def arities(self) -> tuple[Arities, ...]:
-        """The numbers of residual terms that calls may have."""
+        """Returns the numbers of residual terms that calls may have."""
         return tuple(self._plans)
 
     def programs(self, arities: Arities) -> list[Program]:
-        """What is compiled for a call with these arities, in order of use. Compiles nothing."""
+        """Returns what is compiled for a call with these arities, in order of use. Compiles nothing."""
         if self._plans[arities] is Plan.INLINE:
             return [self._inline_program(arities)]
         folded = fold(self.template.graph, arities)
@@ -127,46 +128,47 @@ class TemplateCall:
         import torch
 
         try:
-            return self._folded(args, arities) if self._folds_for(args, arities) else self._inlined(args, arities)
+            prepare = self._prepare_folds if self._can_fold(args, arities) else self._prepare_inline
+            return prepare(args, arities)
         except torch.OutOfMemoryError:
             raise
         except Bypass as bypass:
-            return self._leave(arities, bypass.reason)
+            return self._bypass(arities, bypass.reason)
         except Exception as error:
             return self._fall_back(arities, error)
 
-    def _folds_for(self, args: Sequence[Any], arities: Arities) -> bool:
-        """Whether folds sum such arguments: where the order of operands shows, they may have another one."""
+    def _can_fold(self, args: Sequence[Any], arities: Arities) -> bool:
+        """Tells whether folds can sum such arguments: where the order of operands shows, they may have another one."""
         if self._plans[arities] is Plan.INLINE:
             return False
         return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))
 
-    def _inlined(self, args: Sequence[Any], arities: Arities) -> Run:
+    def _prepare_inline(self, args: Sequence[Any], arities: Arities) -> Run:
         return self._inline_program(arities).run_for(args, self._on_build, self._instances[arities])
 
     def _inline_program(self, arities: Arities) -> Program:
         return self._programs.program(inline(self.template.graph, arities), self._instances[arities])
 
-    def _folded(self, args: Sequence[Any], arities: Arities) -> Run:
+    def _prepare_folds(self, args: Sequence[Any], arities: Arities) -> Run:
         folded = fold(self.template.graph, arities)
-        adders = [self._adder(chain, args, arities) for chain in folded.chains]
+        adders = [self._make_adder(chain, args, arities) for chain in folded.chains]
         core, inputs = folded.core, len(self.template.graph.inputs)
-        compute = self._launcher(core.graph) if core.graph is not None else None
+        compute = self._make_launcher(core.graph) if core.graph is not None else None
 
         def run(args: Sequence[Any]) -> Sequence[Any]:
             values = [*args[:inputs], *[add(args) for add in adders]]
-            computed = compute([values[place] for place in core.arguments]) if compute else ()
+            computed = compute([values[index] for index in core.arguments]) if compute else ()
             leaving = [*computed, *values[inputs:]]
-            return [leaving[place] for place in core.results]
+            return [leaving[index] for index in core.results]
 
         run(args)
         return run
 
-    def _adder(self, chain: ChainFolds, args: Sequence[Any], arities: Arities) -> Callable[[Sequence[Any]], Any]:
-        folds, own = self._folds(chain), self._own_sum(chain, args)
+    def _make_adder(self, chain: ChainFolds, args: Sequence[Any], arities: Arities) -> Callable[[Sequence[Any]], Any]:
+        folds, own = self._make_fold_adder(chain), self._find_own_sum(chain, args)
         if own is None:
             return folds
-        self._learned(arities, plan="one launch")
+        self._note(arities, plan="one launch")
         # Compiles them. They are wanted at the latest when a CUDA graph is captured, and then it would be too late.
         folds(args)
         head, start, stop = chain.head, chain.terms.start, chain.terms.stop
@@ -179,14 +181,14 @@ class TemplateCall:
                     total = sum_(args[head], args[start:stop])
                 except Exception as error:
                     self._fold_instead(error)
-                    self._learned(arities, plan=Plan.FOLD.value)
+                    self._note(arities, plan=Plan.FOLD.value)
                     own = None
             return folds(args) if total is None else total
 
         return add
 
-    def _own_sum(self, chain: ChainFolds, args: Sequence[Any]) -> Sum | None:
-        """The backend's own way to sum a chain of such arguments, if there is one and it works."""
+    def _find_own_sum(self, chain: ChainFolds, args: Sequence[Any]) -> Sum | None:
+        """Finds the backend's own way to sum a chain of such arguments, if there is one and it works."""
         terms = args[chain.terms.start : chain.terms.stop]
         try:
             return self._programs.backend.sum_chain(chain.dtype, args[chain.head], terms, self._on_compile)
@@ -204,8 +206,8 @@ class TemplateCall:
         if self._ledger.count_bypass(f"one launch failed: {type(error).__name__}", self.template):
             warn(f"residual chains are summed by folds, as one launch failed for {name}: {error}")
 
-    def _folds(self, chain: ChainFolds) -> Callable[[Sequence[Any]], Any]:
-        steps = [(self._launcher(step.graph), step.terms.start, step.terms.stop) for step in chain.folds]
+    def _make_fold_adder(self, chain: ChainFolds) -> Callable[[Sequence[Any]], Any]:
+        steps = [(self._make_launcher(step.graph), step.terms.start, step.terms.stop) for step in chain.folds]
 
         def add(args: Sequence[Any]) -> Any:
             total = args[chain.head]
@@ -215,7 +217,7 @@ class TemplateCall:
 
         return add
 
-    def _launcher(self, graph: Graph) -> Run:
+    def _make_launcher(self, graph: Graph) -> Run:
         program, on_build = self._programs.program(graph), self._on_build
         return lambda args: program.run_for(args, on_build)(args)
 
@@ -223,19 +225,19 @@ class TemplateCall:
         name = self.template.name
         logger.info("compiling %s failed", name, exc_info=error)
         reason = f"compile failed: {type(error).__name__}"
-        self._learned(arities, reason=reason)
+        self._note(arities, reason=reason)
         if self._ledger.count_bypass(reason, self.template):
             warn(f"{name} could not be compiled and runs as Thunder made it: {error}")
         return self._fallbacks[arities]
 
-    def _leave(self, arities: Arities, reason: str) -> Run:
-        """The region as Thunder made it, where what would be compiled now may not be shared."""
+    def _bypass(self, arities: Arities, reason: str) -> Run:
+        """Returns the region as Thunder made it, where what would be compiled now may not be shared."""
         logger.info("%s bypassed: %s", self.template.name, reason)
-        self._learned(arities, reason=reason)
+        self._note(arities, reason=reason)
         self._ledger.count_bypass(reason, self.template)
         return self._fallbacks[arities]
 
-    def _learned(self, arities: Arities, **fields: str) -> None:
+    def _note(self, arities: Arities, **fields: str) -> None:
         self._ledger.history.amend_regions(self.template.key.digest, arities, **fields)
 
     def _on_build(self, program: Program, function: BuiltFunction) -> None:

@@ -27,10 +27,10 @@ class LruMap[K: Hashable, V]:
         return len(self._values)
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> tuple[V, bool]:
-        """The value of ``key`` and whether it was there already.
+        """Returns the value of ``key`` and whether it was there already.
 
         Raises:
-            Whatever ``make`` raises; the next one to ask then tries again.
+            Exception: whatever ``make`` raises; the next one to ask then tries again.
         """
         with self._lock:
             if key in self._values:

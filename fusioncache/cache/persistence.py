@@ -1,4 +1,4 @@
-"""Programs that outlive the process: loaded from the store where they are there, else compiled once for everybody."""
+"""Functions that outlive the process: loaded from the store if they are there, or else compiled once for all."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def not_kept(reason: str) -> str:
 
 
 def _check(stored: Instance, instance: Instance) -> None:
-    """Whether the stored region can take the place of this one.
+    """Checks that the stored region can take the place of this one.
 
     Raises:
         ValueError: if it has other inputs or outputs.

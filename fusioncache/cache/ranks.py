@@ -29,7 +29,7 @@ _PREFIX = "fusioncache"
 
 
 class Turn:
-    """A rank's turn to compile something.
+    """The turn of a rank to compile something.
 
     Attributes:
         artifacts: what another rank made of it, and its seconds; None if this one is to compile.
@@ -48,7 +48,7 @@ class Turn:
         if store is None:
             return
         try:
-            store.set(f"{self._name}/made", b"" if artifacts is None else packed(artifacts))
+            store.set(f"{self._name}/made", b"" if artifacts is None else pack(artifacts))
         except Exception as error:
             logger.info("other ranks wait for %s in vain", self._name, exc_info=error)
 
@@ -89,7 +89,7 @@ class Ranks:
                 return Turn(None, store, name)
             store.wait([f"{name}/made"], timedelta(seconds=self._wait_seconds))
             made = bytes(store.get(f"{name}/made"))
-            return Turn(unpacked(made) if made else None)
+            return Turn(unpack(made) if made else None)
         except Exception as error:  # whatever it is, this rank can compile for itself
             self._given_up = True
             logger.info("waited for another rank in vain", exc_info=error)
@@ -97,15 +97,15 @@ class Ranks:
             return Turn()
 
 
-def packed(artifacts: StoredArtifacts) -> bytes:
-    """Artifacts as one message: a line with their seconds, names and lengths, then their contents."""
+def pack(artifacts: StoredArtifacts) -> bytes:
+    """Writes artifacts as one message: a line with their seconds, names and lengths, then their contents."""
     head = [artifacts.seconds, [[name, len(content)] for name, content in artifacts.items()]]
     content = json.dumps(head).encode() + b"\n" + b"".join(artifacts.values())
     return hashlib.sha256(content).digest() + content
 
 
-def unpacked(message: bytes) -> StoredArtifacts:
-    """What was packed.
+def unpack(message: bytes) -> StoredArtifacts:
+    """Reads the artifacts of a message.
 
     Raises:
         ValueError: if it arrived damaged.

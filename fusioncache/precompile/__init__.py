@@ -1,1 +1,1 @@
-"""Compiles ahead of use: all that a store has seen asked for, for this device and these versions."""
+"""Compiling ahead of use: all that a store has seen asked for, for this device and these versions."""

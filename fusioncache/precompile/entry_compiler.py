@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fusioncache.backends.registry import make_backend
-from fusioncache.backends.torch_settings import under
+from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.persistence import PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Bypass, Instance
@@ -70,7 +70,7 @@ class EntryCompiler:
         missing = device_types_of(asked.graph) - available_device_types()
         if missing:
             raise Refused(f"other device type: {', '.join(sorted(missing))}")
-        with under(asked.settings):
+        with apply_torch_settings(asked.settings):
             return self._build(asked, instance)
 
     def _build(self, asked: Request, instance: Instance) -> Outcome:

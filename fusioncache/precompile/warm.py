@@ -1,4 +1,4 @@
-"""Compiles ahead of use all that a store knows."""
+"""Compiling ahead of use: all that a store has seen asked for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WRONG = (DAMAGED, FAILED, NOT_STORED, DIED.reason, NO_WORKER.reason)
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """What became of a store's entries.
+    """The result of compiling ahead what a store's entries ask for.
 
     Attributes:
         known: entries that were looked at. Those of other versions of one template are one template.
@@ -42,7 +42,7 @@ class Warmed:
 
     @property
     def templates(self) -> int:
-        """All that were looked at."""
+        """How many were looked at."""
         return self.ready + self.compiled + sum(self.refused.values())
 
     @property

@@ -1,4 +1,4 @@
-"""Several processes compile ahead, because a compiler may hold Python's lock. One that dies costs one entry."""
+"""Processes that compile ahead, several because a compiler may hold Python's lock. One that dies costs one entry."""
 
 from __future__ import annotations
 

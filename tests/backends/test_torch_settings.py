@@ -24,7 +24,7 @@ from fusioncache.backends import torch_settings as settings_module
 from fusioncache.backends.bound_symbols import bind, torch_function
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.torch_settings import torch_settings, under
+from fusioncache.backends.torch_settings import apply_torch_settings, read_torch_settings
 from fusioncache.explain.difference import compare
 from fusioncache.ir import Bypass
 from fusioncache.ir.key_text import read_changed, read_values, write_values
@@ -62,31 +62,31 @@ OF_TORCH = {
 def test_a_setting_of_torch_is_in_every_key_and_can_be_made(name):
     backends = [Eager(), Inductor()]
     before = list(map(settings, backends))
-    with under({name: OF_TORCH[name]}):
+    with apply_torch_settings({name: OF_TORCH[name]}):
         for one, backend in zip(before, backends, strict=True):
             assert settings(backend)[name] == str(OF_TORCH[name]) != one[name]
     assert list(map(settings, backends)) == before
 
 
 def test_every_setting_of_torch_can_be_made_as_it_is_elsewhere():
-    here = torch_settings()
+    here = read_torch_settings()
     assert not [value for value in here.values() if str(value).startswith("no answer")]
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch does not say then what its older name for it would be
     try:
-        there = torch_settings()
+        there = read_torch_settings()
         assert there["torch.float32_matmul_precision"] == "no answer: RuntimeError"
     finally:
         torch.backends.cuda.matmul.fp32_precision = here["torch.backends.cuda.matmul.fp32_precision"]
-    assert torch_settings() == here
-    with under(there):
-        assert torch_settings() == there
-    assert torch_settings() == here
+    assert read_torch_settings() == here
+    with apply_torch_settings(there):
+        assert read_torch_settings() == there
+    assert read_torch_settings() == here
     with (
         pytest.raises(ValueError, match=r"torch\.default_dtype cannot be torch\.float3"),
-        under({"torch.default_dtype": "torch.float3"}),
+        apply_torch_settings({"torch.default_dtype": "torch.float3"}),
     ):
         pass
-    assert torch_settings() == here
+    assert read_torch_settings() == here
 
 
 def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
@@ -97,7 +97,7 @@ def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
             return settings(NvFuser())
 
     before = key()
-    assert torch_settings().keys() <= before.keys()
+    assert read_torch_settings().keys() <= before.keys()
     for name in ("NVFUSER_MASTER_PORT", "NVFUSER_DUMP", "TORCHINDUCTOR_MAX_AUTOTUNE"):
         monkeypatch.setenv(name, "1")
     assert key() == before
@@ -272,7 +272,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float32)
 def test_models_under_each_default_dtype_get_what_plain_thunder_gives(name, compiled):
     x, mask, cache = torch.linspace(-1, 1, 12).reshape(3, 4), torch.ones(3, 4, dtype=torch.bool).tril(), new_cache()
     for dtype in DTYPES:
-        with under({"torch.default_dtype": str(dtype)}):
+        with apply_torch_settings({"torch.default_dtype": str(dtype)}):
             expected, result = Model(FUNCTIONS[name])(x, mask), Model(FUNCTIONS[name], cache)(x, mask)
         assert result.dtype == expected.dtype
         assert torch.equal(result, expected)
@@ -340,14 +340,14 @@ def test_nothing_is_compiled_ahead_that_could_not_be_shared(tmp_path, monkeypatc
 
 
 def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monkeypatch):
-    here = torch_settings()
+    here = read_torch_settings()
     theirs = {"torch.default_dtype": "torch.bfloat16", "torch.float32_matmul_precision": "high"}
     before, after, others = (Process(tmp_path, PersistentEager({"machine": name})) for name in ("old", "new", "new"))
-    with under(theirs):
+    with apply_torch_settings(theirs):
         before.run(make_region(), X, Y)
     assert warmed(before, PersistentEager({"machine": "new"}), monkeypatch) == Outcome("compiled")
-    assert torch_settings() == here
+    assert read_torch_settings() == here
     others.run(make_region(), X, Y)
-    with under(theirs):
+    with apply_torch_settings(theirs):
         after.run(make_region(), X, Y)
     assert (others.told, after.told) == ([False], [True])

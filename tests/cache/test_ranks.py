@@ -21,7 +21,7 @@ from repository import HELPERS
 from store_processes import Process, X, Y, make_region
 
 from fusioncache.cache import ranks as ranks_module
-from fusioncache.cache.ranks import Ranks, packed, unpacked
+from fusioncache.cache.ranks import Ranks, pack, unpack
 from fusioncache.store import StoredArtifacts
 
 
@@ -105,12 +105,12 @@ def test_without_a_job_nobody_waits():
 
 @given(artifacts=st.dictionaries(st.text(max_size=8), st.binary(max_size=40), max_size=4), place=st.integers(0, 200))
 def test_a_message_comes_back_whole_or_not_at_all(artifacts, place):
-    message = bytearray(packed(StoredArtifacts(artifacts, 1.5)))
-    found = unpacked(bytes(message))
+    message = bytearray(pack(StoredArtifacts(artifacts, 1.5)))
+    found = unpack(bytes(message))
     assert (found, found.seconds) == (artifacts, 1.5)
     message[place % len(message)] ^= 1
     with pytest.raises(ValueError, match="wrong checksum"):
-        unpacked(bytes(message))
+        unpack(bytes(message))
 
 
 _RANK = """

@@ -91,12 +91,12 @@ class Inductor(Backend):
         """See ``Backend``."""
         from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
 
-        def made(gpu: int) -> Callable[..., Any]:
+        def make(gpu: int) -> Callable[..., Any]:
             bound = bind(graph, gpu)
             function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
             return inductor_function(function, self._mode, in_place=writes_in_place(graph))
 
-        run = on_each_gpu(graph, args, made)
+        run = on_each_gpu(graph, args, make)
         run(args)  # compiles
         return run
 
@@ -128,7 +128,7 @@ class Inductor(Backend):
 def inductor_function(
     function: Callable[..., Any], mode: str | None = None, *, in_place: bool = False
 ) -> Callable[..., Any]:
-    """A function of torch operations, compiled at its first call, outside autograd and autocast.
+    """Makes a function of torch operations that is compiled at its first call, outside autograd and autocast.
 
     Args:
         function: takes tensors and numbers.
@@ -144,5 +144,5 @@ def inductor_function(
 
 
 def _as_it_reads(arg: Any) -> Any:
-    """A copy of a tensor that is to be negated or conjugated when it is read, which torch.compile forgets to do."""
+    """Copies a tensor that is to be negated or conjugated when it is read, which torch.compile forgets to do."""
     return arg.resolve_conj().resolve_neg() if hasattr(arg, "resolve_neg") else arg

@@ -29,9 +29,9 @@ _PREFIXES = (
     *("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_DYNAMO_", "TORCH_INDUCTOR_"),
     *("INDUCTOR_", "AOT_", "AOTINDUCTOR_", "TRITON_"),
 )
-"""What the names begin with of variables that TorchInductor, TorchDynamo and Triton read while they compile.
+"""How the names of variables begin that TorchInductor, TorchDynamo and Triton read while they compile.
 
-``OMP_NUM_THREADS`` is none of them: it is in torch's number of threads. ``CUDA_HOME`` is set by TorchInductor itself.
+``OMP_NUM_THREADS`` is left out: it is in torch's number of threads. ``CUDA_HOME`` is set by TorchInductor itself.
 """
 _NAMES = (
     *("ATEN_CPU_CAPABILITY", "CC", "CXX", "CUDACXX", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH"),
@@ -89,7 +89,7 @@ def _modules() -> tuple[ModuleType, ...]:
 
 @cache
 def _defaults() -> str:
-    """A digest of what settings are where nobody changed them: some are read from variables when torch is imported."""
+    """Returns a digest of the settings that nobody changed: some are read from variables when torch is imported."""
     lines = [
         f"{module.__name__}.{name} {_default_text(entry)}"
         for module in _modules()
@@ -112,7 +112,7 @@ def _changed(module: ModuleType) -> Iterator[NamedValue]:
 
 
 def _default_text(entry: Any) -> str:
-    """What a setting is where nobody changed it, as text."""
+    """Writes what a setting is where nobody changed it."""
     values = [
         value for value in (entry.env_value_force, entry.env_value_default, entry.default) if value is not _unset()
     ]
@@ -130,7 +130,7 @@ def _unset() -> Any:
 
 
 def _is_left_out(module: ModuleType, name: str) -> bool:
-    """Whether a setting changes no code: as torch has it in its own lists, but for passes."""
+    """Tells whether a setting changes no code: as torch has it in its own lists, but for passes."""
     return name not in _PASSES and name.startswith(_left_out(module))
 
 
@@ -141,7 +141,7 @@ def _left_out(module: ModuleType) -> tuple[str, ...]:
 
 
 def _registered() -> Iterator[NamedValue]:
-    """Passes and settings that were registered for a type of device, where TorchInductor was imported at all."""
+    """Yields passes and settings that were registered for a type of device, where TorchInductor was imported at all."""
     registry = sys.modules.get("torch._inductor.codegen.common")
     for device, own in sorted(getattr(registry, "custom_backend_passes", {}).items()):
         if own is not None:
@@ -152,7 +152,7 @@ def _registered() -> Iterator[NamedValue]:
 
 
 def _text(value: Any, name: str) -> str:
-    """A setting's value, such that values of one text are the same.
+    """Writes a setting's value, such that values of one text are the same.
 
     Raises:
         Bypass: if there is no such text.
@@ -169,7 +169,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _uuid(value: Any, name: str) -> str:
-    """What a custom pass says that it is: see ``torch._inductor.custom_graph_pass``."""
+    """Writes the identity that a custom pass gives itself: see ``torch._inductor.custom_graph_pass``."""
     unknown = Bypass(f"TorchInductor's setting {name} is a {type(value).__name__} without a uuid")
     if isinstance(value, type) or not callable(getattr(value, "uuid", None)):
         raise unknown
@@ -194,7 +194,7 @@ def artifact_environment() -> Mapping[str, str]:
         "inductor python": str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag),
         "inductor platform": _platform(),
         "inductor processor": f"{torch.backends.cpu.get_cpu_capability()} {_vector_units()}\n{_processor()}",
-        "inductor compiler": _compiler(tuple(map(str, filter(None, _listed(config.cpp.cxx))))),
+        "inductor compiler": _compiler(tuple(map(str, filter(None, _as_sequence(config.cpp.cxx))))),
     }
 
 
@@ -206,7 +206,7 @@ def _platform() -> str:
 
 @cache
 def _vector_units() -> str:
-    """Among which TorchInductor picks. Which one it takes it finds out by compiling, and so by what is in the key."""
+    """Names the units that TorchInductor picks from. It finds out which by compiling, and so by what is in the key."""
     import torch
 
     asked = ("_is_avx2_supported", "_is_avx512_supported", "_is_vnni_supported", "_is_amx_tile_supported")
@@ -216,22 +216,22 @@ def _vector_units() -> str:
 
 @cache
 def _processor() -> str:
-    """Everything that the processor can do, as a digest: kernels are compiled for just this one."""
+    """Returns a digest of all that the processor can do: kernels are compiled for just this one."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    facts = {line for line in lines if re.match(r"(flags|Features|vendor_id|cpu family|model|CPU part)\b", line)}
-    return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()
+    abilities = {line for line in lines if re.match(r"(flags|Features|vendor_id|cpu family|model|CPU part)\b", line)}
+    return hashlib.sha256("\n".join(sorted(abilities)).encode()).hexdigest()
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _as_sequence(value: Any) -> Sequence[Any]:
     return value if isinstance(value, tuple | list) else (value,)
 
 
 @cache
 def _compiler(candidates: tuple[str, ...]) -> str:
-    """The first line that the C++ compiler says of itself, or nothing if there is none."""
+    """Returns the first line that the C++ compiler says of itself, or nothing if there is no compiler."""
     for path in filter(None, map(shutil.which, candidates)):
         try:
             said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout

@@ -1,4 +1,4 @@
-"""A graph, compiled by TorchInductor and taken apart: the wrapper, and the libraries that it calls."""
+"""Compiles a graph with TorchInductor and takes the result apart: the wrapper, and the libraries that it calls."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ ENTRY = "kernel"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A compiled graph: the wrapper, as text and as code, and by name the kernels that it calls and their libraries.
+    """A compiled graph, taken apart.
 
-    ``source`` is the kernels' C++, for people. Nothing depends on it, and it may be empty.
+    Attributes:
+        wrapper: the function that calls the kernels, as text.
+        code: the same, compiled.
+        kernels: that the wrapper calls, by name.
+        libraries: that the kernels are in, by the same names.
+        source: the kernels' C++, for people. Nothing depends on it, and it may be empty.
+        outputs: how many the wrapper returns.
     """
 
     wrapper: str
@@ -101,7 +107,7 @@ def check_operations(external: Any) -> None:
 
 
 def _library(kernel: Any) -> bytes:
-    """The library that a kernel was loaded from."""
+    """Reads the library that a kernel was loaded from."""
     path = getattr(getattr(kernel, "__self__", None), "__file__", None)
     if path is None or getattr(kernel, "__name__", None) != ENTRY:
         raise NotPersistable("a kernel that is in no library")
@@ -109,7 +115,7 @@ def _library(kernel: Any) -> bytes:
 
 
 def read_wrapper(source: str) -> tuple[str, int]:
-    """The function in the module that TorchInductor wrote, as a text of its own, and how many outputs it has."""
+    """Reads the function in the module that TorchInductor wrote, as a text of its own, and counts its outputs."""
     functions = [
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "call"
     ]
@@ -125,7 +131,7 @@ def read_wrapper(source: str) -> tuple[str, int]:
 
 
 def _cpp(source: str, kernels: Collection[str]) -> str:
-    """The C++ of kernels, each below its name, as far as it is in the module that TorchInductor wrote."""
+    """Collects the C++ of kernels, each below its name, as far as it is in the module that TorchInductor wrote."""
     texts = []
     for statement in ast.parse(source).body:
         match statement:
@@ -135,6 +141,6 @@ def _cpp(source: str, kernels: Collection[str]) -> str:
 
 
 def _called_names(wrapper: str) -> list[str]:
-    """The names of the functions that a wrapper calls, in order, each once."""
+    """Returns the names of the functions that a wrapper calls, in order, each once."""
     calls = [node.func for node in ast.walk(ast.parse(wrapper)) if isinstance(node, ast.Call)]
     return list(dict.fromkeys(function.id for function in calls if isinstance(function, ast.Name)))
