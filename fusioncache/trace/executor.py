@@ -52,7 +52,7 @@ class FusionCacheExecutor(FusionExecutor):
 
     def own_backend(self) -> str:
         """Returns the name of the backend with which this executor compiles a region by itself."""
-        return "inductor" if best_backend("cpu") == "inductor" else "eager"
+        return best_backend("cpu")
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Tells whether an operation may be part of a region. What another executor claimed stays there."""

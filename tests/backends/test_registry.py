@@ -1,0 +1,59 @@
+"""Backends by name: what the command line asks of them starts no compiler, and the best that works is picked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fusioncache.backends.api import Backend, Description
+from fusioncache.backends.registry import BACKENDS, backend_class, best_backend, describe, make_backend, problem
+
+
+def test_describing_imports_neither_torch_nor_a_compiler():
+    program = (
+        "import sys; from fusioncache.backends.registry import BACKENDS, backend_class, describe\n"
+        "for name in BACKENDS:\n"
+        "    backend_class(name).source_hint, describe(name, {'kernels.cu': b'', 'kernel-0.so': b''})\n"
+        "print(sorted({'torch', 'thunder', 'nvfuser_direct'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_each_backend_follows_the_contract(name):
+    kind = backend_class(name)
+    assert issubclass(kind, Backend) and kind.name == name and kind.title
+    assert describe(name, {}) == Description()
+
+
+def test_what_an_unknown_backend_persisted_is_not_described():
+    assert describe("of another version", {"kernels.cu": b""}) == Description()
+    with pytest.raises(
+        ValueError, match="unknown backend 'other': use 'auto' or one of 'nvfuser', 'inductor', 'eager'"
+    ):
+        make_backend("other")
+
+
+def test_the_best_backend_is_the_first_without_a_problem(monkeypatch):
+    assert problem("nvfuser", "cpu") and problem("eager", "cpu") is None
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert (problem("inductor", "cpu"), best_backend("cpu")) == (
+        "there is no C++ compiler: install g++ or clang++",
+        "eager",
+    )
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    assert best_backend("cpu") == "inductor"
+
+
+def test_a_backend_that_persists_nothing_says_so():
+    eager = make_backend("eager")
+    assert (eager.options(), eager.artifact_environment(), eager.definition(None)) == ({}, None, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="backend eager persists nothing"):
+        eager.load({}, None, [])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="fold must be one of"):
+        make_backend("eager", fold="none")
+    with pytest.raises(TypeError):
+        make_backend("eager", mode="fast")
