@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusioncache.backends.api import Backend, Run
-from fusioncache.ir import Graph, Instance, Key, refs_in
-from fusioncache.ir.ops import COPY
+from fusioncache.ir import Graph, Instance, Key
+from fusioncache.ir.ops import writes_of
 from fusioncache.ir.permutation import pick, picker
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.process import forks
@@ -154,7 +154,7 @@ def _instance_in_order(graph: Graph) -> Instance:
 
 def _copy_written(graph: Graph, args: Sequence[Any]) -> Sequence[Any]:
     """Copies, with their layout, the arguments that the graph writes into, because compiling runs it once."""
-    written = {index for op in graph.ops if op.name == COPY for _, index in refs_in(op.args[1])}
+    written = {target for _, target in writes_of(graph)}
     return [_copy(arg) if index in written else arg for index, arg in enumerate(args)] if written else args
 
 

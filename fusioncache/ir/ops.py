@@ -5,12 +5,13 @@ A new operation is added to the row that has its traits, or to a row of its own,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
 from fusioncache.ir.graph import Graph
+from fusioncache.ir.types import Ref
 
 ADD = "prims.add"
 MUL = "prims.mul"
@@ -159,3 +160,12 @@ def op_traits(name: str) -> OpTraits:
 def writes_in_place(graph: Graph) -> bool:
     """Returns whether a graph may write into its inputs."""
     return any(op_traits(op.name).writes for op in graph.ops)
+
+
+def writes_of(graph: Graph) -> Iterator[tuple[int | None, int]]:
+    """Yields each value that a graph writes in place, None for a constant, and the input that it is written into."""
+    for op in graph.ops:
+        if op.name == COPY:
+            source, target = op.args[:2]
+            assert isinstance(target, Ref)
+            yield source.index if isinstance(source, Ref) else None, target.index

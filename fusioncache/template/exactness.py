@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import prod, sqrt
 from types import MappingProxyType
 
-from fusioncache.ir import Graph, Op, TensorType, ValueType, operands, refs_in
-from fusioncache.ir.ops import COPY, op_traits
+from fusioncache.ir import Graph, Op, TensorType, ValueType, operands
+from fusioncache.ir.ops import op_traits, writes_of
 from fusioncache.template.plan import Plan, folding_is_bitwise
 
 UNITS: Mapping[str, float] = MappingProxyType(
@@ -91,16 +91,8 @@ def keeps_every_bit(template: Graph, plan: Plan, *, alike: bool) -> bool:
 def rules_of(template: Graph, *, exact: bool) -> Rules:
     """Returns what must hold for each result. ``exact``: whether all of them must have every bit."""
     reordered = {} if exact else reordered_values(template)
-    writes = {target: reordered.get(source) for source, target in writes_of(template)}
+    writes = {target: None if source is None else reordered.get(source) for source, target in writes_of(template)}
     return Rules(tuple(map(reordered.get, template.outputs)), MappingProxyType(writes))
-
-
-def writes_of(template: Graph) -> Iterator[tuple[int, int]]:
-    """Yields each value that is written in place, and the input that it is written into."""
-    for op in template.ops:
-        if op.name == COPY:
-            (_, source), (_, target) = *refs_in(op.args[0]), *refs_in(op.args[1])
-            yield source, target
 
 
 def reordered_values(graph: Graph) -> Mapping[int, Reordered]:

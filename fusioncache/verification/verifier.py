@@ -19,9 +19,9 @@ import torch
 from fusioncache.backends.api import Run
 from fusioncache.cache.dispatch import Entry
 from fusioncache.cache.program import Builder, Program
+from fusioncache.ir.ops import writes_of
 from fusioncache.process.settings import VERIFY
 from fusioncache.record.ledger import Ledger
-from fusioncache.template.exactness import writes_of
 from fusioncache.template.expand import inline
 from fusioncache.verification.mismatch import Site, problems, report
 from fusioncache.verification.tensors import copied

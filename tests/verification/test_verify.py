@@ -21,9 +21,10 @@ import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.cache.call import Fallback
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
+from fusioncache.ir.ops import writes_of
 from fusioncache.record.reader import RecordReader
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of, writes_of
+from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered_values, rules_of
 from fusioncache.template.plan import Plan
 from fusioncache.trace import transform as transform_module
 from fusioncache.verification import mismatch
