@@ -153,13 +153,13 @@ class Sums:
         Args:
             waiting: the values that only the calls use, with the position from which on they are available.
         """
-        needed = self._needed()
-        valid = self._valid()
-        kept = {name: self._stored(name, valid) for name in valid if self._nodes[name].adds}
-        sums = set(kept.values())
+        needed = self._find_needed()
+        valid = self._find_valid()
+        stored = {name: self._find_stored(name, valid) for name in valid if self._nodes[name].adds}
+        sums = set(stored.values())
         dropped: set[str] = set()
         sources_of: dict[str, str] = {}
-        for name, sum_ in kept.items():
+        for name, sum_ in stored.items():
             sources = [self._source(operand, sums, sources_of) for operand in self._nodes[name].operands]
             parents = [source for source in sources if source in sums]
             if len(parents) > 1 or not dropped.isdisjoint(parents):
@@ -168,7 +168,7 @@ class Sums:
             terms = tuple(source for source in sources if source not in sums)
             type_ = self._nodes[sum_].type
             term_size = sum(self._inputs[term].bytes for term in terms)
-            direct = not parents or (parents[0] in kept and parents[0] in self._nodes[name].operands)
+            direct = not parents or (parents[0] in stored and parents[0] in self._nodes[name].operands)
             since = [waiting.get(term) if term not in needed else None for term in terms]
             last = max((position for position in since if position is not None), default=None)
             yield Sum(
@@ -182,7 +182,7 @@ class Sums:
                 None if None in since else last,
             )
 
-    def _needed(self) -> set[str]:
+    def _find_needed(self) -> set[str]:
         """Returns the values that a call uses for something else than a sum, itself or converted."""
         needed = set(self._others_use)
         for name, node in reversed(self._nodes.items()):
@@ -194,7 +194,7 @@ class Sums:
         """Returns how many calls compute a value."""
         return self._nodes[name].calls
 
-    def _valid(self) -> dict[str, None]:
+    def _find_valid(self) -> dict[str, None]:
         """Returns the names that stand for the same value everywhere, in the order of their first region."""
         valid: dict[str, None] = {}
         for name, node in self._nodes.items():
@@ -203,7 +203,7 @@ class Sums:
                 valid[name] = None
         return valid
 
-    def _stored(self, name: str, valid: Collection[str]) -> str:
+    def _find_stored(self, name: str, valid: Collection[str]) -> str:
         """Returns an add as it is between kernels: itself, or what it is converted to first wherever it is used."""
         while True:
             node = self._nodes[name]

@@ -26,7 +26,7 @@ def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
     sizes = _sizes(graph, layouts)
     if _have_different_orders(layouts) or not all(map(partial(_fits, sizes=sizes), graph.inputs, layouts)):
         return True
-    values: list[Strided | None] = [layout and _strided(layout) for layout in layouts]
+    values: list[Strided | None] = [layout and _as_strided(layout) for layout in layouts]
     is_tensor = [isinstance(type_, TensorType) for type_ in graph.inputs]
     values += [None] * graph.sizes
     is_tensor += [False] * graph.sizes
@@ -59,12 +59,12 @@ def _fits(type_: ValueType, layout: ArgumentLayout | None, sizes: dict[int, int]
 
 def _have_different_orders(layouts: ArgumentLayouts) -> bool:
     """Whether arguments order their dimensions differently, so that the first one may decide the results' strides."""
-    tensors = [_strided(layout) for layout in layouts if layout is not None]
+    tensors = [_as_strided(layout) for layout in layouts if layout is not None]
     orders = {order for order in map(_order, tensors) if len(order) > 1}
     return len(orders) > 1 and any(list(order) != sorted(order) for order in orders)
 
 
-def _strided(layout: ArgumentLayout) -> Strided:
+def _as_strided(layout: ArgumentLayout) -> Strided:
     return Strided(tuple(layout[0]), tuple(layout[1]))
 
 
