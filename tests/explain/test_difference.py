@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from drawn_regions import TYPE, Sketch, draw_residual, scramble
 
+from fusioncache.explain import pairing
 from fusioncache.explain.difference import compare
 from fusioncache.explain.miss import explain_miss
+from fusioncache.explain.pairing import Pairing
 from fusioncache.explain.side_by_side import ONLY_A, ONLY_B, OTHER, SAME, align, write_rows
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
@@ -318,6 +320,15 @@ def test_texts_that_cannot_be_read_are_compared_line_by_line():
     changes = compare(BASE, broken).changes
     assert [(change.ingredient, change.subject) for change in changes] == [("ops", "the ops, line 1")]
     assert {row.mark for row in align(BASE, broken)} == {SAME, OTHER}
+
+
+def test_no_two_graphs_are_paired_twice(monkeypatch):
+    paired = []
+    monkeypatch.setattr(pairing, "Pairing", lambda a, b: paired.append((a, b)) or Pairing(a, b))
+    a, b = parts(random_layer(1000)), parts(random_layer(1000, 7.25))
+    reason = explain_miss(a, [b])
+    assert reason.difference == compare(a, dict(b)) and align(a, b) and len(paired) == 1
+    assert compare(b, a).changes and len(paired) == 2
 
 
 def test_each_op_stands_beside_the_one_that_takes_its_place():
