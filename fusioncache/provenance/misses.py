@@ -1,4 +1,4 @@
-"""Explains misses as they happen: what is nearest, which ingredient keeps them apart, and the user's line.
+"""The explanation of misses as they happen: which key is nearest, what keeps the two apart, and the user's line.
 
 ``FUSIONCACHE_EXPLAIN=1`` or ``FusionCache(explain=True)`` prints to stderr, for each new template that had to be
 compiled, once it was, and for each program that was compiled although the store has one of the same graph. Of new
@@ -40,8 +40,8 @@ Lines = Mapping[str, Line]
 """The lines of source that the values of a model come from, by their names in traces."""
 
 
-def explain_asked(explain: bool | None) -> bool:
-    """Whether to explain, by the option of ``FusionCache`` or else by the environment.
+def should_explain(explain: bool | None) -> bool:
+    """Returns whether to explain, by the option of ``FusionCache`` or else by the environment.
 
     Raises:
         TypeError: if the option is none of True, False and None.
@@ -65,7 +65,11 @@ class _Miss:
 
 
 class Misses:
-    """Keeps the misses until they are called, and explains those that had to be compiled."""
+    """The new templates of a transform: each waits for its first call, and is explained if it had to be compiled.
+
+    Args:
+        cache: where the templates are, and those of before.
+    """
 
     def __init__(self, cache: Cache):
         self._cache = cache
@@ -75,19 +79,19 @@ class Misses:
         atexit.register(_finish, weakref.ref(self))
 
     def add(self, template: Template, region: Region, fusion: Any, lines: Lines) -> None:
-        """A template was new.
+        """Adds a template that is new.
 
         Args:
-            template: it.
-            region: that it was first seen in.
+            template: the template.
+            region: the region that it was first seen in.
             fusion: the region's bound symbol.
-            lines: of the region's trace.
+            lines: those of the region's trace.
         """
         with self._lock:
             self._waiting[template.key.digest] = _Miss(template, region, fusion, lines)
 
-    def called(self, template: Template) -> None:
-        """A template was called for the first time with some layout. Never raises."""
+    def note_call(self, template: Template) -> None:
+        """Explains a template that was called for the first time with some layout. Never raises."""
         with self._lock:
             miss = self._waiting.pop(template.key.digest, None)
         if miss is None:
@@ -113,14 +117,14 @@ class Misses:
         counts = self._cache.ledger.template(miss.template.key.digest)
         if counts is not None and counts.compiles:
             templates = self._cache.templates()
-            place = next(place for place, known in enumerate(templates) if known.digest == counts.digest)
-            _print(_paragraph(miss, templates[:place]))
+            number = next(number for number, known in enumerate(templates) if known.digest == counts.digest)
+            _print(_write_paragraph(miss, templates[:number]))
         elif counts is not None and counts.loads:
             with self._lock:
                 self._loaded.append(counts.loaded_compile_seconds)
 
-    def compiled(self, event: CompileEvent) -> None:
-        """Prints, from a thread of its own, if a program was compiled that the store has for something else."""
+    def note_compile(self, event: CompileEvent) -> None:
+        """Explains, on a thread of its own, a program that was compiled although the store nearly has it."""
         store = self._cache.store
         if store is not None and event.graph is not None and event.key is not None and not event.loaded:
             args = (store, event.graph, event.key, event.backend)
@@ -143,18 +147,18 @@ def _finish(misses: weakref.ref[Misses]) -> None:
         left.finish()
 
 
-def _paragraph(miss: _Miss, before: Sequence[TemplateStats]) -> str:
+def _write_paragraph(miss: _Miss, before: Sequence[TemplateStats]) -> str:
     reason = explain_miss(miss.template.key.texts, [dict(known.ingredients) for known in before])
     text = reason.sentence("" if reason.nearest is None else before[reason.nearest].name)
-    return f"fusioncache: {miss.template.name} is new. {text}{_source(miss, reason.difference)}"
+    return f"fusioncache: {miss.template.name} is new. {text}{_find_source(miss, reason.difference)}"
 
 
-def _source(miss: _Miss, difference: Difference) -> str:
-    """The user's line of the op that differs, or else of any op of the region; empty if none is known."""
-    wanted = _op(miss.template, difference)
+def _find_source(miss: _Miss, difference: Difference) -> str:
+    """Returns the user's line of the op that differs, or else of any op of the region; empty if none is known."""
+    wanted = _find_op(miss.template, difference)
     symbols = list(zip(miss.region.ops, miss.fusion.subsymbols, strict=True))
-    ordered = sorted(symbols, key=lambda pair: wanted is None or not _alike(pair[0], wanted))
-    found = [line for _, symbol in ordered for line in _lines_of(symbol, miss.lines)]
+    ordered = sorted(symbols, key=lambda pair: wanted is None or not _is_alike(pair[0], wanted))
+    found = [line for _, symbol in ordered for line in _find_lines(symbol, miss.lines)]
     line = next((line for line in found if not line.library), found[0] if found else None)
     if line is None:
         return ""
@@ -162,31 +166,31 @@ def _source(miss: _Miss, difference: Difference) -> str:
     return f"\n  {line}: {text}" if text else f"\n  {line}"
 
 
-def _op(template: Template, difference: Difference) -> Op | None:
-    """The template's op that differs; None if it is something else, or an op of the other template."""
+def _find_op(template: Template, difference: Difference) -> Op | None:
+    """Returns the template's op that differs; None if it is something else, or an op of the other template."""
     change = difference.changes[0] if difference.changes else None
     if change is None or change.op is None or change.a == NONE:
         return None
     return template.graph.ops[change.op - 1]
 
 
-def _alike(one: Op, other: Op) -> bool:
-    """Whether an op of a region is that of its template: the same with the same literals."""
-    return one.name == other.name and _fixed(one) == _fixed(other)
+def _is_alike(one: Op, other: Op) -> bool:
+    """Returns whether an op of a region is that of its template: the same with the same literals."""
+    return one.name == other.name and _list_fixed(one) == _list_fixed(other)
 
 
-def _fixed(op: Op) -> list[str]:
-    """All about an op but which values it uses."""
+def _list_fixed(op: Op) -> list[str]:
+    """Returns all about an op but which values it uses."""
 
-    def anonymous(arg: Arg) -> str:
+    def hide_values(arg: Arg) -> str:
         return repr(map_arg(arg, lambda _: Ref(-1)))
 
-    args = sorted(map(anonymous, op.args)) + [f"{name}={anonymous(arg)}" for name, arg in op.kwargs]
+    args = sorted(map(hide_values, op.args)) + [f"{name}={hide_values(arg)}" for name, arg in op.kwargs]
     return [*args, *(repr(map_type(type_, lambda _: Ref(-1))) for type_ in op.outputs)]
 
 
-def _lines_of(symbol: Any, lines: Lines) -> list[Line]:
-    """The line of an op's result, or else those of its operands, as in a backward pass."""
+def _find_lines(symbol: Any, lines: Lines) -> list[Line]:
+    """Returns the line of an op's result, or else those of its operands, as in a backward pass."""
     own = [lines[name] for name in result_names(symbol) if name in lines]
     return own or [lines[proxy.name] for proxy in symbol.flat_proxy_args if proxy.name in lines]
 

@@ -29,7 +29,7 @@ from fusioncache.ir import Binding, Bypass, Instance, Key, Region, Template
 from fusioncache.ir.permutation import pick
 from fusioncache.process.thunder_version import untried
 from fusioncache.process.warning import warn, warn_once
-from fusioncache.provenance.misses import Misses, explain_asked
+from fusioncache.provenance.misses import Misses, should_explain
 from fusioncache.provenance.watch import TraceWatch, watch_trace
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
@@ -135,7 +135,7 @@ class FusionCache(Transform):
     ):
         super().__init__()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
-        when, explains = when_asked(verify), explain_asked(explain)
+        when, explains = when_asked(verify), should_explain(explain)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
@@ -151,7 +151,7 @@ class FusionCache(Transform):
         self._ledger = Ledger(self.cache.ledger)
         self._misses = Misses(self.cache) if explains else None
         if self._misses:
-            self._ledger.observers.append(self._misses.compiled)
+            self._ledger.observers.append(self._misses.note_compile)
         self._backends = RegionBackends(backend, fold, self.cache, self._ledger)
         self._calls: defaultdict[Key, list[TemplateCall]] = defaultdict(list)
         self._names: Counter[str] = Counter()
@@ -306,7 +306,7 @@ class FusionCache(Transform):
         """Counts what a template compiled and what it loaded, at the end of its first call for a layout."""
         self.cache.append()
         if self._misses:
-            self._misses.called(template)
+            self._misses.note_call(template)
 
     def _report_left(self, reason: str) -> None:
         """Counts a residual stream, or a sum of one, that stays as it is."""

@@ -13,7 +13,7 @@ from store_processes import Process, X, Y, make_region
 import fusioncache
 from fusioncache.humanize import format_duration
 from fusioncache.provenance import misses
-from fusioncache.provenance.misses import Misses, explain_asked
+from fusioncache.provenance.misses import Misses, should_explain
 from fusioncache.record.events import CompileEvent
 
 
@@ -70,7 +70,7 @@ def test_the_environment_asks_for_it_where_the_option_does_not_say(capfd, monkey
 
 def test_wrong_requests(monkeypatch):
     with pytest.raises(TypeError, match="explain must be True, False or None, got 1"):
-        explain_asked(1)  # type: ignore[arg-type]
+        should_explain(1)  # type: ignore[arg-type]
     monkeypatch.setenv("FUSIONCACHE_EXPLAIN", "yes")
     with pytest.raises(ValueError, match="FUSIONCACHE_EXPLAIN must be 0 or 1, got 'yes'"):
         fusioncache.FusionCache(backend="eager")
@@ -136,7 +136,7 @@ def built(directory, backend: PersistentEager, capfd) -> list[str]:
     process.run(make_region(), X, Y)
     for program, function in process.built:
         event = CompileEvent("eager", 0.0, function.loaded, graph=program.graph, key=function.key)
-        Misses(process.cache).compiled(event)
+        Misses(process.cache).note_compile(event)
     for thread in threading.enumerate():
         if thread.name == "fusioncache explain":
             thread.join()
@@ -154,4 +154,4 @@ def test_a_program_that_the_store_nearly_has_is_explained(tmp_path, capfd):
 
 def test_nothing_is_explained_where_nothing_is_persisted(monkeypatch):
     monkeypatch.setattr(threading, "Thread", lambda **_: pytest.fail("explains"))
-    Misses(fusioncache.Cache(record=False, store=False)).compiled(CompileEvent("eager", 1.0))
+    Misses(fusioncache.Cache(record=False, store=False)).note_compile(CompileEvent("eager", 1.0))
