@@ -14,14 +14,14 @@ from documents import README, assert_shown, read_blocks, read_session
 import fusioncache
 from benchmarks.common.counting import use_backend
 from fusioncache.cli.main import COMMANDS, main
-from fusioncache.trace import executor, transform
+from fusioncache.trace import executor, region_backends
 
 _INLINE = re.compile(r"`([^`\n]+)`")
 
 
 def test_the_code_runs_from_top_to_bottom(monkeypatch):
     # What is shown compiles with whatever is there. What compiles is none of what README says, and takes minutes.
-    for module in (executor, transform):
+    for module in (executor, region_backends):
         monkeypatch.setattr(module, "best_backend", lambda device: "eager")
     use_backend("eager")
     namespace: dict[str, object] = {"__name__": "readme"}
@@ -37,7 +37,7 @@ def test_every_way_in_makes_regions_that_are_shared(monkeypatch):
     """The lines of the block about ways into Thunder, each called."""
     import torch
 
-    monkeypatch.setattr(transform, "best_backend", lambda device: "eager")
+    monkeypatch.setattr(region_backends, "best_backend", lambda device: "eager")
     (block,) = (block for block in read_blocks("python") if "thunder.recipes" in block)
     namespace: dict[str, object] = {}
     exec(read_blocks("python")[0], namespace)
