@@ -148,19 +148,19 @@ def _explain_rewired(pairing: Pairing) -> list[Change]:
     found: dict[int | None, list[Meeting]] = {}
     for met in pairing.rewired:
         found.setdefault(met.user, []).append(met)
-    return [_explain_uses(pairing, user, mets) for user, mets in found.items()]
+    return [_explain_uses(pairing, user, meetings) for user, meetings in found.items()]
 
 
-def _explain_uses(pairing: Pairing, user: int | None, mets: list[Meeting]) -> Change:
-    a, b, met = pairing.a, pairing.b, mets[0]
+def _explain_uses(pairing: Pairing, user: int | None, meetings: list[Meeting]) -> Change:
+    a, b, met = pairing.a, pairing.b, meetings[0]
     number = a.number(user) or None if user is not None else None
     partner, back = pairing.to_b.get(a.node_of[met.a]), pairing.to_a.get(b.node_of[met.b])
     if partner is None or back is None:
         return Change("ops", *_explain_merged(pairing, met, partner, back), number)
     if user is None or number is None:
         return Change("outputs", "an output", name_value(a, met.a), name_value(b, met.b))
-    if len(mets) > 1:
-        uses = [name_value(a, item.a) for item in mets]
+    if len(meetings) > 1:
+        uses = [name_value(a, item.a) for item in meetings]
         return Change(
             "ops", f"the order of the operands of {name_op(a, user)}", join_words(uses), join_words(uses[::-1]), number
         )
