@@ -24,18 +24,18 @@ def print_json(data: dict[str, Any]) -> None:
 
 
 def encode_run(run: Run) -> dict[str, Any]:
-    """A run with its counts. ``started`` and ``updated`` are in seconds since the epoch."""
+    """Returns a run with its counts. ``started`` and ``updated`` are in seconds since the epoch."""
     # Not dataclasses.asdict: it copies fields deeply, and their mappings cannot be copied.
     counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
     counts["bypasses"] = dict(run.stats.bypasses)
     counts["unkept"] = dict(run.stats.unkept)
     head = {"id": run.id, "name": run.name, "started": run.started, "updated": run.updated, "ended": run.ended}
     what = {"pid": run.pid, "command": run.command, "models": run.models}
-    return {**head, **what, **counts, "phases": run.phases.known(), "unrecorded": run.unrecorded}
+    return {**head, **what, **counts, "phases": run.phases.to_dict(), "unrecorded": run.unrecorded}
 
 
 def encode_template(template: TemplateCounts) -> dict[str, Any]:
-    """A template with its counts, without what its key is made of."""
+    """Returns a template with its counts, without what its key is made of."""
     return {
         "digest": template.digest,
         "name": template.name,
@@ -52,5 +52,5 @@ def encode_template(template: TemplateCounts) -> dict[str, Any]:
 
 
 def encode_summary(program: Summary) -> dict[str, Any]:
-    """A program of the store. ``created`` is in seconds since the epoch."""
+    """Returns a program of the store. ``created`` is in seconds since the epoch."""
     return dataclasses.asdict(program)

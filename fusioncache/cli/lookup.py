@@ -24,7 +24,7 @@ LAST = "last"
 
 
 def pick_run(record: RecordReader, wanted: str | None) -> Run:
-    """The run whose id starts with ``wanted``, or else whose name has it; without one, the newest.
+    """Returns the run whose id starts with ``wanted``, or else whose name has it; without one, the newest.
 
     Raises:
         click.ClickException: if there is no such run, or several.
@@ -49,7 +49,7 @@ def pick_run(record: RecordReader, wanted: str | None) -> Run:
 
 
 def pick_template(record: RecordReader, prefix: str) -> TemplateStats:
-    """The template whose digest or name is ``prefix``, or else starts with it.
+    """Returns the template whose digest or name is ``prefix``, or else starts with it.
 
     Raises:
         click.ClickException: if there is no such template, or several.
@@ -65,7 +65,7 @@ def pick_template(record: RecordReader, prefix: str) -> TemplateStats:
 
 
 def find_regions(record: RecordReader, template: TemplateCounts) -> Sequence[RegionRecord]:
-    """The regions that have a template, of the newest run that had it."""
+    """Returns the regions that have a template, of the newest run that had it."""
     for run in record.runs():
         found = record.regions(run.id, template.digest)
         if found:
@@ -74,7 +74,7 @@ def find_regions(record: RecordReader, template: TemplateCounts) -> Sequence[Reg
 
 
 def make_ambiguity_error(prefix: str, things: str, found: Sequence[str]) -> click.ClickException:
-    """What to say where several things are meant by what was typed."""
+    """Returns what to raise where several things are meant by what was typed."""
     named = list(found[:_MOST_NAMED])
     if len(found) > len(named):
         named.append(f"and {len(found) - len(named)} more")
@@ -101,13 +101,13 @@ class Place:
         return f"{self.where}: {_source(self.line)}" if self.line else self.where
 
     def data(self) -> dict[str, Any]:
-        """As JSON."""
+        """Returns the location as JSON."""
         line = self.line
         return {"place": self.where, "file": line and line.file, "line": line and line.number}
 
 
 def find_locations(regions: Iterable[RegionRecord]) -> tuple[Place, ...]:
-    """The places that regions come from, each once."""
+    """Returns the places that regions come from, each once."""
     places: dict[Place, None] = {}
     for region in regions:
         source = region.source
@@ -117,13 +117,13 @@ def find_locations(regions: Iterable[RegionRecord]) -> tuple[Place, ...]:
 
 
 def format_locations(places: Sequence[Place]) -> list[str]:
-    """The first few places, a line each, and how many more there are."""
+    """Returns the first few places, a line each, and how many more there are."""
     lines = [str(place) for place in places[:_MOST]]
     more = format_count(len(places) - _MOST, "more place", "more places")
     return [*lines, f"and {more}"] if len(places) > _MOST else lines
 
 
 def _source(line: Line) -> str:
-    """A line of source: where it is, and what it says if it is still there."""
+    """Returns a line of source: where it is, and what it says if it is still there."""
     text = linecache.getline(line.file, line.number).strip()
     return f"{line}  {text}" if text else str(line)

@@ -26,7 +26,7 @@ class RunId(click.ParamType):
             runs = RecordReader().runs()
         except RecordError:
             return []
-        return _starting(incomplete, ((run.id, run.name) for run in runs))
+        return _complete(incomplete, ((run.id, run.name) for run in runs))
 
 
 class TemplateId(click.ParamType):
@@ -35,17 +35,17 @@ class TemplateId(click.ParamType):
     name = "template"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """See click. Names, because people know them; digests for who began one."""
+        """See click. Names come first, because people know them, and digests for those who began one."""
         try:
             found = RecordReader().find(incomplete)
         except RecordError:
             return []
         names = [(template.name, template.digest[:12]) for template in found]
         digests = [(template.digest, template.name) for template in found] if incomplete else []
-        return _starting(incomplete, [*names, *digests])
+        return _complete(incomplete, [*names, *digests])
 
 
-def _starting(start: str, values: Iterable[tuple[str, str]]) -> list[CompletionItem]:
+def _complete(start: str, values: Iterable[tuple[str, str]]) -> list[CompletionItem]:
     return [CompletionItem(value, help=about) for value, about in values if value.startswith(start)]
 
 
@@ -60,7 +60,7 @@ run_option = click.option(
 
 
 def _home(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """The path with ~ expanded, which shells do not do behind an equals sign."""
+    """Returns the path with ~ expanded, which shells do not do behind an equals sign."""
     return Path(os.path.expanduser(value)) if value else None
 
 

@@ -48,7 +48,7 @@ class Part:
 
 
 def format_template_counts(template: TemplateStats, not_kept: Mapping[str, int]) -> str:
-    """The template's names and its counts, and why some of its programs cannot be kept, with how many these are."""
+    """Returns the template's names and its counts, and why, and how many of, its programs cannot be kept."""
     pairs = [
         ("name", template.name),
         ("digest", template.digest),
@@ -65,24 +65,24 @@ def format_template_counts(template: TemplateStats, not_kept: Mapping[str, int])
 
 
 def describe_ingredients(template: TemplateStats, names: Sequence[str] | None = None) -> Part:
-    """What the key is made of: all of it, or the parts with these names, each with its digest."""
+    """Returns what the key is made of: all of it, or the parts with these names, each with its digest."""
     found = [(name, text) for name, text in template.ingredients if names is None or name in names]
     data = [{"name": name, "digest": sha256(text.encode()).hexdigest(), "text": text} for name, text in found]
     return Part("\n\n".join(_ingredient_text(**part) for part in data), data)
 
 
 def describe_inputs(template: TemplateStats) -> Part:
-    """The type of each input that is no residual term."""
+    """Returns the type of each input that is no residual term."""
     return describe_ingredients(template, ("inputs",))
 
 
 def describe_ops(template: TemplateStats) -> Part:
-    """The ops, with the constants and attributes that they mention, and what leaves."""
+    """Returns the ops, with the constants and attributes that they mention, and what leaves."""
     return describe_ingredients(template, _OF_OPS)
 
 
 def describe_parameters(template: TemplateStats) -> Part:
-    """What differs between regions that share the template: residual terms, sizes, and numbers."""
+    """Returns what differs between regions that share the template: residual terms, sizes, and numbers."""
     try:
         graph = read_graph(dict(template.ingredients))
     except ValueError:
@@ -101,7 +101,7 @@ def describe_parameters(template: TemplateStats) -> Part:
 
 
 def describe_regions(records: Sequence[RegionRecord]) -> Part:
-    """Every region that has the template."""
+    """Returns every region that has the template."""
     data = [encode_region(record) for record in records]
     if not records:
         return Part(_block("regions", []), data)
@@ -111,7 +111,7 @@ def describe_regions(records: Sequence[RegionRecord]) -> Part:
 
 
 def encode_region(region: RegionRecord) -> dict[str, Any]:
-    """One region: where it is, what became of it, and where it comes from."""
+    """Returns one region: where it is, what became of it, and where it comes from."""
     source = region.source
     return {
         "model": region.model,

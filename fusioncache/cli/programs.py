@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def read_entries(disk: DiskStore, ids: Iterable[str]) -> Iterator[Entry]:
-    """The entries with these ids, as far as they can be read: 'fusioncache verify' lists those that cannot."""
+    """Returns the entries with these ids, as far as they can be read: 'fusioncache verify' lists those that cannot."""
     from fusioncache.store.errors import Refusal
 
     for id_ in sorted(ids):
@@ -39,7 +39,7 @@ def read_entries(disk: DiskStore, ids: Iterable[str]) -> Iterator[Entry]:
 
 
 def select_entries(graph: Graph, template: TemplateStats, entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Those of these entries that are for the template's parts, whatever the layout, options and versions.
+    """Returns those of these entries that are for the template's parts, whatever the layout, options and versions.
 
     Raises:
         click.ClickException: if the record's counts are not those of such a template.
@@ -55,7 +55,7 @@ def select_entries(graph: Graph, template: TemplateStats, entries: Iterable[Entr
 
 
 def find_reasons_not_kept(templates: Sequence[TemplateStats], directory: Path | None) -> Sequence[Mapping[str, int]]:
-    """For each template why programs of it cannot be kept, and how many, as far as there is a store that says so.
+    """Finds for each template why programs of it cannot be kept, and how many, if a store says so.
 
     Raises:
         click.ClickException: if the store is named and is not there, or cannot be used.
@@ -82,7 +82,7 @@ def _reasons(template: TemplateStats, entries: Sequence[Entry], notes: Mapping[s
 
 
 def _parts(graph: Graph, template: TemplateStats) -> Iterator[dict[str, str]]:
-    """For each graph that may have been compiled for the template, the digests of what its key says of the graph."""
+    """Yields the digests of what a key says of a graph, for each graph that may have been compiled for the template."""
     from fusioncache.template.expand import fold, inline
     from fusioncache.template.key import make_key
 
@@ -95,7 +95,7 @@ def _parts(graph: Graph, template: TemplateStats) -> Iterator[dict[str, str]]:
 
 
 def describe_code(template: TemplateStats, directory: Path | None) -> Part:
-    """The stored code of each program that was compiled for a template.
+    """Returns the stored code of each program that was compiled for a template.
 
     Raises:
         click.ClickException: if the store has none.
@@ -150,7 +150,7 @@ class _Program:
 
 
 def _hints() -> dict[str, str]:
-    """How to see the source of kernels, by the backends that have any."""
+    """Returns how to see the source of kernels, by the backends that have any."""
     hints = {name: backend_class(name).source_hint for name in BACKENDS}
     return {name: hint for name, hint in hints.items() if hint}
 
@@ -202,11 +202,11 @@ def _text(program: _Program) -> str:
         for one in description.launches
     ]
     for source in description.sources:
-        text = highlight_source(_without_controls(source.text), source.language)
+        text = highlight_source(_remove_controls(source.text), source.language)
         lines += [f"\n# {escape_controls(source.name)}", text.rstrip("\n")]
     return "\n".join(lines)
 
 
-def _without_controls(text: str) -> str:
-    """The text without what would tell a terminal more than to print it."""
+def _remove_controls(text: str) -> str:
+    """Returns the text without what would tell a terminal more than to print it."""
     return "".join(char if char in "\n\t" else escape_controls(char) for char in text)

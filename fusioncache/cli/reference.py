@@ -19,7 +19,7 @@ _NAME = "fusioncache"
 
 
 def make_pages() -> dict[str, str]:
-    """The text of each page, by the name of its file."""
+    """Returns the text of each page, by the name of its file."""
     context = click.Context(group, info_name=_NAME)
     commands = {name: _command(context, name) for name in group.list_commands(context)}
     found = {f"{name}.md": _page(command, click.Context(command, context, name)) for name, command in commands.items()}
@@ -56,7 +56,7 @@ def _page(command: click.Command, context: click.Context) -> str:
 
 
 def _help(command: click.Command) -> list[str]:
-    """The paragraphs of the help: running text is text, and what --help leaves as it is, the examples, is code."""
+    """Returns the paragraphs of the help: running text, and as code the examples, which --help leaves as they are."""
     parts = []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         if paragraph.startswith("\b\n"):
@@ -75,7 +75,7 @@ def _options(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Running text in which nothing is markup."""
+    """Escapes running text, so that nothing in it is markup."""
     for mark in ("\\", "|", "<", "*"):
         text = text.replace(mark, f"\\{mark}")
     return text

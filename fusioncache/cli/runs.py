@@ -51,16 +51,16 @@ def print_summary(run: Run, lifetime: Lifetime, store: StoreUsage | None) -> Non
     click.echo(_headline(run))
     sections = (_counts(run), _surroundings(lifetime, store), _next(run.stats))
     for section in sections:
-        click.echo("\n" + "\n".join(_wrapped(label, escape_controls(text)) for label, text in section))
+        click.echo("\n" + "\n".join(_wrap(label, escape_controls(text)) for label, text in section))
 
 
 def format_short_name(run: Run) -> str:
-    """A run's name as a table shows it: a run of today without its day."""
+    """Returns a run's name as a table shows it: a run of today without its day."""
     return escape_controls(format_run_name(run.command, run.models, run.started, today=time.time()))
 
 
 def format_run_label(run: Run) -> str:
-    """A run's name and the start of its id, in a line of 80 columns with room for a word before it."""
+    """Returns a run's name and the start of its id, in a line of 80 columns with room for a word before it."""
     id_ = run.id[:_ID_DIGITS]
     return f"{_cut(format_short_name(run), _WIDTH - _LABEL - len(id_) - 8)}  (run {id_})"
 
@@ -81,8 +81,8 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     yield "compiled", f"{_programs(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
     before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} back then" if stats.loads else ""
     yield "loaded", f"{_programs(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
-    yield "saved", _saved(stats)
-    if phases := run.phases.known():
+    yield "saved", _format_saved(stats)
+    if phases := run.phases.to_dict():
         yield "time", _time(phases)
     if stats.bypasses and stats.regions:
         yield "left alone", _reasons(stats.bypasses, "as Thunder made it")
@@ -117,7 +117,7 @@ def _next(stats: Stats) -> Iterator[tuple[str, str]]:
         yield "" if number else "next", command
 
 
-def _saved(stats: Stats) -> str:
+def _format_saved(stats: Stats) -> str:
     if stats.saved_seconds < 0:
         return f"nothing: loading took {format_duration(-stats.saved_seconds)} longer than compiling had"
     return f"about {format_duration(stats.saved_seconds)} of compiling" if stats.saved_seconds else "nothing"
@@ -146,7 +146,7 @@ def _in(count: int, seconds: float) -> str:
     return f" in {format_duration(seconds)}" if count else ""
 
 
-def _wrapped(label: str, text: str) -> str:
+def _wrap(label: str, text: str) -> str:
     # What is aligned, such as a command and what it does, stays so: only text that is too long is broken.
     if len(text) <= _WIDTH - _LABEL:
         return f"{label:<{_LABEL}}{text}"
@@ -190,8 +190,8 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
 
 
 def _phase_pairs(run: Run) -> list[tuple[str, str]]:
-    """Where the time went, if that was measured."""
-    phases = run.phases.known()
+    """Returns where the time went, if that was measured."""
+    phases = run.phases.to_dict()
     named = [(f"  {name.replace('_', ' ')}", format_seconds(seconds)) for name, seconds in phases.items()]
     return [("seconds in all phases", format_seconds(sum(phases.values()))), *named] if phases else []
 
@@ -217,7 +217,7 @@ def _numbers(run: Run) -> tuple[str, ...]:
 
 
 def _cut(name: str, width: int) -> str:
-    """A run's name in so many characters: what is cut off is the end of its script and its models."""
+    """Cuts a run's name to a width, at the end of its script and its models."""
     if len(name) <= width:
         return name
     head, separator, moment = name.rpartition(SEPARATOR)

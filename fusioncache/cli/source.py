@@ -20,7 +20,7 @@ def describe_definition(template: TemplateStats) -> Part:
     Raises:
         click.ClickException: if that compiler is not installed, or has no words for the template.
     """
-    graph = _inlined(template)
+    graph = _inline(template)
     try:
         text = next(filter(None, (backend_class(name).definition(graph) for name in BACKENDS)))
     except ValueError as error:
@@ -29,14 +29,13 @@ def describe_definition(template: TemplateStats) -> Part:
 
 
 def describe_repro(template: TemplateStats) -> Part:
-    """A script that runs the template alone."""
-
-    text = write_script(template.name, _inlined(template), _most_terms(template))
+    """Returns a script that runs the template alone."""
+    text = write_script(template.name, _inline(template), _most_terms(template))
     return Part(highlight_source(text, "python"), text)
 
 
 def read_graph(template: TemplateStats) -> Graph:
-    """The graph of a recorded template.
+    """Returns the graph of a recorded template.
 
     Raises:
         click.ClickException: if the record's text is not that of a template.
@@ -49,7 +48,7 @@ def read_graph(template: TemplateStats) -> Graph:
         raise click.ClickException(f"what is recorded of {template.name} cannot be read: {error}") from error
 
 
-def _inlined(template: TemplateStats) -> Graph:
+def _inline(template: TemplateStats) -> Graph:
     from fusioncache.template.expand import inline
 
     return inline(read_graph(template), _most_terms(template))
@@ -162,7 +161,7 @@ if __name__ == "__main__":
 
 
 def write_script(name: str, graph: Graph, arities: Sequence[int]) -> str:
-    """The text of the script.
+    """Returns the text of the script.
 
     Args:
         name: of the template.
@@ -190,7 +189,7 @@ def _body(graph: Graph) -> Iterator[str]:
 
 
 def _size(graph: Graph, size: int) -> str:
-    """Where a symbolic size is found."""
+    """Returns where a symbolic size is found."""
     for number, type_ in enumerate(graph.inputs):
         for path, index in refs_in(type_):
             if index == size:
@@ -212,7 +211,7 @@ def _function(name: str) -> str:
 
 
 def _source(arg: Arg) -> str:
-    """An argument as Python."""
+    """Returns an argument as Python."""
     if isinstance(arg, Ref):
         return f"t{arg.index}"
     if isinstance(arg, tuple):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def report_store_errors() -> Iterator[None]:
-    """What goes wrong in a store ends the command with 1 and the message."""
+    """Ends the command with 1 and the message if anything goes wrong in a store."""
     from fusioncache.store import RemoteError, StoreError
     from fusioncache.store.errors import Refusal
 
@@ -32,7 +32,7 @@ def report_store_errors() -> Iterator[None]:
 
 
 def open_existing(directory: Path | None) -> Directory:
-    """The directory of a store that is there.
+    """Opens the directory of a store that is there.
 
     Raises:
         StoreError: if there is none, or it cannot be used.
@@ -50,7 +50,7 @@ def open_existing(directory: Path | None) -> Directory:
 
 
 def open_store(directory: Path | None, *, make: bool) -> Store:
-    """The store in a directory.
+    """Opens the store in a directory.
 
     Raises:
         StoreError: if there is none and none is to be made, or it cannot be used.
@@ -64,7 +64,7 @@ def open_store(directory: Path | None, *, make: bool) -> Store:
 
 
 def list_store(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mapping[str, str]]:
-    """Where the store is, what is in it, newest first, and of what could not be kept why, by digest and backend."""
+    """Returns where the store is, what is in it, newest first, and why programs are not kept, by digest and backend."""
     with report_store_errors():
         store = open_store(directory, make=False)
         path, programs, refused = store.directory, store.entries(), read_refusals(store)
@@ -75,7 +75,7 @@ def list_store(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mappi
 
 
 def read_refusals(store: Store) -> Mapping[str, str]:
-    """Why a program was not kept, by digest and backend, for each that the store has only a note of."""
+    """Returns why a program was not kept, by digest and backend, for each that the store has only a note of."""
     from fusioncache.store.entry import REFUSED
 
     return {id_: content.decode(errors="replace") for id_, content in store.contents(REFUSED).items()}
@@ -97,7 +97,7 @@ class StoreUsage:
 
 
 def measure_store() -> StoreUsage | None:
-    """What is in the store that is used by default; None if there is none that can be read."""
+    """Returns what is in the store that is used by default; None if there is none that can be read."""
     from fusioncache.store import StoreError
     from fusioncache.store.folders import EntryFolder, ObjectFolder
 
@@ -110,12 +110,12 @@ def measure_store() -> StoreUsage | None:
 
 
 def encode_removal(swept: SweepResult) -> dict[str, int]:
-    """What was removed, as JSON."""
+    """Returns what was removed, as JSON."""
     return {field.name: getattr(swept, field.name) for field in fields(swept)}
 
 
 def format_removal(swept: SweepResult, dry_run: bool) -> str:
-    """What was removed, or would be."""
+    """Returns what was removed, or would be."""
     counts = f"{format_count(swept.entries, 'entry', 'entries')} and {format_count(swept.objects, 'object', 'objects')}"
     if dry_run:
         return f"would remove {counts}; {format_bytes(swept.bytes_left)} would be left"

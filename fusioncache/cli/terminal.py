@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def has_colours() -> bool:
-    """Whether stdout is a terminal that may have colours."""
+    """Returns whether stdout is a terminal that may have colours."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def highlight_source(text: str, language: str) -> str:
-    """The text, with colours if it goes to a terminal that may have them."""
+    """Returns the text, with colours if it goes to a terminal that may have them."""
     if not has_colours():
         return text
     from pygments import highlight
@@ -75,29 +75,29 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, wid
         click.echo(_text(columns, rows))
         return
     short = [[_start(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
-    click.echo(_text(*_fitted(columns, short, width), width))
+    click.echo(_text(*_fit(columns, short, width), width))
 
 
 def count_columns() -> int | None:
-    """How many columns there are for what is printed; None if nobody says."""
+    """Returns how many columns there are for what is printed; None if nobody says."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
 
 
 def format_pairs(pairs: Sequence[tuple[str, str]]) -> str:
-    """A line for each name and value, the values aligned."""
+    """Returns a line for each name and value, the values aligned."""
     width = max(len(name) for name, _ in pairs)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs)
 
 
 def format_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells under the columns' titles, with nothing left out and no colours."""
+    """Returns rows of cells under the columns' titles, with nothing left out and no colours."""
     return "\n".join(line.rstrip() for line in _lines(columns, rows))
 
 
 def shorten(text: str, width: int) -> str:
-    """The text in so many characters. Its end stays, because that is where names differ."""
+    """Shortens a text to so many characters. Its end stays, because that is where names differ."""
     if len(text) <= width:
         return text
     if width < 1:
@@ -107,7 +107,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int | None) -> str:
-    """The text in lines of that width, if there is one, the second and later ones indented."""
+    """Wraps a text in lines of that width, if there is one, the second and later ones indented."""
     return text if width is None else textwrap.fill(text, max(width, _LEAST), subsequent_indent=" " * _GAP)
 
 
@@ -115,10 +115,10 @@ def _start(column: Column, cell: str) -> str:
     return cell[:ID_DIGITS] if column.id else cell
 
 
-def _fitted(
+def _fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
-    """The columns that there is room for, with cells that fit."""
+    """Returns the columns that there is room for, with cells that fit."""
     widths = _widths(columns, rows)
     least = [min(own, _LEAST) if column.cut else own for column, own in zip(columns, widths, strict=True)]
     left = list(range(len(columns)))
@@ -130,7 +130,7 @@ def _fitted(
 
 
 def _cut_widths(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
-    """The widths after the widest of those that may be cut gave up what there is no room for."""
+    """Returns the widths after the widest of those that may be cut gave up what there is no room for."""
     found = list(widths)
     for _ in columns:
         over = _total(found) - width
@@ -157,7 +157,7 @@ def _lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str
 
 
 def _text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """The table, with colours on a terminal that may have them. If it has cells to cut, what is wider is cut off."""
+    """Formats the table, with colours on a terminal that may have them."""
     width = width if any(column.cut for column in columns) else None
     head, *lines = [line.rstrip()[:width] for line in _lines(columns, rows)]
     if not has_colours():
@@ -170,7 +170,7 @@ def _text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
 
 @contextmanager
 def show_progress(what: str) -> Iterator[Progress | None]:
-    """A bar on the terminal, moved by what it gives; None where there is no terminal."""
+    """Shows a bar on the terminal, and yields what moves it; None where there is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

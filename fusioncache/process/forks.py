@@ -21,7 +21,7 @@ class Inherited(Protocol):
 
 
 def lock() -> threading.RLock:
-    """A lock between threads that in a forked child is free, unless the thread that forked holds it.
+    """Returns a lock between threads that in a forked child is free, unless the thread that forked holds it.
 
     It is one that its thread may take again: only such a lock knows who holds it.
     """
@@ -31,7 +31,7 @@ def lock() -> threading.RLock:
 
 
 def register(thing: Inherited) -> None:
-    """Has an object's ``after_fork`` called in forked children, in no order, for as long as it lives."""
+    """Registers an object whose ``after_fork`` is called in forked children, in no order, for as long as it lives."""
     _inherited.add(thing)
 
 

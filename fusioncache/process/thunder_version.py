@@ -5,8 +5,8 @@ from __future__ import annotations
 TRIED = ("0.2.6",)
 
 
-def untried() -> str | None:
-    """Why this Thunder is left alone, and what to do; None if it is one that was tried."""
+def explain_untried() -> str | None:
+    """Returns why this Thunder is left alone, and what to do; None if it is one that was tried."""
     import thunder
 
     version = getattr(thunder, "__version__", "of no known version")

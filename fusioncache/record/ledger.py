@@ -36,7 +36,7 @@ class _Account(_Counts):
         self.saved_seconds = 0.0
 
     def cost(self) -> float:
-        """Seconds that compiling the template takes, as far as it was compiled or loaded here."""
+        """Returns seconds that compiling the template takes, as far as it was compiled or loaded here."""
         return self.compile_seconds + self.loaded_compile_seconds
 
     def save(self, cost: float) -> float:

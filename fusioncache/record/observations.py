@@ -168,8 +168,8 @@ class Phases:
     loading: float | None = None
     first_execution: float | None = None
 
-    def known(self) -> dict[str, float]:
-        """The phases that were measured, in the order in which they come."""
+    def to_dict(self) -> dict[str, float]:
+        """Returns the seconds of the phases that were measured, in the order in which they come."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: seconds for name, seconds in named.items() if seconds is not None}
 

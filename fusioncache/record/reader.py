@@ -105,16 +105,16 @@ class RecordReader:
         self._rows("SELECT 1")
 
     def runs(self) -> tuple[Run, ...]:
-        """All runs, newest first."""
+        """Returns all runs, newest first."""
         return tuple(self._decode(_decode_run, self._rows("SELECT * FROM runs ORDER BY started DESC, id")))
 
     def templates(self, run: str, listing: Listing = _ALL) -> tuple[TemplateCounts, ...]:
-        """A run's templates: by default all of them, the most expensive first."""
+        """Returns a run's templates: by default all of them, the most expensive first."""
         rows = f"SELECT {_COUNTS} FROM {_USES} WHERE run = :run AND {MATCHES} ORDER BY {listing.order} LIMIT :limit"
         return tuple(self._decode(decode_template, self._rows(rows, run=run, **listing.parameters)))
 
     def add_ingredients(self, templates: Sequence[TemplateCounts]) -> tuple[TemplateStats, ...]:
-        """These templates with what their keys are made of, without those that were forgotten since they were read."""
+        """Returns these templates with what their keys are made of, without those that were forgotten since."""
         rows = "SELECT digest, ingredients FROM templates WHERE digest IN (SELECT value FROM json_each(:digests))"
         digests = json.dumps([template.digest for template in templates])
         found = dict(self._decode(decode_ingredients, self._rows(rows, digests=digests)))
@@ -123,7 +123,7 @@ class RecordReader:
         )
 
     def regions(self, run: str, template: str | None = None) -> tuple[RegionRecord, ...]:
-        """A run's regions, in the order of its traces and of their places in these.
+        """Returns a run's regions, in the order of its traces and of their places in these.
 
         Args:
             run: its id.
@@ -134,22 +134,22 @@ class RecordReader:
         return tuple(self._decode(decode_region, self._rows(rows, run=run, template=template)))
 
     def choices(self, run: str) -> tuple[ChoiceRecord, ...]:
-        """A run's residual streams, in the order of its traces."""
+        """Returns a run's residual streams, in the order of its traces."""
         rows = self._rows("SELECT * FROM choices WHERE run = :run ORDER BY number", run=run)
         return tuple(self._decode(decode_choice, rows))
 
     def compiles(self, run: str) -> tuple[CompileRecord, ...]:
-        """The programs that a run compiled or loaded, in the order in which they were ready."""
+        """Returns the programs that a run compiled or loaded, in the order in which they were ready."""
         rows = self._rows("SELECT * FROM compiles WHERE run = :run ORDER BY number", run=run)
         return tuple(self._decode(decode_compile, rows))
 
     def lifetime(self) -> Lifetime:
-        """What all runs did, since the first of them."""
+        """Returns what all runs did, since the first of them."""
         (lifetime,) = self._decode(decode_lifetime, self._rows(TOTALS))
         return lifetime
 
     def find(self, prefix: str) -> tuple[TemplateCounts, ...]:
-        """The templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
+        """Returns the templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
 
         Where digests or names are equal to ``prefix``, only these. The most expensive come first.
         """
@@ -158,12 +158,12 @@ class RecordReader:
         return tuple(self._decode(decode_template, exact or newest))
 
     def before(self, run: str) -> tuple[TemplateCounts, ...]:
-        """The templates of the runs that started before this one, each with the counts of the newest of these."""
+        """Returns the templates of earlier runs than this one, each with the counts of the newest of these."""
         earlier = "runs.started < (SELECT started FROM runs WHERE id = :run)"
         return tuple(self._decode(decode_template, self._newest(earlier, run=run)))
 
     def _newest(self, wanted: str, **parameters: str) -> list[sqlite3.Row]:
-        """The templates of such runs or names, each with its newest run among these, the most expensive first."""
+        """Returns the templates of such runs or names, each with its newest run, the most expensive first."""
         age = "row_number() OVER (PARTITION BY digest ORDER BY runs.started DESC, runs.id) AS age"
         ranked = f"SELECT {_COUNTS}, {age} FROM {_USES} JOIN runs ON runs.id = uses.run WHERE {wanted}"
         return self._rows(f"SELECT * FROM ({ranked}) WHERE age = 1 ORDER BY {DEAREST_FIRST}", **parameters)

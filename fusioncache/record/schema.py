@@ -91,7 +91,7 @@ class RecordError(Exception):
 
 
 def record_path() -> Path:
-    """Where the record is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
+    """Returns where the record is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
     return find_directory() / f"record-{SCHEMA.version}.sqlite"
 
 
@@ -107,24 +107,24 @@ _MAPPINGS = ("bypasses", "unkept")
 
 
 def encode_stats(stats: Stats) -> Row:
-    """The counts of a run."""
+    """Returns the row of a run's counts."""
     row = {field.name: getattr(stats, field.name) for field in fields(stats)}
     return {**row, **{name: json.dumps(dict(row[name])) for name in _MAPPINGS}}
 
 
 def decode_stats(row: sqlite3.Row) -> Stats:
-    """The counts in a row of ``runs``."""
+    """Returns the counts in a row of ``runs``."""
     counts = {field.name: row[field.name] for field in fields(Stats)}
     return Stats(**{**counts, **{name: MappingProxyType(dict(json.loads(counts[name]))) for name in _MAPPINGS}})
 
 
 def decode_phases(row: sqlite3.Row) -> Phases:
-    """The phases in a row of ``runs``."""
+    """Returns the phases in a row of ``runs``."""
     return Phases(**json.loads(row["phases"]))
 
 
 def encode_template(template: TemplateStats) -> Row:
-    """A template, whichever run has it."""
+    """Returns the row of a template, whichever run has it."""
     return {
         "digest": template.digest,
         "name": template.name,
@@ -134,7 +134,7 @@ def encode_template(template: TemplateStats) -> Row:
 
 
 def encode_use(template: TemplateStats) -> Row:
-    """A template's share in a run, but for the run."""
+    """Returns the row of a template's share in a run, without the run."""
     return {
         "digest": template.digest,
         "regions": template.regions,
@@ -149,7 +149,7 @@ def encode_use(template: TemplateStats) -> Row:
 
 
 def decode_template(row: sqlite3.Row) -> TemplateCounts:
-    """A template, from a row of ``uses`` joined with ``templates``."""
+    """Returns a template, from a row of ``uses`` joined with ``templates``."""
     return TemplateCounts(
         name=row["name"],
         digest=row["digest"],
@@ -166,17 +166,17 @@ def decode_template(row: sqlite3.Row) -> TemplateCounts:
 
 
 def decode_ingredients(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """A template's digest and the parts of its key, from a row of ``templates``."""
+    """Returns a template's digest and the parts of its key, from a row of ``templates``."""
     return row["digest"], tuple((name, text) for name, text in json.loads(row["ingredients"]))
 
 
 def encode_lines(source: Source) -> str:
-    """The lines of a source, as ``lines`` has them."""
+    """Returns the lines of a source, as ``lines`` has them."""
     return json.dumps([[line.file, line.number, line.library] for line in source.lines])
 
 
 def encode_region(region: RegionRecord) -> Row:
-    """A region, but for its run, number and lines."""
+    """Returns the row of a region, without its run, number and lines."""
     return {
         "model": region.model,
         "trace": region.trace,
@@ -197,7 +197,7 @@ def encode_region(region: RegionRecord) -> Row:
 
 
 def decode_region(row: sqlite3.Row) -> RegionRecord:
-    """A region, from a row of ``regions`` joined with ``lines``."""
+    """Returns a region, from a row of ``regions`` joined with ``lines``."""
     lines = tuple(Line(file, number, library) for file, number, library in json.loads(row["text"]))
     return RegionRecord(
         model=row["model"],
@@ -218,7 +218,7 @@ def decode_region(row: sqlite3.Row) -> RegionRecord:
 
 
 def encode_choice(choice: ChoiceRecord) -> Row:
-    """A stream, but for its run and number."""
+    """Returns the row of a stream, without its run and number."""
     return {
         "model": choice.model,
         "trace": choice.trace,
@@ -231,21 +231,21 @@ def encode_choice(choice: ChoiceRecord) -> Row:
 
 
 def decode_choice(row: sqlite3.Row) -> ChoiceRecord:
-    """A stream in a row of ``choices``."""
+    """Returns a stream in a row of ``choices``."""
     costs = tuple(PlanCost(plan, moved, alive, kernels) for plan, moved, alive, kernels in json.loads(row["costs"]))
     return ChoiceRecord(row["model"], row["trace"], row["trace_number"], row["stream"], row["sums"], row["plan"], costs)
 
 
 def encode_compile(made: CompileRecord) -> Row:
-    """A program, but for its run and number."""
+    """Returns the row of a program, without its run and number."""
     return {field.name: getattr(made, field.name) for field in fields(made)}
 
 
 def decode_compile(row: sqlite3.Row) -> CompileRecord:
-    """A program in a row of ``compiles``."""
+    """Returns a program in a row of ``compiles``."""
     return CompileRecord(row["digest"], bool(row["loaded"]), row["started"], row["seconds"], row["compile_seconds"])
 
 
 def decode_lifetime(row: sqlite3.Row) -> Lifetime:
-    """What the row of ``TOTALS`` says of all runs."""
+    """Returns the totals of all runs, from the row of ``TOTALS``."""
     return Lifetime(*(0 if value is None else value for value in row))

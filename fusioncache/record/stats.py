@@ -59,7 +59,7 @@ class Stats:
     verify_compile_seconds: float = 0.0
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns what a notebook shows."""
         rows = [(name, str(getattr(self, name))) for name in ("regions", "templates", "hits", "misses")]
         rows += [(f"bypassed: {reason}", str(count)) for reason, count in sorted(self.bypasses.items())]
         rows += [("compiles", str(self.compiles)), ("compile seconds", format_seconds(self.compile_seconds))]
@@ -102,11 +102,11 @@ class TemplateCounts:
     loaded_compile_seconds: float
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns what a notebook shows."""
         return html_table(_TITLES, [self.row()])
 
     def row(self) -> tuple[str, ...]:
-        """What a list shows of it, as text: see ``_TITLES``."""
+        """Returns what a list shows of the template, as text: see ``_TITLES``."""
         counts = str(self.regions), str(self.hits), format_arities(self.arities), str(self.compiles)
         return (self.name, self.digest[:_SHOWN_DIGITS], *counts, format_seconds(self.compile_seconds))
 
@@ -128,12 +128,12 @@ class AllTemplates(tuple[TemplateStats, ...]):
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns what a notebook shows."""
         return html_table(_TITLES, [template.row() for template in self])
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows, each with its name in the first cell, under titles if there are any. Every text is escaped."""
+    """Returns rows as HTML, each with its name in the first cell, under titles if there are any. Escapes every text."""
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(_row(*row) for row in rows)
     return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"

@@ -74,7 +74,7 @@ class RecordWriter:
         self._guard(lambda: self._save(LOCK_SECONDS))
 
     def append(self) -> None:
-        """The same in the middle of a step, where nothing may wait for other processes. Never raises.
+        """Does the same in the middle of a step, where nothing may wait for other processes. Never raises.
 
         If they write all the time, what happens in steps is left to ``save`` from then on.
         """
@@ -100,7 +100,7 @@ class RecordWriter:
             self._contended = True
 
     def end(self) -> None:
-        """The process exits."""
+        """Saves the run as one that ended. It is called when the process exits."""
         self.save()
         if self._saved is not None and not self._broken and os.getpid() == self._pid:
             with self._lock, suppress(Exception):  # everything that was counted is there
@@ -108,7 +108,7 @@ class RecordWriter:
 
     def _mark_as_ended(self) -> None:
         if self._path.exists():
-            phases = json.dumps(self._ledger.phases().known())
+            phases = json.dumps(self._ledger.phases().to_dict())
             with open_for_writing(self._path, LOCK_SECONDS) as database:
                 ended = "UPDATE runs SET updated = ?, ended = 1, phases = ? WHERE id = ?"
                 database.execute(ended, (time.time(), phases, self._run))
@@ -149,7 +149,7 @@ class RecordWriter:
                 "command": _command_line(),
                 "models": json.dumps(now.models),
                 **encode_stats(now.stats),
-                "phases": json.dumps(self._ledger.phases().known()),
+                "phases": json.dumps(self._ledger.phases().to_dict()),
                 "unrecorded": self._ledger.history.unrecorded,
             },
         )

@@ -88,12 +88,12 @@ class Contents:
         return {name: tuple(texts) for name, texts in found.items() if texts}
 
     def entry(self, number: int | None) -> Entry | None:
-        """The template with this number."""
+        """Returns the template with this number."""
         return None if number is None else self.entries[number - 1]
 
 
 def contents(record: RecordReader, run: Run) -> Contents:
-    """What the record has of a run."""
+    """Reads what the record has of a run."""
     templates = record.add_ingredients(record.templates(run.id))
     numbers = {template.digest: number for number, template in enumerate(templates, 1)}
     places = tuple(

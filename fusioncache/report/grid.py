@@ -55,7 +55,7 @@ class Grid:
 
 
 def grids(places: Iterable[Place]) -> tuple[Grid, ...]:
-    """A map for each compilation."""
+    """Makes a map for each compilation."""
     by_trace = sorted(places, key=lambda place: (place.region.trace_number, place.number))
     return tuple(_grid(tuple(group)) for _, group in groupby(by_trace, lambda place: place.region.trace_number))
 
@@ -69,7 +69,7 @@ def _grid(places: Sequence[Place]) -> Grid:
             others[module].append(place)
         else:
             layers[_layer_path(module)[0]].append(place)
-    columns = [_columns([_keyed(layer, side) for layer in layers.values()]) for side in SIDES]
+    columns = [_columns([_assign_columns(layer, side) for layer in layers.values()]) for side in SIDES]
     widths = [_width(of_layers, others.values(), side) for of_layers, side in zip(columns, SIDES, strict=True)]
     titles = tuple(
         tuple(name for name, _ in of_layers) + ("",) * (width - len(of_layers))
@@ -81,14 +81,14 @@ def _grid(places: Sequence[Place]) -> Grid:
 
 
 def _layer_path(module: str) -> tuple[_Parts, str]:
-    """The path up to the layer's number, and the rest."""
+    """Returns the path up to the layer's number, and the rest."""
     parts = module.split(".")
     end = next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts) - 1) + 1
     return tuple(parts[:end]), ".".join(parts[end:])
 
 
-def _keyed(places: Iterable[Place], side: str) -> dict[_Column, Place]:
-    """A layer's regions on one side, by the columns where they belong."""
+def _assign_columns(places: Iterable[Place], side: str) -> dict[_Column, Place]:
+    """Returns a layer's regions on one side, by the columns where they belong."""
     seen: Counter[str] = Counter()
     keyed = {}
     for place in places:
@@ -100,7 +100,7 @@ def _keyed(places: Iterable[Place], side: str) -> dict[_Column, Place]:
 
 
 def _columns(layers: Iterable[dict[_Column, Place]]) -> list[_Column]:
-    """All columns of all layers, each after the one that comes before it in a layer; the fullest layer goes first."""
+    """Returns the columns of all layers, each after the one before it in a layer, from the fullest layer on."""
     order: list[_Column] = []
     for layer in sorted(layers, key=len, reverse=True):
         place = 0
@@ -112,7 +112,7 @@ def _columns(layers: Iterable[dict[_Column, Place]]) -> list[_Column]:
 
 
 def _width(columns: Sequence[_Column], others: Iterable[Sequence[Place]], side: str) -> int:
-    """How many cells a side has across."""
+    """Returns how many cells a side has across."""
     outside = max((sum(place.region.trace == side for place in group) for group in others), default=0)
     return max(len(columns), min(outside, WIDEST))
 
@@ -124,16 +124,16 @@ _Block = tuple[tuple[bool, int], tuple[Row, ...]]
 def _layer_blocks(
     layers: dict[_Parts, list[Place]], columns: Sequence[Sequence[_Column]], widths: Sequence[int]
 ) -> Iterator[_Block]:
-    """One for each list of layers."""
+    """Yields a block for each list of layers."""
     one_list = len({path[:-1] for path in layers}) == 1
     ordered = sorted(layers, key=lambda path: (path[:-1], int(path[-1]) if path[-1].isdecimal() else -1))
     for _, group in groupby(ordered, lambda path: path[:-1]):
         paths = list(group)
         rows = []
         for path in paths:
-            keyed = [_keyed(layers[path], side) for side in SIDES]
+            keyed = [_assign_columns(layers[path], side) for side in SIDES]
             sides = tuple(
-                _filled([of_side.get(column) for column in of_layers], width)
+                _fill([of_side.get(column) for column in of_layers], width)
                 for of_side, of_layers, width in zip(keyed, columns, widths, strict=True)
             )
             module = ".".join(path)
@@ -142,7 +142,7 @@ def _layer_blocks(
 
 
 def _other_blocks(others: dict[str, list[Place]], widths: Sequence[int]) -> Iterator[_Block]:
-    """One for each module outside of the layers."""
+    """Yields a block for each module outside of the layers."""
     for module, places in others.items():
         sides = [
             list(batched((place for place in places if place.region.trace == side), width or 1))
@@ -151,7 +151,7 @@ def _other_blocks(others: dict[str, list[Place]], widths: Sequence[int]) -> Iter
         rows = []
         for number in range(max(map(len, sides))):
             cells = tuple(
-                _filled(side[number] if number < len(side) else (), width)
+                _fill(side[number] if number < len(side) else (), width)
                 for side, width in zip(sides, widths, strict=True)
             )
             rows.append(Row(_name(module) if number == 0 else "", module, False, cells))
@@ -162,10 +162,10 @@ def _name(module: str) -> str:
     return module.rpartition(".")[2] or "the model"
 
 
-def _filled(cells: Sequence[Place | None], width: int) -> tuple[Place | None, ...]:
+def _fill(cells: Sequence[Place | None], width: int) -> tuple[Place | None, ...]:
     return (*cells, *[None] * (width - len(cells)))
 
 
 def _order(places: Iterable[Place]) -> tuple[bool, int]:
-    """By the first forward region; what has none comes last."""
+    """Orders regions by the first forward one; those without one come last."""
     return min((place.region.trace != "forward", place.number) for place in places)

@@ -23,7 +23,7 @@ from fusioncache.template.text import read_exactly
 
 
 def html(contents: Contents) -> str:
-    """The report. The same for the same contents, to the letter."""
+    """Writes the report. It is the same for the same contents, to the letter."""
     style, script = _file("page.css"), _file("page.js")
     return (
         environment()
@@ -44,7 +44,7 @@ def html(contents: Contents) -> str:
 
 
 def environment() -> Environment:
-    """Where the pages are, with all that they need. It escapes everything."""
+    """Returns where the pages are, with all that they need. It escapes everything."""
     made = Environment(
         loader=PackageLoader("fusioncache.report", "page"),
         autoescape=True,
@@ -66,7 +66,7 @@ def environment() -> Environment:
 
 
 def _printable(value: Any) -> Any:
-    """Text without control characters, which have no place in HTML; markup of our own as it is."""
+    """Removes control characters, which have no place in HTML. Markup of our own stays as it is."""
     return value if isinstance(value, Markup) else escape_controls(str(value))
 
 
@@ -75,12 +75,12 @@ def _file(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a content security policy names what may run."""
+    """Returns a digest in the form in which a content security policy names what may run."""
     return base64.b64encode(sha256(text.encode()).digest()).decode()
 
 
 def _moment(seconds: float) -> str:
-    """A moment in UTC, because the file may be read anywhere."""
+    """Formats a moment in UTC, because the file may be read anywhere."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -91,14 +91,14 @@ def _percent(share: float) -> str:
 
 
 def _short(line: Line) -> str:
-    """A line by the last two parts of its path, or those inside of an installed package."""
+    """Names a line by the last two parts of its path, or by those inside of an installed package."""
     path = line.file.replace("\\", "/")
     inside = path.rpartition("/site-packages/")[2]
     return f"{inside if inside != path else '/'.join(path.split('/')[-2:])}:{line.number}"
 
 
 def _graph(entry: Entry) -> Markup | None:
-    """The template's graph as SVG; None if what is recorded of it cannot be read."""
+    """Draws the template's graph as SVG; None if what is recorded of it cannot be read."""
     try:
         picture = picture_of(read_exactly(entry.parts))
     except ValueError:

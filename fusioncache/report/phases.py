@@ -40,8 +40,8 @@ class Slice:
 
 
 def slices(phases: Phases) -> tuple[Slice, ...]:
-    """The phases that were measured, in the order in which they come."""
-    known = phases.known()
+    """Returns the phases that were measured, in the order in which they come."""
+    known = phases.to_dict()
     total = sum(known.values())
     found, before = [], 0.0
     for name, seconds in known.items():

@@ -60,7 +60,7 @@ def audit(root: Path) -> Audit:
     """
     entries, objects = EntryFolder(root / "entries"), ObjectFolder(root / "objects")
     sizes, found = objects.sizes(), entries.list_files()
-    damaged = [*_damaged_objects(objects, sizes), *_damaged_entries(entries, objects, found)]
+    damaged = [*_find_damaged_objects(objects, sizes), *_find_damaged_entries(entries, objects, found)]
     size = sum(sizes.values()) + sum(file.size for file in found.values())
     real = tuple(damage for damage in damaged if damage.reason != OTHER_FORMAT)
     return Audit(len(found), len(sizes), size, len(damaged) - len(real), real)
@@ -81,13 +81,15 @@ def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:
         # Entries first: what is wrong with one may be its object.
         for damage in sorted(damaged, key=lambda damage: damage.what):
             if damage.what == "entry":
-                removed += any(_damaged_entries(entries, objects, [damage.id])) and entries.remove(damage.id)
+                removed += any(_find_damaged_entries(entries, objects, [damage.id])) and entries.remove(damage.id)
             elif damage.id in sizes:
-                removed += any(_damaged_objects(objects, {damage.id: sizes[damage.id]})) and objects.remove(damage.id)
+                removed += any(_find_damaged_objects(objects, {damage.id: sizes[damage.id]})) and objects.remove(
+                    damage.id
+                )
     return removed
 
 
-def _damaged_objects(objects: ObjectFolder, sizes: dict[str, int]) -> Iterator[Damage]:
+def _find_damaged_objects(objects: ObjectFolder, sizes: dict[str, int]) -> Iterator[Damage]:
     for digest, size in sizes.items():
         try:
             objects.get(digest, size)
@@ -97,7 +99,7 @@ def _damaged_objects(objects: ObjectFolder, sizes: dict[str, int]) -> Iterator[D
             yield Damage("object", digest, f"cannot be read: {name_cause(error)}")
 
 
-def _damaged_entries(entries: EntryFolder, objects: ObjectFolder, ids: Iterable[str]) -> Iterator[Damage]:
+def _find_damaged_entries(entries: EntryFolder, objects: ObjectFolder, ids: Iterable[str]) -> Iterator[Damage]:
     for id_ in ids:
         try:
             entry = entries.get(id_)

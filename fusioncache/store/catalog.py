@@ -15,62 +15,62 @@ from fusioncache.store.index import Busy, Event, Index
 from fusioncache.store.journal import Journal
 
 
-def entries(disk: DiskStore, journal: Journal) -> tuple[Summary, ...]:
-    """All entries that can be read, newest first.
+def list_entries(disk: DiskStore, journal: Journal) -> tuple[Summary, ...]:
+    """Returns all entries that can be read, newest first.
 
     Raises:
         OSError: if the directory cannot be read.
     """
     journal.flush()
-    found, look = disk.entries.list_files(), partial(read, disk)
+    found, look = disk.entries.list_files(), partial(read_entry, disk)
     summaries = _ask(journal, lambda index: index.summaries(found, look))
     if summaries is None:
         summaries = sort_newest_first(map(summary, filter(None, map(look, found))))
     return summaries
 
 
-def read(disk: DiskStore, id_: str) -> Entry | None:
-    """An entry; None if there is none that can be read."""
+def read_entry(disk: DiskStore, id_: str) -> Entry | None:
+    """Returns an entry; None if there is none that can be read."""
     with suppress(Refusal, OSError):
         return disk.entries.get(id_)
     return None
 
 
-def events(journal: Journal, limit: int) -> tuple[Event, ...]:
-    """The newest events of all processes, newest first, as far as the index has them."""
+def list_events(journal: Journal, limit: int) -> tuple[Event, ...]:
+    """Returns the newest events of all processes, newest first, as far as the index has them."""
     journal.flush()
     return _ask(journal, lambda index: index.events(limit)) or ()
 
 
-def nearest(journal: Journal, key: Key, backend: str) -> str:
+def find_nearest(journal: Journal, key: Key, backend: str) -> str:
     """Returns the digest of the nearest key in the store; empty if there is none, or no index to ask."""
     journal.flush()
     return _ask(journal, lambda index: index.nearest(key, backend, time.time())) or ""
 
 
-def texts(disk: DiskStore, journal: Journal) -> Mapping[str, str]:
-    """The whole text of each entry's key, by its digest.
+def read_texts(disk: DiskStore, journal: Journal) -> Mapping[str, str]:
+    """Returns the whole text of each entry's key, by its digest.
 
     Raises:
         OSError: if the directory cannot be read.
     """
-    listed = entries(disk, journal)
+    listed = list_entries(disk, journal)
     known = _ask(journal, lambda index: index.texts()) or {}
     ids = {item.digest: f"{item.digest}.{item.backend}" for item in listed}
-    missing = filter(None, (read(disk, id_) for digest, id_ in ids.items() if digest not in known))
+    missing = filter(None, (read_entry(disk, id_) for digest, id_ in ids.items() if digest not in known))
     return {**known, **{entry.digest: entry.text for entry in missing}}
 
 
-def contents(disk: DiskStore, journal: Journal, name: str) -> Mapping[str, bytes]:
-    """The artifact with this name of each entry that has one, by the entry's id, without those that are damaged.
+def read_contents(disk: DiskStore, journal: Journal, name: str) -> Mapping[str, bytes]:
+    """Returns each entry's artifact with this name, if it has one that is whole, by the entry's id.
 
     Raises:
         OSError: if the directory cannot be read.
     """
-    entries(disk, journal)  # brings the index up to what is there
+    list_entries(disk, journal)  # brings the index up to what is there
     found = _ask(journal, lambda index: index.artifacts(name))
     if found is None:
-        whole = (read(disk, id_) for id_ in disk.entries.list_files())
+        whole = (read_entry(disk, id_) for id_ in disk.entries.list_files())
         found = {entry.id: part for entry in whole if entry for part in entry.artifacts if part.name == name}
     read_ = {}
     for id_, artifact in found.items():
@@ -80,7 +80,7 @@ def contents(disk: DiskStore, journal: Journal, name: str) -> Mapping[str, bytes
 
 
 def _ask[T](journal: Journal, question: Callable[[Index], T]) -> T | None:
-    """What the index says; None if it says nothing."""
+    """Asks the index; None if it says nothing."""
     index = journal.index
     try:
         return question(index) if index else None

@@ -56,7 +56,7 @@ class Directory:
 
 
 def default_path() -> Path:
-    """Where the store is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory.
+    """Returns where the store is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory.
 
     The format is in its name, so that two versions of fusioncache keep out of each other's way.
     """
@@ -83,7 +83,7 @@ def open_directory(path: Path) -> Directory:
 
 
 def check(path: Path) -> os.stat_result:
-    """What an existing directory must be to hold what this user will run. Changes nothing.
+    """Checks that an existing directory is one that this user may run the contents of. Changes nothing.
 
     Raises:
         StoreError: if others own or can write it, it is no store and not empty, or a store of another format.
@@ -114,7 +114,7 @@ def _check_private(path: Path, status: os.stat_result) -> None:
 
 
 def _check_format(path: Path) -> None:
-    """Also passes a directory without the format file, if there is nothing in it that is not ours."""
+    """Checks the format. A directory without the format file passes if there is nothing in it that is not ours."""
     content = read_private(path / _FORMAT_FILE, 1000)
     if content is None:
         foreign = sorted(name for name in os.listdir(path) if not _is_ours(name))

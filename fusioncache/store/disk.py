@@ -51,7 +51,7 @@ class DiskStore:
         self._lock = forks.lock()
 
     def load(self, key: Key, id_: str) -> StoredArtifacts | None:
-        """The artifacts of an entry, every byte verified; None if there is no entry.
+        """Returns the artifacts of an entry, every byte verified; None if there is no entry.
 
         Raises:
             Refusal: if what is there is not for this very key, or not what was saved.
@@ -67,7 +67,7 @@ class DiskStore:
         return None if entry is None else StoredArtifacts(self.contents(entry), entry.seconds)
 
     def contents(self, entry: Entry) -> dict[str, bytes]:
-        """The artifacts of an entry, every byte verified.
+        """Returns the artifacts of an entry, every byte verified.
 
         Raises:
             Refusal: if one is not there, or not what was saved.
@@ -76,7 +76,7 @@ class DiskStore:
         return {artifact.name: self.content(artifact) for artifact in entry.artifacts}
 
     def content(self, artifact: Artifact) -> bytes:
-        """One artifact, every byte verified.
+        """Returns one artifact, every byte verified.
 
         Raises:
             Refusal: if it is not there, or not what was saved.
@@ -88,7 +88,7 @@ class DiskStore:
         return content
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of all objects, by digest."""
+        """Returns the bytes of all objects, by digest."""
         return self._objects.sizes()
 
     def save(self, entry: Entry, contents: Mapping[str, bytes]) -> Entry | None:
@@ -132,7 +132,7 @@ class DiskStore:
             return self._sweep(room)
 
     def plan(self) -> SweepResult:
-        """What ``sweep`` would remove now. Removes nothing.
+        """Returns what ``sweep`` would remove now. Removes nothing.
 
         Raises:
             StoreError: if the directory is no longer what it was.

@@ -78,7 +78,7 @@ class Entry:
 
 
 def make_entry_id(key: Key, backend: str) -> str:
-    """The name of the entry for a key.
+    """Returns the name of the entry for a key.
 
     Raises:
         Refusal: if there can be none.
@@ -202,12 +202,12 @@ class Summary:
 
 
 def sort_newest_first(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
-    """The order of a list."""
+    """Sorts summaries in the order of a list."""
     return tuple(sorted(summaries, key=lambda summary: (-summary.created, summary.digest, summary.backend)))
 
 
 def summary(entry: Entry) -> Summary:
-    """What a list says of an entry."""
+    """Returns what a list says of an entry."""
     size = sum(artifact.size for artifact in entry.artifacts)
     return Summary(
         entry.digest,

@@ -26,6 +26,6 @@ class Refusal(Exception):
 
 
 def name_cause(error: Exception) -> str:
-    """What to count an error as: the name of its number, such as ``ENOSPC``, else of its type."""
+    """Returns what to count an error as: the name of its number, such as ``ENOSPC``, else of its type."""
     number = error.errno if isinstance(error, OSError) else None
     return errno.errorcode.get(number or 0, type(error).__name__)

@@ -68,7 +68,7 @@ class Sweeper:
     sweep_lock: SweepLock
 
     def measure(self) -> tuple[int, float]:
-        """The bytes of all entries and objects, and the seconds since the entry was used that nobody used longest."""
+        """Returns the bytes of all entries and objects, and the longest time in seconds that an entry was not used."""
         found, now = self.entries.list_files(), time.time()
         size = sum(self.objects.sizes().values()) + sum(file.size for file in found.values())
         return size, max((_age(file, now) for file in found.values()), default=0.0)
@@ -96,7 +96,7 @@ class Sweeper:
         return SweepResult(len(removed), len(orphans), litter, _size(left.values(), sizes, orphans))
 
     def plan(self, limit: int, max_age: float) -> SweepResult:
-        """What ``sweep`` would do now. Removes nothing, keeps nobody out, and leaves litter out of account.
+        """Returns what ``sweep`` would do now. Removes nothing, keeps nobody out, and leaves litter out of account.
 
         Raises:
             OSError: if it cannot be read.
@@ -146,7 +146,7 @@ class Sweeper:
 def _choose_victims(
     seen: Mapping[str, _Seen], sizes: Mapping[str, int], used: set[str], limit: int, max_age: float
 ) -> list[str]:
-    """The entries to remove. Objects that several entries need go with the last of them."""
+    """Chooses the entries to remove. Objects that several entries need go with the last of them."""
     now = time.time()
     users = Counter(digest for entry in seen.values() for digest in entry.objects or ())
     total = sum(sizes[digest] for digest in users if digest in sizes) + sum(entry.file.size for entry in seen.values())
@@ -174,13 +174,13 @@ def _find_orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
 
 
 def _size(left: Iterable[_Seen], sizes: Mapping[str, int], orphans: Iterable[str]) -> int:
-    """The bytes of these entries, and of all objects but the orphans."""
+    """Returns the bytes of these entries, and of all objects but the orphans."""
     kept = sum(sizes.values()) - sum(sizes[digest] for digest in orphans)
     return kept + sum(entry.file.size for entry in left)
 
 
 def _turn(file: EntryFile, id_: str, now: float) -> tuple[bool, int, str]:
-    """The order in which entries go. One that was used in the future was used before the clock was set back."""
+    """Returns the rank in which an entry goes. One used in the future was used before the clock was set back."""
     return file.used / 1e9 <= now + _SKEW_SECONDS, file.used, id_
 
 

@@ -20,17 +20,17 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def is_writable_for_others(status: os.stat_result) -> bool:
-    """Whether the permissions let anyone but the owner write."""
+    """Returns whether the permissions let anyone but the owner write."""
     return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def is_owned(status: os.stat_result) -> bool:
-    """Whether the owner is this user, or root, who could do anything anyway."""
+    """Returns whether the owner is this user, or root, who could do anything anyway."""
     return not hasattr(os, "geteuid") or status.st_uid in (0, os.geteuid())
 
 
 def read_private(path: Path, limit: int) -> bytes | None:
-    """The content of a file; None if there is none.
+    """Returns the content of a file; None if there is none.
 
     Whoever may rename a folder above the store can put another in its place at any time, so that what was checked at
     opening says little about a file that is read later. Its owner and permissions do.
@@ -130,14 +130,14 @@ def remove(path: Path) -> bool:
 
 
 def scan_shards(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """The files in the folders of a folder. One that vanishes meanwhile is left out."""
+    """Returns the files in the folders of a folder. One that vanishes meanwhile is left out."""
     for inner in _scan(folder):
         if inner.is_dir(follow_symlinks=False):
             yield from _scan(Path(inner.path))
 
 
 def find_litter(folder: Path) -> Iterator[Path]:
-    """What is left of files that were never published. While somebody writes, theirs too."""
+    """Returns what is left of files that were never published. While somebody writes, theirs too."""
     return (Path(file.path) for file in scan_shards(folder) if file.name.startswith(TEMPORARY))
 
 

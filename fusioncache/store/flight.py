@@ -87,7 +87,7 @@ class SingleFlight:
                     self._waiting.pop(name, None)
 
     def after_fork(self) -> None:
-        """In a forked child, threads that held or wanted a turn do not exist."""
+        """Forgets, in a forked child, threads that held or wanted a turn: they do not exist there."""
         self._waiting = {}
 
 

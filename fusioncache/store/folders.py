@@ -38,11 +38,11 @@ class EntryFolder:
         self._folder = folder
 
     def exists(self, id_: str) -> bool:
-        """Whether there is a file, whatever is in it."""
+        """Returns whether there is a file, whatever is in it."""
         return os.path.lexists(self._path(id_))
 
     def get(self, id_: str) -> Entry | None:
-        """The entry; None if there is none.
+        """Returns the entry; None if there is none.
 
         Raises:
             Refusal: if what is there is damaged, of another format, or another entry.
@@ -81,14 +81,14 @@ class EntryFolder:
         return remove(self._path(id_))
 
     def find(self, id_: str) -> EntryFile | None:
-        """The file of one entry; None if there is none."""
+        """Returns the file of one entry; None if there is none."""
         try:
             return _describe_file(os.lstat(self._path(id_)))
         except OSError:
             return None
 
     def list_files(self) -> dict[str, EntryFile]:
-        """The files that are there, by id, whatever is in them. Files of other names are somebody else's."""
+        """Returns the files that are there, by id, whatever is in them. Files of other names are somebody else's."""
         files = {}
         for file in scan_shards(self._folder):
             if ID.fullmatch(file.name):
@@ -97,7 +97,7 @@ class EntryFolder:
         return files
 
     def find_litter(self) -> Iterator[Path]:
-        """What is left of files that were never published. While somebody writes, theirs too."""
+        """Returns what is left of files that were never published. While somebody writes, theirs too."""
         return find_litter(self._folder)
 
     def _path(self, id_: str) -> Path:
@@ -130,7 +130,7 @@ class ObjectFolder:
         return digest
 
     def get(self, digest: str, size: int) -> bytes | None:
-        """The content with this digest; None if there is none.
+        """Returns the content with this digest; None if there is none.
 
         Raises:
             Refusal: if what is there is not that content.
@@ -145,7 +145,7 @@ class ObjectFolder:
         return content
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of each file, by digest. Files of other names are somebody else's."""
+        """Returns the bytes of each file, by digest. Files of other names are somebody else's."""
         found = {}
         for file in scan_shards(self._folder):
             if DIGEST.fullmatch(file.name):
@@ -158,7 +158,7 @@ class ObjectFolder:
         return remove(self._path(digest))
 
     def find_litter(self) -> Iterator[Path]:
-        """What is left of files that were never published. While somebody writes, theirs too."""
+        """Returns what is left of files that were never published. While somebody writes, theirs too."""
         return find_litter(self._folder)
 
     def _path(self, digest: str) -> Path:

@@ -130,7 +130,7 @@ class Index:
         self._run(add, timeout)
 
     def summaries(self, found: Mapping[str, EntryFile], read: Callable[[str], Entry | None]) -> tuple[Summary, ...]:
-        """All entries, newest first, after the index was brought up to what is there.
+        """Returns all entries, newest first, after the index was brought up to what is there.
 
         Args:
             found: the files of all entries.
@@ -147,7 +147,7 @@ class Index:
         return sort_newest_first(Summary(*row) for row in self._run(listed))
 
     def events(self, limit: int) -> tuple[Event, ...]:
-        """The newest events, newest first.
+        """Returns the newest events, newest first.
 
         Raises:
             What ``write`` raises.
@@ -164,7 +164,7 @@ class Index:
         return self._run(lambda database: _find_nearest(database, key, backend, time))
 
     def texts(self) -> dict[str, str]:
-        """The whole text of each key, by its digest.
+        """Returns the whole text of each key, by its digest.
 
         Raises:
             What ``write`` raises.
@@ -172,7 +172,7 @@ class Index:
         return dict(self._run(lambda database: database.execute("SELECT digest, text FROM templates").fetchall()))
 
     def artifacts(self, name: str) -> dict[str, Artifact]:
-        """The artifact with this name of each entry that has one, by the entry's id. Ask for ``summaries`` first.
+        """Returns each entry's artifact with this name, if it has one, by the entry's id. Ask for ``summaries`` first.
 
         Raises:
             What ``write`` raises.
@@ -182,7 +182,7 @@ class Index:
         return {id_: Artifact(*artifact) for id_, *artifact in rows}
 
     def _run[T](self, work: Callable[[sqlite3.Connection], T], timeout: float | None = None) -> T:
-        """One transaction; a second one, in a new index, if the first finds that this one is damaged."""
+        """Runs one transaction; a second one, in a new index, if the first finds that this one is damaged."""
         lock = FileLock(self._lock_path)
         if not lock.acquire(LOCK_SECONDS if timeout is None else timeout):
             raise Busy("the index is in use")

@@ -67,7 +67,7 @@ class Journal:
         return disk[0] if disk else None
 
     def end(self) -> None:
-        """From now on events are counted only."""
+        """Has events only counted from now on."""
         with self._lock:
             self._disk = None
 
@@ -91,7 +91,7 @@ class Journal:
             warn(message)
 
     def stats(self) -> StoreStats:
-        """The counts now."""
+        """Returns the counts now."""
         with self._lock:
             counts, bypasses = self._counts, MappingProxyType(dict(self._bypasses))
             return StoreStats(counts["hit"], counts["miss"], counts["save"], counts["pull"], bypasses)
@@ -115,13 +115,13 @@ class Journal:
             self.drop_index(error)
 
     def drop_index(self, error: Exception) -> None:
-        """The index is not used any more by this process. Nothing else depends on it."""
+        """Stops using the index in this process. Nothing else depends on it."""
         self.end()
         message = f"what happens to the store is not recorded any more ({error})"
         self.count_bypass(f"no index: {name_cause(error)}", message)
 
     def after_fork(self) -> None:
-        """In a forked child: what was counted is the parent's."""
+        """Forgets, in a forked child, what the parent counted."""
         self.pid = os.getpid()
         self._counts.clear()
         self._bypasses.clear()
@@ -141,12 +141,12 @@ class Journal:
 
 
 def get_host() -> str:
-    """The name of this machine, as far as it has one."""
+    """Returns the name of this machine, as far as it has one."""
     with suppress(AttributeError, OSError):
         return escape_surrogates(os.uname().nodename)
     return ""
 
 
 def escape_surrogates(text: str) -> str:
-    """The text, with what is no valid Unicode written out: neither sqlite nor a file takes it."""
+    """Writes out what is no valid Unicode in a text: neither sqlite nor a file takes it."""
     return text.encode(errors="backslashreplace").decode()

@@ -59,7 +59,7 @@ class Lease:
             self._forget()
 
     def after_fork(self) -> None:
-        """In a forked child: what it loads from now on is listed in a file of its own."""
+        """Has a forked child list what it loads from now on in a file of its own."""
         self._forget()
 
     def _forget(self) -> None:
@@ -68,7 +68,7 @@ class Lease:
 
 
 def find_leased(folder: Path) -> set[str]:
-    """The ids that any running process uses. Removes the lists of processes that ended.
+    """Returns the ids that any running process uses. Removes the lists of processes that ended.
 
     Raises:
         Refusal: if a list is not what it should be.

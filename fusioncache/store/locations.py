@@ -28,12 +28,12 @@ _ALIKE = 0.5
 
 
 def get_protocols(files: Any) -> set[str]:
-    """The schemes of a file system."""
+    """Returns the schemes of a file system."""
     return {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
 
 
 def read_sizes_below(files: Any, folder: str) -> dict[str, int | None]:
-    """The bytes of all files in the folders of a folder, as far as they are known, by folder and name.
+    """Returns the bytes of all files in the folders of a folder, as far as they are known, by folder and name.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -65,7 +65,7 @@ def _walk(files: Any, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def find_absence(files: Any, root: str, url: str, *, make: bool) -> str | None:
-    """What is missing of a place, and what to do; None if it is there.
+    """Returns what is missing of a place, and what to do; None if it is there.
 
     Args:
         files: the file system.
@@ -114,7 +114,7 @@ def _web_absence(files: Any, root: str) -> str | None:
 
 
 def advice(scheme: str, error: BaseException) -> str:
-    """What to do about an error of a file system, after a colon; empty if nobody knows.
+    """Returns what to do about an error of a file system, after a colon; empty if nobody knows.
 
     Args:
         scheme: of the URL.

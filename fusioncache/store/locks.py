@@ -101,7 +101,7 @@ class FileLock:
         return held
 
     def after_fork(self) -> None:
-        """In a forked child: the lock is the parent's, and would outlive it if the child kept the file open."""
+        """Closes the file in a forked child: the lock is the parent's, and would outlive it in the child."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -130,7 +130,7 @@ class SweepLock:
 
     @contextmanager
     def hold_shared(self) -> Iterator[None]:
-        """While nobody removes anything.
+        """Holds the lock together with others, while nobody removes anything.
 
         Raises:
             Refusal: if somebody does, for too long.
@@ -150,7 +150,7 @@ class SweepLock:
 
     @contextmanager
     def hold_exclusive(self) -> Iterator[None]:
-        """While nobody saves or begins to use an entry.
+        """Holds the lock alone, while nobody saves or begins to use an entry.
 
         Raises:
             Refusal: if somebody does all the time.

@@ -34,7 +34,7 @@ class MemoryStore:
         forks.register(self)
 
     def load(self, key: Key, id_: str) -> StoredArtifacts | None:
-        """The artifacts; None if there are none for this very key."""
+        """Returns the artifacts; None if there are none for this very key."""
         with self._lock:
             kept = self._items.get(id_)
             if kept is None or kept.key != key:
@@ -61,7 +61,7 @@ class MemoryStore:
             self._drop(id_)
 
     def after_fork(self) -> None:
-        """In a forked child: another thread may have been about to count what it had just kept or dropped."""
+        """Counts again in a forked child: another thread may have been about to count what it had kept or dropped."""
         self.size = sum(kept.size for kept in self._items.values())
 
     def _drop(self, id_: str) -> None:

@@ -32,7 +32,7 @@ class RemoteFiles:
     objects: Mapping[str, int | None]
 
     def has(self, artifact: Artifact) -> bool:
-        """Whether there is an artifact, and not only a part of it."""
+        """Returns whether there is an artifact, and not only a part of it."""
         return artifact.object in self.objects and self.objects[artifact.object] in (artifact.size, None)
 
 
@@ -49,7 +49,7 @@ class Remote:
         self._transport = Transport(url)
 
     def __str__(self) -> str:
-        """The URL without what may be secret in it."""
+        """Returns the URL without what may be secret in it."""
         return self._transport.name
 
     @property
@@ -58,7 +58,7 @@ class Remote:
         return self._transport.writable
 
     def entry(self, id_: str) -> Entry | None:
-        """An entry; None if there is none.
+        """Returns an entry; None if there is none.
 
         Raises:
             Refusal: if what is there is damaged, of another format, or another entry.
@@ -78,7 +78,7 @@ class Remote:
         return entry
 
     def content(self, artifact: Artifact) -> bytes:
-        """One artifact, every byte verified.
+        """Returns one artifact, every byte verified.
 
         Raises:
             Refusal: if it is not there, or not what its name says.
@@ -94,7 +94,7 @@ class Remote:
     def find(
         self, key: Key, id_: str, limit: int, here: Callable[[Artifact], bytes | None]
     ) -> tuple[Entry, dict[str, bytes]] | None:
-        """The entry for this very key and its artifacts; None if there is none.
+        """Finds the entry for this very key and its artifacts; None if there is none.
 
         Args:
             key: whose text decides.
@@ -114,7 +114,7 @@ class Remote:
         return entry, self.contents(entry, limit, here)
 
     def contents(self, entry: Entry, limit: int, here: Callable[[Artifact], bytes | None]) -> dict[str, bytes]:
-        """The artifacts of an entry. For arguments and what it raises see ``find``."""
+        """Returns the artifacts of an entry. For arguments and what it raises see ``find``."""
         if len(entry.text) + sum(artifact.size for artifact in entry.artifacts) > limit:
             raise Refusal("larger than the store may be", entry.id)
         contents = {}
@@ -142,7 +142,7 @@ class Remote:
         self._transport.write(_object_path(artifact.object), content)
 
     def list_files(self) -> RemoteFiles:
-        """What is there. Files of other names are somebody else's.
+        """Returns what is there. Files of other names are somebody else's.
 
         Raises:
             RemoteError: if it cannot be listed.
@@ -156,7 +156,7 @@ class Remote:
 
 
 def _select_named(names: re.Pattern[str], files: Mapping[str, int | None]) -> dict[str, int | None]:
-    """The files with such names, each in the folder that is named like its first two characters."""
+    """Selects the files with such names, each in the folder that is named like its first two characters."""
     parts = [(*path.partition("/"), size) for path, size in files.items()]
     return {name: size for folder, _, name, size in parts if names.fullmatch(name) and folder == name[:2]}
 
@@ -183,7 +183,7 @@ class ReadThrough:
         self._failed = False
 
     def find(self, key: Key, id_: str, disk: DiskStore | None, limit: int) -> tuple[Entry, dict[str, bytes]] | None:
-        """The entry for this very key and its artifacts; None if the remote has none that can be used. Never raises.
+        """Finds the entry for this very key and its artifacts; None if none can be used. Never raises.
 
         Args:
             key: whose text decides.

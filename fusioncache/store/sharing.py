@@ -69,14 +69,14 @@ class Tally:
             self._refused[refusal.reason] += 1
 
     def freeze(self) -> CopyResult:
-        """What was counted by now."""
+        """Returns what was counted by now."""
         count = self._counts
         refused = MappingProxyType(dict(self._refused))
         return CopyResult(count["entries"], count["objects"], count["bytes"], count["skipped"], refused)
 
 
 def count_steps(progress: Progress | None, total: int) -> Callable[[], None]:
-    """What to call after each of so many files."""
+    """Returns what to call after each of so many files."""
     done = 0
 
     def step() -> None:
@@ -95,7 +95,7 @@ def run_all[T](
 ) -> None:
     """Does all of it, several at once. What is refused is counted; anything else that is raised ends it."""
 
-    def guarded(item: T) -> None:
+    def guard(item: T) -> None:
         try:
             work(item)
         except Refusal as refusal:
@@ -103,7 +103,7 @@ def run_all[T](
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
-            for future in as_completed([pool.submit(guarded, item) for item in items]):
+            for future in as_completed([pool.submit(guard, item) for item in items]):
                 future.result()
                 step()
         except BaseException:
@@ -129,7 +129,7 @@ def push(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     if not remote.writable:
         raise RemoteError(f"{remote} can only be read")
     there = list_remote(remote, make=True)
-    wanted = _missing(disk, remote, there, tally)
+    wanted = _find_missing(disk, remote, there, tally)
     objects = {part.object: part for parts in wanted.values() for part in parts if not there.has(part)}
     gone: set[str] = set()
     step = count_steps(progress, len(objects) + len(wanted))
@@ -205,7 +205,7 @@ def _disk(store: Store) -> DiskStore:
 
 
 def list_remote(remote: Remote, *, make: bool) -> RemoteFiles:
-    """What is there. Where nothing is, the place has to be: else an address with a mistake in it would be an empty one.
+    """Returns what is there. Where nothing is, the place has to be, or a wrong address would be an empty store.
 
     Args:
         remote: to look at.
@@ -220,8 +220,8 @@ def list_remote(remote: Remote, *, make: bool) -> RemoteFiles:
     return there
 
 
-def _missing(disk: DiskStore, remote: Remote, there: RemoteFiles, tally: Tally) -> dict[str, tuple[Artifact, ...]]:
-    """The artifacts of each entry that the remote does not have."""
+def _find_missing(disk: DiskStore, remote: Remote, there: RemoteFiles, tally: Tally) -> dict[str, tuple[Artifact, ...]]:
+    """Returns the artifacts of each entry that the remote does not have."""
     missing = {}
 
     def look(id_: str) -> None:
@@ -236,7 +236,7 @@ def _missing(disk: DiskStore, remote: Remote, there: RemoteFiles, tally: Tally) 
 
 
 def _has(remote: Remote, there: RemoteFiles, entry: Entry) -> bool:
-    """Whether the remote has an entry for the same key with all that it needs."""
+    """Returns whether the remote has an entry for the same key with all that it needs."""
     size = there.entries.get(entry.id, -1)
     if size == -1:
         return False
@@ -264,7 +264,7 @@ def _check_room(
     objects: Mapping[str, int | None],
     sizes: Mapping[str, int],
 ) -> None:
-    """Or what comes first would make room for what comes last."""
+    """Makes sure that there is room for all of it, or what comes first would make room for what comes last."""
     needed = sum(size or 0 for size in entries)
     needed += sum(size or 0 for digest, size in objects.items() if digest not in sizes)
     if needed > disk.max_bytes:

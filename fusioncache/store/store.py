@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fusioncache.ir import Key
 from fusioncache.ir.strict_json import is_text
 from fusioncache.process.settings import REMOTE
-from fusioncache.store.catalog import contents, entries, events, nearest, read, texts
+from fusioncache.store import catalog
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import Entry, StoredArtifacts, Summary, make_entry_id
@@ -101,7 +101,7 @@ class Store:
         return self._disk.directory.path if self._disk else None
 
     def load(self, key: Key, backend: str) -> StoredArtifacts | None:
-        """The artifacts that were saved for this very key; None if there are none that can be trusted. Never raises.
+        """Returns the artifacts that were saved for this very key; None if none can be trusted. Never raises.
 
         What is not here is brought from the remote, if there is one.
         """
@@ -133,7 +133,7 @@ class Store:
 
     @contextmanager
     def take_turn(self, key: Key, backend: str, timeout: float = COMPILE_SECONDS) -> Iterator[Turn]:
-        """One compile for many: while this process is in here, others of this machine wait before they enter.
+        """Waits until no other process of this machine compiles the same: one compile for many.
 
         Use it after a load that missed, and save before leaving. Raises nothing of its own.
 
@@ -165,33 +165,39 @@ class Store:
         return self._guard("clean up", None, lambda: self._disk.sweep() if self._disk else None)
 
     def entries(self) -> tuple[Summary, ...]:
-        """All entries in the directory, newest first. Never raises."""
-        return self._guard("list", (), lambda: entries(self._disk, self._journal) if self._disk else ())
+        """Returns all entries in the directory, newest first. Never raises."""
+        return self._guard("list", (), lambda: catalog.list_entries(self._disk, self._journal) if self._disk else ())
 
     def entry(self, digest: str, backend: str) -> Entry | None:
-        """One entry with all that is known of it. Never raises."""
-        return self._guard("read", None, lambda: read(self._disk, f"{digest}.{backend}") if self._disk else None)
+        """Returns one entry with all that is known of it. Never raises."""
+        return self._guard(
+            "read", None, lambda: catalog.read_entry(self._disk, f"{digest}.{backend}") if self._disk else None
+        )
 
     def events(self, limit: int = 1000) -> tuple[Event, ...]:
-        """The newest events of all processes, newest first. Never raises."""
-        return events(self._journal, limit)
+        """Returns the newest events of all processes, newest first. Never raises."""
+        return catalog.list_events(self._journal, limit)
 
     def nearest(self, key: Key, backend: str) -> str:
-        """Returns the digest of the key that shares most ingredients with this one, of those stored for the same graph
-        and backend; of several, the newest. It is empty if there is none, or no index to ask. Never raises."""
-        return nearest(self._journal, key, backend)
+        """Returns the digest of the key that is nearest to this one, of those stored for the same graph and backend.
+
+        It is the one that shares most ingredients; of several, the newest. It is empty if there is none, or no index to
+        ask. Never raises.
+        """
+        return catalog.find_nearest(self._journal, key, backend)
 
     def texts(self) -> Mapping[str, str]:
-        """The whole text of the key of each entry in the directory, by its digest. Never raises."""
-        return self._guard("read", {}, lambda: texts(self._disk, self._journal) if self._disk else {})
+        """Returns the whole text of the key of each entry in the directory, by its digest. Never raises."""
+        return self._guard("read", {}, lambda: catalog.read_texts(self._disk, self._journal) if self._disk else {})
 
     def contents(self, name: str) -> Mapping[str, bytes]:
-        """The artifact with this name of each entry that has one, by digest and backend with a dot between. Never
-        raises."""
-        return self._guard("read", {}, lambda: contents(self._disk, self._journal, name) if self._disk else {})
+        """Returns each entry's artifact with this name, if it has one, by the entry's id. Never raises."""
+        return self._guard(
+            "read", {}, lambda: catalog.read_contents(self._disk, self._journal, name) if self._disk else {}
+        )
 
     def stats(self) -> StoreStats:
-        """What this process did."""
+        """Returns what this process did."""
         return self._journal.stats()
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ class Transport:
         self._opened: tuple[int, Any, str] | None = None
 
     def read(self, path: str, limit: int, expected: int = 0) -> bytes | None:
-        """The content of a file; None if there is none.
+        """Returns the content of a file; None if there is none.
 
         Args:
             path: of the file.
@@ -104,7 +104,7 @@ class Transport:
             raise RemoteError(f"{self.name} cannot be written ({self._describe(error)})") from None
 
     def sizes(self, folder: str) -> dict[str, int | None]:
-        """The bytes of all files in the folders of a folder, as far as they are known, by folder and name.
+        """Returns the bytes of all files in the folders of a folder, as far as they are known, by folder and name.
 
         Raises:
             RemoteError: if they cannot be listed.
@@ -184,7 +184,7 @@ class Transport:
         return opened[1], opened[2]
 
     def _find_hidden_cause(self, error: FileNotFoundError) -> BaseException | None:
-        """Why a file was not found if it was not for its absence: over HTTP, whatever happens is said to be that."""
+        """Returns why a file was not found if it is there: over HTTP every failure is reported as absence."""
         failure = error.__cause__
         absent = failure is None or getattr(failure, "status", None) in (404, 410)
         return None if absent or not _HTTP.match(self._url) else failure
@@ -195,7 +195,7 @@ class Transport:
 
 
 def call_in_time[T](work: Callable[[], T], seconds: float) -> T:
-    """What the work gives. A thread does it, which is left behind if it takes too long: nothing can end it.
+    """Returns what the work gives. A thread does it, which is left behind if it takes too long: nothing can end it.
 
     Raises:
         TimeoutError: if it takes longer than that.
@@ -213,7 +213,7 @@ def call_in_time[T](work: Callable[[], T], seconds: float) -> T:
 
 
 def redact_url(url: str) -> str:
-    """The URL without user, password, query and fragment."""
+    """Returns the URL without user, password, query and fragment."""
     if _LOCAL.match(url):
         return url
     # Up to the last @, because people write secrets with slashes in them.
@@ -221,7 +221,7 @@ def redact_url(url: str) -> str:
 
 
 def redact(secrets: Iterable[str], text: str) -> str:
-    """The text without these, and without anything that looks like the secret part of a URL."""
+    """Returns the text without these, and without anything that looks like the secret part of a URL."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return re.sub(r"\?[^\s'\"]*", "", re.sub(r"//[^\s'\"]*@", "//", text))

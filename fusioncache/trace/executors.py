@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.registry import problem
 from fusioncache.ir import Bypass
-from fusioncache.process.thunder_version import untried
+from fusioncache.process.thunder_version import explain_untried
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
@@ -29,7 +29,7 @@ def register() -> Executor:
     """
     from thunder.extend import OperatorExecutor, register_executor
 
-    if untried():
+    if explain_untried():
         return register_executor(OperatorExecutor(NAME))
     from fusioncache.trace.executor import FusionCacheExecutor
 
@@ -46,7 +46,7 @@ def executors() -> list[Executor]:
     from thunder.extend import get_always_executors, get_default_executors, get_executor
 
     others = [executor for executor in get_default_executors() if executor not in get_always_executors()]
-    if untried() or problem("nvfuser", "cuda") is None:
+    if explain_untried() or problem("nvfuser", "cuda") is None:
         return others
     own = get_executor(NAME) or register()
     return [*(executor for executor in others if executor.name != "nvfuser"), own]

@@ -27,7 +27,7 @@ from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.ir import Binding, Bypass, Instance, Key, Region, Template
 from fusioncache.ir.permutation import pick
-from fusioncache.process.thunder_version import untried
+from fusioncache.process.thunder_version import explain_untried
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.provenance.misses import Misses, should_explain
 from fusioncache.provenance.watch import TraceWatch, watch_trace
@@ -139,7 +139,7 @@ class FusionCache(Transform):
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
-        self._untried = untried()
+        self._untried = explain_untried()
         if self._untried:
             warn_once(self._untried)
         elif backend != "auto":

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.process import forks
-from fusioncache.process.thunder_version import untried
+from fusioncache.process.thunder_version import explain_untried
 from fusioncache.tracing import interpreter as shortcuts
 
 logger = logging.getLogger("fusioncache")
@@ -75,7 +75,7 @@ def install() -> None:
 
 
 def _install() -> None:
-    if untried():
+    if explain_untried():
         return
     for replacement in replacements():
         own = replacement.get()

@@ -33,7 +33,7 @@ def model(x):
 
 
 def test_the_version_that_is_installed_was_tried():
-    assert thunder_version.untried() is None
+    assert thunder_version.explain_untried() is None
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     assert [need for need in project["project"]["dependencies"] if "lightning-thunder" in need]
     assert thunder.__version__ in thunder_version.TRIED
@@ -42,12 +42,12 @@ def test_the_version_that_is_installed_was_tried():
 @pytest.mark.parametrize(("version", "tried"), [("0.2.6+local", True), ("0.2.6.post1", False), ("0.2.7.dev0", False)])
 def test_a_build_of_our_own_is_the_same_version(monkeypatch, version, tried):
     monkeypatch.setattr(thunder, "__version__", version)
-    assert (thunder_version.untried() is None) is tried
+    assert (thunder_version.explain_untried() is None) is tried
 
 
 def test_a_thunder_without_version_was_not_tried(monkeypatch):
     monkeypatch.delattr(thunder, "__version__")
-    assert thunder_version.untried().startswith("Thunder of no known version is left as it is")
+    assert thunder_version.explain_untried().startswith("Thunder of no known version is left as it is")
 
 
 def test_a_model_runs_and_one_warning_says_what_to_install(other_version):

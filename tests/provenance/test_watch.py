@@ -60,7 +60,7 @@ def test_programs_and_phases_on_disk_agree_with_the_counts():
     assert sum(program.seconds for program in made) == pytest.approx(run.phases.compiling)
     assert [program.started for program in made] == sorted(program.started for program in made)
     assert {program.digest for program in made} == {template.digest for template in RecordReader().templates(run.id)}
-    named = run.phases.known()
+    named = run.phases.to_dict()
     assert named.pop("loading") == 0
     assert len(named) == 7 and all(seconds > 0 for seconds in named.values())
     assert run.phases.planning + run.phases.canonicalizing == pytest.approx(run.stats.canonicalize_seconds)

@@ -111,7 +111,7 @@ class _Programs:
     limit: int | None
 
     def of(self, programs: Sequence[Summary]) -> Sequence[Summary]:
-        """Those that are meant."""
+        """Returns those of these programs that are meant."""
         found = [one for one in programs if (self.name or "") in one.name and self.backend in (None, one.backend)]
         return (sorted(found, key=_PROGRAM_ORDERS[self.sort]) if self.sort else found)[: self.limit]
 

@@ -63,7 +63,7 @@ def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: 
 
 
 def _may_write(path: Path, force: bool) -> None:
-    """Nobody's file is lost.
+    """Makes sure that no file of somebody else is lost.
 
     Raises:
         click.ClickException: if there is a file that is no report, and nobody said to overwrite it.

@@ -97,7 +97,7 @@ def _copy(what: str, url: str, directory: Path | None, dry_run: bool, as_json: b
 
 
 def _require_before_making(directory: Path | None, remote: Remote) -> None:
-    """No store is made for the sake of an address that is none."""
+    """Makes sure that no store is made for the sake of a wrong address."""
     from fusioncache.store import default_path
     from fusioncache.store.sharing import list_remote
 

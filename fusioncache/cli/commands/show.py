@@ -85,7 +85,7 @@ def _print(
 
 
 def _data(found: Mapping[str, Part]) -> dict[str, Any]:
-    """The parts as fields. ``regions`` is a count already."""
+    """Returns the parts as fields. ``regions`` is a count already."""
     data = {"seen_in" if name == "regions" else name: part.data for name, part in found.items()}
     chosen = [one for name in ("inputs", "ops") for one in data.pop(name, ())]
     return {**({"ingredients": chosen} if chosen else {}), **data}

@@ -76,8 +76,8 @@ def _is_script(argument: str) -> bool:
 
 def _warm(place: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
     with report_store_errors():
-        store = _opened(place, dry_run)
-        warmed = _warmed(store, jobs, dry_run)
+        store = _open(place, dry_run)
+        warmed = _compile_missing(store, jobs, dry_run)
         store.close()
     if as_json:
         data = {
@@ -90,7 +90,7 @@ def _warm(place: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
     _say_refused(warmed)
 
 
-def _warmed(store: Store, jobs: int, dry_run: bool) -> Warmed:
+def _compile_missing(store: Store, jobs: int, dry_run: bool) -> Warmed:
     from fusioncache.precompile.readiness import recall, remember
     from fusioncache.precompile.warm import warm
 
@@ -103,8 +103,8 @@ def _warmed(store: Store, jobs: int, dry_run: bool) -> Warmed:
     return warmed
 
 
-def _opened(place: str | None, dry_run: bool) -> Store:
-    """The store in a directory, or the usual one after everything at a URL was pulled into it.
+def _open(place: str | None, dry_run: bool) -> Store:
+    """Opens the store in a directory, or the usual one after everything at a URL was pulled into it.
 
     Raises:
         StoreError, RemoteError, OSError: if there is none, or it cannot be used.
@@ -154,7 +154,7 @@ def _run(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
 
 
 def _ids() -> frozenset[str]:
-    """The programs of the usual store, without notes that something cannot be kept."""
+    """Returns the programs of the usual store, without notes that something cannot be kept."""
     from fusioncache.store import default_path
 
     if not default_path().exists():
