@@ -19,34 +19,34 @@ GENERATOR = "fusioncache report"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReportRegion:
     """A region in the report.
 
     Attributes:
-        number: its place among all regions of the run, from 0.
-        region: what is recorded of it.
+        number: its position among all regions of the run, from 0.
+        record: what is recorded of it.
         template: the number of its template; None if it was bypassed.
     """
 
     number: int
-    region: RegionRecord
+    record: RegionRecord
     template: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReportTemplate:
     """A template in the report.
 
     Attributes:
-        number: its place among all templates, the most expensive first, from 1.
+        number: its position among all templates, the most expensive first, from 1.
         stats: what is recorded of it.
-        places: the regions that have it, in their order.
+        regions: the regions that have it, in their order.
         colour: counts the templates that several regions have, by their first regions, from 0; None if only one has it.
     """
 
     number: int
     stats: TemplateStats
-    places: tuple[Place, ...]
+    regions: tuple[ReportRegion, ...]
     colour: int | None
 
     @property
@@ -61,60 +61,63 @@ class Contents:
 
     Attributes:
         run: which, with its counts and phases.
-        entries: its templates, the most expensive first.
-        places: its regions, in the order of its traces.
+        templates: its templates, the most expensive first.
+        regions: its regions, in the order of its traces.
         choices: what was chosen for its residual streams.
     """
 
     run: Run
-    entries: tuple[Entry, ...]
-    places: tuple[Place, ...]
+    templates: tuple[ReportTemplate, ...]
+    regions: tuple[ReportRegion, ...]
     choices: tuple[ChoiceRecord, ...]
 
     @property
     def models(self) -> tuple[str, ...]:
         """The models that were compiled, in their order."""
-        return tuple(dict.fromkeys(place.region.model for place in self.places if place.region.model))
+        return tuple(dict.fromkeys(region.record.model for region in self.regions if region.record.model))
 
     @property
     def environment(self) -> dict[str, tuple[str, ...]]:
         """What the templates were compiled for: each ingredient that says nothing of a graph, with its texts."""
         found: dict[str, dict[str, None]] = {"device": {}}
-        for entry in self.entries:
-            found["device"] |= dict.fromkeys(_devices(entry.parts.get("inputs", "")))
-            for name, text in entry.stats.ingredients:
+        for template in self.templates:
+            found["device"] |= dict.fromkeys(_devices(template.parts.get("inputs", "")))
+            for name, text in template.stats.ingredients:
                 if name not in GRAPH:
                     found.setdefault(name, {})[text] = None
         return {name: tuple(texts) for name, texts in found.items() if texts}
 
-    def entry(self, number: int | None) -> Entry | None:
+    def template(self, number: int | None) -> ReportTemplate | None:
         """Returns the template with this number."""
-        return None if number is None else self.entries[number - 1]
+        return None if number is None else self.templates[number - 1]
 
 
-def contents(record: RecordReader, run: Run) -> Contents:
+def read_contents(record: RecordReader, run: Run) -> Contents:
     """Reads what the record has of a run."""
     templates = record.add_ingredients(record.templates(run.id))
     numbers = {template.digest: number for number, template in enumerate(templates, 1)}
-    places = tuple(
-        Place(number, region, numbers.get(region.digest) if region.digest else None)
+    regions = tuple(
+        ReportRegion(number, region, numbers.get(region.digest) if region.digest else None)
         for number, region in enumerate(record.regions(run.id))
     )
-    return Contents(run, _entries(templates, places), places, record.choices(run.id))
+    return Contents(run, _number_templates(templates, regions), regions, record.choices(run.id))
 
 
-def _entries(templates: Sequence[TemplateStats], places: Iterable[Place]) -> tuple[Entry, ...]:
-    of: defaultdict[int, list[Place]] = defaultdict(list)
-    for place in places:
-        if place.template is not None:
-            of[place.template].append(place)
-    colours = _colours(templates, of)
+def _number_templates(
+    templates: Sequence[TemplateStats], regions: Iterable[ReportRegion]
+) -> tuple[ReportTemplate, ...]:
+    of: defaultdict[int, list[ReportRegion]] = defaultdict(list)
+    for region in regions:
+        if region.template is not None:
+            of[region.template].append(region)
+    colours = _assign_colours(templates, of)
     return tuple(
-        Entry(number, template, tuple(of[number]), colours.get(number)) for number, template in enumerate(templates, 1)
+        ReportTemplate(number, template, tuple(of[number]), colours.get(number))
+        for number, template in enumerate(templates, 1)
     )
 
 
-def _colours(templates: Sequence[TemplateStats], of: Mapping[int, Sequence[Place]]) -> dict[int, int]:
+def _assign_colours(templates: Sequence[TemplateStats], of: Mapping[int, Sequence[ReportRegion]]) -> dict[int, int]:
     # A region may have had no room in the record, and its template is there all the same: that one comes last.
     order = [*of, *(number for number in range(1, len(templates) + 1) if number not in of)]
     repeated = [number for number in order if templates[number - 1].regions > 1]

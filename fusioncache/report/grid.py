@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import batched, groupby
 
-from fusioncache.report.contents import Place
+from fusioncache.report.contents import ReportRegion
 
 SIDES = ("forward", "backward")
 WIDEST = 16
@@ -32,7 +32,7 @@ class Row:
     label: str
     module: str
     layered: bool
-    sides: tuple[tuple[Place | None, ...], ...]
+    sides: tuple[tuple[ReportRegion | None, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +54,22 @@ class Grid:
     regions: int
 
 
-def grids(places: Iterable[Place]) -> tuple[Grid, ...]:
+def make_grids(regions: Iterable[ReportRegion]) -> tuple[Grid, ...]:
     """Makes a map for each compilation."""
-    by_trace = sorted(places, key=lambda place: (place.region.trace_number, place.number))
-    return tuple(_grid(tuple(group)) for _, group in groupby(by_trace, lambda place: place.region.trace_number))
+    by_trace = sorted(regions, key=lambda region: (region.record.trace_number, region.number))
+    return tuple(_make_grid(tuple(group)) for _, group in groupby(by_trace, lambda region: region.record.trace_number))
 
 
-def _grid(places: Sequence[Place]) -> Grid:
-    layers: defaultdict[_Parts, list[Place]] = defaultdict(list)
-    others: defaultdict[str, list[Place]] = defaultdict(list)
-    for place in places:
-        module = place.region.source.module or ""
-        if place.region.source.layer is None:
-            others[module].append(place)
+def _make_grid(regions: Sequence[ReportRegion]) -> Grid:
+    layers: defaultdict[_Parts, list[ReportRegion]] = defaultdict(list)
+    others: defaultdict[str, list[ReportRegion]] = defaultdict(list)
+    for region in regions:
+        module = region.record.source.module or ""
+        if region.record.source.layer is None:
+            others[module].append(region)
         else:
-            layers[_layer_path(module)[0]].append(place)
-    columns = [_columns([_assign_columns(layer, side) for layer in layers.values()]) for side in SIDES]
+            layers[_layer_path(module)[0]].append(region)
+    columns = [_order_columns([_assign_columns(layer, side) for layer in layers.values()]) for side in SIDES]
     widths = [_width(of_layers, others.values(), side) for of_layers, side in zip(columns, SIDES, strict=True)]
     titles = tuple(
         tuple(name for name, _ in of_layers) + ("",) * (width - len(of_layers))
@@ -77,43 +77,43 @@ def _grid(places: Sequence[Place]) -> Grid:
     )
     blocks = [*_layer_blocks(layers, columns, widths), *_other_blocks(others, widths)]
     ordered = tuple(block for _, block in sorted(blocks, key=lambda item: item[0]))
-    return Grid(places[0].region.model, places[0].region.trace_number, titles, ordered, len(places))
+    return Grid(regions[0].record.model, regions[0].record.trace_number, titles, ordered, len(regions))
 
 
 def _layer_path(module: str) -> tuple[_Parts, str]:
     """Returns the path up to the layer's number, and the rest."""
     parts = module.split(".")
-    end = next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts) - 1) + 1
+    end = next((index for index, part in enumerate(parts) if part.isdecimal()), len(parts) - 1) + 1
     return tuple(parts[:end]), ".".join(parts[end:])
 
 
-def _assign_columns(places: Iterable[Place], side: str) -> dict[_Column, Place]:
+def _assign_columns(regions: Iterable[ReportRegion], side: str) -> dict[_Column, ReportRegion]:
     """Returns a layer's regions on one side, by the columns where they belong."""
     seen: Counter[str] = Counter()
     keyed = {}
-    for place in places:
-        if place.region.trace == side:
-            inside = _layer_path(place.region.source.module or "")[1]
-            keyed[inside, seen[inside]] = place
+    for region in regions:
+        if region.record.trace == side:
+            inside = _layer_path(region.record.source.module or "")[1]
+            keyed[inside, seen[inside]] = region
             seen[inside] += 1
     return keyed
 
 
-def _columns(layers: Iterable[dict[_Column, Place]]) -> list[_Column]:
+def _order_columns(layers: Iterable[dict[_Column, ReportRegion]]) -> list[_Column]:
     """Returns the columns of all layers, each after the one before it in a layer, from the fullest layer on."""
     order: list[_Column] = []
     for layer in sorted(layers, key=len, reverse=True):
-        place = 0
+        index = 0
         for column in layer:
             if column not in order:
-                order.insert(place, column)
-            place = order.index(column) + 1
+                order.insert(index, column)
+            index = order.index(column) + 1
     return order
 
 
-def _width(columns: Sequence[_Column], others: Iterable[Sequence[Place]], side: str) -> int:
+def _width(columns: Sequence[_Column], others: Iterable[Sequence[ReportRegion]], side: str) -> int:
     """Returns how many cells a side has across."""
-    outside = max((sum(place.region.trace == side for place in group) for group in others), default=0)
+    outside = max((sum(region.record.trace == side for region in group) for group in others), default=0)
     return max(len(columns), min(outside, WIDEST))
 
 
@@ -122,7 +122,7 @@ _Block = tuple[tuple[bool, int], tuple[Row, ...]]
 
 
 def _layer_blocks(
-    layers: dict[_Parts, list[Place]], columns: Sequence[Sequence[_Column]], widths: Sequence[int]
+    layers: dict[_Parts, list[ReportRegion]], columns: Sequence[Sequence[_Column]], widths: Sequence[int]
 ) -> Iterator[_Block]:
     """Yields a block for each list of layers."""
     one_list = len({path[:-1] for path in layers}) == 1
@@ -138,14 +138,14 @@ def _layer_blocks(
             )
             module = ".".join(path)
             rows.append(Row(f"layer {path[-1]}" if one_list else module, module, True, sides))
-        yield _order(place for path in paths for place in layers[path]), tuple(rows)
+        yield _order(region for path in paths for region in layers[path]), tuple(rows)
 
 
-def _other_blocks(others: dict[str, list[Place]], widths: Sequence[int]) -> Iterator[_Block]:
+def _other_blocks(others: dict[str, list[ReportRegion]], widths: Sequence[int]) -> Iterator[_Block]:
     """Yields a block for each module outside of the layers."""
-    for module, places in others.items():
+    for module, regions in others.items():
         sides = [
-            list(batched((place for place in places if place.region.trace == side), width or 1))
+            list(batched((region for region in regions if region.record.trace == side), width or 1))
             for side, width in zip(SIDES, widths, strict=True)
         ]
         rows = []
@@ -155,17 +155,17 @@ def _other_blocks(others: dict[str, list[Place]], widths: Sequence[int]) -> Iter
                 for side, width in zip(sides, widths, strict=True)
             )
             rows.append(Row(_name(module) if number == 0 else "", module, False, cells))
-        yield _order(places), tuple(rows)
+        yield _order(regions), tuple(rows)
 
 
 def _name(module: str) -> str:
     return module.rpartition(".")[2] or "the model"
 
 
-def _fill(cells: Sequence[Place | None], width: int) -> tuple[Place | None, ...]:
+def _fill(cells: Sequence[ReportRegion | None], width: int) -> tuple[ReportRegion | None, ...]:
     return (*cells, *[None] * (width - len(cells)))
 
 
-def _order(places: Iterable[Place]) -> tuple[bool, int]:
+def _order(regions: Iterable[ReportRegion]) -> tuple[bool, int]:
     """Orders regions by the first forward one; those without one come last."""
-    return min((place.region.trace != "forward", place.number) for place in places)
+    return min((region.record.trace != "forward", region.number) for region in regions)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusioncache.explain.miss import MissReason, explain_miss
-from fusioncache.report.contents import Entry
+from fusioncache.report.contents import ReportTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +14,13 @@ class Miss:
     """A template that was new.
 
     Attributes:
-        entry: the template.
+        template: the template.
         nearest: the template that differs least, of those that were known by then; None if there was none.
         reason: in what they differ, this one being A.
     """
 
-    entry: Entry
-    nearest: Entry | None
+    template: ReportTemplate
+    nearest: ReportTemplate | None
     reason: MissReason
 
     @property
@@ -29,12 +29,14 @@ class Miss:
         return len(self.reason.difference.changes)
 
 
-def find_misses(entries: Sequence[Entry]) -> tuple[Miss, ...]:
+def find_misses(templates: Sequence[ReportTemplate]) -> tuple[Miss, ...]:
     """Returns one for each template. Those that differ in the fewest things come first: they might be shared."""
-    known = sorted(entries, key=lambda entry: (not entry.places, *(place.number for place in entry.places[:1])))
-    texts = [entry.parts for entry in known]
+    known = sorted(
+        templates, key=lambda template: (not template.regions, *(region.number for region in template.regions[:1]))
+    )
+    texts = [template.parts for template in known]
     found = []
-    for number, entry in enumerate(known):
+    for number, template in enumerate(known):
         reason = explain_miss(texts[number], texts[:number])
-        found.append(Miss(entry, None if reason.nearest is None else known[reason.nearest], reason))
+        found.append(Miss(template, None if reason.nearest is None else known[reason.nearest], reason))
     return tuple(sorted(found, key=lambda miss: (not miss.changes, miss.changes)))

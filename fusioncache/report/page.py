@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
@@ -14,27 +15,26 @@ from markupsafe import Markup
 from fusioncache.drawing.nodes import picture_of
 from fusioncache.drawing.svg import svg_text
 from fusioncache.humanize import escape_controls, format_arities, format_bytes, format_duration
-from fusioncache.record.observations import Line
-from fusioncache.report.contents import GENERATOR, Contents, Entry
-from fusioncache.report.grid import grids
+from fusioncache.record.observations import Line, Phases
+from fusioncache.report.contents import GENERATOR, Contents, ReportTemplate
+from fusioncache.report.grid import make_grids
 from fusioncache.report.misses import find_misses
-from fusioncache.report.phases import slices
 from fusioncache.template.text import read_exactly
 
 
-def html(contents: Contents) -> str:
+def render_report(contents: Contents) -> str:
     """Writes the report. It is the same for the same contents, to the letter."""
     style, script = _file("page.css"), _file("page.js")
     return (
-        environment()
+        make_environment()
         .get_template("page.html")
         .render(
             generator=GENERATOR,
             contents=contents,
             run=contents.run,
-            grids=grids(contents.places),
-            misses=find_misses(contents.entries),
-            slices=slices(contents.run.phases),
+            grids=make_grids(contents.regions),
+            misses=find_misses(contents.templates),
+            slices=cut_slices(contents.run.phases),
             style=Markup(style),
             style_hash=_hash(style),
             script=Markup(script),
@@ -43,7 +43,7 @@ def html(contents: Contents) -> str:
     )
 
 
-def environment() -> Environment:
+def make_environment() -> Environment:
     """Returns where the pages are, with all that they need. It escapes everything."""
     made = Environment(
         loader=PackageLoader("fusioncache.report", "page"),
@@ -66,7 +66,7 @@ def environment() -> Environment:
 
 
 def _printable(value: Any) -> Any:
-    """Removes control characters, which have no place in HTML. Markup of our own stays as it is."""
+    """Removes control characters, which have no region in HTML. Markup of our own stays as it is."""
     return value if isinstance(value, Markup) else escape_controls(str(value))
 
 
@@ -97,11 +97,57 @@ def _short(line: Line) -> str:
     return f"{inside if inside != path else '/'.join(path.split('/')[-2:])}:{line.number}"
 
 
-def _graph(entry: Entry) -> Markup | None:
+def _graph(template: ReportTemplate) -> Markup | None:
     """Draws the template's graph as SVG; None if what is recorded of it cannot be read."""
     try:
-        picture = picture_of(read_exactly(entry.parts))
+        picture = picture_of(read_exactly(template.parts))
     except ValueError:
         return None
-    lines = svg_text(picture, f"ops of {entry.stats.name}", styled=False).split("\n")
+    lines = svg_text(picture, f"ops of {template.stats.name}", styled=False).split("\n")
     return Markup("\n".join(map(escape_controls, lines)))  # it is escaped; control characters are left
+
+
+_ABOUT = {
+    "tracing": "Thunder runs the model's Python and writes the first trace",
+    "fusing": "Thunder transforms the traces up to the fused ones",
+    "planning": "residual streams are planned and the traces rewritten for it",
+    "canonicalizing": "regions become templates, keys and calls",
+    "recording": "this record is written",
+    "compiling": "the backend lowers and compiles, first execution of each program included",
+    "loading": "programs come from the store",
+    "first_execution": "each template is called for the first time for each layout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One phase.
+
+    Attributes:
+        name: in words.
+        about: what happens in it.
+        seconds: that it took.
+        start: share of all seconds that came before it.
+        share: its share of all seconds.
+        colour: its place among all phases there can be.
+    """
+
+    name: str
+    about: str
+    seconds: float
+    start: float
+    share: float
+    colour: int
+
+
+def cut_slices(phases: Phases) -> tuple[Slice, ...]:
+    """Returns the phases that were measured, in the order in which they come."""
+    known = phases.to_dict()
+    total = sum(known.values())
+    found, before = [], 0.0
+    for name, seconds in known.items():
+        start, share = (before / total, seconds / total) if total else (0.0, 0.0)
+        colour = list(_ABOUT).index(name)
+        found.append(Slice(name.replace("_", " "), _ABOUT[name], seconds, start, share, colour))
+        before += seconds
+    return tuple(found)

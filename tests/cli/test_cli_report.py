@@ -58,7 +58,7 @@ def test_it_is_opened_in_the_browser(monkeypatch, tmp_path):
 
 def test_json_is_what_a_report_is_made_of(monkeypatch, tmp_path):
     save_run(monkeypatch)
-    monkeypatch.setattr(page, "html", None)
+    monkeypatch.setattr(page, "render_report", None)
     data = json.loads(get_output("report", "--json"))
     assert not (tmp_path / "fusioncache-report.html").exists()
     assert (data["schema"], data["run"]["id"], data["run"]["hits"]) == (1, FIRST_RUN, 3)

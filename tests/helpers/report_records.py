@@ -13,8 +13,8 @@ from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, Region
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
 from fusioncache.record.stats import Stats
-from fusioncache.report.contents import Contents, Place, contents
-from fusioncache.report.page import html
+from fusioncache.report.contents import Contents, ReportRegion, read_contents
+from fusioncache.report.page import render_report
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\n{{ 7 * 7 }}</style></title>"
 SHOWN = "<script>alert(1)</script>\"'&\\x1b[31m\\x00\\n{{ 7 * 7 }}</style></title>"
@@ -47,9 +47,9 @@ def make_region_record(
     )
 
 
-def make_places(*regions: RegionRecord) -> list[Place]:
+def make_places(*regions: RegionRecord) -> list[ReportRegion]:
     """As they would stand in a report."""
-    return [Place(number, region, None) for number, region in enumerate(regions)]
+    return [ReportRegion(number, region, None) for number, region in enumerate(regions)]
 
 
 def make_deep_model(layers: int, across: int) -> list[RegionRecord]:
@@ -94,7 +94,7 @@ def make_run(**fields: object) -> Run:
 def read_newest() -> Contents:
     """What a report of the newest run is about."""
     record = RecordReader()
-    return contents(record, record.runs()[0])
+    return read_contents(record, record.runs()[0])
 
 
 class Page(HTMLParser):
@@ -112,7 +112,7 @@ class Page(HTMLParser):
         self.ids: list[str] = []
         self.links: list[str] = []
         self.tags: list[str] = []
-        self.html = html(found)
+        self.html = render_report(found)
         self._text: list[str] = []
         self.feed(self.html)
         self.close()

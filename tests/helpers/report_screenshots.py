@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 from report_records import read_newest
 from repository import DOCS
 
-from fusioncache.report.page import html
+from fusioncache.report.page import render_report
 
 ODD = "#c10"
 """The first norm of the layer that was changed."""
@@ -30,7 +30,7 @@ def main() -> None:
         os.environ["FUSIONCACHE_DIR"] = directory
         save_changed_llama()
         page_file = Path(directory, "report.html")
-        page_file.write_text(html(read_newest()), encoding="utf-8")
+        page_file.write_text(render_report(read_newest()), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, width, height, scale, theme in PICTURES:
             size = {"width": width, "height": height}

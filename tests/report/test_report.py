@@ -14,9 +14,9 @@ from repository import ROOT
 from fusioncache.humanize import format_duration
 from fusioncache.record.observations import Phases
 from fusioncache.record.stats import TemplateStats
-from fusioncache.report.contents import Contents, Entry
+from fusioncache.report.contents import Contents, ReportTemplate
 from fusioncache.report.misses import find_misses
-from fusioncache.report.phases import slices
+from fusioncache.report.page import cut_slices
 
 
 def test_it_is_one_file_in_which_every_link_leads_somewhere(monkeypatch):
@@ -128,7 +128,7 @@ def test_every_text_is_shown_as_it_is(monkeypatch):
 
 def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
     stats = TemplateStats("odd", "0" * 64, 1, 1, 0, ((),), 0, 0.0, 0, 0.0, 0.0, (("ops", "<no op>"),))
-    page = Page(Contents(make_run(), (Entry(1, stats, (), None),), (), ()))
+    page = Page(Contents(make_run(), (ReportTemplate(1, stats, (), None),), (), ()))
     assert "cannot be read as a graph" in page.text
     assert "&lt;no op&gt;" in page.section("templates")
 
@@ -138,13 +138,13 @@ def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
 
 def test_a_miss_is_compared_with_what_was_known_by_then(monkeypatch):
     save_run(monkeypatch)
-    one, other = find_misses(read_newest().entries)
-    assert (one.entry.stats.digest, one.nearest and one.nearest.stats.digest) == (CHAIN.key.digest, CAST.key.digest)
-    assert (other.entry.stats.digest, other.nearest) == (CAST.key.digest, None)
+    one, other = find_misses(read_newest().templates)
+    assert (one.template.stats.digest, one.nearest and one.nearest.stats.digest) == (CHAIN.key.digest, CAST.key.digest)
+    assert (other.template.stats.digest, other.nearest) == (CAST.key.digest, None)
 
 
 def test_phases_add_up_to_the_whole_bar():
-    found = slices(Phases(tracing=1.0, compiling=2.5, loading=0.0, first_execution=0.5))
+    found = cut_slices(Phases(tracing=1.0, compiling=2.5, loading=0.0, first_execution=0.5))
     assert [(item.name, item.start, item.share) for item in found] == [
         ("tracing", 0.0, 0.25),
         ("compiling", 0.25, 0.625),
@@ -155,8 +155,8 @@ def test_phases_add_up_to_the_whole_bar():
 
 
 def test_phases_without_a_second_in_them():
-    assert [item.share for item in slices(Phases(tracing=0.0))] == [0.0]
-    assert slices(Phases()) == ()
+    assert [item.share for item in cut_slices(Phases(tracing=0.0))] == [0.0]
+    assert cut_slices(Phases()) == ()
 
 
 def test_the_plan_that_was_chosen_is_marked(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from changed_layer import save_changed_llama
 from report_records import read_newest, save_hostile_run
 
-from fusioncache.report.page import html
+from fusioncache.report.page import render_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the dev extra")
 _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -38,7 +38,7 @@ def file(tmp_path_factory) -> Path:
         patch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("record")))
         save_changed_llama()
         path = tmp_path_factory.mktemp("report") / "report.html"
-        path.write_text(html(read_newest()), encoding="utf-8")
+        path.write_text(render_report(read_newest()), encoding="utf-8")
     return path
 
 
@@ -195,7 +195,7 @@ def test_it_can_be_read_without_its_script(visit, file):
 
 def test_a_text_that_is_out_to_do_harm_does_none(visit, tmp_path, monkeypatch):
     path = tmp_path / "hostile.html"
-    path.write_text(html(save_hostile_run(monkeypatch)), encoding="utf-8")
+    path.write_text(render_report(save_hostile_run(monkeypatch)), encoding="utf-8")
     page = visit(path, _NARROW)
     page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
     for cell in page.locator(".map .cell").all():

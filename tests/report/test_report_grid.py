@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from report_records import make_deep_model, make_places, make_region_record
 
-from fusioncache.report.grid import WIDEST, Grid, grids
+from fusioncache.report.grid import WIDEST, Grid, make_grids
 
 
 def drawn(grid: Grid) -> list[str]:
@@ -18,20 +18,22 @@ def drawn(grid: Grid) -> list[str]:
 
 
 def test_layers_go_down_and_regions_across():
-    (grid,) = grids(make_places(*make_deep_model(3, 2)))
+    (grid,) = make_grids(make_places(*make_deep_model(3, 2)))
     assert drawn(grid) == ["layer 0: 0 1 | 10 11", "layer 1: 2 3 | 8 9", "layer 2: 4 5 | 6 7"]
     assert grid.titles == (("part_0", "part_1"), ("part_1", "part_0"))
     assert (grid.regions, grid.model, grid.trace_number) == (12, "Model", 0)
 
 
 def test_layers_are_in_the_order_of_their_numbers():
-    (grid,) = grids(make_places(*(make_region_record(number, f"h.{11 - number}", 11 - number) for number in range(3))))
+    (grid,) = make_grids(
+        make_places(*(make_region_record(number, f"h.{11 - number}", 11 - number) for number in range(3)))
+    )
     assert drawn(grid) == ["layer 9: 2 | ", "layer 10: 1 | ", "layer 11: 0 | "]
 
 
 def test_a_region_that_a_layer_has_not_leaves_its_column_empty():
     modules = ["h.0.norm", "h.0.mlp", "h.1.norm", "h.1.attn", "h.1.attn", "h.1.mlp", "h.2.mlp", "h.2.extra"]
-    (grid,) = grids(
+    (grid,) = make_grids(
         make_places(*(make_region_record(number, name, int(name[2])) for number, name in enumerate(modules)))
     )
     assert grid.titles[0] == ("norm", "attn", "attn", "mlp", "extra")
@@ -44,7 +46,7 @@ def test_what_is_of_no_layer_stands_where_it_runs():
         make_region_record(number, name, int(name[2]) if name[0:2] == "h." else None)
         for number, name in enumerate(names)
     ]
-    (grid,) = grids(
+    (grid,) = make_grids(
         make_places(
             *forward, make_region_record(4, "loss", None, "backward"), make_region_record(5, "h.1", 1, "backward")
         )
@@ -54,7 +56,7 @@ def test_what_is_of_no_layer_stands_where_it_runs():
 
 
 def test_a_model_without_layers_goes_on_in_further_rows():
-    (grid,) = grids(make_places(*(make_region_record(number) for number in range(WIDEST + 2))))
+    (grid,) = make_grids(make_places(*(make_region_record(number) for number in range(WIDEST + 2))))
     first, second = drawn(grid)
     assert first == f"the model: {' '.join(map(str, range(WIDEST)))} | "
     assert second.startswith(f": {WIDEST} {WIDEST + 1} . .")
@@ -62,7 +64,7 @@ def test_a_model_without_layers_goes_on_in_further_rows():
 
 def test_two_lists_of_layers_are_told_apart():
     names = ["encoder.layers.0.mlp", "encoder.layers.1.mlp", "decoder.layers.0.mlp"]
-    (grid,) = grids(
+    (grid,) = make_grids(
         make_places(*(make_region_record(number, name, int(name[15])) for number, name in enumerate(names)))
     )
     assert drawn(grid) == ["encoder.layers.0: 0 | ", "encoder.layers.1: 1 | ", "decoder.layers.0: 2 | "]
@@ -75,6 +77,6 @@ def test_each_compilation_has_a_map_of_its_own():
         make_region_record(1, trace_number=1, model="Other"),
         make_region_record(2, None, trace_number=0),
     ]
-    found = grids(make_places(*regions))
+    found = make_grids(make_places(*regions))
     assert [(grid.model, grid.regions) for grid in found] == [("Model", 2), ("Other", 1)]
-    assert grids([]) == ()
+    assert make_grids([]) == ()

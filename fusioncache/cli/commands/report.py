@@ -47,17 +47,17 @@ def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: 
         fusioncache report --open
         fusioncache report --run 5f3a -o slow.html
     """
-    from fusioncache.report.contents import contents
+    from fusioncache.report.contents import read_contents
 
     record = RecordReader()
-    found = contents(record, pick_run(record, run_id))
+    found = read_contents(record, pick_run(record, run_id))
     if as_json:
         print_json(_data(found))
         return
     _may_write(output, force)
-    from fusioncache.report.page import html
+    from fusioncache.report.page import render_report
 
-    _write(output, html(found))
+    _write(output, render_report(found))
     if open_:
         click.launch(output.absolute().as_uri())
 
@@ -93,12 +93,12 @@ def _data(contents: Contents) -> dict[str, Any]:
     from fusioncache.report.misses import find_misses
 
     templates = [
-        {**encode_template(entry.stats), "regions_at": [place.number for place in entry.places]}
-        for entry in contents.entries
+        {**encode_template(template.stats), "regions_at": [region.number for region in template.regions]}
+        for template in contents.templates
     ]
     regions = [
-        {"template": place.region.digest, **encode_region(place.region), "ops": place.region.ops}
-        for place in contents.places
+        {"template": region.record.digest, **encode_region(region.record), "ops": region.record.ops}
+        for region in contents.regions
     ]
     return {
         "run": encode_run(contents.run),
@@ -106,14 +106,14 @@ def _data(contents: Contents) -> dict[str, Any]:
         "environment": contents.environment,
         "templates": templates,
         "regions": regions,
-        "misses": [_miss_data(miss) for miss in find_misses(contents.entries)],
+        "misses": [_miss_data(miss) for miss in find_misses(contents.templates)],
         "choices": [dataclasses.asdict(choice) for choice in contents.choices],
     }
 
 
 def _miss_data(miss: Miss) -> dict[str, Any]:
     return {
-        "template": miss.entry.stats.digest,
+        "template": miss.template.stats.digest,
         "nearest": miss.nearest.stats.digest if miss.nearest else None,
         "sentence": miss.reason.difference.sentence("here", "there") if miss.nearest else None,
         "changes": [change.data() for change in miss.reason.difference.changes],
