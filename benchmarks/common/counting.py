@@ -1,20 +1,24 @@
-"""What benchmarks change in Thunder and in fusioncache, in their own processes, because nothing of it is reported.
+"""Compilations other than fusioncache's, and what benchmarks change in their own processes, as nothing lets them ask.
 
-- Compilations where fusioncache does not compile: Thunder's nvFuser executor, and regions that fusioncache's executor
-  runs as Thunder made them. These are the yardstick, and so run without fusioncache's transform, which reports its own.
-- The backend of such regions, which fusioncache's executor chooses by itself, so that every mode has the same compiler.
-- How many regions are run by folds: the plan of a region is in the record, which a benchmark does not write.
+- The regions that fusioncache's executor compiles by itself are reported by its observers.
+- What Thunder's nvFuser executor defines is counted in ``create_fd``, which Thunder looks up in its module: it reports
+  nothing, and ``LruFusionCache`` has to go around this function.
+- The backend of the executor's own regions is the best one here, without an option; every mode needs the same.
+- Which regions are run by folds is in the record, which is written when a process ends.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
-from fusioncache.backends.nvfuser import definition as nvfuser
+from thunder.extend import get_executor
+
+from fusioncache.backends.nvfuser.definition import nvfuser_executor
+from fusioncache.record.events import CompileEvent
 from fusioncache.template.plan import Plan
 from fusioncache.trace import executor, transform
 
@@ -45,14 +49,10 @@ class Counter:
         finally:
             self.seconds += time.perf_counter() - start
 
-    def time_calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function, each call of it timed."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.timing():
-                return function(*args, **kwargs)
-
-        return call
+    def observe(self, event: CompileEvent) -> None:
+        """Counts what fusioncache's executor compiled."""
+        self._count += 1
+        self.seconds += event.seconds
 
     def count_first_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the function, its first call counted and timed as a compilation."""
@@ -87,43 +87,30 @@ def count_compiles(backend: str, *, lru: bool = False) -> Counter:
     if backend == "nvfuser":
         _count_definitions(counter, lru)
     else:
-        _count_regions(counter, backend)
+        get_executor(executor.NAME).observers.append(counter.observe)
     return counter
 
 
 def _count_definitions(counter: Counter, lru: bool) -> None:
     """Counts the definitions that Thunder's nvFuser executor makes."""
-    changed: Any = nvfuser
-    thunders: Any = nvfuser.nvfuser_executor()
-    # What fusioncache compiles through the same function it counts by itself.
-    unchanged = SimpleNamespace(**vars(thunders))
-    changed.nvfuser_executor = lambda: unchanged
-    create = thunders.create_fd
+    thunders: Any = nvfuser_executor()
+    original = create = thunders.create_fd
     if lru:
         from nvfuser_direct import LruFusionCache
 
         create = LruFusionCache()(create)
         counter.count_distinct(create.num_fusions)
-    timed = counter.time_calls(create)
 
     def create_fd(*args: Any, **kwargs: Any) -> Any:
-        definition = timed(*args, **kwargs)
+        if sys._getframe(1).f_globals["__name__"].startswith("fusioncache."):
+            return original(*args, **kwargs)  # fusioncache reports by itself what it compiles
+        with counter.timing():
+            definition = create(*args, **kwargs)
         # On the instance, in front of the method: nvFuser compiles when a definition is first executed.
         definition.execute = counter.count_first_call(definition.execute)
         return definition
 
     thunders.create_fd = create_fd
-
-
-def _count_regions(counter: Counter, backend: str) -> None:
-    """Counts the regions that fusioncache's executor compiles or interprets without the transform."""
-    changed: Any = executor
-    torch_function, inductor_function = changed.torch_function, changed.inductor_function
-    if backend == "eager":
-        changed.torch_function = lambda *region: counter.count_first_call(counter.time_calls(torch_function)(*region))
-        return
-    changed.torch_function = counter.time_calls(torch_function)
-    changed.inductor_function = lambda function: counter.count_first_call(inductor_function(function))
 
 
 def count_folds() -> Callable[[], int]:

@@ -9,13 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from thunder.core import rematerialization
+from thunder.extend import get_executor
 
 from benchmarks.common import counting, processes
+from benchmarks.common.models import make_model
 from benchmarks.common.rematerialization import copy_with_zero_weight, recompute_sums
 from benchmarks.common.spec import ModelSpec
-from fusioncache.backends.nvfuser import definition as nvfuser
+from benchmarks.common.thunder_jit import find_fusions, jit
+from fusioncache.trace import executor
 
 ROOT = Path(__file__).resolve().parents[2]
+RESIDUAL = ModelSpec("residual", 3, "eager", "cpu", "float32", grad=False)
 SCRIPTS = [path.name for path in (ROOT / "benchmarks").glob("*.py") if path.name != "__init__.py"]
 
 
@@ -38,15 +43,27 @@ def test_definitions_of_nvfuser_are_counted_once_and_those_of_fusioncache_not(mo
         def execute(self, args: Sequence[int]) -> Sequence[int]:
             return args
 
-    executor = SimpleNamespace(create_fd=lambda: Definition())
-    monkeypatch.setattr(nvfuser, "nvfuser_executor", lambda: executor)
+    thunders = SimpleNamespace(create_fd=lambda: Definition())
+    monkeypatch.setattr(counting, "nvfuser_executor", lambda: thunders)
     counter = counting.count_compiles("nvfuser")
-    definitions = [executor.create_fd() for _ in range(3)]
+    definitions = [thunders.create_fd() for _ in range(3)]
     assert counter.compiles == 0
     assert [definition.execute([7]) for definition in definitions[:2] * 2] == [[7]] * 4
     assert counter.compiles == 2 and counter.seconds > 0
-    assert nvfuser.nvfuser_executor().create_fd().execute([7]) == [7]
+    names = {"__name__": "fusioncache.backends.nvfuser.definition", "thunders": thunders}
+    assert eval("thunders.create_fd()", names).execute([7]) == [7]
     assert counter.compiles == 2
+
+
+def test_regions_that_the_executor_compiles_by_itself_are_counted_once(monkeypatch):
+    monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
+    monkeypatch.setattr(get_executor(executor.NAME), "observers", [])
+    counter = counting.count_compiles("eager")
+    model, example = make_model(RESIDUAL)
+    compiled = jit(model, "eager")
+    for _ in range(2):
+        compiled(example)
+    assert counter.compiles == len(find_fusions(compiled)) == 7 and counter.seconds > 0
 
 
 @pytest.mark.parametrize(("recompute", "expected"), [(True, [1, 2, 3, 4, 5, 6, 7]), (False, [1, 2, 2, 2, 2, 2, 2])])
@@ -55,15 +72,9 @@ def test_recompute_gives_region_i_one_more_than_i_inputs(monkeypatch, recompute,
 
 
 def inputs_of_regions(monkeypatch: pytest.MonkeyPatch, recompute: bool) -> list[int]:
-    from thunder.core import rematerialization
-
-    from benchmarks.common.models import make_model
-    from benchmarks.common.thunder_jit import find_fusions, jit
-    from fusioncache.trace import executor
-
     original = rematerialization.find_cut
     monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
-    model, example = make_model(ModelSpec("residual", 3, "eager", "cpu", "float32", grad=False))
+    model, example = make_model(RESIDUAL)
     compiled = jit(model, "eager")
     with recompute_sums(recompute):
         compiled(example)
