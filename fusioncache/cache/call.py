@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.backends.api import Run, Sum
 from fusioncache.cache.backend_programs import BackendPrograms
-from fusioncache.cache.dispatch import make_entry
+from fusioncache.cache.dispatch import Entry, make_entry
 from fusioncache.cache.program import BuiltFunction, Program, layouts_of
 from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL
@@ -21,6 +21,27 @@ from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.plan import Arities, Plan
 
 logger = logging.getLogger("fusioncache")
+
+
+@dataclass(frozen=True, slots=True)
+class CallTarget:
+    """What a trace calls in place of a region: a template, or a template whose results are verified.
+
+    Attributes:
+        template: the template that is called.
+        name: the name of the function in the trace.
+        entry: the function.
+        takes_arities: whether a call starts with the tuple of arities.
+    """
+
+    template: Template
+    name: str
+    entry: Entry
+    takes_arities: bool
+
+    def __post_init__(self) -> None:
+        self.entry.__name__ = self.entry.__qualname__ = self.name
+        self.entry.name = self.name  # type: ignore[attr-defined]  # where thunder.examine's users look for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +79,7 @@ class TemplateCall:
 
     Attributes:
         template: what is called.
-        name: in a trace.
-        entry: the function that a trace calls.
+        target: the same as a trace calls it.
     """
 
     def __init__(
@@ -70,7 +90,6 @@ class TemplateCall:
         called: Callable[[Template], None] | None = None,
     ):
         self.template = template
-        self.name = name or template.name
         self._programs = programs
         self._ledger = programs.ledger
         self._called = called
@@ -78,14 +97,8 @@ class TemplateCall:
         self._fallbacks: dict[Arities, Fallback] = {}
         self._instances: dict[Arities, Instance | None] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
-        self.entry = make_entry(template.graph, takes_arities=self.takes_arities, begin=self._begin)
-        self.entry.__name__ = self.entry.__qualname__ = self.name
-        self.entry.name = self.name  # type: ignore[attr-defined]  # where thunder.examine's users look for it
-
-    @property
-    def takes_arities(self) -> bool:
-        """Tells whether a call starts with the tuple of arities."""
-        return self._chains > 1
+        entry = make_entry(template.graph, takes_arities=self._chains > 1, begin=self._begin)
+        self.target = CallTarget(template, name or template.name, entry, takes_arities=self._chains > 1)
 
     def allow(self, arities: Arities, plan: Plan, fallback: Fallback, instance: Instance | None = None) -> None:
         """Says how to run regions with these arities, and gives one of them. What was said first stands."""

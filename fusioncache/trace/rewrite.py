@@ -6,41 +6,30 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
-from fusioncache.ir import Binding, Template
+from fusioncache.cache.call import CallTarget
+from fusioncache.ir import Binding
 
 
-class Callee(Protocol):
-    """What a trace calls: a ``TemplateCall``, or what takes its place in verify mode. Named after its template."""
-
-    template: Template
-    name: str
-    entry: Callable[..., Any]
-
-    @property
-    def takes_arities(self) -> bool:
-        """Whether a call starts with the tuple of arities."""
-
-
-def call_of(fusion: Any, binding: Binding, call: Callee) -> list[Any]:
+def call_of(fusion: Any, binding: Binding, target: CallTarget) -> list[Any]:
     """Returns the bound symbols that replace a fused one: the call of its template, in the template's argument order.
 
     Where two outputs of the region are one value, they were one tensor before, and so they are now.
     """
     args = [fusion.args[position] for position in binding.arguments]
-    if call.takes_arities:
+    if target.takes_arities:
         args.insert(0, binding.arities)
-    outputs: list[Any] = [None] * len(call.template.graph.outputs)
+    outputs: list[Any] = [None] * len(target.template.graph.outputs)
     others = []
     for proxy, slot in zip(outputs_of(fusion), binding.outputs, strict=True):
         if outputs[slot] is None:
             outputs[slot] = proxy
         else:
             others.append(_alias(outputs[slot], proxy))
-    symbol = _make_symbol(call.name, call.entry, outputs, is_fusion=True, executor=fusion.sym.executor)
-    context = {symbol.name: call.entry}
+    symbol = _make_symbol(target.name, target.entry, outputs, is_fusion=True, executor=fusion.sym.executor)
+    context = {symbol.name: target.entry}
     replaced = fusion.from_bsym(
         sym=symbol, args=tuple(args), output=outputs, _call_ctx=context, _import_ctx={}, _object_ctx={}
     )

@@ -46,7 +46,7 @@ from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.rewrite import call_of, replace_symbols
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.tracing import install
-from fusioncache.verification.verifier import Site, Verifier, when_asked
+from fusioncache.verification.verifier import Site, Verifier, choose_when
 
 logger = logging.getLogger("fusioncache")
 
@@ -135,7 +135,7 @@ class FusionCache(Transform):
     ):
         super().__init__()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
-        when, explains = when_asked(verify), should_explain(explain)
+        when, explains = choose_when(verify), should_explain(explain)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
@@ -291,9 +291,8 @@ class FusionCache(Transform):
         fallback = _fallback_of(shared)
         call.allow(arities, plan, fallback, shared.instance)
         watch.note_plan(shared.position, plan)
-        if self._verifier is None:
-            return call_of(shared.fusion, shared.binding, call)
-        return call_of(shared.fusion, shared.binding, self._verifier.at(_site_of(shared, fallback)))
+        target = self._verifier.verify(_site_of(shared, fallback)) if self._verifier else call.target
+        return call_of(shared.fusion, shared.binding, target)
 
     def _explain_unfused(self, watch: TraceWatch) -> None:
         """Says why the trace has no region, unless there was nothing to fuse."""

@@ -1,1 +1,1 @@
-"""Verify mode: what a template computes is compared with what each of its regions computes on its own."""
+"""Verify mode compares what a template computes with what each of its regions computes on its own."""

@@ -1,4 +1,4 @@
-"""What a template computes otherwise than one of its regions, and how that is reported."""
+"""Finds what a template computes otherwise than one of its regions, and reports it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fusioncache.template.expand import inline
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Plan
 from fusioncache.template.text import graph_text
-from fusioncache.verification.tensors import difference
+from fusioncache.verification.tensors import describe_difference
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A region of a trace and what takes its place.
+    """A region of a trace, and the call that takes its place.
 
     Attributes:
         fusion: the region's fused bound symbol.
@@ -50,46 +50,46 @@ class Site:
     instance: Instance
 
 
-def _rules(site: Site) -> Rules:
-    """What must be the same. To be asked once the template was called: only then it is known what was compiled."""
+def _rules_of(site: Site) -> Rules:
+    """Returns what must be the same. The template must have been called: only then it is known what was compiled."""
     template, arities = site.call.template.graph, site.binding.arities
     programs = site.call.programs(arities)
-    inlined = len(programs) == 1 and _inlined(site, programs[0])
+    inlined = len(programs) == 1 and _is_inlined(site, programs[0])
     alike = inlined and programs[0].sources == (site.instance.region,)
     plan = Plan.INLINE if inlined else Plan.FOLD
     return rules_of(template, exact=keeps_every_bit(template, plan, alike=alike))
 
 
-def _inlined(site: Site, program: Program) -> bool:
+def _is_inlined(site: Site, program: Program) -> bool:
     return program.graph == inline(site.call.template.graph, site.binding.arities)
 
 
-def problems(site: Site, found: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:
-    """What differs. Both are the template's outputs, followed by its inputs as they are now."""
-    rules = _rules(site)
+def find_problems(site: Site, found: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:
+    """Yields what differs between two lists of the template's outputs, followed by its inputs as they are now."""
+    rules = _rules_of(site)
     outputs = len(rules.outputs)
     names = [f"output {slot} ({name})" for slot, name in enumerate(site.outputs)]
     names += [f"input {target}, which it writes in place," for target in rules.writes]
-    places = [*range(outputs), *(outputs + target for target in rules.writes)]
-    for name, place, rule in zip(names, places, [*rules.outputs, *rules.writes.values()], strict=True):
-        problem = difference(found[place], expected[place], rule)
+    indices = [*range(outputs), *(outputs + target for target in rules.writes)]
+    for name, index, rule in zip(names, indices, [*rules.outputs, *rules.writes.values()], strict=True):
+        problem = describe_difference(found[index], expected[index], rule)
         if problem:
             yield f"{name} {problem}"
 
 
-def report(site: Site, args: Sequence[Any], found: Sequence[str]) -> str:
-    """Writes both definitions into a file; says what was found, and where the file is."""
+def write_report(site: Site, args: Sequence[Any], found: Sequence[str]) -> str:
+    """Writes both definitions into a file, and returns what was found and where the file is."""
     name, region = site.call.template.name, site.fusion.sym.name
     head = f"{name} computes something else than {region}, in whose place it is called"
     parts = [("what differs", lambda: "\n".join(found)), *_definitions(site, args)]
-    written = [(title, _shielded(part)) for title, part in parts]
+    written = [(title, _shield(part)) for title, part in parts]
     text = f"{head}.\n\n" + "\n".join(f"# {title}\n\n{part.rstrip()}\n" for title, part in written if part)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{head}: {found[0]}{more}. {_saved(f'{name}-{region}', text)}"
+    return f"{head}: {found[0]}{more}. {_save(f'{name}-{region}', text)}"
 
 
-def _saved(name: str, text: str) -> str:
-    """Writes a report into the cache directory; says where it is."""
+def _save(name: str, text: str) -> str:
+    """Writes a report into the cache directory, and returns where it is."""
     path: Path = record_path().parent / "mismatches" / f"{name}-{os.getpid()}-{time.time_ns()}.txt"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,8 +99,8 @@ def _saved(name: str, text: str) -> str:
     return f"Both definitions are in {path}"
 
 
-def _shielded(part: Callable[[], str | None]) -> str | None:
-    """A part of a report. What goes wrong in it must not hide the mismatch."""
+def _shield(part: Callable[[], str | None]) -> str | None:
+    """Returns a part of a report. What goes wrong in it must not hide the mismatch."""
     try:
         return part()
     except Exception as error:
@@ -108,7 +108,7 @@ def _shielded(part: Callable[[], str | None]) -> str | None:
 
 
 def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callable[[], str | None]]]:
-    """The definitions of the region and of its template, by what they are; None where the compiler is given no text."""
+    """Yields the definitions of the region and of its template; None where the compiler is given no text."""
     instance, template = site.instance, site.call.template
     yield f"the region {site.fusion.sym.name} as Thunder wrote it", lambda: str(site.fusion)
     yield "the region as it was read", lambda: graph_text(instance.region)
@@ -117,17 +117,17 @@ def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callabl
     for program in programs:
         for source in program.sources:
             yield "what was compiled for the template", partial(graph_text, source)
-    yield f"{site.backend.title}'s definition of the region", lambda: _own_definition(site, args)
+    yield f"{site.backend.title}'s definition of the region", lambda: _define_region(site, args)
     for program in programs:
-        inlined = len(programs) == 1 and _inlined(site, program)
+        inlined = len(programs) == 1 and _is_inlined(site, program)
         for source in program.sources:
             yield (
                 f"{site.backend.title}'s definition for the template",
-                partial(_definition, site.backend, source, args if inlined else None),
+                partial(_define_source, site.backend, source, args if inlined else None),
             )
 
 
-def _own_definition(site: Site, args: Sequence[Any]) -> str | None:
+def _define_region(site: Site, args: Sequence[Any]) -> str | None:
     # What Thunder's wrapper ran, if it was what ran.
     definition = getattr(site.fallback.call, "last_used", None)
     if definition is not None and site.own_backend == site.backend.name:
@@ -135,8 +135,8 @@ def _own_definition(site: Site, args: Sequence[Any]) -> str | None:
     return site.backend.definition(site.instance.region, pick(args, site.instance.inputs))
 
 
-def _definition(backend: Backend, source: Graph, args: Sequence[Any] | None) -> str | None:
-    """A definition for the layout of a template's arguments; for contiguous ones where other values are its inputs."""
+def _define_source(backend: Backend, source: Graph, args: Sequence[Any] | None) -> str | None:
+    """Returns the definition for the layout of a template's arguments; for contiguous tensors if there are none."""
     if args is None:
         return backend.definition(source)
     inputs = instance_of(source, canonicalize(source).binding).inputs

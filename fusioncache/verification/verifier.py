@@ -1,6 +1,6 @@
-"""Verify mode: each shared region is compiled on its own as well, and what its template computes is compared with that.
+"""Verify mode compiles each shared region on its own as well, and compares what the template computes with that.
 
-``FUSIONCACHE_VERIFY=1`` or ``FusionCache(verify=True)`` compares at each place of a trace that calls a template, in its
+``FUSIONCACHE_VERIFY=1`` or ``FusionCache(verify=True)`` compares at each site of a trace that calls a template, in its
 first call for each layout of the arguments; ``FUSIONCACHE_VERIFY=all`` or ``verify="all"`` compares in every call. Both
 compute everything twice where they compare, wait for the GPU, and compile as much as Thunder would without fusioncache.
 The ledger counts what was verified, and what was compiled for it apart from what was compiled.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 from itertools import count
 from typing import Any
@@ -17,31 +18,35 @@ from typing import Any
 import torch
 
 from fusioncache.backends.api import Run
+from fusioncache.cache.call import CallTarget
 from fusioncache.cache.dispatch import Entry
 from fusioncache.cache.program import Builder, Program
 from fusioncache.ir.ops import writes_of
 from fusioncache.process.settings import VERIFY
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.expand import inline
-from fusioncache.verification.mismatch import Site, problems, report
-from fusioncache.verification.tensors import copied
+from fusioncache.verification.mismatch import Site, find_problems, write_report
+from fusioncache.verification.tensors import copy_tensor
 
-__all__ = ["Site", "VerificationError", "VerifiedCall", "Verifier", "When", "own_function", "verified", "when_asked"]
+__all__ = ["Site", "VerificationError", "Verifier", "When", "choose_when", "compile_region", "make_verifying_entry"]
 
 
 class VerificationError(RuntimeError):
-    """A template computed something else than its region. The message says what, and where both are written out."""
+    """A template computed something else than its region. The message says what, and where both are written down."""
 
 
 class When(Enum):
-    """In which calls of a template its results are compared: for each layout the first, or every one."""
+    """The calls of a template in which its results are compared: the first for each layout, or every one."""
 
     FIRST = "1"
     EVERY = "all"
 
 
-def when_asked(verify: bool | str | None) -> When | None:
-    """When to compare, by the option of ``FusionCache`` and, if that does not say no, the environment; None for never.
+def choose_when(verify: bool | str | None) -> When | None:
+    """Chooses when to compare, by the option of ``FusionCache`` and, if that is not False, by the environment.
+
+    Returns:
+        When to compare; None for never.
 
     Raises:
         TypeError: if the option is none of True, False, "all" and None.
@@ -57,111 +62,106 @@ def when_asked(verify: bool | str | None) -> When | None:
     return When.FIRST if verify or said == "1" else None
 
 
-class VerifiedCall:
-    """What ``call_of`` takes in place of a ``TemplateCall``: for one site, under a name of its own."""
-
-    def __init__(self, site: Site, name: str, entry: Entry):
-        self.template = site.call.template
-        self.name = name
-        self.takes_arities = site.call.takes_arities
-        self.entry = entry
-        self.entry.__name__ = self.entry.__qualname__ = name
-        self.entry.name = name  # type: ignore[attr-defined]  # as for ``TemplateCall``
-
-
 class Verifier:
-    """Makes verifying calls for the sites of a model's traces.
+    """Makes the functions that verify templates at the sites of a model's traces.
 
     Args:
-        when: to compare.
-        ledger: counts.
-        called: is told when that counted something.
+        when: the calls in which to compare.
+        ledger: counts what is verified and compiled.
+        on_count: is called when the ledger counted something.
     """
 
-    def __init__(self, when: When, ledger: Ledger, called: Callable[[], None]):
+    def __init__(self, when: When, ledger: Ledger, on_count: Callable[[], None]):
         self._when = when
         self._ledger = ledger
-        self._called = called
+        self._on_count = on_count
         self._numbers = count()
 
-    def at(self, site: Site) -> VerifiedCall:
-        """The call for one site. Its name tells sites of one template apart."""
-        entry = verified(site, self._when, self._ledger.count_verify_compile, self._good)
-        return VerifiedCall(site, f"{site.call.name}_verified_{next(self._numbers)}", entry)
+    def verify(self, site: Site) -> CallTarget:
+        """Returns what a trace calls at a site. The names of two sites of one template differ."""
+        entry = make_verifying_entry(site, self._when, self._ledger.count_verify_compile, self._count_verified)
+        return replace(site.call.target, name=f"{site.call.target.name}_verified_{next(self._numbers)}", entry=entry)
 
-    def _good(self) -> None:
+    def _count_verified(self) -> None:
         self._ledger.count_verified()
-        self._called()
+        self._on_count()
 
 
-def verified(site: Site, when: When, compiled: Callable[[float], None], compared: Callable[[], None]) -> Entry:
-    """The entry of a site's template, which raises a ``VerificationError`` where it computes something else.
+def make_verifying_entry(
+    site: Site, when: When, on_compile: Callable[[float], None], on_equal: Callable[[], None]
+) -> Entry:
+    """Makes a function that calls the template of a site and raises a ``VerificationError`` where the region differs.
 
-    While a CUDA graph is captured nothing is compared. A call that raised has written into its inputs all the same.
+    The function compares nothing while a CUDA graph is captured. A call that raises has written into its inputs all the
+    same.
 
     Args:
-        site: it.
-        when: to compare.
-        compiled: is told the seconds of what is compiled for the comparison only.
-        compared: is told of the first comparison for each layout that found nothing.
+        site: the region and the call that takes its place.
+        when: the calls in which to compare.
+        on_compile: is told the seconds of what is compiled for the comparison only.
+        on_equal: is called after the first comparison for each layout that found no difference.
     """
-    run, takes_arities = site.call.entry, site.call.takes_arities
-    own = own_function(site, compiled)
+    run, takes_arities = site.call.target.entry, site.call.target.takes_arities
+    run_region = compile_region(site, on_compile)
     targets = [target for _, target in writes_of(site.call.template.graph)]
-    good: set[Any] = set()
+    verified: set[Any] = set()
 
     def entry(*args: Any) -> Sequence[Any]:
         values = args[1:] if takes_arities else args
-        layout = _layout(values)
-        if (when is When.FIRST and layout in good) or _capturing():
+        layout = _layout_of(values)
+        if (when is When.FIRST and layout in verified) or _is_capturing():
             return run(*args)
-        own_values = [copied(value) if place in targets else value for place, value in enumerate(values)]
-        expected = own(own_values)
+        own_values = [copy_tensor(value) if index in targets else value for index, value in enumerate(values)]
+        expected = run_region(own_values)
         results = run(*args)
-        found = list(problems(site, [*results, *values], [*expected, *own_values]))
+        found = list(find_problems(site, [*results, *values], [*expected, *own_values]))
         if found:
-            raise VerificationError(report(site, values, found))
-        if layout not in good:
-            good.add(layout)
-            compared()
+            raise VerificationError(write_report(site, values, found))
+        if layout not in verified:
+            verified.add(layout)
+            on_equal()
         return results
 
     return entry
 
 
-def own_function(site: Site, compiled: Callable[[float], None]) -> Run:
-    """The region compiled on its own, in its template's terms. ``compiled`` is told of each layout it is compiled for.
+def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:
+    """Returns a function that computes the region on its own, and takes and returns what the template does.
 
-    That is the region as its executor made it, unless that uses another compiler than the template, or wants inputs
-    that it has in vain. Then the region is compiled from its own definition by the template's compiler.
+    That is the region as its executor made it. Where the executor has another compiler than the template, or the region
+    has inputs that it does not use, the template's compiler compiles the region's own definition.
+
+    Args:
+        site: the region and the call that takes its place.
+        on_compile: is told the seconds of each compilation.
     """
     if None not in site.fallback.inputs and site.own_backend == site.backend.name:
-        return _timed(site.fallback, compiled)
+        return _time_compiles(site.fallback, on_compile)
     graph = inline(site.call.template.graph, site.binding.arities)
     program = Program(graph, Builder(site.backend), site.instance)
-    return lambda args: program.run_for(args, lambda _, function: compiled(function.seconds))(args)
+    return lambda args: program.run_for(args, lambda _, function: on_compile(function.seconds))(args)
 
 
-def _timed(run: Run, compiled: Callable[[float], None]) -> Run:
-    """A function of an executor, which compiles in its first call for each layout."""
+def _time_compiles(run: Run, on_compile: Callable[[float], None]) -> Run:
+    """Returns a function of an executor that tells the seconds of its first call for each layout: then it compiles."""
     layouts: set[Any] = set()
 
-    def timed(args: Sequence[Any]) -> Sequence[Any]:
-        layout = _layout(args)
+    def run_timed(args: Sequence[Any]) -> Sequence[Any]:
+        layout = _layout_of(args)
         if layout in layouts:
             return run(args)
         start = time.perf_counter()
         results = run(args)
-        compiled(time.perf_counter() - start)
+        on_compile(time.perf_counter() - start)
         layouts.add(layout)
         return results
 
-    return timed
+    return run_timed
 
 
-def _layout(values: Sequence[Any]) -> tuple:
+def _layout_of(values: Sequence[Any]) -> tuple:
     return tuple((v.shape, v.stride(), v.device) if hasattr(v, "stride") else None for v in values)
 
 
-def _capturing() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+def _is_capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_is_capturing()

@@ -114,7 +114,7 @@ def folded(terms: int, sum_chain: Any, device: str = "cpu") -> tuple[Any, Ledger
     call = TemplateCall(template, BackendPrograms(backend, cache, ledger))
     call.allow(canonical.binding.arities, Plan.FOLD, Fallback(lambda *_: pytest.fail("fell back"), (), ()))
     assert canonical.binding.arguments == tuple(range(terms + 1))
-    return call.entry, ledger
+    return call.target.entry, ledger
 
 
 def inputs(terms: int) -> list[torch.Tensor]:

@@ -281,7 +281,7 @@ def test_two_templates_of_one_name_are_called_by_two_names(cache, monkeypatch):
     stats, calls = transform.stats(), transform.calls()
     assert not stats.bypasses and stats.templates == len({call.template.key for call in calls}) > 1
     assert {call.template.name for call in calls} == {"same"}
-    assert {call.name for call in calls} == {"same", *(f"same_{number}" for number in range(2, len(calls) + 1))}
+    assert {call.target.name for call in calls} == {"same", *(f"same_{number}" for number in range(2, len(calls) + 1))}
 
 
 @pytest.mark.parametrize("function", [lambda x: torch.tanh(x) * 2, lambda x: (x + 0, torch.sin(x), torch.sin(x))])

@@ -28,8 +28,8 @@ from fusioncache.template.exactness import Reordered, keeps_every_bit, reordered
 from fusioncache.template.plan import Plan
 from fusioncache.trace import transform as transform_module
 from fusioncache.verification import mismatch
-from fusioncache.verification.tensors import copied, difference
-from fusioncache.verification.verifier import Site, VerificationError, Verifier, When, when_asked
+from fusioncache.verification.tensors import copy_tensor, describe_difference
+from fusioncache.verification.verifier import Site, VerificationError, Verifier, When, choose_when
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_two_chains_take_their_arities_first(own_calls):
     compiled, transform = compile_(function)
     inputs = [torch.randn(4, 4) for _ in range(5)]
     assert torch.equal(compiled(*inputs), function(*inputs))
-    assert transform.calls()[0].takes_arities
+    assert transform.calls()[0].target.takes_arities
     assert own_calls
 
 
@@ -331,7 +331,7 @@ def test_a_report_that_fails_in_part_still_says_the_rest(wrong, monkeypatch):
 def test_when_regions_are_verified(verify, said, expected, monkeypatch):
     if said is not None:
         monkeypatch.setenv("FUSIONCACHE_VERIFY", said)
-    assert when_asked(verify) is expected
+    assert choose_when(verify) is expected
 
 
 @pytest.mark.parametrize("said", ["yes", "2", "ALL", " 1"])
@@ -440,7 +440,7 @@ def test_how_far_a_reordered_value_may_be_off():
 )
 def test_a_value_is_the_same_as_itself(value):
     again = copy.deepcopy(value)
-    assert difference(again, value, None) is None
+    assert describe_difference(again, value, None) is None
 
 
 @pytest.mark.parametrize(
@@ -457,25 +457,25 @@ def test_a_value_is_the_same_as_itself(value):
     ],
 )
 def test_what_is_said_of_a_difference(one, other, says):
-    assert says in difference(one, other, None)
+    assert says in describe_difference(one, other, None)
 
 
 def test_a_rule_allows_for_last_bits_of_the_largest_element():
     rule = Reordered("float32", 1)
     expected = torch.tensor([1024.0, 1.0, torch.inf, torch.nan])
     off = torch.tensor([0.0, 2 * 2.0**-13, 0.0, 0.0])
-    assert difference(expected + off, expected, rule) is None
-    assert "differs in 1 of 4 elements" in difference(expected + 2 * off, expected, rule)
+    assert describe_difference(expected + off, expected, rule) is None
+    assert "differs in 1 of 4 elements" in describe_difference(expected + 2 * off, expected, rule)
     for lost in (torch.nan, torch.inf):
         found = expected.clone()
         found[1] = lost
-        assert "differs in 1 of 4 elements, by inf at most" in difference(found, expected, rule)
+        assert "differs in 1 of 4 elements, by inf at most" in describe_difference(found, expected, rule)
 
 
 def test_a_copy_has_the_layout_and_alignment_of_its_source():
     base = torch.arange(60.0)
     for tensor in (base, base[3:27].reshape(4, 6).t(), base[5:5], base[7], base[1::4]):
-        copy = copied(tensor)
+        copy = copy_tensor(tensor)
         assert torch.equal(copy, tensor) and copy.stride() == tensor.stride()
         assert copy.data_ptr() % 64 == tensor.data_ptr() % 64 or not tensor.numel()
         assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() or not tensor.numel()
@@ -494,10 +494,10 @@ def test_a_report_has_both_definitions_of_nvfuser():
     with fake_cuda.pretend_gpu():
         transform = fusioncache.FusionCache(cache=fusioncache.Cache(), verify=True)
         sites: list[Site] = []
-        with mock.patch.object(Verifier, "at", lambda self, site: sites.append(site) or site.call):
+        with mock.patch.object(Verifier, "verify", lambda self, site: sites.append(site) or site.call.target):
             transform.transform_trace_post_optimization(trace)
         (site,) = sites
-        text = mismatch.report(site, [torch.empty(4, 6), torch.empty(6, 4).t()], ["output 0 differs"])
+        text = mismatch.write_report(site, [torch.empty(4, 6), torch.empty(6, 4).t()], ["output 0 differs"])
     path = reports()[0]
     written_down = path.read_text()
     assert str(path) in text and written_down.count("fd.ops.tanh") == 2
