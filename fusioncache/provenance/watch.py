@@ -41,7 +41,7 @@ def watch_trace(trace: Any, history: History, forward: ForwardTrace | None) -> T
 
     Args:
         trace: a forward or a backward trace.
-        history: what is seen goes there.
+        history: takes what is seen.
         forward: the forward trace of a backward trace, if it is known.
     """
     from thunder.core.trace import TraceTag
@@ -81,8 +81,8 @@ class TraceWatch:
         self._regions: dict[int, RegionRecord] = {}
 
     @property
-    def seen(self) -> ForwardTrace:
-        """What a backward trace must know of this trace."""
+    def forward_trace(self) -> ForwardTrace:
+        """What the watch of the backward trace must know of this trace."""
         return ForwardTrace(self._number, self.compilation, self._sources)
 
     def locate_regions(self, trace: Any) -> None:

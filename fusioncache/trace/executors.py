@@ -1,4 +1,4 @@
-"""Thunder's executors: which ones to use, ours among them, which one made a region, and what to say where none did."""
+"""Thunder's executors: which ones to use, which one a region comes from, and what to do if none of them fuses."""
 
 from __future__ import annotations
 

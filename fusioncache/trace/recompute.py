@@ -85,7 +85,7 @@ class _Reader:
         self.lines = list(self._lines())
 
     def recompute(self, wanted: ResidualPlan | None, budget: int | None) -> Recompute | None:
-        saved = self._saved()
+        saved = self._find_saved()
         if saved is None:
             return None
         recipes = list(self._select_sound(recipes_of(self.lines, self.types, saved), saved))
@@ -105,7 +105,7 @@ class _Reader:
             self.lines,
             self.types,
             set(saved.names),
-            self._written() if recipes else set(),
+            self._find_written() if recipes else set(),
             lambda call: self._fusion(call).sym.executor,
             lambda call: self.compilers.arithmetic(self._fusion(call)),
         )
@@ -136,7 +136,7 @@ class _Reader:
         if type(proxy) is TensorProxy and all(isinstance(size, int) for size in proxy._shape):
             self.types[proxy.name] = TensorType(proxy.dtype.full_name, tuple(proxy._shape), str(proxy.device))
 
-    def _saved(self) -> Saved | None:
+    def _find_saved(self) -> Saved | None:
         """Returns what is saved; None where there is no backward pass."""
         from thunder.core.proxies import Proxy
         from thunder.core.pytree import tree_flatten
@@ -151,7 +151,7 @@ class _Reader:
         outputs = {proxy.name for proxy in tree_flatten(values["output"])[0] if isinstance(proxy, Proxy)}
         return Saved(tuple(proxy.name for proxy in tensors), inputs, outputs)
 
-    def _written(self) -> set[str]:
+    def _find_written(self) -> set[str]:
         """Returns what is written in place somewhere: its memory may hold another value than its name says."""
         return {name for symbol in self.trace.bound_symbols for name in written_values(symbol)}
 

@@ -72,10 +72,10 @@ class _Reader:
         results = tuple(output) if isinstance(output, (tuple, list)) else (output,)
         for proxy in results:
             # A result that nobody uses is None and still takes a number.
-            self._define(f"unused {len(self.number)}" if proxy is None else self._named(proxy))
+            self._define(f"unused {len(self.number)}" if proxy is None else self._name_of(proxy))
         return Op(name, args, tuple(None if proxy is None else self._type(proxy) for proxy in results), kwargs)
 
-    def _named(self, proxy: Any) -> str:
+    def _name_of(self, proxy: Any) -> str:
         from thunder.core.proxies import Proxy
 
         if not isinstance(proxy, Proxy):

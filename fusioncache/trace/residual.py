@@ -42,12 +42,16 @@ def replan_streams(
     if not adds_twice(trace):
         return trace, ()
     calls, around = read_calls(trace, compilers)
-    planned = [(stream, _choice(stream, wanted, budget)) for stream in streams_of(calls, around)]
-    kept = [(stream, choice) for stream, choice in planned if not (stream.varies and choice.plan in _CHANGE_REGIONS)]
-    for _ in range(len(planned) - len(kept)):
+    candidates = [(stream, _choice(stream, wanted, budget)) for stream in streams_of(calls, around)]
+    planned = [
+        (stream, choice) for stream, choice in candidates if not (stream.varies and choice.plan in _CHANGE_REGIONS)
+    ]
+    for _ in range(len(candidates) - len(planned)):
         compilers.report_left(VARIES)
-    choices = tuple(choice for _, choice in kept)
-    changed = [(stream, schedules_of(stream)[choice.plan]) for stream, choice in kept if choice.plan in _CHANGE_REGIONS]
+    choices = tuple(choice for _, choice in planned)
+    changed = [
+        (stream, schedules_of(stream)[choice.plan]) for stream, choice in planned if choice.plan in _CHANGE_REGIONS
+    ]
     if not changed:
         return trace, choices
     symbols = _Rewriter(trace, calls, [stream for stream, _ in changed]).symbols_with(_group_events(changed))
@@ -140,19 +144,19 @@ class _Rewriter:
 def _select_needed(symbols: Sequence[Any], outputs: set[str], given: Collection[str]) -> list[Any]:
     """Returns the bound symbols that are still needed where some values are given."""
     needed = set(outputs)
-    kept = []
+    selected = []
     for symbol in reversed(symbols):
         if any(proxy.name in needed and proxy.name not in given for proxy in symbol.flat_proxy_outs):
             needed.update(proxy.name for proxy in symbol.flat_proxy_args)
-            kept.append(symbol)
-    return kept[::-1]
+            selected.append(symbol)
+    return selected[::-1]
 
 
 def _fuse(fusion: Any, symbols: list[Any], outputs: list[Any], number: int) -> Any:
     """Returns a call of these bound symbols, by the executor of a fused call."""
-    made = {proxy.name for symbol in symbols for proxy in symbol.flat_proxy_outs}
+    defined = {proxy.name for symbol in symbols for proxy in symbol.flat_proxy_outs}
     used = {proxy.name: proxy for symbol in symbols for proxy in symbol.flat_proxy_args}
-    inputs = [proxy for name, proxy in used.items() if name not in made]
+    inputs = [proxy for name, proxy in used.items() if name not in defined]
     return fuse_like(fusion, number, inputs, outputs, symbols)
 
 
@@ -176,10 +180,10 @@ def _check(new: Any, old: Any) -> Any:
     defined: set[str] = set()
     for symbol in new.bound_symbols:
         used = {proxy.name for proxy in symbol.flat_proxy_args}
-        made = {proxy.name for proxy in symbol.flat_proxy_outs} - used
-        if not (used & anywhere <= defined) or (symbol.sym.is_fusion and not made.isdisjoint(defined)):
+        results = {proxy.name for proxy in symbol.flat_proxy_outs} - used
+        if not (used & anywhere <= defined) or (symbol.sym.is_fusion and not results.isdisjoint(defined)):
             raise RuntimeError(f"{symbol.sym.name} does not fit into its place")
-        defined |= made
+        defined |= results
         if symbol.sym.id is PrimIDs.DEL:
             defined -= used
     return new

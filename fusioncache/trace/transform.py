@@ -194,7 +194,7 @@ class FusionCache(Transform):
             self._ledger.add_canonicalize_seconds(time.perf_counter() - start)
             self.cache.save()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            self._handover.put(trace, ForwardState(watch.seen, planned.recompute))
+            self._handover.put(trace, ForwardState(watch.forward_trace, planned.recompute))
         return trace
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:
@@ -272,7 +272,7 @@ class FusionCache(Transform):
         call = next((call for call in calls if call.claim(arities, instance)), None)
         if call is None:
             name = self._new_name(template)
-            call = TemplateCall(template, programs, name, self._called)
+            call = TemplateCall(template, programs, name, self._count_first_call)
             call.claim(arities, instance)
             calls.append(call)
         return call
@@ -301,7 +301,7 @@ class FusionCache(Transform):
             self._ledger.count_bypass(reason, region=False)
             warn_once(reason)
 
-    def _called(self, template: Template) -> None:
+    def _count_first_call(self, template: Template) -> None:
         """Counts what a template compiled and what it loaded, at the end of its first call for a layout."""
         self.cache.append()
         if self._misses:
