@@ -1,10 +1,8 @@
 """Runs ``python -m benchmarks.peers`` from any folder."""
 
+import runpy
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.peers.__main__ import main
-
-main()
+runpy.run_module("benchmarks.peers", run_name="__main__")

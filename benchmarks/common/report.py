@@ -71,14 +71,6 @@ def make_table(
     return table
 
 
-def select_cells[Row](columns: Sequence[Column[Row]], rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Returns the names of the columns in which some row has a value, and the cells of all rows in these."""
-    found = [(column, [column.cell(row) for row in rows]) for column in columns]
-    kept = [(column, cells) for column, cells in found if any(cell is not None for cell in cells)]
-    filled = [[column.otherwise if cell is None else cell for cell in cells] for column, cells in kept]
-    return [column.name for column, _ in kept], [list(row) for row in zip(*filled, strict=True)]
-
-
 def table_by_layers[Row](
     title: str,
     caption: str,
@@ -95,10 +87,15 @@ def table_by_layers[Row](
         columns: those that follow; one in which no row has a value is left out.
         rows: the number of layers, the cell after it, and what was found; or in its place what all cells say.
     """
-    names, found = select_cells(columns, [row for *_, row in rows if not isinstance(row, str)])
-    measured = iter(found)
+    measured = [row for *_, row in rows if not isinstance(row, str)]
+    shown = [column for column in columns if any(column.cell(row) is not None for row in measured)]
     cells = (
-        [str(layers), name, *([row] * len(names) if isinstance(row, str) else next(measured))]
+        [
+            str(layers),
+            name,
+            *(row if isinstance(row, str) else column.cell(row) or column.otherwise for column in shown),
+        ]
         for layers, name, row in rows
     )
+    names = (column.name for column in shown)
     return make_table(title, caption, ("layers", f"<{head}", *names), cells, wrap=False, sections=True)
