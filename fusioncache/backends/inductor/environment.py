@@ -72,8 +72,8 @@ def inductor_settings() -> list[NamedValue]:
     return [
         ("torch.num_threads", torch.get_num_threads()),
         ("torch.settings.defaults", _defaults()),
-        *(setting for module in _modules() for setting in _changed(module)),
-        *_registered(),
+        *(setting for module in _modules() for setting in _iterate_changes(module)),
+        *_iterate_registered(),
         *variables(_PREFIXES, _NAMES, _BUT),
     ]
 
@@ -99,7 +99,7 @@ def _defaults() -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-def _changed(module: ModuleType) -> Iterator[NamedValue]:
+def _iterate_changes(module: ModuleType) -> Iterator[NamedValue]:
     # Not by torch's own functions for it: these take a millisecond, and this is asked for each trace.
     unset = _unset()
     for name, entry in module._config.items():
@@ -131,16 +131,16 @@ def _unset() -> Any:
 
 def _is_left_out(module: ModuleType, name: str) -> bool:
     """Tells whether a setting changes no code: as torch has it in its own lists, but for passes."""
-    return name not in _PASSES and name.startswith(_left_out(module))
+    return name not in _PASSES and name.startswith(_prefixes_left_out(module))
 
 
 @cache
-def _left_out(module: ModuleType) -> tuple[str, ...]:
+def _prefixes_left_out(module: ModuleType) -> tuple[str, ...]:
     own = getattr(module, "_cache_config_ignore_prefix", ())
     return (*own, "_save_config_ignore", "_cache_config_ignore_prefix", *_OF_DYNAMO)
 
 
-def _registered() -> Iterator[NamedValue]:
+def _iterate_registered() -> Iterator[NamedValue]:
     """Yields passes and settings that were registered for a type of device, where TorchInductor was imported at all."""
     registry = sys.modules.get("torch._inductor.codegen.common")
     for device, own in sorted(getattr(registry, "custom_backend_passes", {}).items()):
@@ -148,7 +148,7 @@ def _registered() -> Iterator[NamedValue]:
             yield f"torch._inductor.pass_of_{device}", _text(own, f"the pass of {device}")
     for _, config in sorted(getattr(registry, "custom_backend_codegen_configs", {}).items()):
         if config is not None:
-            yield from _changed(config)
+            yield from _iterate_changes(config)
 
 
 def _text(value: Any, name: str) -> str:

@@ -50,7 +50,9 @@ def make_package(function: Callable[..., Any], args: Sequence[Any], mode: str | 
     wrapper, outputs = read_wrapper(source)
     call = compiled.current_callable
     values = getattr(getattr(call, "__func__", call), "__globals__", {})
-    kernels = {name: values[name] for name in _called_names(wrapper) if name not in TORCH_FUNCTIONS and name in values}
+    kernels = {
+        name: values[name] for name in _names_of_calls(wrapper) if name not in TORCH_FUNCTIONS and name in values
+    }
     code = check_wrapper(wrapper, kernels)
     check_operations(values.get(EXTERNAL))
     libraries = {name: _library(kernel) for name, kernel in kernels.items()}
@@ -140,7 +142,7 @@ def _cpp(source: str, kernels: Collection[str]) -> str:
     return "\n".join(texts)
 
 
-def _called_names(wrapper: str) -> list[str]:
+def _names_of_calls(wrapper: str) -> list[str]:
     """Returns the names of the functions that a wrapper calls, in order, each once."""
     calls = [node.func for node in ast.walk(ast.parse(wrapper)) if isinstance(node, ast.Call)]
     return list(dict.fromkeys(function.id for function in calls if isinstance(function, ast.Name)))
