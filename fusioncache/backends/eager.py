@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.backends.api import Backend, Run
-from fusioncache.backends.torch_settings import settings_text, versions_text
+from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 
 
@@ -18,7 +18,7 @@ class Eager(Backend):
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
-        return {"backend": "eager", "versions": versions_text(), "settings": settings_text()}
+        return {"backend": "eager", "versions": write_versions(), "settings": write_settings()}
 
     def layout(self, args: Sequence[Any]) -> None:
         """Returns nothing: any layout will do."""

@@ -31,7 +31,7 @@ def read_torch_settings() -> dict[str, Option]:
     return {setting.name: setting.value for setting in _list_settings()}
 
 
-def settings_text(*more: NamedValue) -> str:
+def write_settings(*more: NamedValue) -> str:
     """Returns the ingredient ``settings``: torch's, and more of a backend's own."""
     return write_values([*read_torch_settings().items(), *more])
 
@@ -62,7 +62,7 @@ def _set_all(settings: Mapping[str, Option]) -> None:
                 raise ValueError(f"{setting.name} cannot be {wanted}") from error
 
 
-def variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str, ...]) -> Iterator[NamedValue]:
+def read_variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str, ...]) -> Iterator[NamedValue]:
     """Yields the process's environment variables that a compiler reads, in order, each with its value.
 
     Compilers read some when they are imported or first used, and some each time. One that was changed in between has
@@ -162,7 +162,7 @@ def _set_deterministic(mode: str) -> None:
     torch.set_deterministic_debug_mode(int(mode))
 
 
-def versions_text(*own: NamedValue) -> str:
+def write_versions(*own: NamedValue) -> str:
     """Returns the ingredient ``versions``: each package whose version changes what is compiled.
 
     Args:

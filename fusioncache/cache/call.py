@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.backends.api import Run, Sum
 from fusioncache.cache.backend_programs import BackendPrograms
-from fusioncache.cache.dispatch import Entry, make_entry
+from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
 from fusioncache.cache.program import BuiltFunction, Program, layouts_of
 from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL
@@ -30,18 +30,18 @@ class CallTarget:
     Attributes:
         template: the template that is called.
         name: the name of the function in the trace.
-        entry: the function.
+        function: itself.
         takes_arities: whether a call starts with the tuple of arities.
     """
 
     template: Template
     name: str
-    entry: Entry
+    function: Dispatcher
     takes_arities: bool
 
     def __post_init__(self) -> None:
-        self.entry.__name__ = self.entry.__qualname__ = self.name
-        self.entry.name = self.name  # type: ignore[attr-defined]  # where thunder.examine's users look for it
+        self.function.__name__ = self.function.__qualname__ = self.name
+        self.function.name = self.name  # type: ignore[attr-defined]  # where thunder.examine's users look for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class TemplateCall:
         self._fallbacks: dict[Arities, Fallback] = {}
         self._instances: dict[Arities, Instance | None] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
-        entry = make_entry(template.graph, takes_arities=self._chains > 1, begin=self._begin)
-        self.target = CallTarget(template, name or template.name, entry, takes_arities=self._chains > 1)
+        function = make_dispatcher(template.graph, takes_arities=self._chains > 1, begin=self._begin)
+        self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
 
     def allow(self, arities: Arities, plan: Plan, fallback: Fallback, instance: Instance | None = None) -> None:
         """Says how to run regions with these arities, and gives one of them. What was said first stands."""

@@ -16,24 +16,25 @@ _MOST_LAYOUTS = 1024
 Begin = Callable[[Sequence[Any], tuple[int, ...] | None], tuple[Run, Sequence[Any]]]
 """The function for arguments of a new layout, and what it returns for these. Takes the arities, where there are any."""
 
-Entry = Callable[..., Sequence[Any]]
+Dispatcher = Callable[..., Sequence[Any]]
+"""Takes a template's arguments and returns its outputs."""
 
 
-def make_entry(graph: Graph, *, takes_arities: bool, begin: Begin) -> Entry:
-    """A function that takes a template's arguments, finds what fits their layout or begins with it, and runs it."""
+def make_dispatcher(graph: Graph, *, takes_arities: bool, begin: Begin) -> Dispatcher:
+    """Makes the function that a trace calls: it finds what fits the layout of its arguments, or begins, and runs it."""
     if takes_arities or graph.sizes or any(isinstance(type_, NumberType) for type_ in graph.inputs):
-        return _entry_by_all(graph, takes_arities, begin)
+        return _dispatch_by_all(graph, takes_arities, begin)
     if all(_strides_follow_from_contiguity(type_) for type_ in graph.inputs):
-        return _entry_by_contiguity(begin)
-    return _entry_by_strides(begin)
+        return _dispatch_by_contiguity(begin)
+    return _dispatch_by_strides(begin)
 
 
 def _strides_follow_from_contiguity(type_: Any) -> bool:
-    """A dimension of size 0 or 1 may have any stride in a contiguous tensor."""
+    """Tells whether contiguity says all: a dimension of size 0 or 1 may have any stride in a contiguous tensor."""
     return isinstance(type_, TensorType) and all(isinstance(size, int) and size > 1 for size in type_.shape)
 
 
-def _entry_by_contiguity(begin: Begin) -> Entry:
+def _dispatch_by_contiguity(begin: Begin) -> Dispatcher:
     """Asks whether all tensors are contiguous, which costs half as much as their strides."""
     import torch
 
@@ -41,7 +42,7 @@ def _entry_by_contiguity(begin: Begin) -> Entry:
     contiguous: dict[int, Run] = {}
     runs: dict[Any, Run] = {}
 
-    def entry(*args: Any) -> Sequence[Any]:
+    def dispatch(*args: Any) -> Sequence[Any]:
         if all(map(is_contiguous, args)):
             run = contiguous.get(len(args))
             if run is None:
@@ -52,39 +53,39 @@ def _entry_by_contiguity(begin: Begin) -> Entry:
         run = runs.get(layout)
         return run(args) if run else _remember(runs, layout, begin(args, None))
 
-    return entry
+    return dispatch
 
 
-def _entry_by_strides(begin: Begin) -> Entry:
+def _dispatch_by_strides(begin: Begin) -> Dispatcher:
     import torch
 
     stride = torch.Tensor.stride
     runs: dict[Any, Run] = {}
 
-    def entry(*args: Any) -> Sequence[Any]:
+    def dispatch(*args: Any) -> Sequence[Any]:
         layout = tuple(map(stride, args))
         run = runs.get(layout)
         return run(args) if run else _remember(runs, layout, begin(args, None))
 
-    return entry
+    return dispatch
 
 
-def _entry_by_all(graph: Graph, takes_arities: bool, begin: Begin) -> Entry:
-    """For symbolic sizes, numbers among the inputs (they come first), and arities in front of these."""
+def _dispatch_by_all(graph: Graph, takes_arities: bool, begin: Begin) -> Dispatcher:
+    """Takes symbolic sizes, numbers among the inputs (they come first), and arities in front of these."""
     import torch
 
     numbers = sum(isinstance(type_, NumberType) for type_ in graph.inputs)
     stride, size = torch.Tensor.stride, torch.Tensor.size
     runs: dict[Any, Run] = {}
 
-    def entry(*args: Any) -> Sequence[Any]:
+    def dispatch(*args: Any) -> Sequence[Any]:
         arities, args = (args[0], args[1:]) if takes_arities else (None, args)
         tensors = args[numbers:]
         layout = (arities, *map(stride, tensors), *map(size, tensors))
         run = runs.get(layout)
         return run(args) if run else _remember(runs, layout, begin(args, arities))
 
-    return entry
+    return dispatch
 
 
 def _remember(runs: dict[Any, Run], layout: Any, begun: tuple[Run, Sequence[Any]]) -> Sequence[Any]:

@@ -22,7 +22,7 @@ logger = logging.getLogger("fusioncache")
 
 FAILED, NOT_STORED = "failed", "not stored"
 
-Did = Literal["compiled", "ready", "refused"]
+Result = Literal["compiled", "ready", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Outcome:
     """The result of compiling what an entry asks for.
 
     Attributes:
-        did: it was compiled, or it was ready before, or it was refused.
+        result: whether it was compiled, was ready before, or was refused.
         reason: why it was refused.
         passing: whether another time it may not be, with nothing changed.
     """
 
-    did: Did
+    result: Result
     reason: str = ""
     passing: bool = False
 

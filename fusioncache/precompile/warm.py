@@ -82,8 +82,8 @@ def warm(
     counts: Counter[str] = Counter()
     refused = Counter(found.refused)
     for done, outcome in enumerate(compile_entries(opened, found, 1 if dry_run else jobs, dry_run), 1):
-        counts[outcome.did] += 1
-        if outcome.did == "refused":
+        counts[outcome.result] += 1
+        if outcome.result == "refused":
             refused[outcome.reason] += 1
             counts["passing"] += outcome.passing
         if progress:

@@ -26,7 +26,7 @@ def main(directory: str) -> None:
     print(READY, end="", file=answers, flush=True)
     for line in asks:
         outcome = compiler.compile(json.loads(line))
-        print(json.dumps([outcome.did, outcome.reason, outcome.passing]), file=answers, flush=True)
+        print(json.dumps([outcome.result, outcome.reason, outcome.passing]), file=answers, flush=True)
     store.close()
 
 

@@ -28,8 +28,8 @@ def call_of(fusion: Any, binding: Binding, target: CallTarget) -> list[Any]:
             outputs[slot] = proxy
         else:
             others.append(_alias(outputs[slot], proxy))
-    symbol = _make_symbol(target.name, target.entry, outputs, is_fusion=True, executor=fusion.sym.executor)
-    context = {symbol.name: target.entry}
+    symbol = _make_symbol(target.name, target.function, outputs, is_fusion=True, executor=fusion.sym.executor)
+    context = {symbol.name: target.function}
     replaced = fusion.from_bsym(
         sym=symbol, args=tuple(args), output=outputs, _call_ctx=context, _import_ctx={}, _object_ctx={}
     )

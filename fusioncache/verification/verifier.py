@@ -19,7 +19,7 @@ import torch
 
 from fusioncache.backends.api import Run
 from fusioncache.cache.call import CallTarget
-from fusioncache.cache.dispatch import Entry
+from fusioncache.cache.dispatch import Dispatcher
 from fusioncache.cache.program import Builder, Program
 from fusioncache.ir.ops import writes_of
 from fusioncache.process.settings import VERIFY
@@ -28,7 +28,7 @@ from fusioncache.template.expand import inline
 from fusioncache.verification.mismatch import Site, find_problems, write_report
 from fusioncache.verification.tensors import copy_tensor
 
-__all__ = ["Site", "VerificationError", "Verifier", "When", "choose_when", "compile_region", "make_verifying_entry"]
+__all__ = ["Site", "VerificationError", "Verifier", "When", "choose_when", "compile_region", "make_verifying_function"]
 
 
 class VerificationError(RuntimeError):
@@ -79,17 +79,19 @@ class Verifier:
 
     def verify(self, site: Site) -> CallTarget:
         """Returns what a trace calls at a site. The names of two sites of one template differ."""
-        entry = make_verifying_entry(site, self._when, self._ledger.count_verify_compile, self._count_verified)
-        return replace(site.call.target, name=f"{site.call.target.name}_verified_{next(self._numbers)}", entry=entry)
+        function = make_verifying_function(site, self._when, self._ledger.count_verify_compile, self._count_verified)
+        return replace(
+            site.call.target, name=f"{site.call.target.name}_verified_{next(self._numbers)}", function=function
+        )
 
     def _count_verified(self) -> None:
         self._ledger.count_verified()
         self._on_count()
 
 
-def make_verifying_entry(
+def make_verifying_function(
     site: Site, when: When, on_compile: Callable[[float], None], on_equal: Callable[[], None]
-) -> Entry:
+) -> Dispatcher:
     """Makes a function that calls the template of a site and raises a ``VerificationError`` where the region differs.
 
     The function compares nothing while a CUDA graph is captured. A call that raises has written into its inputs all the
@@ -101,12 +103,12 @@ def make_verifying_entry(
         on_compile: is told the seconds of what is compiled for the comparison only.
         on_equal: is called after the first comparison for each layout that found no difference.
     """
-    run, takes_arities = site.call.target.entry, site.call.target.takes_arities
+    run, takes_arities = site.call.target.function, site.call.target.takes_arities
     run_region = compile_region(site, on_compile)
     targets = [target for _, target in writes_of(site.call.template.graph)]
     verified: set[Any] = set()
 
-    def entry(*args: Any) -> Sequence[Any]:
+    def verify(*args: Any) -> Sequence[Any]:
         values = args[1:] if takes_arities else args
         layout = _layout_of(values)
         if (when is When.FIRST and layout in verified) or _is_capturing():
@@ -122,7 +124,7 @@ def make_verifying_entry(
             on_equal()
         return results
 
-    return entry
+    return verify
 
 
 def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:

@@ -114,7 +114,7 @@ def folded(terms: int, sum_chain: Any, device: str = "cpu") -> tuple[Any, Ledger
     call = TemplateCall(template, BackendPrograms(backend, cache, ledger))
     call.allow(canonical.binding.arities, Plan.FOLD, Fallback(lambda *_: pytest.fail("fell back"), (), ()))
     assert canonical.binding.arguments == tuple(range(terms + 1))
-    return call.target.entry, ledger
+    return call.target.function, ledger
 
 
 def inputs(terms: int) -> list[torch.Tensor]:
@@ -136,10 +136,10 @@ def test_the_backends_own_way_is_asked_once_for_a_layout_and_folds_are_compiled_
         compiled(0.25)
         return lambda head, terms: added.append(1) if len(added) % 2 else (added.append(0), sum(terms, head))[1]
 
-    entry, ledger = folded(9, adder)
+    call, ledger = folded(9, adder)
     for _ in range(4):
         args = inputs(9)
-        assert torch.equal(entry(*args)[0], expected(args))
+        assert torch.equal(call(*args)[0], expected(args))
     assert asked == [("float32", 9)]
     assert added == [0, 1, 0, 1, 0]  # and once to see that it runs; None hands the terms to the folds
     assert ledger.stats().compiles == 4  # its own, folds of 8 and of 1 term, and the core
@@ -150,11 +150,11 @@ def test_a_missing_triton_is_counted_and_warned_about_once(monkeypatch):
     monkeypatch.delattr("fusioncache.backends.nvfuser.pointer_table", raising=False)
     monkeypatch.setitem(sys.modules, "fusioncache.backends.nvfuser.pointer_table", None)
     monkeypatch.setattr(chains, "takes_one_launch", lambda *_: True)
-    entry, ledger = folded(9, partial(sum_chain, "auto"))
+    call, ledger = folded(9, partial(sum_chain, "auto"))
     args = inputs(9)
     with pytest.warns(RuntimeWarning, match="summed by folds, as one launch failed for named") as warned:
         for _ in range(3):
-            assert torch.equal(entry(*args)[0], expected(args))
+            assert torch.equal(call(*args)[0], expected(args))
     assert len(warned) == 1
     assert ledger.stats().bypasses == {"one launch failed: ModuleNotFoundError": 1}
 
@@ -168,12 +168,12 @@ def test_what_fails_later_is_not_tried_again():
             raise RuntimeError("no launch")
         return sum(terms, head)
 
-    entry, ledger = folded(9, lambda *_: sum_)
+    call, ledger = folded(9, lambda *_: sum_)
     args = inputs(9)
-    assert torch.equal(entry(*args)[0], expected(args))
+    assert torch.equal(call(*args)[0], expected(args))
     with pytest.warns(RuntimeWarning, match="no launch"):
         for _ in range(3):
-            assert torch.equal(entry(*args)[0], expected(args))
+            assert torch.equal(call(*args)[0], expected(args))
     assert len(calls) == 3
     assert ledger.stats().bypasses == {"one launch failed: RuntimeError": 1}
 
@@ -183,9 +183,9 @@ def test_out_of_memory_is_not_hidden(late):
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("full")
 
-    entry, ledger = folded(9, (lambda *_: full) if late else full)
+    call, ledger = folded(9, (lambda *_: full) if late else full)
     with pytest.raises(torch.OutOfMemoryError):
-        entry(*inputs(9))
+        call(*inputs(9))
     assert not ledger.stats().bypasses
 
 

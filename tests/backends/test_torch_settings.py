@@ -166,7 +166,7 @@ def test_a_variable_that_was_changed_is_not_like_one_that_was_so_from_the_beginn
         monkeypatch.delenv(name, raising=False)
         if now is not None:
             monkeypatch.setenv(name, now)
-        found.append(list(settings_module.variables((name,), (), ("_",))))
+        found.append(list(settings_module.read_variables((name,), (), ("_",))))
     assert found[0] == [] and found[4] == [(name, "'0'")]
     assert len(set(map(tuple, found))) == 9
 

@@ -7,13 +7,13 @@ import thunder
 import torch
 
 from fusioncache.backends.registry import make_backend
-from fusioncache.backends.torch_settings import versions_text
+from fusioncache.backends.torch_settings import write_versions
 
 BOTH = f"torch {torch.__version__}\nthunder {thunder.__version__}"
 
 
 def test_own_packages_come_first():
-    assert versions_text(("compiler", "1")) == f"compiler 1\n{BOTH}"
+    assert write_versions(("compiler", "1")) == f"compiler 1\n{BOTH}"
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

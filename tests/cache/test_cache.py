@@ -114,7 +114,7 @@ def test_threads_make_one_value():
 def test_threads_compile_once():
     call, _, ledger, compiler = call_of(draw_residual(2))
     args = [torch.randn(2, 3) for _ in range(3)]
-    in_threads(8, lambda: call.target.entry(*args))
+    in_threads(8, lambda: call.target.function(*args))
     assert compiler.compiled == ledger.stats().compiles == 1
 
 
@@ -137,7 +137,7 @@ def test_layouts_select_among_a_templates_variants():
     for _ in range(2):
         for left, right in ((a, b), (a.t(), b), (a, b.t()), (a.t().contiguous(), b), (a[:, [1, 0, 2, 3]], b)):
             args = [(left, right)[position] for position in binding.arguments]
-            assert torch.equal(call.target.entry(*args)[0], left - torch.tanh(right))
+            assert torch.equal(call.target.function(*args)[0], left - torch.tanh(right))
     assert compiler.compiled == ledger.stats().compiles == 3
 
 
@@ -147,7 +147,7 @@ def test_sizes_of_one_have_any_stride():
     call, _, _, _ = call_of(s.graph(s.op("tanh", s.input(row))))
     x = torch.randn(4)
     for view in (x.view(1, 4), x.as_strided((1, 4), (1, 1)), x.view(4, 1).t()):
-        assert torch.equal(call.target.entry(view)[0], torch.tanh(view))
+        assert torch.equal(call.target.function(view)[0], torch.tanh(view))
 
 
 def test_numbers_come_first_and_have_no_layout():
@@ -157,7 +157,7 @@ def test_numbers_come_first_and_have_no_layout():
     assert binding.arguments == (1, 0)
     value = torch.rand(2, 3)
     for exponent in (2.0, 3.0):
-        assert torch.equal(call.target.entry(exponent, value)[0], value**exponent)
+        assert torch.equal(call.target.function(exponent, value)[0], value**exponent)
     assert compiler.compiled == 1
 
 
@@ -171,7 +171,7 @@ def test_every_arity_gives_the_sum_in_order(plan):
         total = inputs[0]
         for term in inputs[1:]:
             total = total + term
-        (result,) = call.target.entry(*[inputs[position] for position in canonical.binding.arguments])
+        (result,) = call.target.function(*[inputs[position] for position in canonical.binding.arguments])
         assert torch.equal(result, torch.tanh(total))
 
 
@@ -180,7 +180,7 @@ def test_folds_and_one_core_serve_every_arity():
     for adds in (1, 2, 4, 8, 7, 15, 31, 64):
         binding = canonicalize(draw_residual(adds)).binding
         call.allow(binding.arities, Plan.FOLD, Fallback(pytest.fail, (), ()))
-        call.target.entry(*[torch.randn(2, 3) for _ in range(adds + 1)])
+        call.target.function(*[torch.randn(2, 3) for _ in range(adds + 1)])
     assert compiler.compiled == ledger.stats().compiles == 7  # folds of 1, 2, 4, 8, 16 and 32 terms, and the core
 
 
@@ -209,7 +209,7 @@ def test_two_streams_in_one_region_take_their_arities_along(plan):
             sum(inputs[left + 2 :], inputs[left + 1])
         )
         args = [inputs[position] for position in canonical.binding.arguments]
-        assert torch.equal(call.target.entry(canonical.binding.arities, *args)[0], expected)
+        assert torch.equal(call.target.function(canonical.binding.arities, *args)[0], expected)
 
 
 def test_a_sum_that_is_an_output_itself_is_not_computed_again():
@@ -225,7 +225,7 @@ def test_a_sum_that_is_an_output_itself_is_not_computed_again():
     (core,) = call.programs(binding.arities)[-1:]
     assert [op.name for op in core.graph.ops] == ["prims.tanh"]
     inputs = [torch.randn(2, 3) for _ in range(4)]
-    results = call.target.entry(*[inputs[position] for position in binding.arguments])
+    results = call.target.function(*[inputs[position] for position in binding.arguments])
     total = inputs[0] + inputs[1] + inputs[2] + inputs[3]
     assert torch.equal(results[binding.outputs[0]], total)
     assert torch.equal(results[binding.outputs[1]], torch.tanh(total))
@@ -238,7 +238,7 @@ def test_out_of_memory_is_not_hidden():
 
     call, *_ = call_of(draw_residual(1), compiler=Full())
     with pytest.raises(torch.OutOfMemoryError):
-        call.target.entry(torch.randn(2, 3), torch.randn(2, 3))
+        call.target.function(torch.randn(2, 3), torch.randn(2, 3))
 
 
 def test_a_fallback_runs_in_the_templates_terms():
@@ -257,7 +257,7 @@ def test_a_fallback_runs_in_the_templates_terms():
     call, _, ledger, _ = call_of(region, compiler=Broken(), fallback=fallback)
     a, b = torch.randn(2, 3), torch.randn(2, 3)
     with pytest.warns(RuntimeWarning, match="named could not be compiled and runs as Thunder made it: broken"):
-        results = call.target.entry(*[(a, None, b)[position] for position in binding.arguments])
+        results = call.target.function(*[(a, None, b)[position] for position in binding.arguments])
     assert torch.equal(results[binding.outputs[0]], torch.tanh(b))
     assert torch.equal(results[binding.outputs[1]], a - b)
     assert ledger.stats().bypasses == {"compile failed: RuntimeError": 1}

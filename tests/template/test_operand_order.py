@@ -165,7 +165,7 @@ def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
     store = Store.open(tmp_path)
     found = survey(store)
     assert (found.entries, len(found.ids)) == (2, 2)
-    assert [warmer.EntryCompiler(store).compile(id_).did for id_ in found.ids] == ["compiled", "compiled"]
+    assert [warmer.EntryCompiler(store).compile(id_).result for id_ in found.ids] == ["compiled", "compiled"]
     for commuted in (False, True):
         process = Process(tmp_path, PersistentEager({"machine": "there"}))
         process.run(product(commuted=commuted), turned, Y)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, Description, Run
 from fusioncache.backends.inductor.environment import inductor_settings
-from fusioncache.backends.torch_settings import settings_text, versions_text
+from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import Arithmetic, Graph
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.ops import writes_in_place
@@ -60,10 +60,10 @@ class Inductor(Backend):
             architecture += " " + " ".join(torch.cuda.get_arch_list())
         return {
             "backend": "inductor",
-            "versions": versions_text(),
+            "versions": write_versions(),
             "options": write_values([("mode", self._mode)]),
             "architecture": architecture,
-            "settings": settings_text(*inductor_settings()),
+            "settings": write_settings(*inductor_settings()),
         }
 
     def artifact_environment(self) -> Mapping[str, str]:

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from fusioncache.backends.inductor.artifacts import FORMAT
-from fusioncache.backends.torch_settings import variables
+from fusioncache.backends.torch_settings import read_variables
 from fusioncache.ir import Bypass
 from fusioncache.ir.key_text import NamedValue, write_changed
 
@@ -74,7 +74,7 @@ def inductor_settings() -> list[NamedValue]:
         ("torch.settings.defaults", _defaults()),
         *(setting for module in _modules() for setting in _iterate_changes(module)),
         *_iterate_registered(),
-        *variables(_PREFIXES, _NAMES, _BUT),
+        *read_variables(_PREFIXES, _NAMES, _BUT),
     ]
 
 

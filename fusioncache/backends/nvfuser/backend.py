@@ -19,7 +19,7 @@ from fusioncache.backends.nvfuser.definition import (
     nvfuser_executor,
 )
 from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE
-from fusioncache.backends.torch_settings import settings_text, variables, versions_text
+from fusioncache.backends.torch_settings import read_variables, write_settings, write_versions
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.request import Option
@@ -95,10 +95,10 @@ class NvFuser(Backend):
         options = [("enable", " ".join(enable)), ("disable", " ".join(disable))]
         return {
             "backend": "nvfuser",
-            "versions": versions_text(("nvfuser", nvfuser_direct.version())),
+            "versions": write_versions(("nvfuser", nvfuser_direct.version())),
             "options": write_values(options),
             "architecture": _architecture(),
-            "settings": settings_text(*variables(_VARIABLES, (), _ELSEWHERE)),
+            "settings": write_settings(*read_variables(_VARIABLES, (), _ELSEWHERE)),
         }
 
     def artifact_environment(self) -> Mapping[str, str] | None:
