@@ -86,8 +86,8 @@ _MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in a model.
+class SourceLocation:
+    """A location in the source of a model.
 
     Attributes:
         where: a module, and forward or backward.
@@ -106,21 +106,21 @@ class Place:
         return {"place": self.where, "file": line and line.file, "line": line and line.number}
 
 
-def find_locations(regions: Iterable[RegionRecord]) -> tuple[Place, ...]:
-    """Returns the places that regions come from, each once."""
-    places: dict[Place, None] = {}
+def find_locations(regions: Iterable[RegionRecord]) -> tuple[SourceLocation, ...]:
+    """Returns the locations that regions come from, each once."""
+    locations: dict[SourceLocation, None] = {}
     for region in regions:
         source = region.source
         line = next((line for line in source.lines if not line.library), next(iter(source.lines), None))
-        places[Place(f"{source.module or 'the model'}, {region.trace}", line)] = None
-    return tuple(places)
+        locations[SourceLocation(f"{source.module or 'the model'}, {region.trace}", line)] = None
+    return tuple(locations)
 
 
-def format_locations(places: Sequence[Place]) -> list[str]:
-    """Returns the first few places, a line each, and how many more there are."""
-    lines = [str(place) for place in places[:_MOST]]
-    more = format_count(len(places) - _MOST, "more place", "more places")
-    return [*lines, f"and {more}"] if len(places) > _MOST else lines
+def format_locations(locations: Sequence[SourceLocation]) -> list[str]:
+    """Returns the first few locations, a line each, and how many more there are."""
+    lines = [str(location) for location in locations[:_MOST]]
+    more = format_count(len(locations) - _MOST, "more place", "more places")
+    return [*lines, f"and {more}"] if len(locations) > _MOST else lines
 
 
 def _source(line: Line) -> str:

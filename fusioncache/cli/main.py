@@ -29,10 +29,10 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See click."""
-        place = self._lazy.get(cmd_name)
-        if place is None:
+        address = self._lazy.get(cmd_name)
+        if address is None:
             return None
-        module, _, function = place.partition(":")
+        module, _, function = address.partition(":")
         command: click.Command = getattr(import_module(module), function)
         return command
 

@@ -147,6 +147,6 @@ def _miss_data(record: RecordReader, miss: Miss, reasons: Mapping[str, int]) -> 
         "again": miss.reason is None,
         "nearest": miss.nearest.digest if miss.nearest else None,
         "changes": [change.data() for change in miss.changes],
-        "places": [place.data() for place in find_locations(find_regions(record, template))],
+        "places": [location.data() for location in find_locations(find_regions(record, template))],
         "not_kept": dict(reasons),
     }

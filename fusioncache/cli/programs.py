@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.backends.registry import BACKENDS, backend_class, describe
-from fusioncache.cli.parts import Part
 from fusioncache.cli.source import read_graph
 from fusioncache.cli.storage import open_existing, open_store, read_refusals, report_store_errors
+from fusioncache.cli.template_parts import Part
 from fusioncache.cli.terminal import highlight_source
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.ir import Graph

@@ -96,8 +96,8 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
 
 def _surroundings(lifetime: Lifetime, store: StoreUsage | None) -> Iterator[tuple[str, str]]:
     shared = f"{lifetime.hits / lifetime.regions:.0%} of {lifetime.regions} regions shared" if lifetime.regions else ""
-    made = lifetime.loads + lifetime.compiles
-    loaded = f"{lifetime.loads / made:.0%} of {made} programs loaded" if made else ""
+    programs = lifetime.loads + lifetime.compiles
+    loaded = f"{lifetime.loads / programs:.0%} of {programs} programs loaded" if programs else ""
     saved = f"about {format_duration(lifetime.saved_seconds)} saved" if lifetime.saved_seconds > 0 else ""
     since = f"{format_count(lifetime.runs, 'run', 'runs')} since {format_time(lifetime.since)[:10]}"
     yield "all runs", ", ".join(part for part in (since, shared, loaded, saved) if part)

@@ -8,7 +8,7 @@ from string import Template as Text
 import click
 
 from fusioncache.backends.registry import BACKENDS, backend_class
-from fusioncache.cli.parts import Part
+from fusioncache.cli.template_parts import Part
 from fusioncache.cli.terminal import highlight_source
 from fusioncache.ir import Arg, Const, Graph, NumberType, Op, Ref, TensorType, ValueType, refs_in
 from fusioncache.record.stats import TemplateStats
@@ -198,7 +198,7 @@ def _size(graph: Graph, size: int) -> str:
 
 
 def _statement(op: Op, first: int) -> str:
-    results = [f"t{first + place}" if type_ else "_" for place, type_ in enumerate(op.outputs)]
+    results = [f"t{first + index}" if type_ else "_" for index, type_ in enumerate(op.outputs)]
     args = [_source(arg) for arg in op.args] + [f"{name}={_source(arg)}" for name, arg in op.kwargs]
     return f"{', '.join(results)} = {_function(op.name)}({', '.join(args)})"
 

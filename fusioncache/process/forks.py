@@ -25,9 +25,9 @@ def lock() -> threading.RLock:
 
     It is one that its thread may take again: only such a lock knows who holds it.
     """
-    made = threading.RLock()
-    locks.add(made)
-    return made
+    new = threading.RLock()
+    locks.add(new)
+    return new
 
 
 def register(thing: Inherited) -> None:

@@ -57,7 +57,7 @@ def _find_demand_on_log(text: str) -> str | None:
 
 
 DIRECTORY = Setting("FUSIONCACHE_DIR", "names the directory of the record and the store")
-STORE = Setting("FUSIONCACHE_STORE", "says whether what is compiled is kept for later processes", _one_of("0", "1"))
+STORE = Setting("FUSIONCACHE_STORE", "says whether what is compiled is stored for later processes", _one_of("0", "1"))
 REMOTE = Setting("FUSIONCACHE_REMOTE", "is the URL of a store that is asked for what is not in the local one")
 LOG = Setting("FUSIONCACHE_LOG", "says where events are written: stderr, stdout or a file", _find_demand_on_log)
 EXPLAIN = Setting("FUSIONCACHE_EXPLAIN", "says whether each miss is explained on stderr", _one_of("0", "1"))

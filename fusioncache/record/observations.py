@@ -51,7 +51,7 @@ class RegionRecord:
         model: class of the module, or name of the function, that was compiled; None if not known.
         trace: ``forward`` or ``backward``.
         trace_number: counts what a run compiled, from 0. A forward trace and its backward trace have the same one.
-        position: place among the bound symbols of Thunder's trace.
+        position: index among the bound symbols of Thunder's trace.
         name: of the fusion in Thunder's trace, such as ``nvFusion3``.
         digest: of its template; None if it was bypassed.
         outcome: ``hit``, ``miss`` or ``bypass``, as ``Stats`` counts it.

@@ -123,7 +123,7 @@ class RecordReader:
         )
 
     def regions(self, run: str, template: str | None = None) -> tuple[RegionRecord, ...]:
-        """Returns a run's regions, in the order of its traces and of their places in these.
+        """Returns a run's regions, in the order of its traces and of their positions in these.
 
         Args:
             run: its id.

@@ -60,7 +60,7 @@ _TABLES = (
 """One row for each run, each run that was forgotten, each template, each template of a run, and each region, stream and
 program of a run.
 
-Regions of equal layers come from the same lines, so these are kept once, whichever regions and runs they are of.
+Regions of equal layers come from the same lines, so each is there once, whichever regions and runs they are of.
 """
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
@@ -236,9 +236,9 @@ def decode_choice(row: sqlite3.Row) -> ChoiceRecord:
     return ChoiceRecord(row["model"], row["trace"], row["trace_number"], row["stream"], row["sums"], row["plan"], costs)
 
 
-def encode_compile(made: CompileRecord) -> Row:
+def encode_compile(compile_: CompileRecord) -> Row:
     """Returns the row of a program, without its run and number."""
-    return {field.name: getattr(made, field.name) for field in fields(made)}
+    return {field.name: getattr(compile_, field.name) for field in fields(compile_)}
 
 
 def decode_compile(row: sqlite3.Row) -> CompileRecord:

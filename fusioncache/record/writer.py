@@ -206,8 +206,8 @@ def forget_old_runs(database: sqlite3.Connection) -> None:
     for id_ in forgotten:
         database.execute(f"INSERT OR REPLACE INTO past SELECT {IN_PAST} FROM runs WHERE id = ?", (id_,))
         database.execute("DELETE FROM runs WHERE id = ?", (id_,))
-    kept = "SELECT id FROM past ORDER BY started DESC LIMIT ?"
-    database.execute(f"DELETE FROM past WHERE id NOT IN ({kept})", (MOST_PAST_RUNS,))
+    newest = "SELECT id FROM past ORDER BY started DESC LIMIT ?"
+    database.execute(f"DELETE FROM past WHERE id NOT IN ({newest})", (MOST_PAST_RUNS,))
     for table in OF_RUNS:
         database.execute(f"DELETE FROM {table} WHERE run NOT IN (SELECT id FROM runs)")
     database.execute("DELETE FROM templates WHERE digest NOT IN (SELECT digest FROM uses)")

@@ -45,7 +45,7 @@ def render_report(contents: Contents) -> str:
 
 def make_environment() -> Environment:
     """Returns where the pages are, with all that they need. It escapes everything."""
-    made = Environment(
+    pages = Environment(
         loader=PackageLoader("fusioncache.report", "page"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -53,7 +53,7 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
         finalize=_printable,
     )
-    made.filters |= {
+    pages.filters |= {
         "seconds": format_duration,
         "moment": _moment,
         "percent": _percent,
@@ -62,7 +62,7 @@ def make_environment() -> Environment:
         "short": _short,
         "graph": _graph,
     }
-    return made
+    return pages
 
 
 def _printable(value: Any) -> Any:
@@ -129,7 +129,7 @@ class Slice:
         seconds: that it took.
         start: share of all seconds that came before it.
         share: its share of all seconds.
-        colour: its place among all phases there can be.
+        colour: its index among all phases there can be.
     """
 
     name: str

@@ -175,8 +175,8 @@ def _find_orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
 
 def _size(left: Iterable[_Seen], sizes: Mapping[str, int], orphans: Iterable[str]) -> int:
     """Returns the bytes of these entries, and of all objects but the orphans."""
-    kept = sum(sizes.values()) - sum(sizes[digest] for digest in orphans)
-    return kept + sum(entry.file.size for entry in left)
+    objects = sum(sizes.values()) - sum(sizes[digest] for digest in orphans)
+    return objects + sum(entry.file.size for entry in left)
 
 
 def _turn(file: EntryFile, id_: str, now: float) -> tuple[bool, int, str]:

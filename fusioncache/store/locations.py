@@ -1,4 +1,4 @@
-"""Whether the place that a URL of fsspec names is there, what is in it, and what to do where it cannot be used."""
+"""Whether the location that a URL of fsspec names is there, what is in it, and what to do where it cannot be used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_sizes_below(files: Any, folder: str) -> dict[str, int | None]:
     if get_protocols(files) & {*OBJECT_STORES, "memory"}:
         found = files.find(folder, detail=True).items()
     else:
-        # Not find, which leaves out what fails: a place that gave no answer would be taken for an empty one.
+        # Not find, which leaves out what fails: a location that gave no answer would be taken for an empty one.
         found = _walk(files, folder)
     # From the end, because a file system may put something before what it was asked for.
     return {"/".join(name.split("/")[-2:]): about.get("size") for name, about in found}
@@ -65,12 +65,12 @@ def _walk(files: Any, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def find_absence(files: Any, root: str, url: str, *, make: bool) -> str | None:
-    """Returns what is missing of a place, and what to do; None if it is there.
+    """Returns what is missing of a location, and what to do; None if it is there.
 
     Args:
         files: the file system.
-        root: the place in it.
-        url: that names the place.
+        root: the location in it.
+        url: that names the location.
         make: whether writing would make its last folder.
 
     Raises:

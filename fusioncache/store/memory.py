@@ -36,11 +36,11 @@ class MemoryStore:
     def load(self, key: Key, id_: str) -> StoredArtifacts | None:
         """Returns the artifacts; None if there are none for this very key."""
         with self._lock:
-            kept = self._items.get(id_)
-            if kept is None or kept.key != key:
+            item = self._items.get(id_)
+            if item is None or item.key != key:
                 return None
             self._items.move_to_end(id_)
-            return kept.stored
+            return item.stored
 
     def save(self, key: Key, id_: str, artifacts: Mapping[str, bytes], seconds: float) -> bool:
         """Keeps artifacts, which took these seconds to compile. Returns whether there was room."""
@@ -62,9 +62,9 @@ class MemoryStore:
 
     def after_fork(self) -> None:
         """Counts again in a forked child: another thread may have been about to count what it had kept or dropped."""
-        self.size = sum(kept.size for kept in self._items.values())
+        self.size = sum(item.size for item in self._items.values())
 
     def _drop(self, id_: str) -> None:
-        kept = self._items.pop(id_, None)
-        if kept:
-            self.size -= kept.size
+        item = self._items.pop(id_, None)
+        if item:
+            self.size -= item.size

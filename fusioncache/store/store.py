@@ -230,8 +230,8 @@ class Store:
         if not all(map(is_text, artifacts)):
             raise Refusal("an artifact whose name is no valid Unicode")
         parts = tuple((part.name, part.digest) for part in key.ingredients)
-        made = (escape_surrogates(name), time.time(), float(seconds), os.getpid(), get_host())
-        return self._put("save", key, Entry(key.digest, backend, key.text, parts, (), *made), artifacts, start)
+        origin = (escape_surrogates(name), time.time(), float(seconds), os.getpid(), get_host())
+        return self._put("save", key, Entry(key.digest, backend, key.text, parts, (), *origin), artifacts, start)
 
     def _put(self, what: str, key: Key, entry: Entry, artifacts: Mapping[str, bytes], start: float) -> bool:
         disk = self._disk

@@ -13,7 +13,7 @@ import click
 
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.lookup import (
-    Place,
+    SourceLocation,
     find_locations,
     find_regions,
     format_locations,
@@ -45,7 +45,7 @@ class _Subject:
         digest: of its key.
         name: of the template.
         texts: of the ingredients of its key, by name.
-        places: where it comes from, as far as that is known.
+        locations: where it comes from, as far as that is known.
         not_kept: why the store cannot keep what was compiled for it, if it cannot.
     """
 
@@ -53,7 +53,7 @@ class _Subject:
     digest: str
     name: str
     texts: Mapping[str, str]
-    places: Sequence[Place] = ()
+    locations: Sequence[SourceLocation] = ()
     not_kept: Sequence[str] = ()
 
 
@@ -169,7 +169,9 @@ def _template(template: TemplateStats) -> _Subject:
 def _complete(record: RecordReader, template: TemplateStats, directory: Path | None) -> _Subject:
     """Returns a template with all that is known of it."""
     (reasons,) = find_reasons_not_kept([template], directory)
-    return replace(_template(template), places=find_locations(find_regions(record, template)), not_kept=sorted(reasons))
+    return replace(
+        _template(template), locations=find_locations(find_regions(record, template)), not_kept=sorted(reasons)
+    )
 
 
 def _programs(directory: Path | None) -> Sequence[_Subject]:
@@ -198,14 +200,14 @@ def _programs(directory: Path | None) -> Sequence[_Subject]:
 
 
 def _data(subject: _Subject) -> dict[str, Any]:
-    places = [place.data() for place in subject.places]
+    places = [location.data() for location in subject.locations]
     about = {"digest": subject.digest, "name": subject.name, "in": subject.where}
     return {**about, "places": places, "not_kept": subject.not_kept}
 
 
 def _title(subject: _Subject) -> str:
     head = f"{subject.digest}  {'(in the store)' if subject.where == 'store' else subject.name}"
-    about = [*format_locations(subject.places), *(f"not kept: {reason}" for reason in subject.not_kept)]
+    about = [*format_locations(subject.locations), *(f"not kept: {reason}" for reason in subject.not_kept)]
     return "\n   ".join(map(escape_controls, [head, *about]))
 
 

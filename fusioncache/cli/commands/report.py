@@ -11,7 +11,7 @@ import click
 from fusioncache.cli.json_output import encode_run, encode_template, print_json
 from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import json_option, run_option
-from fusioncache.cli.parts import encode_region
+from fusioncache.cli.template_parts import encode_region
 from fusioncache.record.reader import RecordReader
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from fusioncache.cli import parts
+from fusioncache.cli import template_parts
 from fusioncache.cli.json_output import encode_template, print_json
 from fusioncache.cli.lookup import find_regions, pick_template
 from fusioncache.cli.options import TemplateId, directory_option, json_option
-from fusioncache.cli.parts import Part
 from fusioncache.cli.programs import describe_code, find_reasons_not_kept
 from fusioncache.cli.source import describe_definition, describe_repro
+from fusioncache.cli.template_parts import Part
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.stats import TemplateStats
 
@@ -53,18 +53,21 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
     """
     record = RecordReader()
     template = pick_template(record, id_)
-    makers: Mapping[str, Callable[[], Part]] = {
-        "inputs": lambda: parts.describe_inputs(template),
-        "ops": lambda: parts.describe_ops(template),
-        "parameters": lambda: parts.describe_parameters(template),
-        "regions": lambda: parts.describe_regions(find_regions(record, template)),
+    describers: Mapping[str, Callable[[], Part]] = {
+        "inputs": lambda: template_parts.describe_inputs(template),
+        "ops": lambda: template_parts.describe_ops(template),
+        "parameters": lambda: template_parts.describe_parameters(template),
+        "regions": lambda: template_parts.describe_regions(find_regions(record, template)),
         "definition": lambda: describe_definition(template),
         "code": lambda: describe_code(template, directory),
         "repro": lambda: describe_repro(template),
     }
-    found = {name: makers[name]() for name in (*_PARTS, *_SOURCES) if chosen[name]}
+    found = {name: describers[name]() for name in (*_PARTS, *_SOURCES) if chosen[name]}
     if not found:
-        found = {"ingredients": parts.describe_ingredients(template), **{name: makers[name]() for name in _PARTS[2:]}}
+        found = {
+            "ingredients": template_parts.describe_ingredients(template),
+            **{name: describers[name]() for name in _PARTS[2:]},
+        }
         (reasons,) = find_reasons_not_kept([template], directory)
         _print(template, found, as_json, reasons)
     else:
@@ -80,7 +83,7 @@ def _print(
         print_json({**encode_template(template), **about, **_data(found)})
         return
     texts = [part.text.rstrip("\n") for part in found.values()]
-    heading = [] if not_kept is None else [parts.format_template_counts(template, not_kept)]
+    heading = [] if not_kept is None else [template_parts.format_template_counts(template, not_kept)]
     click.echo("\n\n".join([*heading, *texts]))
 
 

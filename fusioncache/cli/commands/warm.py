@@ -74,9 +74,9 @@ def _is_script(argument: str) -> bool:
     return argument.endswith(".py") and Path(argument).is_file()
 
 
-def _warm(place: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
+def _warm(address: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
     with report_store_errors():
-        store = _open(place, dry_run)
+        store = _open(address, dry_run)
         warmed = _compile_missing(store, jobs, dry_run)
         store.close()
     if as_json:
@@ -103,7 +103,7 @@ def _compile_missing(store: Store, jobs: int, dry_run: bool) -> Warmed:
     return warmed
 
 
-def _open(place: str | None, dry_run: bool) -> Store:
+def _open(address: str | None, dry_run: bool) -> Store:
     """Opens the store in a directory, or the usual one after everything at a URL was pulled into it.
 
     Raises:
@@ -112,13 +112,13 @@ def _open(place: str | None, dry_run: bool) -> Store:
     from fusioncache.store import Store, sharing
     from fusioncache.store.remote import Remote
 
-    if place is not None and "://" in place:
+    if address is not None and "://" in address:
         store = open_store(None, make=True)
         with show_progress("pull") as progress:
-            sharing.pull(store, Remote(place), progress)
+            sharing.pull(store, Remote(address), progress)
         return store
     # A dry run brings nothing from a remote; else what is there need not be compiled.
-    return Store.open(open_existing(Path(place) if place else None).path, remote="" if dry_run else None)
+    return Store.open(open_existing(Path(address) if address else None).path, remote="" if dry_run else None)
 
 
 def _text(warmed: Warmed, dry_run: bool) -> str:
