@@ -66,7 +66,7 @@ def make_environment() -> Environment:
 
 
 def _printable(value: Any) -> Any:
-    """Removes control characters, which have no region in HTML. Markup of our own stays as it is."""
+    """Removes control characters, which have no place in HTML. Markup of our own stays as it is."""
     return value if isinstance(value, Markup) else escape_controls(str(value))
 
 
