@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.humanize import escape_controls, format_count
 from fusioncache.record.observations import Line, RegionRecord
 from fusioncache.record.reader import RecordReader
@@ -16,7 +17,6 @@ from fusioncache.record.runs import Run
 from fusioncache.record.stats import TemplateCounts, TemplateStats
 
 _MOST_NAMED = 10
-_SHOWN_DIGITS = 12
 
 
 LAST = "last"
@@ -43,7 +43,7 @@ def pick_run(record: RecordReader, wanted: str | None) -> Run:
         )
     if len(found) > 1:
         raise make_ambiguity_error(
-            wanted, "runs", [f"{run.id[:_SHOWN_DIGITS]}  {escape_controls(run.name)}" for run in found]
+            wanted, "runs", [f"{run.id[:ID_DIGITS]}  {escape_controls(run.name)}" for run in found]
         )
     return found[0]
 

@@ -12,6 +12,7 @@ import click
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.lookup import find_locations, find_regions, format_locations
 from fusioncache.cli.programs import find_reasons_not_kept
+from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.humanize import escape_controls, format_count, format_duration
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from fusioncache.explain.change import Change
     from fusioncache.explain.miss import MissReason
 
-_DIGITS = 12
 AGAIN = "It is not new: an earlier run had it too, and what was compiled now was not in the store."
 
 
@@ -122,7 +122,7 @@ def _rank(miss: Miss) -> tuple[bool, int]:
 def _write_paragraph(record: RecordReader, miss: Miss, reasons: Mapping[str, int]) -> str:
     template = miss.template
     took = f"{format_count(template.compiles, 'compile', 'compiles')}, {format_duration(template.compile_seconds)}"
-    lines = [f"{template.digest[:_DIGITS]}  {template.name}  ({took})", miss.sentence]
+    lines = [f"{template.digest[:ID_DIGITS]}  {template.name}  ({took})", miss.sentence]
     lines += format_locations(find_locations(find_regions(record, template)))
     lines += [f"not kept: {reason}" for reason in sorted(reasons)]
     return "\n  ".join(map(escape_controls, lines))
@@ -133,7 +133,7 @@ def _write_summary(run: Run, found: Misses) -> str:
     parts = [f"{len(found.misses)} of {format_count(number, 'template', 'templates')} compiled"]
     parts += [f"{len(found.loaded)} loaded from the store"] if found.loaded else []
     parts += [f"{len(found.others)} that needed neither"] if found.others else []
-    return f"{', '.join(parts)} in run {run.id[:_DIGITS]} ({escape_controls(run.command)})"
+    return f"{', '.join(parts)} in run {run.id[:ID_DIGITS]} ({escape_controls(run.command)})"
 
 
 def _miss_data(record: RecordReader, miss: Miss, reasons: Mapping[str, int]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from fusioncache.cli.terminal import Column, format_pairs, format_table
+from fusioncache.cli.terminal import ID_DIGITS, Column, format_pairs, format_table
 from fusioncache.humanize import escape_controls, format_arities, format_ranges, format_seconds
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ingredients import GRAPH
@@ -19,7 +19,6 @@ from fusioncache.template.text import number_literals, read_graph
 NONE = "(none)"
 
 _OF_OPS = tuple(name for name in GRAPH if name not in ("format", "inputs"))
-_SHOWN_DIGITS = 12
 
 _REGION_COLUMNS = (
     Column("model"),
@@ -148,7 +147,7 @@ def _row(region: RegionRecord) -> tuple[str, ...]:
 
 
 def _ingredient_text(name: str, digest: str, text: str) -> str:
-    return _block(f"{name}  {digest[:_SHOWN_DIGITS]}", [escape_controls(line) for line in number_literals(name, text)])
+    return _block(f"{name}  {digest[:ID_DIGITS]}", [escape_controls(line) for line in number_literals(name, text)])
 
 
 def _block(heading: str, lines: Sequence[str]) -> str:

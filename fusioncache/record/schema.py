@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -106,15 +106,20 @@ def make_format_error(path: Path, other: OtherVersion) -> RecordError:
 _MAPPINGS = ("bypasses", "unkept")
 
 
+def _names(values: type) -> Iterator[str]:
+    """Yields the names of a dataclass's fields, which are the columns of its rows."""
+    return (field.name for field in dataclasses.fields(values))
+
+
 def encode_stats(stats: Stats) -> Row:
     """Returns the row of a run's counts."""
-    row = {field.name: getattr(stats, field.name) for field in fields(stats)}
+    row = {name: getattr(stats, name) for name in _names(Stats)}
     return {**row, **{name: json.dumps(dict(row[name])) for name in _MAPPINGS}}
 
 
 def decode_stats(row: sqlite3.Row) -> Stats:
     """Returns the counts in a row of ``runs``."""
-    counts = {field.name: row[field.name] for field in fields(Stats)}
+    counts = {name: row[name] for name in _names(Stats)}
     return Stats(**{**counts, **{name: MappingProxyType(dict(json.loads(counts[name]))) for name in _MAPPINGS}})
 
 
@@ -135,34 +140,14 @@ def encode_template(template: TemplateStats) -> Row:
 
 def encode_use(template: TemplateStats) -> Row:
     """Returns the row of a template's share in a run, without the run."""
-    return {
-        "digest": template.digest,
-        "regions": template.regions,
-        "hits": template.hits,
-        "arities": json.dumps(template.arities),
-        "compiles": template.compiles,
-        "compile_seconds": template.compile_seconds,
-        "loads": template.loads,
-        "load_seconds": template.load_seconds,
-        "loaded_compile_seconds": template.loaded_compile_seconds,
-    }
+    row = {name: getattr(template, name) for name in _names(TemplateCounts) if name not in ("name", "ops")}
+    return {**row, "arities": json.dumps(template.arities)}
 
 
 def decode_template(row: sqlite3.Row) -> TemplateCounts:
     """Returns a template, from a row of ``uses`` joined with ``templates``."""
-    return TemplateCounts(
-        name=row["name"],
-        digest=row["digest"],
-        ops=row["ops"],
-        regions=row["regions"],
-        hits=row["hits"],
-        arities=tuple(tuple(arities) for arities in json.loads(row["arities"])),
-        compiles=row["compiles"],
-        compile_seconds=row["compile_seconds"],
-        loads=row["loads"],
-        load_seconds=row["load_seconds"],
-        loaded_compile_seconds=row["loaded_compile_seconds"],
-    )
+    counts = {name: row[name] for name in _names(TemplateCounts)}
+    return TemplateCounts(**{**counts, "arities": tuple(map(tuple, json.loads(counts["arities"])))})
 
 
 def decode_ingredients(row: sqlite3.Row) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -177,44 +162,17 @@ def encode_lines(source: Source) -> str:
 
 def encode_region(region: RegionRecord) -> Row:
     """Returns the row of a region, without its run, number and lines."""
-    return {
-        "model": region.model,
-        "trace": region.trace,
-        "trace_number": region.trace_number,
-        "position": region.position,
-        "name": region.name,
-        "digest": region.digest,
-        "outcome": region.outcome,
-        "reason": region.reason,
-        "arities": json.dumps(region.arities),
-        "plan": region.plan,
-        "module": region.source.module,
-        "layer": region.source.layer,
-        "ops": region.ops,
-        "inputs": region.inputs,
-        "outputs": region.outputs,
-    }
+    row = {name: getattr(region, name) for name in _names(RegionRecord) if name != "source"}
+    where = {"module": region.source.module, "layer": region.source.layer}
+    return {**row, **where, "arities": json.dumps(region.arities)}
 
 
 def decode_region(row: sqlite3.Row) -> RegionRecord:
     """Returns a region, from a row of ``regions`` joined with ``lines``."""
+    values = {name: row[name] for name in _names(RegionRecord) if name != "source"}
     lines = tuple(Line(file, number, library) for file, number, library in json.loads(row["text"]))
-    return RegionRecord(
-        model=row["model"],
-        trace=row["trace"],
-        trace_number=row["trace_number"],
-        position=row["position"],
-        name=row["name"],
-        digest=row["digest"],
-        outcome=row["outcome"],
-        reason=row["reason"],
-        arities=tuple(json.loads(row["arities"])),
-        plan=row["plan"],
-        source=Source(row["module"], row["layer"], lines),
-        ops=row["ops"],
-        inputs=row["inputs"],
-        outputs=row["outputs"],
-    )
+    source = Source(row["module"], row["layer"], lines)
+    return RegionRecord(**{**values, "arities": tuple(json.loads(values["arities"])), "source": source})
 
 
 def encode_choice(choice: ChoiceRecord) -> Row:
@@ -238,7 +196,7 @@ def decode_choice(row: sqlite3.Row) -> ChoiceRecord:
 
 def encode_compile(compile_: CompileRecord) -> Row:
     """Returns the row of a program, without its run and number."""
-    return {field.name: getattr(compile_, field.name) for field in fields(compile_)}
+    return {name: getattr(compile_, name) for name in _names(CompileRecord)}
 
 
 def decode_compile(row: sqlite3.Row) -> CompileRecord:
