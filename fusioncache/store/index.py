@@ -140,11 +140,11 @@ class Index:
             What ``write`` raises.
         """
 
-        def listed(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
+        def list_rows(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
             _synchronize(database, found, read)
             return database.execute(_SUMMARIES).fetchall()
 
-        return sort_newest_first(Summary(*row) for row in self._run(listed))
+        return sort_newest_first(Summary(*row) for row in self._run(list_rows))
 
     def events(self, limit: int) -> tuple[Event, ...]:
         """Returns the newest events, newest first.
