@@ -6,7 +6,7 @@ in which few edges cross, and each box is as near to the middle of its neighbour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -22,7 +22,7 @@ _SWEEPS = 8
 Spot = str | tuple[str, str, int]
 """A node, or the point where the edge between two nodes passes the layer of that number."""
 
-Neighbours = Mapping[Spot, Sequence[Spot]]
+Neighbours = Mapping[Spot, Collection[Spot]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,21 @@ class Layout:
 
 
 def lay_out(picture: nx.DiGraph, width: Callable[[str], float]) -> Layout:
-    """Finds positions for a graph without cycles.
+    """Finds positions for a graph without cycles, given the width of each node's box."""
+    import networkx as nx
 
-    Args:
-        picture: the graph.
-        width: of a node's box.
-    """
     rank = _ranks(picture)
     edges = {edge: _path(edge, rank) for edge in picture.edges}
-    layers = _layers(rank, edges.values())
-    above, below = _neighbours(edges.values())
-    _order(layers, above, below)
-    widths = {spot: width(spot) if isinstance(spot, str) else 0.0 for layer in layers for spot in layer}
-    x = _find_x(layers, above, below, widths)
+    spots = nx.DiGraph()
+    spots.add_nodes_from(rank)
+    for path in edges.values():
+        nx.add_path(spots, path)
+    layers: list[list[Spot]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
+    for spot in spots:
+        layers[rank[spot] if isinstance(spot, str) else spot[2]].append(spot)
+    _order(layers, spots.pred, spots.succ)
+    widths = {spot: width(spot) if isinstance(spot, str) else 0.0 for spot in spots}
+    x = _find_x(layers, spots.pred, spots.succ, widths)
     left = min((x[spot] - widths[spot] / 2 for spot in x), default=0.0)
     right = max((x[spot] + widths[spot] / 2 for spot in x), default=0.0)
     return Layout(tuple(map(tuple, layers)), {spot: at - left for spot, at in x.items()}, edges, right - left)
@@ -65,42 +67,18 @@ def _ranks(picture: nx.DiGraph) -> dict[str, int]:
     """Returns the layer of each node. A node without predecessors is right above its first successor."""
     import networkx as nx
 
-    rank: dict[str, int] = {}
-    for name in nx.topological_sort(picture):
-        rank[name] = max((rank[before] + 1 for before in picture.predecessors(name)), default=0)
+    generations = enumerate(nx.topological_generations(picture))
+    rank: dict[str, int] = {name: number for number, names in generations for name in names}
     for name in picture:
-        after = [rank[next_] for next_ in picture.successors(name)]
-        if after and not picture.in_degree(name):
-            rank[name] = min(after) - 1
+        if picture.succ[name] and not picture.pred[name]:
+            rank[name] = min(rank[after] for after in picture.succ[name]) - 1
     return rank
-
-
-def _layers(rank: Mapping[str, int], paths: Iterable[Sequence[Spot]]) -> list[list[Spot]]:
-    layers: list[list[Spot]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
-    for name, number in rank.items():
-        layers[number].append(name)
-    for path in paths:
-        for spot in path[1:-1]:
-            if not isinstance(spot, str):
-                layers[spot[2]].append(spot)
-    return layers
 
 
 def _path(edge: tuple[str, str], rank: Mapping[str, int]) -> tuple[Spot, ...]:
     """Returns the spots of an edge, one in each layer."""
     start, end = edge
     return (start, *((start, end, number) for number in range(rank[start] + 1, rank[end])), end)
-
-
-def _neighbours(paths: Iterable[Sequence[Spot]]) -> tuple[Neighbours, Neighbours]:
-    """Returns the neighbours above and below each spot."""
-    above: dict[Spot, list[Spot]] = {}
-    below: dict[Spot, list[Spot]] = {}
-    for path in paths:
-        for upper, lower in pairwise(path):
-            below.setdefault(upper, []).append(lower)
-            above.setdefault(lower, []).append(upper)
-    return above, below
 
 
 def _order(layers: list[list[Spot]], above: Neighbours, below: Neighbours) -> None:
@@ -111,7 +89,7 @@ def _order(layers: list[list[Spot]], above: Neighbours, below: Neighbours) -> No
         for before, layer in pairwise(ordered):
             index = {spot: at for at, spot in enumerate(before)}
             # A spot without neighbours there keeps its position.
-            wanted = {spot: fmean([index[n] for n in side.get(spot, ())] or [at]) for at, spot in enumerate(layer)}
+            wanted = {spot: fmean([index[n] for n in side[spot]] or [at]) for at, spot in enumerate(layer)}
             layer.sort(key=wanted.__getitem__)
 
 
@@ -124,9 +102,8 @@ def _find_x(
     for sweep in range(2 * _SWEEPS):
         side, order = (above, layers) if sweep % 2 == 0 else (below, layers[::-1])
         for layer in order:
-            x |= _spread(
-                layer, {spot: fmean([x[n] for n in side.get(spot, ())] or [x[spot]]) for spot in layer}, widths
-            )
+            wanted = {spot: fmean([x[n] for n in side[spot]] or [x[spot]]) for spot in layer}
+            x |= _spread(layer, wanted, widths)
     return x
 
 
