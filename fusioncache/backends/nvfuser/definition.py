@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from fusioncache.ir import Arg, Const, Graph, NumberType, Op, TensorType, ValueType
+from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
 
 SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
 
@@ -40,13 +40,8 @@ def describe_contiguous(graph: Graph) -> tuple:
     """Returns the descriptors of contiguous inputs with static shapes."""
     import torch
 
-    def describe(type_: TensorType | NumberType) -> Any:
-        if not isinstance(type_, TensorType):
-            return None
-        meta = torch.empty(type_.shape, device="meta")  # type: ignore[arg-type]
-        return describe_tensor(tuple(meta.shape), meta.stride())
-
-    return tuple(map(describe, graph.inputs))
+    shapes: list[Any] = [type_.shape if isinstance(type_, TensorType) else None for type_ in graph.inputs]
+    return describe_arguments([shape if shape is None else torch.empty(shape, device="meta") for shape in shapes])
 
 
 @lru_cache(maxsize=4096)
@@ -84,7 +79,8 @@ def definition_text(graph: Graph) -> str:
     """
     if importlib.util.find_spec("nvfuser_direct") is None:
         raise ValueError(f"nvFuser writes the definition, and it is not installed. Seen working: {SEEN_WORKING}")
-    graph = graph if any(_device(type_) == "cuda" for type_ in graph.inputs) else _move_to_gpu(graph)
+    if not any(isinstance(type_, TensorType) and type_.device == "cuda" for type_ in graph.inputs):
+        graph = _move_to_gpu(graph)
     try:
         with _pretend_gpu():
             nvfuser_executor()
@@ -94,24 +90,16 @@ def definition_text(graph: Graph) -> str:
         raise ValueError(f"nvFuser has no definition for this template ({type(error).__name__}: {said})") from error
 
 
-def _device(type_: ValueType) -> str | None:
-    return type_.device if isinstance(type_, TensorType) else None
-
-
 def _move_to_gpu(graph: Graph) -> Graph:
-    ops = tuple(
-        Op(
-            op.name,
-            tuple(map(_move_argument, op.args)),
-            tuple(type_ and _move_type(type_) for type_ in op.outputs),
-            tuple((name, _move_argument(arg)) for name, arg in op.kwargs),
-        )
-        for op in graph.ops
-    )
-    return replace(graph, inputs=tuple(map(_move_type, graph.inputs)), ops=ops)
+    return replace(graph, inputs=tuple(map(_move_type, graph.inputs)), ops=tuple(map(_move_op, graph.ops)))
 
 
-def _move_type(type_: ValueType) -> ValueType:
+def _move_op(op: Op) -> Op:
+    args, outputs = tuple(map(_move_argument, op.args)), tuple(map(_move_type, op.outputs))
+    return Op(op.name, args, outputs, tuple((name, _move_argument(arg)) for name, arg in op.kwargs))
+
+
+def _move_type[T: ValueType | None](type_: T) -> T:
     return replace(type_, device="cuda") if isinstance(type_, TensorType) else type_
 
 
@@ -124,21 +112,13 @@ def _move_argument(arg: Arg) -> Arg:
 @contextmanager
 def _pretend_gpu() -> Iterator[None]:
     """Lets Thunder's translators be imported on a machine without a GPU: here they only write a text."""
+    from unittest.mock import patch
+
     import torch
 
     if torch.cuda.is_available():
         yield
         return
-    pretended = {
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "get_device_capability": lambda *_: (9, 0),
-    }
-    original = {name: getattr(torch.cuda, name) for name in pretended}
-    try:
-        for name, function in pretended.items():
-            setattr(torch.cuda, name, function)
+    one_gpu: dict[str, Any] = {"is_available": lambda: True, "device_count": lambda: 1}
+    with patch.multiple(torch.cuda, **one_gpu, get_device_capability=lambda *_: (9, 0)):
         yield
-    finally:
-        for name, function in original.items():
-            setattr(torch.cuda, name, function)

@@ -1,6 +1,7 @@
 """One run of nvFuser's kernels as data: the memory that it needs and what it launches, in order.
 
-A recipe is checked when it is created, so that a launch from stored bytes cannot reach beyond its memory.
+The numbers of a recipe are checked when it is created, so that a launch from stored bytes cannot reach beyond its
+memory. That they are of the right types is what ``recipe_json`` sees to.
 """
 
 from __future__ import annotations
@@ -8,26 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 VERSION = 1
 """The version of the format. Recipes of another version are refused."""
 
 ITEM_BYTES = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "complex64": 8,
+    **dict.fromkeys(("bool", "uint8", "int8"), 1),
+    **dict.fromkeys(("int16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "float32"), 4),
+    **dict.fromkeys(("int64", "float64", "complex64"), 8),
     "complex128": 16,
 }
-"""The dtypes that inputs and outputs may have, by torch's names."""
+"""The bytes of an element by its dtype: those that inputs and outputs may have, by torch's names."""
 
 WORD = 8
 """Bytes of an address."""
@@ -55,12 +48,10 @@ class Layout:
     strides: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.dtype, str) and self.dtype in ITEM_BYTES, "a dtype")
-        for numbers in (self.shape, self.strides):
-            _require(type(numbers) is tuple and len(numbers) <= _MOST_DIMENSIONS, "a shape or strides")
-            for number in numbers:
-                _require_integer(number, 0, _MOST_BYTES, "a size or a stride")
-        _require(len(self.shape) == len(self.strides), "as many strides as sizes")
+        _require(self.dtype in ITEM_BYTES, "a dtype")
+        _require(len(self.shape) == len(self.strides) <= _MOST_DIMENSIONS, "a shape or strides")
+        for number in (*self.shape, *self.strides):
+            _require_integer(number, 0, _MOST_BYTES, "a size or a stride")
         _require_integer(self.extent, 0, _MOST_BYTES, "the extent of a tensor")
 
     @property
@@ -85,8 +76,7 @@ class Input:
     alignment: int
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.layout, Layout), "a layout")
-        _require(type(self.alignment) is int and self.alignment in (1, 2, 4, 8, 16, 32), "an alignment")
+        _require(self.alignment in (1, 2, 4, 8, 16, 32), "an alignment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,27 +179,6 @@ Step = Launch | Fill
 
 
 @dataclass(frozen=True, slots=True)
-class Buffers:
-    """The memory that a run's kernels may reach: its inputs, and behind these its allocations.
-
-    Attributes:
-        inputs: the inputs of the run.
-        allocations: the bytes of each allocation.
-    """
-
-    inputs: tuple[Input, ...]
-    allocations: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.inputs) + len(self.allocations)
-
-    def extent(self, index: int) -> int:
-        """The bytes of the buffer with this index."""
-        inputs = len(self.inputs)
-        return self.inputs[index].layout.extent if index < inputs else self.allocations[index - inputs]
-
-
-@dataclass(frozen=True, slots=True)
 class Recipe:
     """One run.
 
@@ -231,20 +200,23 @@ class Recipe:
     widest: int
 
     def __post_init__(self) -> None:
-        for items, types in ((self.inputs, Input), (self.outputs, Output), (self.steps, Step)):
-            _require(type(items) is tuple and len(items) <= _MOST_ITEMS, "inputs, outputs or steps")
-            _require(all(isinstance(item, types) for item in items), "inputs, outputs or steps")
+        for items in (self.inputs, self.allocations, self.outputs, self.steps):
+            _require(len(items) <= _MOST_ITEMS, "the number of inputs, allocations, outputs or steps")
         _require(len(self.inputs) > 0, "an input")
-        _require(type(self.widest) is int and self.widest in (16, 32), "a widest access")
+        _require(self.widest in (16, 32), "a widest access")
         _require(all(input_.alignment <= self.widest for input_ in self.inputs), "an alignment")
-        _require(type(self.allocations) is tuple and len(self.allocations) <= _MOST_ITEMS, "allocations")
         for size in self.allocations:
             _require_integer(size, 0, _MOST_BYTES, "an allocation")
-        buffers = Buffers(self.inputs, self.allocations)
         for index, output in enumerate(self.outputs):
-            _check_output(output, self.outputs[:index], buffers)
+            _check_output(output, self.outputs[:index], self)
+        extents = self.extents
         for step in self.steps:
-            _check_fill(step, buffers) if isinstance(step, Fill) else _check_launch(step, buffers)
+            _check_fill(step, extents) if isinstance(step, Fill) else _check_launch(step, extents)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The bytes of each buffer that kernels may reach: of each input, and behind these of each allocation."""
+        return (*(input_.layout.extent for input_ in self.inputs), *self.allocations)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -257,78 +229,67 @@ class Recipe:
         return tuple(dict.fromkeys(step.cubin for step in self.launches))
 
 
-def _check_output(output: Output, earlier: Sequence[Output], buffers: Buffers) -> None:
+def _check_output(output: Output, earlier: Sequence[Output], recipe: Recipe) -> None:
     """Refuses an output that reaches beyond its memory, or is the same as one that is not earlier."""
     if isinstance(output, Duplicate):
         _require_integer(output.output, 0, len(earlier) - 1, "an output")
         _require(not isinstance(earlier[output.output], Duplicate), "an output")
         return
-    _require(isinstance(output.layout, Layout), "a layout")
     _require_integer(output.offset, 0, _MOST_BYTES, "an offset")
     if isinstance(output, Fresh):
-        _require_integer(output.allocation, 0, len(buffers.allocations) - 1, "an allocation")
+        _require_integer(output.allocation, 0, len(recipe.allocations) - 1, "an allocation")
         _require(output.offset % ITEM_BYTES[output.layout.dtype] == 0, "an offset")
-        _require(output.offset + output.layout.extent <= buffers.allocations[output.allocation], "an extent")
+        _require(output.offset + output.layout.extent <= recipe.allocations[output.allocation], "an extent")
         return
-    _require_integer(output.input, 0, len(buffers.inputs) - 1, "an input")
-    source = buffers.inputs[output.input].layout
-    _require(type(output.itself) is bool and source.dtype == output.layout.dtype, "a view")
+    _require_integer(output.input, 0, len(recipe.inputs) - 1, "an input")
+    source = recipe.inputs[output.input].layout
+    _require(source.dtype == output.layout.dtype, "a view")
     _require(not output.itself or (output.offset == 0 and source == output.layout), "a view")
     _require(output.offset * ITEM_BYTES[source.dtype] + output.layout.extent <= source.extent, "an extent")
 
 
-def _check_launch(step: Launch, buffers: Buffers) -> None:
+def _check_launch(step: Launch, extents: Sequence[int]) -> None:
     """Refuses a launch that reaches beyond its memory or the limits of a GPU."""
-    _require(isinstance(step.cubin, str) and step.cubin.endswith(CUBIN) and len(step.cubin) < 64, "a cubin")
-    _require(isinstance(step.function, str) and 0 < len(step.function) < 65536, "a function")
+    _require(step.cubin.endswith(CUBIN) and len(step.cubin) < 64, "a cubin")
+    _require(0 < len(step.function) < 65536, "a function")
     _require(step.function.isascii() and step.function.isprintable(), "a function")
-    for sizes, most in ((step.grid, _MOST_BLOCKS), (step.block, _MOST_THREADS)):
-        _require(type(sizes) is tuple and len(sizes) == 3, "a grid or a block")
-        for size, limit in zip(sizes, most, strict=True):
-            _require_integer(size, 1, limit, "a grid or a block")
+    for size, limit in zip((*step.grid, *step.block), (*_MOST_BLOCKS, *_MOST_THREADS), strict=True):
+        _require_integer(size, 1, limit, "a grid or a block")
     _require(prod(step.block) <= _MOST_THREADS_IN_ALL, "a block")
     _require_integer(step.shared, 0, _MOST_SHARED, "shared memory")
     _require_integer(step.most_shared, step.shared, _MOST_SHARED, "shared memory")
-    _require(type(step.cooperative) is bool, "cooperative")
-    _require(type(step.parameters) is tuple and all(type(item) is bytes for item in step.parameters), "parameters")
     _require(sum(map(len, step.parameters)) <= _MOST_PARAMETER_BYTES and b"" not in step.parameters, "parameters")
-    _require(type(step.pointers) is tuple and all(isinstance(item, Pointer) for item in step.pointers), "pointers")
     words = {(pointer.parameter, pointer.offset) for pointer in step.pointers}
     _require(len(words) == len(step.pointers), "pointers")
     for pointer in step.pointers:
-        _check_pointer(pointer, step.parameters, buffers)
+        _check_pointer(pointer, step.parameters, extents)
 
 
-def _check_pointer(pointer: Pointer, parameters: Sequence[bytes], buffers: Buffers) -> None:
+def _check_pointer(pointer: Pointer, parameters: Sequence[bytes], extents: Sequence[int]) -> None:
     _require_integer(pointer.parameter, 0, len(parameters) - 1, "a pointer")
     parameter = parameters[pointer.parameter]
     _require_integer(pointer.offset, 0, len(parameter) - WORD, "a pointer")
     _require(pointer.offset % WORD == 0, "a pointer")
     _require(not any(parameter[pointer.offset : pointer.offset + WORD]), "a pointer")
-    _check_range(pointer.buffer, pointer.delta, 1, buffers)
+    _check_range(pointer.buffer, pointer.delta, 1, extents)
 
 
-def _check_fill(step: Fill, buffers: Buffers) -> None:
+def _check_fill(step: Fill, extents: Sequence[int]) -> None:
     _require_integer(step.size, 1, _MOST_BYTES, "a fill")
     _require_integer(step.value, 0, 255, "a fill")
-    _check_range(step.buffer, step.delta, step.size, buffers)
+    _check_range(step.buffer, step.delta, step.size, extents)
 
 
-def _check_range(buffer: Any, delta: Any, size: int, buffers: Buffers) -> None:
-    _require_integer(buffer, 0, len(buffers) - 1, "a buffer")
-    _require_integer(delta, 0, buffers.extent(buffer) - size, "a place in a buffer")
+def _check_range(buffer: int, delta: int, size: int, extents: Sequence[int]) -> None:
+    _require_integer(buffer, 0, len(extents) - 1, "a buffer")
+    _require_integer(delta, 0, extents[buffer] - size, "a place in a buffer")
 
 
-def _require_integer(value: Any, least: int, most: int, what: str) -> None:
+def _require_integer(value: int, least: int, most: int, what: str) -> None:
     """Refuses what is no integer, or is out of this range. True and False are no integers here."""
     _require(type(value) is int and least <= value <= most, what)
 
 
 def _require(holds: bool, what: str) -> None:
-    """Refuses a recipe.
-
-    Raises:
-        ValueError: says what it is wrong about.
-    """
     if not holds:
         raise ValueError(f"a recipe that is wrong about {what}")

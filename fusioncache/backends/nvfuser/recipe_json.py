@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, astuple
 from typing import Any
 
 from fusioncache.backends.nvfuser.recipe import (
@@ -21,14 +22,16 @@ from fusioncache.backends.nvfuser.recipe import (
 from fusioncache.ir import strict_json
 from fusioncache.ir.strict_json import Value
 
+_OUTPUT_KINDS: dict[type[Output], str] = {Fresh: "fresh", View: "view", Duplicate: "again"}
+
 
 def encode(recipe: Recipe) -> bytes:
     """Returns a recipe as bytes, which are the same for equal recipes."""
     written = {
-        "allocations": list(recipe.allocations),
-        "inputs": [[_write_layout(input_.layout), input_.alignment] for input_ in recipe.inputs],
-        "outputs": [_write_output(output) for output in recipe.outputs],
-        "steps": [_write_step(step) for step in recipe.steps],
+        "allocations": recipe.allocations,
+        "inputs": list(map(astuple, recipe.inputs)),
+        "outputs": list(map(_write_output, recipe.outputs)),
+        "steps": list(map(_write_step, recipe.steps)),
         "version": VERSION,
         "widest": recipe.widest,
     }
@@ -52,32 +55,16 @@ def decode(data: bytes) -> Recipe:
     )
 
 
-def _write_layout(layout: Layout) -> list[Any]:
-    return [layout.dtype, list(layout.shape), list(layout.strides)]
-
-
 def _write_output(output: Output) -> list[Any]:
-    if isinstance(output, Duplicate):
-        return ["again", output.output]
-    if isinstance(output, View):
-        return ["view", _write_layout(output.layout), output.input, output.offset, output.itself]
-    return ["fresh", _write_layout(output.layout), output.allocation, output.offset]
+    return [_OUTPUT_KINDS[type(output)], *astuple(output)]
 
 
 def _write_step(step: Step) -> dict[str, Any]:
     if isinstance(step, Fill):
-        return {"fill": [step.buffer, step.delta, step.size, step.value]}
-    return {
-        "block": list(step.block),
-        "cooperative": step.cooperative,
-        "cubin": step.cubin,
-        "function": step.function,
-        "grid": list(step.grid),
-        "most_shared": step.most_shared,
-        "parameters": [parameter.hex() for parameter in step.parameters],
-        "pointers": [[p.parameter, p.offset, p.buffer, p.delta] for p in step.pointers],
-        "shared": step.shared,
-    }
+        return {"fill": astuple(step)}
+    parameters = [parameter.hex() for parameter in step.parameters]
+    pointers = list(map(astuple, step.pointers))
+    return dict(sorted({**asdict(step), "parameters": parameters, "pointers": pointers}.items()))
 
 
 def _read_input(written: Value) -> Input:
