@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from fusioncache.explain.change import NONE, Change
 from fusioncache.explain.graph_changes import find_graph_changes
@@ -29,16 +30,12 @@ class Difference:
 
     changes: tuple[Change, ...]
 
-    def sentence(self, a: str = "A", b: str = "B") -> str:
-        """Returns one sentence that names the first change, and says how many others there are.
-
-        Args:
-            a: how to call A's side, with the preposition if that is not ``in``.
-            b: how to call B's.
-        """
+    def sentence(self, a: str = "in A", b: str = "in B") -> str:
+        """Returns a sentence that names the first change and counts the others; ``a`` and ``b`` say where each is."""
         if not self.changes:
             return "They do not differ."
-        return f"They differ in {self._first(a, b)}{self._more()}."
+        change = self.changes[0]
+        return f"They differ in {change.subject}: {change.a} {a}, {change.b} {b}{self._more()}."
 
     def summary(self) -> str:
         """Returns the same in fewer words, ingredient first, with A here and B there; empty if all is equal."""
@@ -47,11 +44,6 @@ class Difference:
         change = self.changes[0]
         where = "" if change.subject == f"the {change.ingredient}" else f"{change.subject}, "
         return f"{change.ingredient}: {where}{change.a} here, {change.b} there{self._more()}"
-
-    def _first(self, a: str, b: str) -> str:
-        change = self.changes[0]
-        sides = [f"in {side}" if side in ("A", "B") else side for side in (a, b)]
-        return f"{change.subject}: {change.a} {sides[0]}, {change.b} {sides[1]}"
 
     def _more(self) -> str:
         others = len(self.changes) - 1
@@ -81,10 +73,9 @@ def _compare_lines(a: Texts, b: Texts) -> tuple[Change, ...]:
     """Returns the first line that differs, where the texts say more than was understood."""
     for name in GRAPH:
         x, y = a.get(name, "").split("\n"), b.get(name, "").split("\n")
-        for index in range(max(len(x), len(y))):
-            one, other = (text[index] if index < len(text) else NONE for text in (x, y))
+        for number, (one, other) in enumerate(zip_longest(x, y, fillvalue=NONE), 1):
             if one != other:
-                return (Change(name, f"the {name}, line {index + 1}", one, other),)
+                return (Change(name, f"the {name}, line {number}", one, other),)
     return ()
 
 

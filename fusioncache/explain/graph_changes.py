@@ -145,9 +145,9 @@ def _explain_replaced(pairing: Pairing, met: Meeting) -> Change:
 
 def _explain_rewired(pairing: Pairing) -> list[Change]:
     """Returns where other values are used: one in place of two, or one in the place of another."""
-    found: dict[int | None, list[Meeting]] = {}
+    found: dict[int | None, list[Meeting]] = defaultdict(list)
     for met in pairing.rewired:
-        found.setdefault(met.user, []).append(met)
+        found[met.user].append(met)
     return [_explain_uses(pairing, user, meetings) for user, meetings in found.items()]
 
 
@@ -160,10 +160,7 @@ def _explain_uses(pairing: Pairing, user: int | None, meetings: list[Meeting]) -
     if user is None or number is None:
         return Change("outputs", "an output", name_value(a, met.a), name_value(b, met.b))
     if len(meetings) > 1:
-        uses = [name_value(a, item.a) for item in meetings]
-        return Change(
-            "ops", f"the order of the operands of {name_op(a, user)}", join_words(uses), join_words(uses[::-1]), number
-        )
+        return _explain_operand_order(a, user, [item.a for item in meetings])
     where = f"the {write_ordinal(int(met.path) + 1)} operand" if met.path.isdecimal() else "an operand"
     return Change("ops", f"{where} of {name_op(a, user)}", name_value(a, met.a), name_value(a, back), number)
 
@@ -172,15 +169,17 @@ def _explain_merged(pairing: Pairing, met: Meeting, partner: int | None, back: i
     """Returns what to say of one value that stands for two of the other graph."""
     a, b = pairing.a, pairing.b
     kind = "results" if a.number(met.a) or b.number(met.b) else "inputs"
-    of_a, of_b = (
-        sorted({met.a, met.a if back is None else back}),
-        sorted({met.b, met.b if partner is None else partner}),
-    )
-    texts = join_words([name_value(a, value) for value in of_a]), join_words([name_value(b, value) for value in of_b])
+    of_a = sorted({met.a, met.a if back is None else back})
+    of_b = sorted({met.b, met.b if partner is None else partner})
+    texts = (join_words([name_value(nodes, value) for value in values]) for nodes, values in ((a, of_a), (b, of_b)))
     return f"which {kind} are one and the same", *texts
 
 
 def _explain_order(pairing: Pairing, node: int) -> Change:
-    used = [name_value(pairing.a, value) for path, value in operands(pairing.a.op_at[node][1]) if path in ("0", "1")]
-    where = f"the order of the operands of {name_op(pairing.a, node)}"
-    return Change("ops", where, join_words(used), join_words(used[::-1]), pairing.a.number(node))
+    values = [value for path, value in operands(pairing.a.op_at[node][1]) if path in ("0", "1")]
+    return _explain_operand_order(pairing.a, node, values)
+
+
+def _explain_operand_order(nodes: Nodes, node: int, values: list[int]) -> Change:
+    used, where = [name_value(nodes, value) for value in values], f"the order of the operands of {name_op(nodes, node)}"
+    return Change("ops", where, join_words(used), join_words(used[::-1]), nodes.number(node))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from operator import eq
 
 from fusioncache.ir import Arg, Graph, Op, Ref, ValueType, map_type, operands
 from fusioncache.ir.ops import op_traits
@@ -25,13 +26,11 @@ class Nodes:
 
     def op(self, value: int) -> Op | None:
         """Returns the op that computes a value; None if it is an input or a size."""
-        found = self.op_at.get(self.node_of[value])
-        return found[1] if found else None
+        return self.op_at.get(self.node_of[value], (0, None))[1]
 
     def number(self, value: int) -> int:
         """Returns which op, from 1, computes a value; 0 if it is an input or a size."""
-        found = self.op_at.get(self.node_of[value])
-        return found[0] if found else 0
+        return self.op_at.get(self.node_of[value], (0, None))[0]
 
     def result_index(self, value: int) -> int:
         """Returns which of its op's results a value is, from 0."""
@@ -54,12 +53,8 @@ class Likeness:
         node_a, node_b = self._a.node_of[a], self._b.node_of[b]
         if self._a.result_index(a) != self._b.result_index(b):
             return 0
-        alike = 0
-        for of_a, of_b in self._rounds:
-            for around_a, around_b in zip(of_a[node_a], of_b[node_b], strict=True):
-                if around_a != around_b:
-                    break
-                alike += 1
+        # Each round's number tells those of the rounds before, so that where two are equal, all before are.
+        alike = sum(sum(map(eq, of_a[node_a], of_b[node_b])) for of_a, of_b in self._rounds)
         return alike + _WHOLE * self.same(a, b)
 
     def same(self, a: int, b: int) -> bool:
@@ -97,12 +92,9 @@ def _below(nodes: Nodes, interned: dict[Hashable, int]) -> dict[int, int]:
     numbers: dict[int, int] = {}
     for node, label in _labels(nodes, True).items():
         op = nodes.op(node)
-        used = (
-            [(path, numbers[nodes.node_of[value]], nodes.result_index(value)) for path, value in edges(op)]
-            if op
-            else []
-        )
-        numbers[node] = _number((label, tuple(sorted(used))), interned)
+        uses = edges(op) if op else ()
+        used = sorted((path, numbers[nodes.node_of[value]], nodes.result_index(value)) for path, value in uses)
+        numbers[node] = _number((label, tuple(used)), interned)
     return numbers
 
 
@@ -112,17 +104,15 @@ def _labels(nodes: Nodes, full: bool) -> dict[int, Hashable]:
     labels: dict[int, Hashable] = {
         number: ("input", _anonymous(type_) if full else "") for number, type_ in enumerate(graph.inputs)
     }
-    labels.update(dict.fromkeys(range(len(graph.inputs), graph.first_result), ("size",)))
-    for first, (_, op) in nodes.op_at.items():
-        if full:
-            args = tuple(
-                sorted(map(repr, map(_literal, op.args))) if op_traits(op.name).commutes else map(_literal, op.args)
-            )
-            kwargs = tuple((name, _literal(arg)) for name, arg in op.kwargs)
-            labels[first] = (op.name, args, kwargs, tuple(_anonymous(type_) for type_ in op.outputs))
-        else:
-            labels[first] = (op.name,)
-    return labels
+    labels |= dict.fromkeys(range(len(graph.inputs), graph.first_result), ("size",))
+    return labels | {first: _op_label(op) if full else (op.name,) for first, (_, op) in nodes.op_at.items()}
+
+
+def _op_label(op: Op) -> Hashable:
+    args = [_literal(arg) for arg in op.args]
+    ordered = sorted(map(repr, args)) if op_traits(op.name).commutes else args
+    kwargs = tuple((name, _literal(arg)) for name, arg in op.kwargs)
+    return op.name, tuple(ordered), kwargs, tuple(map(_anonymous, op.outputs))
 
 
 def _anonymous(type_: ValueType | None) -> ValueType | None:

@@ -35,12 +35,7 @@ class MissReason:
 
 
 def explain_miss(key: Texts, candidates: Sequence[Texts]) -> MissReason:
-    """Returns why a key is none of the candidates.
-
-    Args:
-        key: the ingredients of the key that was missed.
-        candidates: those of the keys that were known.
-    """
+    """Returns why a key is none of the candidates: the ingredients of each are given."""
     nearest = find_nearest(key, candidates)
     return MissReason(nearest, Difference(()) if nearest is None else compare(key, candidates[nearest]))
 
@@ -50,16 +45,16 @@ def find_nearest(key: Texts, candidates: Sequence[Texts]) -> int | None:
 
     The search is linear: first by how many ingredients are equal, and apart from that by how much longer or shorter the
     others are; then, for the few best of each, by their ops, their lines and the ingredients that differ.
-
-    Args:
-        key: the ingredients of the key.
-        candidates: those of the other keys.
     """
     rough = [(*_compare_roughly(key, other), -position) for position, other in enumerate(candidates)]
     best = {-item[2] for item in heapq.nsmallest(_LOOKED_INTO, rough)}
     best |= {-item[2] for item in heapq.nsmallest(_LOOKED_INTO, rough, key=lambda item: (item[1], item[0], item[2]))}
-    ops, lines = _ops(key), _lines(key)
-    scores = {position: (*_compare_finely(ops, lines, candidates[position]), *rough[position]) for position in best}
+    ops, lines = _count_ops(key), _count_lines(key)
+    scores = {}
+    for position in best:
+        other = candidates[position]
+        finely = _count_unshared(ops, _count_ops(other)), _count_unshared(lines, _count_lines(other))
+        scores[position] = (*finely, *rough[position])
     return min(scores, key=lambda position: scores[position], default=None)
 
 
@@ -75,18 +70,14 @@ def _compare_roughly(key: Texts, other: Texts) -> tuple[int, int]:
     return differ, longer
 
 
-def _compare_finely(ops: Counter[str], lines: Counter[str], other: Texts) -> tuple[int, int]:
-    """Returns how many ops and how many lines only one of the two has."""
-    return _count_unshared(ops, _ops(other)), _count_unshared(lines, _lines(other))
-
-
-def _ops(key: Texts) -> Counter[str]:
+def _count_ops(key: Texts) -> Counter[str]:
     return count_ops(key.get("ops", ""))
 
 
-def _lines(key: Texts) -> Counter[str]:
+def _count_lines(key: Texts) -> Counter[str]:
     return Counter(hide_numbers(f"{name} {line}") for name, text in key.items() for line in text.split("\n"))
 
 
 def _count_unshared(a: Counter[str], b: Counter[str]) -> int:
+    """Returns how many items only one of the two has."""
     return sum(((a - b) + (b - a)).values())

@@ -52,26 +52,17 @@ def _type_text(type_: ValueType | None) -> str:
 
 
 def compare_arguments(nodes: Nodes, node: int, a: Op, b: Op) -> list[Change]:
-    """Returns what differs in the literals of an op, ``a``, and of the op of the same name in the other graph, ``b``.
-
-    Args:
-        nodes: those of A.
-        node: the op's, in A.
-        a: the op in A.
-        b: the op in B.
-    """
-    args_a, args_b = a.args, b.args
-    if op_traits(a.name).commutes:
-        args_a, args_b = _values_first(args_a), _values_first(args_b)
-    where = name_op(nodes, node)
+    """Returns what differs in the literals of two ops of one name: A's, which is ``node`` of ``nodes``, and B's."""
+    where, commutes = name_op(nodes, node), op_traits(a.name).commutes
+    args_a, args_b = (_values_first(op.args) if commutes else op.args for op in (a, b))
+    kwargs_a, kwargs_b = dict(a.kwargs), dict(b.kwargs)
     changes = []
     for index, (x, y) in enumerate(zip_longest(args_a, args_b)):
         if _differ(x, y):
-            own = a.args.index(x) if op_traits(a.name).commutes and x in a.args else index
+            own = a.args.index(x) if commutes and x in a.args else index
             changes.append(_explain_positional(a, own, x, y, where))
-    names = dict.fromkeys([*dict(a.kwargs), *dict(b.kwargs)])
-    for name in names:
-        x, y = dict(a.kwargs).get(name), dict(b.kwargs).get(name)
+    for name in kwargs_a | kwargs_b:
+        x, y = kwargs_a.get(name), kwargs_b.get(name)
         if _differ(x, y):
             changes.append(Change("attributes", f"an attribute, {name} of {where}", *_arg_texts(x, y)))
     return changes

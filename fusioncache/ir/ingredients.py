@@ -32,10 +32,8 @@ class Level(Enum):
 
 
 class Comparison(Enum):
-    """How the difference between two texts of an ingredient is explained."""
+    """How the difference between two texts of an ingredient is explained. Those of the graph are read and paired."""
 
-    GRAPHS = auto()
-    """Both graphs are read and paired, and what differs of itself is named."""
     VALUES = auto()
     """Each line is a name and a value, and the names whose values differ are named."""
     LAYOUTS = auto()
@@ -71,7 +69,7 @@ class IngredientKind:
 
 
 def _graph(name: str, meaning: str) -> IngredientKind:
-    return IngredientKind(name, Level.GRAPH, meaning, Comparison.GRAPHS)
+    return IngredientKind(name, Level.GRAPH, meaning)
 
 
 def _values(name: str, meaning: str, phrase: str) -> IngredientKind:

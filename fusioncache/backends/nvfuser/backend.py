@@ -6,7 +6,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, Description, Run, Source, Sum
@@ -91,8 +91,7 @@ class NvFuser(Backend):
         import nvfuser_direct
 
         # ``fold`` is none of the options: what nvFuser compiles is the same with each, and so is every bit of a sum.
-        enable, disable = map(sorted, self.switches)
-        options = [("enable", " ".join(enable)), ("disable", " ".join(disable))]
+        options = [(name, " ".join(sorted(chosen))) for name, chosen in self.options().items()]
         return {
             "backend": "nvfuser",
             "versions": write_versions(("nvfuser", nvfuser_direct.version())),
@@ -120,26 +119,15 @@ class NvFuser(Backend):
         return self.compile_definition(graph, args).run
 
     def compile_definition(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> CompiledDefinition:
-        """Compiles as ``compile`` does, and returns the function with what it was made of.
-
-        Args:
-            graph: as for ``compile``.
-            args: as for ``compile``.
-            enable: options that are on while this compiles, and not when it runs.
-        """
+        """Compiles as ``compile`` does, with the options of ``enable`` on as well, but not when it runs."""
         from fusioncache.backends.bound_symbols import has_fixed_gpu
 
         definition = define(graph, describe_arguments(args))
         on, off = map(list, self.switches)
-        options = {"_enable_options": on, "_disable_options": off}
         device = definition._get_device_index(definition._selected_device) if has_fixed_gpu(graph) else None
-        now = {**options, "_enable_options": [*on, *enable]}
-        definition.execute(list(args), device=device, **now)  # compiles
-        execute = definition.fec.execute
-
-        def run(args: Sequence[Any]) -> Any:
-            return execute(args, device=device, **options)
-
+        # To execute the definition compiles it.
+        definition.execute(list(args), device=device, _enable_options=[*on, *enable], _disable_options=off)
+        run = partial(definition.fec.execute, device=device, _enable_options=on, _disable_options=off)
         return CompiledDefinition(run, definition, device)
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
@@ -149,11 +137,7 @@ class NvFuser(Backend):
         return persistence.persist(self, graph, args)
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
-        """See ``Backend``.
-
-        Raises:
-            ValueError: if the artifacts are damaged, or for other arguments.
-        """
+        """See ``Backend``."""
         from fusioncache.backends.nvfuser import persistence
 
         return persistence.load(self, artifacts, graph, args)
@@ -199,8 +183,5 @@ def _import_problem() -> str | None:
 def _architecture() -> str:
     import torch
 
-    if not torch.cuda.is_available():
-        return "none"
-    return " ".join(
-        sorted({"sm_{}{}".format(*torch.cuda.get_device_capability(i)) for i in range(torch.cuda.device_count())})
-    )
+    capabilities = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
+    return " ".join(sorted({f"sm_{major}{minor}" for major, minor in capabilities})) or "none"

@@ -53,7 +53,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRange:
-    """A range of addresses: its first one and its bytes."""
+    """A range of ``size`` addresses from ``start`` on."""
 
     start: int
     size: int
@@ -107,9 +107,8 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
     Args:
         driver: the driver of CUDA.
         run: called once before, so that nothing is left to compile, and twice now, without effect.
-        args: tensors of one device.
-        others: tensors of the same layouts and alignments in other memory. Nothing else may lie in the memory of
-            either.
+        args: tensors of one device. Nothing else may lie in their memory, nor in that of the others.
+        others: tensors of the same layouts and alignments in other memory.
 
     Raises:
         NotPersistable: if it launches anything that is not understood.
@@ -282,12 +281,12 @@ def resolve_addresses(
     other: MemoryMap,
     is_pointer: Callable[[int], bool],
 ) -> tuple[Step, ...]:
-    """Returns the steps of a run that was captured twice. Launches name no cubin yet.
+    """Returns the steps of a run that was captured twice, with everything at other addresses. They name no cubin yet.
 
     Args:
         first: what was captured first.
         memory: the memory of that run.
-        second: what was captured with everything at other addresses.
+        second: what was captured then.
         other: the memory of that run, range by range the same.
         is_pointer: tells whether a number is an address of memory that the GPU reads.
 

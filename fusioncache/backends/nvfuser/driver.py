@@ -62,10 +62,7 @@ class Driver:
         self.bindings = bindings
 
     def call(self, name: str, *args: Any) -> Any:
-        """Calls a function of the driver.
-
-        Returns:
-            What the function returns: None, one value, or a list of several.
+        """Calls a function of the driver, and returns what it returns: None, one value, or a list of several.
 
         Raises:
             DriverError: if it fails.

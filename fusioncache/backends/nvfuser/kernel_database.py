@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -58,20 +59,12 @@ class KernelDatabase:
         self._opened = False
         self._lost = False
         self._read = 0
-        self._rows: dict[str, list[Row]] = {}
+        self._rows: dict[str, list[Row]] = defaultdict(list)
         self._replaced: tuple[str | None] | None = None
         forks.register(self)
 
     def compile[T](self, options: Options, compile_: Callable[[], T]) -> T:
-        """Compiles with the option on, and reads what that adds to the database.
-
-        Args:
-            options: the other options that nvFuser is told.
-            compile_: compiles, with ``OPTION`` among the options.
-
-        Raises:
-            Whatever ``compile_`` raises.
-        """
+        """Compiles with ``OPTION`` on beside these options, and reads what that adds to the database."""
         with self._lock:
             try:
                 if self._opened or self._lost:
@@ -82,15 +75,10 @@ class KernelDatabase:
                 self._read_rows(options)
 
     def rows(self, names: Sequence[str], code: str, options: Options) -> tuple[Row, ...]:
-        """Returns the rows of a run.
-
-        Args:
-            names: the names of the kernels that it launches.
-            code: the CUDA of all its kernels, as nvFuser says it.
-            options: the options with which it was compiled.
+        """Returns the row of each kernel of a run: see ``match_rows``.
 
         Raises:
-            NotPersistable: if not exactly one row fits each.
+            NotPersistable: if not exactly one row fits each, or the database is another one.
         """
         with self._lock:
             if not self._opened or self._process != os.getpid():
@@ -133,16 +121,23 @@ class KernelDatabase:
         folder = self._directory / _FOLDER
         lines = (folder / _TABLE).read_text().split("\n")[:-1]
         for line in lines[max(self._read, 1) :]:
-            row = _parse_row(line, folder, options)
-            if row is not None:
-                self._rows.setdefault(row.name, []).append(row)
+            match = _ROW.fullmatch(line)
+            if match is not None:
+                row = Row(match[1], (folder / match[3]).read_text(), folder / match[4], options)
+                self._rows[row.name].append(row)
         self._read = len(lines)
 
 
 def match_rows(
-    known: dict[str, list[Row]] | dict[str, tuple[Row, ...]], names: Sequence[str], code: str, options: Options
+    known: Mapping[str, Sequence[Row]], names: Sequence[str], code: str, options: Options
 ) -> tuple[Row, ...]:
     """Returns the row for each kernel of a run. Together their code is the run's, with nothing left.
+
+    Args:
+        known: the rows of the database by their kernels' names.
+        names: the names of the kernels that the run launches.
+        code: the CUDA of all its kernels, as nvFuser says it.
+        options: the options with which it was compiled.
 
     Raises:
         NotPersistable: if not exactly one row fits each, or there is other code.
@@ -180,13 +175,6 @@ def read_cubin(row: Row) -> bytes:
 def kernel_database() -> KernelDatabase:
     """Returns the database of this process."""
     return KernelDatabase()
-
-
-def _parse_row(line: str, folder: Path, options: Options) -> Row | None:
-    match = _ROW.fullmatch(line)
-    if match is None:
-        return None
-    return Row(match[1], (folder / match[3]).read_text(), folder / match[4], options)
 
 
 def _remove(directory: Path, process: int) -> None:

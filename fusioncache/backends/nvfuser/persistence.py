@@ -56,11 +56,7 @@ def list_device_kinds() -> tuple[str, ...]:
 
 
 def persist(nvfuser: NvFuser, graph: Graph, args: Sequence[Any]) -> Compiled:
-    """Compiles with nvFuser, and gives what launches the same kernels in another process.
-
-    Raises:
-        Exception: whatever nvFuser raises.
-    """
+    """Compiles with nvFuser, and gives what launches the same kernels in another process."""
     try:
         check_persistable(graph, args)
     except NotPersistable as refusal:
@@ -101,12 +97,7 @@ def load(nvfuser: NvFuser, artifacts: Mapping[str, bytes], graph: Graph, args: S
 
 
 class CompilingRun:
-    """Computes what a recipe is not for: nvFuser compiles it when it is first needed.
-
-    Args:
-        nvfuser: compiles.
-        graph: what to compute.
-    """
+    """Computes what a recipe is not for: nvFuser compiles the graph when it is first needed."""
 
     def __init__(self, nvfuser: NvFuser, graph: Graph):
         self._nvfuser = nvfuser

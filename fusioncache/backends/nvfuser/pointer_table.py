@@ -33,13 +33,7 @@ _compiled: set[Any] = set()
 
 
 def prepare(head: torch.Tensor, terms: Sequence[torch.Tensor], compiled: Callable[[float], None]) -> None:
-    """Compiles the kernel for tensors like these, if that was not done before.
-
-    Args:
-        head: as for ``add``.
-        terms: as for ``add``.
-        compiled: a function that is told the seconds, if this call had to compile.
-    """
+    """Compiles the kernel for tensors such as ``add`` takes, if need be, and tells ``compiled`` the seconds."""
     # What Triton compiles by: dtypes, and whether 16 divides the elements. Each device loads a kernel of its own.
     kernel = head.device, head.dtype, terms[0].dtype, head.numel() % 16 == 0
     with _compiling:
@@ -86,12 +80,7 @@ class Table:
 
 
 def pointer_table(terms: Sequence[torch.Tensor]) -> Table:
-    """Returns the table of these terms.
-
-    Args:
-        terms: at least one; contiguous, aligned, all of one shape, dtype and device. They must live while the table
-            is used.
-    """
+    """Returns the table of such terms as ``add`` takes, aligned. They must live while the table is used."""
     return _table(list(map(_data_ptr, terms)), terms[0])
 
 

@@ -26,7 +26,7 @@ def verify(artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Seq
         artifacts: what is to be stored.
         capture: what the artifacts were made of.
         run: nvFuser's function.
-        args: other arguments than those that were compiled for, aligned as these. The run may write into them.
+        args: other arguments than those that were compiled for, aligned as these. They may be written into.
         driver: the driver of CUDA.
 
     Raises:
