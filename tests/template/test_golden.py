@@ -40,9 +40,7 @@ def rms_norm():
 
 
 def test_a_norm_after_a_residual_add():
-    assert (
-        text(rms_norm())
-        == """\
+    expected = """\
 input %0: float32[2, 3] cpu
 input %1: float32[3] cpu
 %2: float32[2, 3] cpu = residual(%0, dtype:float32)
@@ -58,7 +56,7 @@ input %1: float32[3] cpu
 output %11
 output %2
 """
-    )
+    assert text(rms_norm()) == expected
 
 
 def test_constants_and_attributes_stand_in_ingredients_of_their_own():

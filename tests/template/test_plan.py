@@ -28,11 +28,8 @@ def test_the_same_few_short_arities_in_every_layer_are_inlined():
     assert choose_plan(STREAM, (), [()]) is Plan.INLINE
 
 
-def test_many_arities_are_folded():
+def test_many_arities_and_long_chains_are_folded():
     assert choose_plan(STREAM, (1,), [(1,), (2,), (3,)]) is Plan.FOLD
-
-
-def test_long_chains_are_folded():
     assert choose_plan(STREAM, (5,), [(5,)]) is Plan.FOLD
     assert choose_plan(STREAM, (1, 9), [(1, 9)]) is Plan.FOLD
 
@@ -55,13 +52,9 @@ def test_chains_of_up_to_32_terms_use_every_width():
     assert {width for arity in range(1, 33) for width in fold_widths(arity)} == set(FOLD_WIDTHS)
 
 
-def test_a_core_is_the_template_of_a_region_without_adds():
+def test_every_core_is_the_template_of_a_region_without_adds():
     template = canonicalize(draw_residual(3)).graph
     assert fold(template, (3,)).core.graph == canonicalize(draw_residual(0)).graph
-
-
-def test_the_core_does_not_depend_on_the_arity():
-    template = canonicalize(draw_residual(3)).graph
     assert len({fold(template, (arity,)).core for arity in range(1, 30)}) == 1
 
 

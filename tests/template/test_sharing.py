@@ -25,6 +25,15 @@ def pair(first: str, second: str) -> Graph:
     return s.graph(s.op("mul", s.op(first, x), s.op("sin", s.op(second, x))))
 
 
+def chain(*names: str) -> Graph:
+    """These functions, one after the other, of one input."""
+    s = Sketch()
+    value = s.input()
+    for name in names:
+        value = s.op(name, value)
+    return s.graph(value)
+
+
 def binary(name: str, *, swap: bool = False, type_: TensorType = TYPE, constant=None) -> Graph:
     s = Sketch()
     a = s.input(type_)
@@ -61,39 +70,31 @@ def test_order_of_independent_ops_does_not_matter():
     assert key(region("sin", "tanh")) == key(region("tanh", "sin"))
 
 
+def shares_commuted(name: str, first: str, second: str, dtype: str = "float32") -> bool:
+    """Whether ``name(first(a), second(b))`` shares with the same whose operands are exchanged."""
+
+    def region(step):
+        s = Sketch()
+        a, b = (s.input(TensorType(dtype, (2, 3), "cpu")) for _ in range(2))
+        return s.graph(s.op(name, *(s.op(first, a), s.op(second, b))[::step]))
+
+    return key(region(1)) == key(region(-1))
+
+
 @pytest.mark.parametrize("name", ["add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor"])
 def test_commuted_operands_share(name):
-    def region(swap):
-        s = Sketch()
-        a, b = s.input(), s.input()
-        operands = (s.op("floor", a), s.op("ceil", b))
-        return s.graph(s.op(name, *(operands[::-1] if swap else operands)))
-
-    assert key(region(False)) == key(region(True))
+    assert shares_commuted(name, "floor", "ceil")
 
 
 @pytest.mark.parametrize(("name", "commutes"), [("add", True), ("mul", False), ("eq", True)])
 def test_products_of_complex_numbers_keep_their_order(name, commutes):
     """Each is made of two products, of which torch and compilers contract one into the sum."""
-
-    def region(swap):
-        s = Sketch()
-        a, b = (s.input(TensorType("complex64", (2, 3), "cpu")) for _ in range(2))
-        operands = (s.op("floor", a), s.op("ceil", b))
-        return s.graph(s.op(name, *(operands[::-1] if swap else operands)))
-
-    assert (key(region(False)) == key(region(True))) is commutes
+    assert shares_commuted(name, "floor", "ceil", "complex64") is commutes
 
 
 @pytest.mark.parametrize("name", ["sub", "div", "lt", "maximum", "minimum", "pow"])
 def test_operands_of_other_ops_keep_their_order(name):
-    def region(swap):
-        s = Sketch()
-        a, b = s.input(), s.input()
-        operands = (s.op("sin", a), s.op("tanh", b))
-        return s.graph(s.op(name, *(operands[::-1] if swap else operands)))
-
-    assert key(region(False)) != key(region(True))
+    assert not shares_commuted(name, "sin", "tanh")
 
 
 @pytest.mark.parametrize("last", ["mul", "div", "exp", "tanh", "neg", "unheard_of"])
@@ -115,8 +116,7 @@ def test_dead_ops_and_the_inputs_only_they_use_do_not_matter():
     s = Sketch()
     x, unused = s.input(), s.input()
     s.op("exp", unused)
-    lean = Sketch()
-    assert key(s.graph(s.op("sin", x))) == key(lean.graph(lean.op("sin", lean.input())))
+    assert key(s.graph(s.op("sin", x))) == key(chain("sin"))
 
 
 def test_duplicate_ops_do_not_matter():
@@ -134,8 +134,7 @@ def test_an_output_with_two_names_is_one_output_of_the_template():
     s = Sketch()
     sine = s.op("sin", s.input())
     twice = canonicalize(s.graph(sine, s.op("shallow_copy", sine)))
-    once = Sketch()
-    assert twice.graph == canonicalize(once.graph(once.op("sin", once.input()))).graph
+    assert twice.graph == canonicalize(chain("sin")).graph
     assert twice.binding.outputs == (0, 0)
 
 
@@ -164,11 +163,7 @@ def test_a_view_of_what_was_written_in_place_is_refused():
 
 
 def test_identities_do_not_matter():
-    s = Sketch()
-    x = s.input()
-    copied = s.graph(s.op("tanh", s.op("shallow_copy", s.op("sin", x))))
-    plain = Sketch()
-    assert key(copied) == key(plain.graph(plain.op("tanh", plain.op("sin", plain.input()))))
+    assert key(chain("sin", "shallow_copy", "tanh")) == key(chain("sin", "tanh"))
 
 
 def test_the_number_of_residual_adds_does_not_matter():
@@ -183,11 +178,8 @@ def test_residual_adds_with_conversions_share_and_differ_from_those_without():
     assert key(draw_residual(2, dtype="bfloat16")) != key(draw_residual(2, dtype="float16"))
 
 
-def test_commuted_residual_adds_share():
+def test_commuted_residual_adds_share_and_no_adds_differ_from_some():
     assert key(draw_residual(5)) == key(draw_residual(3, swap=True))
-
-
-def test_no_adds_differ_from_some():
     assert key(draw_residual(0)) != key(draw_residual(1))
 
 
@@ -334,9 +326,7 @@ def test_symbolic_sizes_share_by_which_are_equal():
 
 
 def test_text_that_looks_like_another_part_does_not_pass_for_it():
-    s = Sketch()
-    x = s.input()
-    graph = canonicalize(s.graph(s.op("sin", x))).graph
+    graph = canonicalize(chain("sin")).graph
     one = make_key(graph, {"backend": "x\nversions 1\ny"})
     assert one != make_key(graph, {"backend": "x", "versions": "y"})
 
