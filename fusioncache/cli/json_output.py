@@ -14,7 +14,7 @@ from fusioncache.record.stats import TemplateCounts
 if TYPE_CHECKING:
     from fusioncache.store import Summary
 
-SCHEMA = 1
+SCHEMA = 2
 """Of the JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for who reads it."""
 
 

@@ -63,7 +63,7 @@ def test_without_another_one_the_nearest_is_taken():
 
 def test_as_json():
     data = json.loads(call("chain_a", "chain_b", "--json").stdout)
-    assert data["schema"] == 1
+    assert data["schema"] == 2
     assert (data["a"]["name"], data["b"]["name"], data["a"]["in"]) == ("chain_a", "chain_b", "record")
     assert data["sentence"] == "They differ in the option fast_math: on in A, off in B."
     change = {"ingredient": "options", "place": "the option fast_math", "a": "on", "b": "off", "op": None}
@@ -175,7 +175,7 @@ def test_the_misses_as_json(monkeypatch):
     data = json.loads(call("--json").stdout)
     new, again = data.pop("misses")
     cast, last = make_cast_template("cast").key.digest, make_cast_template("last", options="other").key.digest
-    assert data == {"schema": 1, "run": "b" * 32, "loaded": [cast], "others": [last]}
+    assert data == {"schema": 2, "run": "b" * 32, "loaded": [cast], "others": [last]}
     assert (new["nearest"], new["again"]) == (make_chain_template(options="fast_math off").key.digest, False)
     assert new["places"] == [{"place": "blocks.2, forward", "file": "/home/me/model.py", "line": 31}]
     assert [change["place"] for change in new["changes"]] == ["the option fast_math"]

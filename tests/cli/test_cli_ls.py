@@ -46,7 +46,7 @@ def test_ls_as_json(monkeypatch):
     counts = {"hits": 0, "arities": [[]], "compiles": 1, "compile_seconds": 0.125}
     cast = {"ops": 1, "regions": 1, **counts, "loads": 1, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125}
     assert json.loads(get_output("ls", "--json")) == {
-        "schema": 1,
+        "schema": 2,
         "run": FIRST_RUN,
         "templates": [
             {"digest": CHAIN.key.digest, "name": CHAIN.name, **chain},
@@ -162,7 +162,7 @@ id{_PAD}  name         backend     size  age  seconds
 def test_the_programs_of_the_store_as_json():
     data = json.loads(get_output("ls", "--store", "--limit", "1", "--json"))
     (program,) = data.pop("programs")
-    assert data == {"schema": 1, "store": str(default_path())}
+    assert data == {"schema": 2, "store": str(default_path())}
     assert program.pop("pid") > 0
     assert isinstance(program.pop("host"), str)
     expected = {

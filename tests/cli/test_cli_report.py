@@ -61,7 +61,7 @@ def test_json_is_what_a_report_is_made_of(monkeypatch, tmp_path):
     monkeypatch.setattr(page, "render_report", None)
     data = json.loads(get_output("report", "--json"))
     assert not (tmp_path / "fusioncache-report.html").exists()
-    assert (data["schema"], data["run"]["id"], data["run"]["hits"]) == (1, FIRST_RUN, 3)
+    assert (data["schema"], data["run"]["id"], data["run"]["hits"]) == (2, FIRST_RUN, 3)
     assert [(template["digest"], template["regions_at"]) for template in data["templates"]] == [
         (CHAIN.key.digest, [1, 2, 3, 5]),
         (CAST.key.digest, [0]),

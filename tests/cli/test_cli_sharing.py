@@ -81,7 +81,7 @@ def test_json_has_exact_numbers(url, store, tmp_path):
     pushed = json.loads(get_output("push", url, "--json"))
     assert pushed["bytes"] > 6060
     assert pushed == {
-        "schema": 1,
+        "schema": 2,
         "command": "push",
         "url": url,
         "dry_run": False,

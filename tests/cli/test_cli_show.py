@@ -98,7 +98,7 @@ def test_show_as_json():
     data = json.loads(get_output("show", CHAIN.key.digest[:12], "--json"))
     (listed,) = (one for one in json.loads(get_output("ls", "--json"))["templates"] if one["name"] == CHAIN.name)
     own = {name: data.pop(name) for name in ("ingredients", "parameters", "seen_in")}
-    assert data == {"schema": 1, **listed, "not_kept": {}}
+    assert data == {"schema": 2, **listed, "not_kept": {}}
     parts = [{"name": part.name, "digest": part.digest, "text": part.text} for part in CHAIN.key.ingredients]
     assert own["ingredients"] == parts
     assert own["parameters"] == {

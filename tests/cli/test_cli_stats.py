@@ -178,7 +178,7 @@ def test_stats_as_json(monkeypatch):
     data = json.loads(get_output("stats", "--json"))
     assert data.pop("lifetime")["runs"] == 1
     assert data == {
-        "schema": 1,
+        "schema": 2,
         "id": FIRST_RUN,
         "name": "train.py · 2023-11-14 22:13",
         "started": STARTED,

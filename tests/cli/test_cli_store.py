@@ -35,7 +35,7 @@ def _left(store: Store) -> list[int]:
 def test_dir(monkeypatch):
     assert get_output("dir") == f"{record_path().parent}\n"
     where = {"directory": str(record_path().parent), "record": str(record_path()), "store": str(default_path())}
-    assert json.loads(get_output("dir", "--json")) == {"schema": 1, **where, "remote": None}
+    assert json.loads(get_output("dir", "--json")) == {"schema": 2, **where, "remote": None}
     monkeypatch.setenv("FUSIONCACHE_REMOTE", "s3://me:secret@bucket/x")
     assert json.loads(get_output("dir", "--json"))["remote"] == "s3://bucket/x"
     assert not default_path().exists()
@@ -67,7 +67,7 @@ def test_prune_by_size_takes_what_was_not_used_for_longest(store):
     assert before == {**after, "dry_run": True}
     assert after.pop("bytes_left") < 11_000
     assert after == {
-        "schema": 1,
+        "schema": 2,
         "store": str(default_path()),
         "dry_run": False,
         "entries": 1,
@@ -134,7 +134,7 @@ def test_clear_as_json(store, monkeypatch):
     save_run(monkeypatch)
     swept = {"entries": 3, "objects": 5, "litter": 0, "bytes_left": 0}
     assert json.loads(get_output("clear", "-y", "--json")) == {
-        "schema": 1,
+        "schema": 2,
         "dry_run": False,
         "store": swept,
         "record": True,
@@ -180,7 +180,7 @@ def test_verify(store):
     data = json.loads(get_output("verify", "--json"))
     assert data.pop("bytes") > 9000
     counts = {"entries": 3, "objects": 5, "other": 0, "damaged": [], "removed": 0}
-    assert data == {"schema": 1, "store": str(default_path()), **counts}
+    assert data == {"schema": 2, "store": str(default_path()), **counts}
 
 
 def test_verify_finds_what_is_damaged_and_removes_it(store):

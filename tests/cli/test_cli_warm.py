@@ -127,7 +127,7 @@ def test_the_usual_store_as_json():
     data = json.loads(get_output("warm", "--json", "--jobs", "1"))
     assert data.pop("seconds") > 0
     wanted = {"command": "warm", "store": str(default_path()), "dry_run": False}
-    assert data == {"schema": 1, **wanted, "known": 2, "ready": 0, "compiled": 2, "refused": {}, "passing": 0}
+    assert data == {"schema": 2, **wanted, "known": 2, "ready": 0, "compiled": 2, "refused": {}, "passing": 0}
 
 
 def test_a_url_is_pulled_first(tmp_path):
