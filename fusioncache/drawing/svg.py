@@ -41,7 +41,7 @@ def svg_text(picture: nx.DiGraph, title: str, *, styled: bool = True) -> str:
     layout = lay_out(picture, lambda name: _width(picture.nodes[name]["node"]))
     width = layout.width + 2 * _MARGIN
     height = len(layout.layers) * (_HEIGHT + _BETWEEN) - _BETWEEN + 2 * _MARGIN
-    y = {spot: _top(number) for number, layer in enumerate(layout.layers) for spot in layer}
+    y = {spot: _MARGIN + number * (_HEIGHT + _BETWEEN) for number, layer in enumerate(layout.layers) for spot in layer}
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="fc-graph" role="img" aria-label="{escape(title)}" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.1f} {height:.1f}">',
@@ -56,10 +56,6 @@ def svg_text(picture: nx.DiGraph, title: str, *, styled: bool = True) -> str:
 
 def _width(node: Node) -> float:
     return max(len(node.label), len(node.detail)) * _LETTER + 2 * _PADDING
-
-
-def _top(layer: int) -> float:
-    return _MARGIN + layer * (_HEIGHT + _BETWEEN)
 
 
 def _curve(spots: Sequence[Spot], layout: Layout, y: dict[Spot, float]) -> str:

@@ -9,75 +9,60 @@ from fusioncache.explain.change import NONE, Change, join_words, name_op, name_v
 from fusioncache.explain.likeness import Nodes
 from fusioncache.explain.node_changes import SIZE_OF_DIMENSION, Aspect, compare_arguments, compare_types
 from fusioncache.explain.pairing import Meeting, Pairing, type_of
-from fusioncache.ir import Op, TensorType, operands, refs_in
+from fusioncache.ir import Op, TensorType, operands
+from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import op_traits
 from fusioncache.template.text import type_text
 
 
 def find_graph_changes(pairing: Pairing) -> tuple[Change, ...]:
     """Returns in what two graphs differ, beginning with the inputs; nothing if they are one and the same function."""
-    changes = _Changes(pairing).find()
+    inputs = _InputChanges(pairing)
+    found = _find_lonely_ops(pairing, inputs)
+    found += [_explain_replaced(pairing, met) for met in pairing.replaced]
+    found += [_explain_order(pairing, node) for node in pairing.exchanged]
+    for node_a, node_b in pairing.to_b.items():
+        found += _look_inside(pairing, inputs, node_a, node_b)
+    if not found or not (pairing.only_a or pairing.only_b or pairing.replaced):
+        found += _explain_rewired(pairing)
+    ordered = sorted(found, key=lambda change: change.op or 0)
+    changes = (*inputs.changes, *ordered, *_find_outputs(pairing))
     if not changes and pairing.swapped:
         # Nothing else differs, so these are operands that cannot be exchanged here.
         return (_explain_order(pairing, min(pairing.swapped)),)
     return changes
 
 
-class _Changes:
-    """Collects the changes of two graphs."""
+def _find_lonely_ops(pairing: Pairing, inputs: _InputChanges) -> list[Change]:
+    """Returns the ops that only one of the two has, but for those that may follow from the inputs' types."""
+    a, b = pairing.a, pairing.b
+    only_a, only_b = pairing.only_a, pairing.only_b
+    if inputs.changes:
+        only_a = [node for node in only_a if not op_traits(a.op_at[node][1].name).follows_types]
+        only_b = [node for node in only_b if not op_traits(b.op_at[node][1].name).follows_types]
+    found = [Change("ops", "an op", name_op(a, node), NONE, a.number(node)) for node in only_a]
+    return found + [Change("ops", "an op", NONE, name_op(b, node), b.number(node)) for node in only_b]
 
-    def __init__(self, pairing: Pairing):
-        self.pairing = pairing
-        self.inputs = _InputChanges(pairing)
-        self.found: list[Change] = []
 
-    def find(self) -> tuple[Change, ...]:
-        self._add_lonely_ops()
-        self.found += [_explain_replaced(self.pairing, met) for met in self.pairing.replaced]
-        self.found += [_explain_order(self.pairing, node) for node in self.pairing.exchanged]
-        for node_a, node_b in self.pairing.to_b.items():
-            self._look_inside(node_a, node_b)
-        if not self.found or not (self.pairing.only_a or self.pairing.only_b or self.pairing.replaced):
-            self.found += _explain_rewired(self.pairing)
-        ordered = sorted(self.found, key=lambda change: change.op or 0)
-        return (*self.inputs.changes, *ordered, *self._find_outputs())
+def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: int) -> list[Change]:
+    """Returns what differs in one op of both graphs: a literal, or its results' types if nothing above says why."""
+    op_a, op_b = pairing.a.op(node_a), pairing.b.op(node_b)
+    if op_a is None or op_b is None or op_a.name != op_b.name:
+        return []
+    as_before = _operand_types(pairing.a, op_a) == _operand_types(pairing.b, op_b)
+    # An op without operands has its attributes, such as a shape, from the inputs.
+    follows = not as_before or (bool(inputs.changes) and not list(operands(op_a)))
+    changes = compare_arguments(pairing.a, node_a, op_a, op_b)
+    told = [change for change in changes if not inputs.explain(change.a, change.b)]
+    told = [change for change in told if not (follows and change.ingredient == "attributes")]
+    if not changes and as_before:
+        told = _compare_results(pairing, node_a, op_a, op_b)
+    return [replace(change, op=pairing.a.number(node_a)) for change in told]
 
-    def _add_lonely_ops(self) -> None:
-        a, b = self.pairing.a, self.pairing.b
-        for node in self.pairing.only_a:
-            if not self._may_follow(a.op_at[node][1]):
-                self.found.append(Change("ops", "an op", name_op(a, node), NONE, a.number(node)))
-        for node in self.pairing.only_b:
-            if not self._may_follow(b.op_at[node][1]):
-                self.found.append(Change("ops", "an op", NONE, name_op(b, node), b.number(node)))
 
-    def _may_follow(self, op: Op) -> bool:
-        return bool(self.inputs.changes) and op_traits(op.name).follows_types
-
-    def _look_inside(self, node_a: int, node_b: int) -> None:
-        """Adds what differs in one op of both graphs: a literal, or its results' types if nothing above says why."""
-        op_a, op_b = self.pairing.a.op(node_a), self.pairing.b.op(node_b)
-        if op_a is None or op_b is None or op_a.name != op_b.name:
-            return
-        as_before = _operand_types(self.pairing.a, op_a) == _operand_types(self.pairing.b, op_b)
-        changes = compare_arguments(self.pairing.a, node_a, op_a, op_b)
-        told = [change for change in changes if not self._is_consequence(change, op_a, as_before)]
-        if not changes and as_before:
-            told = _compare_results(self.pairing, node_a, op_a, op_b)
-        self.found += [replace(change, op=self.pairing.a.number(node_a)) for change in told]
-
-    def _is_consequence(self, change: Change, op: Op, as_before: bool) -> bool:
-        if self.inputs.changes and self.inputs.explain(change.a, change.b):
-            return True
-        if change.ingredient != "attributes":
-            return False
-        lonely = bool(self.inputs.changes) and not list(operands(op))
-        return lonely or not as_before
-
-    def _find_outputs(self) -> list[Change]:
-        a, b = self.pairing.a, self.pairing.b
-        left = [Change("outputs", "an output", name_value(a, value), NONE) for value in self.pairing.outputs_a]
-        return left + [Change("outputs", "an output", NONE, name_value(b, value)) for value in self.pairing.outputs_b]
+def _find_outputs(pairing: Pairing) -> list[Change]:
+    left = [Change("outputs", "an output", name_value(pairing.a, value), NONE) for value in pairing.outputs_a]
+    return left + [Change("outputs", "an output", NONE, name_value(pairing.b, value)) for value in pairing.outputs_b]
 
 
 class _InputChanges:
@@ -101,9 +86,8 @@ class _InputChanges:
 
     def explain(self, a: str, b: str) -> bool:
         """Returns whether two literals differ as some inputs do: by the same dtypes or sizes, or a ratio of sizes."""
-        return (a, b) in self.values or _ratio(a, b) in {
-            ratio for x, y in self.values for ratio in (_ratio(x, y), _ratio(y, x)) if ratio
-        }
+        ratios = {ratio for x, y in self.values for ratio in (_ratio(x, y), _ratio(y, x)) if ratio}
+        return (a, b) in self.values or _ratio(a, b) in ratios
 
 
 def _explain_inputs(kind: str, a: str, b: str, where: list[tuple[int, str]]) -> Change:
@@ -121,9 +105,7 @@ def _ratio(a: str, b: str) -> float | None:
 
 
 def _operand_types(nodes: Nodes, op: Op) -> list[str]:
-    arguments = (*op.args, *(arg for _, arg in op.kwargs))
-    types = (type_of(nodes, value) for arg in arguments for _, value in refs_in(arg))
-    return sorted(type_text(type_, anonymous=True) for type_ in types)
+    return sorted(type_text(type_of(nodes, value), anonymous=True) for _, value in argument_refs(op))
 
 
 def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[Change]:
@@ -171,7 +153,7 @@ def _explain_merged(pairing: Pairing, met: Meeting, partner: int | None, back: i
     kind = "results" if a.number(met.a) or b.number(met.b) else "inputs"
     of_a = sorted({met.a, met.a if back is None else back})
     of_b = sorted({met.b, met.b if partner is None else partner})
-    texts = (join_words([name_value(nodes, value) for value in values]) for nodes, values in ((a, of_a), (b, of_b)))
+    texts = join_words([name_value(a, value) for value in of_a]), join_words([name_value(b, value) for value in of_b])
     return f"which {kind} are one and the same", *texts
 
 

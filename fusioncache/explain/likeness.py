@@ -105,10 +105,11 @@ def _labels(nodes: Nodes, full: bool) -> dict[int, Hashable]:
         number: ("input", _anonymous(type_) if full else "") for number, type_ in enumerate(graph.inputs)
     }
     labels |= dict.fromkeys(range(len(graph.inputs), graph.first_result), ("size",))
-    return labels | {first: _op_label(op) if full else (op.name,) for first, (_, op) in nodes.op_at.items()}
+    return labels | {first: describe_op(op) if full else (op.name,) for first, (_, op) in nodes.op_at.items()}
 
 
-def _op_label(op: Op) -> Hashable:
+def describe_op(op: Op) -> Hashable:
+    """Returns all about an op but which values it uses, and the order of a commutative op's arguments."""
     args = [_literal(arg) for arg in op.args]
     ordered = sorted(map(repr, args)) if op_traits(op.name).commutes else args
     kwargs = tuple((name, _literal(arg)) for name, arg in op.kwargs)

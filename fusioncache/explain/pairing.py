@@ -9,7 +9,8 @@ from functools import lru_cache
 from itertools import islice
 
 from fusioncache.explain.likeness import Likeness, Nodes
-from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, operands, refs_in
+from fusioncache.ir import Graph, Op, Ref, TensorType, ValueType, operands
+from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ingredients import GRAPH
 from fusioncache.ir.ops import op_traits
 from fusioncache.template.text import read_graph
@@ -109,8 +110,9 @@ class Pairing:
             self._voted_a.add(node_a)
             self._voted_b.add(node_b)
             return
-        if node_a in self.to_b or node_b in self.to_a or self.a.result_index(met.a) != self.b.result_index(met.b):
-            if self.to_b.get(node_a) != node_b or self.a.result_index(met.a) != self.b.result_index(met.b):
+        same_result = self.a.result_index(met.a) == self.b.result_index(met.b)
+        if node_a in self.to_b or node_b in self.to_a or not same_result:
+            if self.to_b.get(node_a) != node_b or not same_result:
                 self.rewired.append(met)
             return
         if self._pass_over(met):
@@ -242,10 +244,7 @@ def type_of(nodes: Nodes, value: int) -> ValueType | None:
 
 def _uses(op: Op | None) -> list[tuple[str, int]]:
     """Returns the values among an op's arguments, each with its path."""
-    if op is None:
-        return []
-    positional = [(str(index), arg) for index, arg in enumerate(op.args)]
-    return [use for path, arg in [*positional, *op.kwargs] for use in refs_in(arg, path)]
+    return list(argument_refs(op)) if op else []
 
 
 def _sinks(nodes: Nodes) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusioncache.ir import strict_json
-from fusioncache.ir.graph import Arg, Const, Graph, Op, operands, refs_in
+from fusioncache.ir.graph import Arg, Const, Graph, Op, argument_refs, operands, refs_in
 from fusioncache.ir.strict_json import Value
 from fusioncache.ir.template import Instance
 from fusioncache.ir.types import NumberType, Ref, TensorType, ValueType
@@ -127,8 +127,8 @@ def _check(graph: Graph) -> None:
     known = graph.first_result
     for op, first in graph.results():
         known = first + len(op.outputs)
-        used = [*refs_in(op.args), *refs_in(tuple(arg for _, arg in op.kwargs))]
-        if not all(index < first for _, index in used) or not all(index < known for _, index in operands(op)):
+        early = all(index < first for _, index in argument_refs(op))
+        if not early or not all(index < known for _, index in operands(op)):
             raise ValueError(f"{op.name} uses what is not computed yet")
     sizes = [index for type_ in graph.inputs for _, index in refs_in(type_)]
     if not all(index < graph.first_result for index in sizes):

@@ -118,11 +118,16 @@ def refs_in(arg: Arg | ValueType | None, path: str = "") -> Iterator[tuple[str, 
                 yield f"{path}.{dimension}", size.index
 
 
-def operands(op: Op) -> Iterator[tuple[str, int]]:
-    """Yields the path to each value that an op uses, in its arguments and in its results' shapes, and its number."""
+def argument_refs(op: Op) -> Iterator[tuple[str, int]]:
+    """Yields the path to each value among an op's arguments, and its number."""
     for position, arg in enumerate(op.args):
         yield from refs_in(arg, str(position))
     for name, arg in op.kwargs:
         yield from refs_in(arg, name)
+
+
+def operands(op: Op) -> Iterator[tuple[str, int]]:
+    """Yields the path to each value that an op uses, in its arguments and in its results' shapes, and its number."""
+    yield from argument_refs(op)
     for position, type_ in enumerate(op.outputs):
         yield from refs_in(type_, f"type{position}")

@@ -31,12 +31,9 @@ class TensorType:
     @property
     def bytes(self) -> int:
         """The size of a dense tensor in memory; a symbolic size counts as 1."""
-        return prod(size for size in self.shape if isinstance(size, int)) * self._item_bytes
-
-    @property
-    def _item_bytes(self) -> int:
         bits = re.search(r"\d+", self.dtype)
-        return max(1, int(bits.group()) // 8) if bits else 1
+        item = max(1, int(bits.group()) // 8) if bits else 1
+        return item * prod(size for size in self.shape if isinstance(size, int))
 
     def __str__(self) -> str:
         sizes = ", ".join(f"%{size.index}" if isinstance(size, Ref) else str(size) for size in self.shape)

@@ -22,9 +22,10 @@ from fusioncache.backends.symbols import result_names
 from fusioncache.cache.cache import Cache
 from fusioncache.explain.change import NONE
 from fusioncache.explain.difference import Difference
+from fusioncache.explain.likeness import describe_op
 from fusioncache.explain.miss import explain_miss
 from fusioncache.humanize import format_count, format_duration
-from fusioncache.ir import Arg, Graph, Key, Op, Ref, Region, Template, map_arg, map_type
+from fusioncache.ir import Graph, Key, Op, Region, Template
 from fusioncache.ir.key_text import read_key
 from fusioncache.process import forks
 from fusioncache.process.settings import EXPLAIN
@@ -34,7 +35,6 @@ from fusioncache.record.stats import TemplateStats
 from fusioncache.template.name import template_name
 
 logger = logging.getLogger("fusioncache")
-
 
 Lines = Mapping[str, Line]
 """The lines of source that the values of a model come from, by their names in traces."""
@@ -79,14 +79,7 @@ class Misses:
         atexit.register(_finish, weakref.ref(self))
 
     def add(self, template: Template, region: Region, fusion: Any, lines: Lines) -> None:
-        """Adds a template that is new.
-
-        Args:
-            template: the template.
-            region: the region that it was first seen in.
-            fusion: the region's bound symbol.
-            lines: those of the region's trace.
-        """
+        """Adds a template that is new, the region that it was first seen in, its symbol, and its trace's lines."""
         with self._lock:
             self._waiting[template.key.digest] = _Miss(template, region, fusion, lines)
 
@@ -157,7 +150,7 @@ def _find_source(miss: _Miss, difference: Difference) -> str:
     """Returns the user's line of the op that differs, or else of any op of the region; empty if none is known."""
     wanted = _find_op(miss.template, difference)
     symbols = list(zip(miss.region.ops, miss.fusion.subsymbols, strict=True))
-    ordered = sorted(symbols, key=lambda pair: wanted is None or not _is_alike(pair[0], wanted))
+    ordered = sorted(symbols, key=lambda pair: wanted is None or describe_op(pair[0]) != describe_op(wanted))
     found = [line for _, symbol in ordered for line in _find_lines(symbol, miss.lines)]
     line = next((line for line in found if not line.library), found[0] if found else None)
     if line is None:
@@ -172,21 +165,6 @@ def _find_op(template: Template, difference: Difference) -> Op | None:
     if change is None or change.op is None or change.a == NONE:
         return None
     return template.graph.ops[change.op - 1]
-
-
-def _is_alike(one: Op, other: Op) -> bool:
-    """Returns whether an op of a region is that of its template: the same with the same literals."""
-    return one.name == other.name and _list_fixed(one) == _list_fixed(other)
-
-
-def _list_fixed(op: Op) -> list[str]:
-    """Returns all about an op but which values it uses."""
-
-    def hide_values(arg: Arg) -> str:
-        return repr(map_arg(arg, lambda _: Ref(-1)))
-
-    args = sorted(map(hide_values, op.args)) + [f"{name}={hide_values(arg)}" for name, arg in op.kwargs]
-    return [*args, *(repr(map_type(type_, lambda _: Ref(-1))) for type_ in op.outputs)]
 
 
 def _find_lines(symbol: Any, lines: Lines) -> list[Line]:

@@ -91,11 +91,11 @@ class NvFuser(Backend):
         import nvfuser_direct
 
         # ``fold`` is none of the options: what nvFuser compiles is the same with each, and so is every bit of a sum.
-        options = [(name, " ".join(sorted(chosen))) for name, chosen in self.options().items()]
+        enable, disable = (" ".join(sorted(options)) for options in self.switches)
         return {
             "backend": "nvfuser",
             "versions": write_versions(("nvfuser", nvfuser_direct.version())),
-            "options": write_values(options),
+            "options": write_values([("enable", enable), ("disable", disable)]),
             "architecture": _architecture(),
             "settings": write_settings(*read_variables(_VARIABLES, (), _ELSEWHERE)),
         }

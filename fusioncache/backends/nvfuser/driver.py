@@ -23,12 +23,7 @@ _COMPILED_AS = (
     "BINARY_VERSION",
 )
 """Attributes of a function that tell how it was compiled."""
-_CLUSTER = (
-    "CLUSTER_SIZE_MUST_BE_SET",
-    "REQUIRED_CLUSTER_WIDTH",
-    "REQUIRED_CLUSTER_HEIGHT",
-    "REQUIRED_CLUSTER_DEPTH",
-)
+_CLUSTER = ("CLUSTER_SIZE_MUST_BE_SET", *(f"REQUIRED_CLUSTER_{side}" for side in ("WIDTH", "HEIGHT", "DEPTH")))
 _SHARED_LIMIT = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 
 
@@ -49,14 +44,7 @@ def driver() -> Driver:
 
 
 class Driver:
-    """Calls the CUDA driver. Handles are plain numbers.
-
-    Args:
-        bindings: ``cuda.bindings.driver``.
-
-    Attributes:
-        bindings: the same.
-    """
+    """Calls the CUDA driver through ``bindings``, which is ``cuda.bindings.driver``. Handles are plain numbers."""
 
     def __init__(self, bindings: Any):
         self.bindings = bindings

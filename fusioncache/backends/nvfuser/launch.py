@@ -67,11 +67,7 @@ class LoadedSteps:
         ]
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
-        """Launches everything on a stream.
-
-        Args:
-            addresses: the addresses of the inputs and the allocations.
-            stream: the handle of the stream.
+        """Launches everything on a stream, given the addresses of the inputs and the allocations.
 
         Raises:
             NothingLaunched: if the first step fails.
