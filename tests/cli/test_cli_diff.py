@@ -78,7 +78,7 @@ id{_PAD}  name                           what            compile seconds
 @pytest.mark.usefixtures("_runs")
 def test_diff_as_json():
     data = json.loads(get_output("diff", "aa", "--json"))
-    assert (data["schema"], data["old"], data["new"]) == (1, FIRST_RUN, OTHER_RUN)
+    assert (data["schema"], data["old"], data["new"]) == (2, FIRST_RUN, OTHER_RUN)
     assert data["names"] == {"old": "train.py · 2023-11-14 22:13", "new": "other.py · 2023-11-14 22:14"}
     assert data["counts"]["regions"] == {"old": 7, "new": 2}
     assert data["counts"]["compile_seconds"] == {"old": 2.125, "new": 2.0}

@@ -44,7 +44,7 @@ def test_a_file_that_cannot_be_written(tmp_path):
 
 def test_json():
     data = json.loads(get_output("graph", "residual", "--json"))
-    assert (data["schema"], data["digest"]) == (1, CHAIN.key.digest)
+    assert (data["schema"], data["digest"]) == (2, CHAIN.key.digest)
     assert data["edges"] == [["v0", "v1"], ["v1", "v2"], ["v2", "v3"], ["v3", "out0"]]
     assert data["nodes"][2] == {
         "name": "v2",
