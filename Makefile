@@ -1,14 +1,16 @@
 # make setup    a .venv with everything        make bench    the benchmark, a table and build/bench.svg
 # make test     all tests                      make check    lint, format and types
 # make overhead host time of a call            make figures  the README's tables and plots
-# make coverage all tests, and what none reached  make clean  removes .venv and build
+# make clean    removes .venv and build
+#
+# COVERAGE=1 lets make test end with the lines that no test reached.
 #
 # PYTHON names the Python 3.12 to use, if the one that is found is the wrong one.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test coverage check bench overhead figures clean
+.PHONY: help setup test check bench overhead figures clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +20,7 @@ TORCH := 2.10.0
 PYTHON ?=
 
 help:
-	@sed -n '1,6s/^# \{0,1\}//p' Makefile
+	@sed -n '1,7s/^# \{0,1\}//p' Makefile
 
 setup: $(STAMP)
 
@@ -30,12 +32,9 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python .ci/install.py "torch==$(TORCH)" -e ".[nvfuser,bench,dev]"
 	@touch $@
 
+# With COVERAGE=1 it ends with the lines that no test reached: those that need a GPU or run in other processes among them.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
-
-# As test, and then which lines no test reached: those that need a GPU, and those that run in other processes, among them.
-coverage: $(STAMP)
-	COVERAGE_CORE=sysmon $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term-missing
+	COVERAGE_CORE=sysmon $(BIN)/python -m pytest -n 2 --dist worksteal $(if $(COVERAGE),--cov --cov-report=term-missing)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
