@@ -33,10 +33,7 @@ _STYLE = """\
 def svg_text(picture: nx.DiGraph, title: str, *, styled: bool = True) -> str:
     """Returns the picture as SVG. It is the same for the same graph, to the letter. Every text in it is escaped.
 
-    Args:
-        picture: the graph.
-        title: what it is a picture of.
-        styled: whether it contains its own style sheet; a page with many pictures has one for all of them.
+    A page with many pictures has one style sheet for all of them: they are not ``styled`` themselves.
     """
     layout = lay_out(picture, lambda name: _width(picture.nodes[name]["node"]))
     width = layout.width + 2 * _MARGIN

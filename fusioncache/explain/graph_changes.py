@@ -66,12 +66,7 @@ def _find_outputs(pairing: Pairing) -> list[Change]:
 
 
 class _InputChanges:
-    """In what the types of inputs differ, and what else follows from that.
-
-    Attributes:
-        changes: one for all inputs that differ in the same way.
-        values: both values of each change.
-    """
+    """In what the types of inputs differ, a change for all that differ in the same way, and what follows from that."""
 
     def __init__(self, pairing: Pairing):
         groups: dict[Aspect, list[tuple[int, str]]] = defaultdict(list)

@@ -25,13 +25,7 @@ _About = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of A, or none, and the line of B that corresponds to it.
-
-    Attributes:
-        a: A's line; empty if there is none.
-        mark: ``SAME``, ``OTHER``, ``ONLY_A`` or ``ONLY_B``.
-        b: B's line; empty if there is none.
-    """
+    """A line of A and the one of B that corresponds to it, either of them empty if there is none, and their mark."""
 
     a: str
     mark: str

@@ -2,9 +2,9 @@
 
 from fusioncache.ir.arithmetic import AS_WRITTEN, Arithmetic
 from fusioncache.ir.errors import Bypass
-from fusioncache.ir.graph import Arg, Const, Graph, Op, Ref, Region, map_arg, map_type, operands, refs_in
+from fusioncache.ir.graph import Arg, Const, Graph, Op, Region, map_arg, map_type, operands, refs_in
 from fusioncache.ir.template import Binding, Ingredient, Instance, Key, Template
-from fusioncache.ir.types import NumberType, TensorType, ValueType
+from fusioncache.ir.types import NumberType, Ref, TensorType, ValueType
 
 __all__ = [
     "AS_WRITTEN",

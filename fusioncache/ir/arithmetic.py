@@ -40,12 +40,7 @@ def is_narrow(type_: ValueType | None) -> bool:
 
 
 def bits_depend_on_kernel(graph: Graph, arithmetic: Arithmetic) -> bool:
-    """Returns whether some value of a graph may have other bits once other ops of it are in another kernel.
-
-    Args:
-        graph: a region or a template.
-        arithmetic: of the compiler that makes kernels of it.
-    """
+    """Returns whether a value of a graph may have other bits, by the compiler's arithmetic, in another kernel."""
     if not arithmetic.rounds and any(is_narrow(type_) for op in graph.ops for type_ in op.outputs):
         return True
     return not arithmetic.contracts_alike and _adds_a_product(graph)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 from fusioncache.ir.types import Ref, TensorType, ValueType
 
-__all__ = ["Arg", "Const", "Graph", "Op", "Ref", "Region", "map_arg", "map_type", "refs_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class Const:

@@ -131,10 +131,6 @@ def kind_of(name: str) -> IngredientKind:
 
 
 def graph_digest(digests: Iterable[tuple[str, str]]) -> str:
-    """Returns one digest of all that a key says of its graph, whatever the environment; empty if it says nothing.
-
-    Args:
-        digests: name and digest of each ingredient of the key.
-    """
+    """Returns one digest of what a key, by its ingredients' names and digests, says of its graph; empty if nothing."""
     parts = [pair for pair in digests if pair[0] in GRAPH]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fusioncache.ir.graph import Graph, Region
 
@@ -26,20 +26,14 @@ class Key:
         ingredients: the parts of ``text`` in order.
     """
 
-    digest: str
+    digest: str = field(compare=False)
     text: str
-    ingredients: tuple[Ingredient, ...]
+    ingredients: tuple[Ingredient, ...] = field(compare=False)
 
     @property
     def texts(self) -> dict[str, str]:
         """The text of each ingredient by its name."""
         return {part.name: part.text for part in self.ingredients}
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and self.text == other.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,11 +65,7 @@ class _Miss:
 
 
 class Misses:
-    """The new templates of a transform: each waits for its first call, and is explained if it had to be compiled.
-
-    Args:
-        cache: where the templates are, and those of before.
-    """
+    """The new templates of a transform: each waits for its first call, and is explained if it had to be compiled."""
 
     def __init__(self, cache: Cache):
         self._cache = cache

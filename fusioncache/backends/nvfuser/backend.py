@@ -34,12 +34,9 @@ _DESCRIBED = ("function", "cubin", "grid", "block", "shared")
 
 @dataclass(frozen=True, slots=True)
 class CompiledDefinition:
-    """What nvFuser compiled.
+    """What nvFuser compiled: a function, and the ``FusionDefinition`` behind it, which was executed.
 
-    Attributes:
-        run: takes the arguments as one sequence and returns the outputs.
-        definition: nvFuser's ``FusionDefinition``, which was executed.
-        device: the number of the device that it was written for; None if it runs where its arguments are.
+    The definition is written for the GPU of number ``device``, or, if that is None, runs where its arguments are.
     """
 
     run: Run

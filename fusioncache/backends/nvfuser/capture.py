@@ -40,12 +40,7 @@ _LEAST_ADDRESS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What a run launches.
-
-    Attributes:
-        recipe: the run as data. Its launches name no cubin yet.
-        functions: the function of each launch, as it is loaded in this process.
-    """
+    """What a run launches: a recipe that names no cubin yet, and the function of each launch in this process."""
 
     recipe: Recipe
     functions: tuple[int, ...]
@@ -63,13 +58,10 @@ class MemoryRange:
 
 
 class MemoryMap:
-    """The memory of one captured run.
-
-    Args:
-        ranges: the memory of the inputs, then what the run allocated. They may be empty, and must not overlap.
+    """The memory of one captured run: that of its inputs, then what it allocated. A range may be empty.
 
     Raises:
-        NotPersistable: if they overlap.
+        NotPersistable: if ranges overlap.
     """
 
     def __init__(self, ranges: Sequence[MemoryRange]):
@@ -283,12 +275,8 @@ def resolve_addresses(
 ) -> tuple[Step, ...]:
     """Returns the steps of a run that was captured twice, with everything at other addresses. They name no cubin yet.
 
-    Args:
-        first: what was captured first.
-        memory: the memory of that run.
-        second: what was captured then.
-        other: the memory of that run, range by range the same.
-        is_pointer: tells whether a number is an address of memory that the GPU reads.
+    The memories of both are the same, range by range, and ``is_pointer`` tells whether a number is an address of memory
+    that the GPU reads.
 
     Raises:
         NotPersistable: if anything cannot be told for certain.

@@ -29,13 +29,10 @@ def sum_chain(fold: str, dtype: str, head: Any, terms: Sequence[Any], compiled: 
 
 
 def takes_one_launch(fold: str, dtype: str, head: Any, terms: Sequence[Any]) -> bool:
-    """Returns whether such a chain is summed in one launch. Addresses are another matter: they change with each call.
+    """Returns whether a chain with a sum of this dtype is summed in one launch, as far as its addresses allow.
 
-    Args:
-        fold: ``"nvfuser"`` for never, ``"triton"`` for whenever it can be done, ``"auto"`` for where it is faster.
-        dtype: the dtype of the sum.
-        head: what the terms are added to.
-        terms: at least one.
+    That is never with a ``fold`` of ``"nvfuser"``, whenever it can be with ``"triton"``, and where it is faster with
+    ``"auto"``.
     """
     if fold == "nvfuser" or dtype.rstrip("_") != "float32" or not all(map(_can_be_read, (head, *terms))):
         return False

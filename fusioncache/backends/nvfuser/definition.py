@@ -18,12 +18,7 @@ SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and l
 
 
 def define(graph: Graph, layouts: Sequence[Any]) -> Any:
-    """Returns the graph as an nvFuser ``FusionDefinition``.
-
-    Args:
-        graph: a graph without parameters.
-        layouts: a descriptor for each input: contiguity and stride order of a tensor, None for a number.
-    """
+    """Returns a graph without parameters as a ``FusionDefinition``, given what ``describe_arguments`` says."""
     from fusioncache.backends.bound_symbols import bind
 
     bound = bind(graph)
@@ -32,7 +27,7 @@ def define(graph: Graph, layouts: Sequence[Any]) -> Any:
 
 
 def describe_arguments(args: Sequence[Any]) -> tuple:
-    """Returns what ``define`` must know of the layout of tensors and numbers."""
+    """Returns what ``define`` must know of each argument: see ``describe_tensor``; None for a number."""
     return tuple(describe_tensor(tuple(a.shape), a.stride()) if hasattr(a, "stride") else None for a in args)
 
 

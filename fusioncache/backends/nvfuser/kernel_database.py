@@ -34,14 +34,7 @@ Options = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A compiled kernel.
-
-    Attributes:
-        name: the name of its function in the cubin.
-        code: its CUDA.
-        cubin: the file with its cubin.
-        options: nvFuser's options, with which it was compiled.
-    """
+    """A kernel: its function's name, its CUDA, the file of its cubin, and the options that it was compiled with."""
 
     name: str
     code: str

@@ -32,15 +32,9 @@ class NothingLaunched(Exception):
 
 
 class LoadedSteps:
-    """The steps of a recipe, loaded on a device. One thread at a time may use them.
+    """The steps of a recipe, whose cubins, given by their names, are loaded on the device of this number.
 
-    The device must be the current one.
-
-    Args:
-        recipe: what to launch.
-        cubins: the cubins by name.
-        driver: the driver of CUDA.
-        device: the number of the device.
+    The device must be the current one. One thread at a time may use the steps.
 
     Raises:
         ValueError: if a cubin and the recipe do not fit.

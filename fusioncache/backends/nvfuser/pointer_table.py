@@ -66,13 +66,7 @@ def add(head: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor | Non
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The addresses of terms.
-
-    Attributes:
-        addresses: a tensor of the addresses, on the terms' device.
-        count: how many there are.
-        dtype: the dtype of every term.
-    """
+    """The addresses of this many terms of this dtype, as a tensor on their device."""
 
     addresses: torch.Tensor
     count: int
@@ -97,11 +91,7 @@ def _table(addresses: list[int], like: torch.Tensor) -> Table:
 def launch(head: torch.Tensor, table: Table, block: int = BLOCK, ahead: int = AHEAD) -> torch.Tensor:
     """Returns ``head + term + term + ...`` in float32. The head's device must be the current one.
 
-    Args:
-        head: a contiguous tensor of the terms' shape.
-        table: the table of the terms.
-        block: the elements of a block, a power of 2.
-        ahead: how many terms a thread may load before it adds the first of them.
+    The head is contiguous and of the terms' shape, and ``block`` is a power of 2. See ``BLOCK`` and ``AHEAD``.
     """
     total = torch.empty(head.shape, dtype=torch.float32, device=head.device)
     _add[(triton.cdiv(total.numel(), block),)](

@@ -142,12 +142,7 @@ def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
 
 
 def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
-    """Returns for each allocation what makes it: the output itself if the output fills it, else bytes.
-
-    Args:
-        recipe: the recipe of the run.
-        poison: whether bytes are all ones.
-    """
+    """Returns what makes each allocation: the output that fills it, else bytes, which are all ones with ``poison``."""
     sole = find_sole_outputs(recipe, poison)
     return [
         _allocate_tensor(sole[index]) if index in sole else _allocate_bytes(size, poison)

@@ -20,14 +20,9 @@ _APART = 512
 
 
 def verify(artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Sequence[Any], driver: Driver) -> None:
-    """Launches from the bytes that are to be stored, and compares all outputs and all inputs with nvFuser's.
+    """Launches from the bytes that are to be stored, and compares all outputs and all inputs with those of ``run``.
 
-    Args:
-        artifacts: what is to be stored.
-        capture: what the artifacts were made of.
-        run: nvFuser's function.
-        args: other arguments than those that were compiled for, aligned as these. They may be written into.
-        driver: the driver of CUDA.
+    The arguments are others than those that nvFuser compiled for, aligned as these. They may be written into.
 
     Raises:
         NotPersistable: if there is any difference.
