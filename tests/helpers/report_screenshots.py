@@ -1,4 +1,4 @@
-"""Takes the pictures of the report in docs anew: ``PYTHONPATH=.:tests/helpers python tests/helpers/report_screenshots.py``.
+"""Takes the pictures of the report in docs: ``PYTHONPATH=.:tests/helpers python tests/helpers/report_screenshots.py``.
 
 Needs a Chromium on the PATH, and playwright, of the dev extra.
 """
