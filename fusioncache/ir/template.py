@@ -26,8 +26,8 @@ class Key:
         ingredients: the parts of ``text`` in order.
     """
 
-    digest: str = field(compare=False)
-    text: str
+    digest: str = field(compare=False, hash=True)
+    text: str = field(hash=False)
     ingredients: tuple[Ingredient, ...] = field(compare=False)
 
     @property
