@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -25,14 +24,11 @@ def dot_text(picture: nx.DiGraph, title: str) -> str:
 
 def graphviz_svg(dot: str) -> str | None:
     """Returns the SVG that graphviz makes; None if it is not installed, or fails."""
-    program = shutil.which("dot")
-    if program is None:
-        return None
+    command = ["dot", "-Tsvg"]
     try:
-        done = subprocess.run([program, "-Tsvg"], input=dot, capture_output=True, text=True, timeout=_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, input=dot, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _quote(text: str) -> str:

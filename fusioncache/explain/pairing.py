@@ -225,8 +225,7 @@ def pair_graphs(a: Mapping[str, str], b: Mapping[str, str]) -> Pairing:
     Raises:
         ValueError: if a graph cannot be read.
     """
-    one, other = (tuple((name, texts[name]) for name in GRAPH if name in texts) for texts in (a, b))
-    return _pair_texts(one, other)
+    return _pair_texts(*(tuple((name, texts[name]) for name in GRAPH if name in texts) for texts in (a, b)))
 
 
 @lru_cache(_REMEMBERED)

@@ -126,11 +126,8 @@ def match_rows(
 ) -> tuple[Row, ...]:
     """Returns the row for each kernel of a run. Together their code is the run's, with nothing left.
 
-    Args:
-        known: the rows of the database by their kernels' names.
-        names: the names of the kernels that the run launches.
-        code: the CUDA of all its kernels, as nvFuser says it.
-        options: the options with which it was compiled.
+    The database's rows are given by their kernels' names, and of the run the names of its kernels, in the order of its
+    launches, their CUDA, as nvFuser says it, and the options that it was compiled with.
 
     Raises:
         NotPersistable: if not exactly one row fits each, or there is other code.
