@@ -97,7 +97,7 @@ def pack(recipe, code):
     """What is kept of a run for which nvFuser says this code."""
     said = SimpleNamespace(get_cuda_kernel=lambda args, *, intrinsic_code, device: "preamble" * intrinsic_code + code)
     compiled = SimpleNamespace(device=0, definition=SimpleNamespace(fec=said))
-    return persistence.pack(SimpleNamespace(switches=OPTIONS), SimpleNamespace(recipe=recipe), compiled, [])
+    return persistence.pack(SimpleNamespace(recipe=recipe), compiled, [], OPTIONS)
 
 
 def test_the_kernels_cuda_is_kept_beside_their_cubins(monkeypatch):
@@ -256,7 +256,7 @@ class Doubling:
 def test_compiling_for_other_arguments_writes_into_them_once():
     write = Op("prims.copy_", (Ref(0), Ref(0)), (TYPE,))
     nvfuser, arg = Doubling(), torch.ones(2, 3)
-    run = CompilingRun(nvfuser, Graph((TYPE,), (write,), (1,)))
+    run = CompilingRun(nvfuser.compile, Graph((TYPE,), (write,), (1,)))
     run([arg])
     assert arg.unique().tolist() == [2]
     run([arg])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, Description, Run, Source, Sum
 from fusioncache.backends.nvfuser.chains import sum_chain
 from fusioncache.backends.nvfuser.definition import (
     SEEN_WORKING,
+    compile_definition,
     define,
     definition_text,
     describe_arguments,
@@ -30,18 +30,6 @@ _ELSEWHERE = ("NVFUSER_MASTER_", "NVFUSER_DUMP", "PYTORCH_NVFUSER_DUMP")
 """Those of them that say what is printed, and where other processes are."""
 _DESCRIBED = ("function", "cubin", "grid", "block", "shared")
 """What people are told of a launch."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledDefinition:
-    """What nvFuser compiled: a function, and the ``FusionDefinition`` behind it, which was executed.
-
-    The definition is written for the GPU of number ``device``, or, if that is None, runs where its arguments are.
-    """
-
-    run: Run
-    definition: Any
-    device: int | None
 
 
 class NvFuser(Backend):
@@ -113,31 +101,19 @@ class NvFuser(Backend):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
-        return self.compile_definition(graph, args).run
-
-    def compile_definition(self, graph: Graph, args: Sequence[Any], enable: Sequence[str] = ()) -> CompiledDefinition:
-        """Compiles as ``compile`` does, with the options of ``enable`` on as well, but not when it runs."""
-        from fusioncache.backends.bound_symbols import has_fixed_gpu
-
-        definition = define(graph, describe_arguments(args))
-        on, off = map(list, self.switches)
-        device = definition._get_device_index(definition._selected_device) if has_fixed_gpu(graph) else None
-        # To execute the definition compiles it.
-        definition.execute(list(args), device=device, _enable_options=[*on, *enable], _disable_options=off)
-        run = partial(definition.fec.execute, device=device, _enable_options=on, _disable_options=off)
-        return CompiledDefinition(run, definition, device)
+        return compile_definition(graph, args, self.switches).run
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """See ``Backend``."""
         from fusioncache.backends.nvfuser import persistence
 
-        return persistence.persist(self, graph, args)
+        return persistence.persist(graph, args, self.switches)
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
         from fusioncache.backends.nvfuser import persistence
 
-        return persistence.load(self, artifacts, graph, args)
+        return persistence.load(artifacts, graph, args, self.compile)
 
     def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
         """See ``Backend``."""

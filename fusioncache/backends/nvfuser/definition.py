@@ -1,4 +1,7 @@
-"""A graph as nvFuser's ``FusionDefinition``, by Thunder's translators. Needs nvFuser, and no GPU."""
+"""A graph as nvFuser's ``FusionDefinition``, by Thunder's translators: written, and compiled.
+
+Writing one needs nvFuser, and no GPU.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,46 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from fusioncache.backends.api import Run
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
 
+Switches = tuple[tuple[str, ...], tuple[str, ...]]
+"""The nvFuser options that are on, and those that are off."""
+
 SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledDefinition:
+    """What nvFuser compiled: a function, and the ``FusionDefinition`` behind it, which was executed.
+
+    The definition is written for the GPU of number ``device``, or, if that is None, runs where its arguments are.
+    """
+
+    run: Run
+    definition: Any
+    device: int | None
+
+
+def compile_definition(
+    graph: Graph, args: Sequence[Any], switches: Switches, enable: Sequence[str] = ()
+) -> CompiledDefinition:
+    """Compiles a graph for arguments of this layout. Options of ``enable`` are on as well, but not when it runs."""
+    from fusioncache.backends.bound_symbols import has_fixed_gpu
+
+    definition = define(graph, describe_arguments(args))
+    on, off = map(list, switches)
+    device = definition._get_device_index(definition._selected_device) if has_fixed_gpu(graph) else None
+    # To execute the definition compiles it.
+    definition.execute(list(args), device=device, _enable_options=[*on, *enable], _disable_options=off)
+    run = partial(definition.fec.execute, device=device, _enable_options=on, _disable_options=off)
+    return CompiledDefinition(run, definition, device)
 
 
 def define(graph: Graph, layouts: Sequence[Any]) -> Any:

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from fusioncache.backends.api import NotPersistable, NotPersistableNow
+from fusioncache.backends.nvfuser.definition import Switches
 from fusioncache.process import forks
 
 OPTION = "kernel_db"
@@ -29,8 +30,6 @@ _ROW = re.compile(r"([^,]+),([^,]*),(kernel_\d+\.cu),(kernel_\d+\.cubin)")
 _DIRECTORY_VARIABLE = "TMPDIR"
 _ELF = b"\x7fELF"
 
-Options = tuple[tuple[str, ...], tuple[str, ...]]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -39,7 +38,7 @@ class Row:
     name: str
     code: str
     cubin: Path
-    options: Options
+    options: Switches
 
 
 class KernelDatabase:
@@ -56,7 +55,7 @@ class KernelDatabase:
         self._replaced: tuple[str | None] | None = None
         forks.register(self)
 
-    def compile[T](self, options: Options, compile_: Callable[[], T]) -> T:
+    def compile[T](self, options: Switches, compile_: Callable[[], T]) -> T:
         """Compiles with ``OPTION`` on beside these options, and reads what that adds to the database."""
         with self._lock:
             try:
@@ -67,7 +66,7 @@ class KernelDatabase:
             finally:
                 self._read_rows(options)
 
-    def rows(self, names: Sequence[str], code: str, options: Options) -> tuple[Row, ...]:
+    def rows(self, names: Sequence[str], code: str, options: Switches) -> tuple[Row, ...]:
         """Returns the row of each kernel of a run: see ``match_rows``.
 
         Raises:
@@ -108,7 +107,7 @@ class KernelDatabase:
         with self._lock:
             self._lost = not self._opened
 
-    def _read_rows(self, options: Options) -> None:
+    def _read_rows(self, options: Switches) -> None:
         if not self._opened or self._directory is None:
             return
         folder = self._directory / _FOLDER
@@ -122,7 +121,7 @@ class KernelDatabase:
 
 
 def match_rows(
-    known: Mapping[str, Sequence[Row]], names: Sequence[str], code: str, options: Options
+    known: Mapping[str, Sequence[Row]], names: Sequence[str], code: str, options: Switches
 ) -> tuple[Row, ...]:
     """Returns the row for each kernel of a run. Together their code is the run's, with nothing left.
 

@@ -7,14 +7,15 @@ values at other addresses.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from fusioncache.backends.api import Compiled, NotPersistable, NotPersistableNow, Run
 from fusioncache.backends.nvfuser.capture import Capture, capture
+from fusioncache.backends.nvfuser.definition import CompiledDefinition, Switches, compile_definition
 from fusioncache.backends.nvfuser.driver import DriverError, driver
 from fusioncache.backends.nvfuser.kernel_database import OPTION, kernel_database, read_cubin
 from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE, VERSION, Launch
@@ -25,9 +26,6 @@ from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
 from fusioncache.process.warning import warn_once
-
-if TYPE_CHECKING:
-    from fusioncache.backends.nvfuser.backend import CompiledDefinition, NvFuser
 
 logger = logging.getLogger("fusioncache")
 
@@ -55,16 +53,16 @@ def list_device_kinds() -> tuple[str, ...]:
     return tuple(sorted(kinds))
 
 
-def persist(nvfuser: NvFuser, graph: Graph, args: Sequence[Any]) -> Compiled:
+def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
     """Compiles with nvFuser, and gives what launches the same kernels in another process."""
     try:
         check_persistable(graph, args)
     except NotPersistable as refusal:
-        return _refuse(nvfuser.compile(graph, args), refusal)
+        return _refuse(compile_definition(graph, args, switches).run, refusal)
     database = kernel_database()
-    compiled = database.compile(nvfuser.switches, lambda: nvfuser.compile_definition(graph, args, (OPTION,)))
+    compiled = database.compile(switches, lambda: compile_definition(graph, args, switches, (OPTION,)))
     try:
-        return Compiled(compiled.run, _make_artifacts(nvfuser, compiled, args), None)
+        return Compiled(compiled.run, _make_artifacts(compiled, args, switches), None)
     except NotPersistable as refusal:
         return _refuse(compiled.run, refusal)
     except Exception as error:  # nvFuser's own function works, whatever this is
@@ -76,8 +74,10 @@ def _refuse(run: Run, refusal: NotPersistable) -> Compiled:
     return Compiled(run, None, str(refusal), lasting=not isinstance(refusal, NotPersistableNow))
 
 
-def load(nvfuser: NvFuser, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
-    """Loads the function of these artifacts on the arguments' device.
+def load(
+    artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any], compile_: Callable[[Graph, Sequence[Any]], Run]
+) -> Run:
+    """Loads the function of these artifacts on the arguments' device. ``compile_`` is for what they are not for.
 
     Raises:
         ValueError: if the artifacts are damaged, or for other arguments.
@@ -86,7 +86,7 @@ def load(nvfuser: NvFuser, artifacts: Mapping[str, bytes], graph: Graph, args: S
         raise ValueError("artifacts without a recipe")
     recipe = decode(artifacts[RECIPE])
     check_arguments(recipe, args)
-    stored = StoredRun(recipe, artifacts, CompilingRun(nvfuser, graph), driver())
+    stored = StoredRun(recipe, artifacts, CompilingRun(compile_, graph), driver())
     device = args[0].get_device()
     try:
         with torch.cuda.device(device):
@@ -99,8 +99,8 @@ def load(nvfuser: NvFuser, artifacts: Mapping[str, bytes], graph: Graph, args: S
 class CompilingRun:
     """Computes what a recipe is not for: nvFuser compiles the graph when it is first needed."""
 
-    def __init__(self, nvfuser: NvFuser, graph: Graph):
-        self._nvfuser = nvfuser
+    def __init__(self, compile_: Callable[[Graph, Sequence[Any]], Run], graph: Graph):
+        self._compile = compile_
         self._graph = graph
         self._lock = forks.lock()
         self._run: Run | None = None
@@ -111,7 +111,7 @@ class CompilingRun:
             if self._run is None:
                 # To compile runs it once, so that what writes into its arguments is compiled with copies.
                 spare = [copy_tensor(arg) for arg in args] if writes_in_place(self._graph) else args
-                self._run = self._nvfuser.compile(self._graph, spare)
+                self._run = self._compile(self._graph, spare)
         return self._run(args)
 
 
@@ -151,7 +151,7 @@ def check_tensors(args: Sequence[Any]) -> None:
         raise NotPersistableNow("an input that is to be conjugated or negated when it is read")
 
 
-def _make_artifacts(nvfuser: NvFuser, compiled: CompiledDefinition, args: Sequence[Any]) -> Mapping[str, bytes]:
+def _make_artifacts(compiled: CompiledDefinition, args: Sequence[Any], switches: Switches) -> Mapping[str, bytes]:
     device = args[0].get_device()
     if compiled.device not in (None, device):
         raise NotPersistableNow("a program that is written for another device")
@@ -161,19 +161,19 @@ def _make_artifacts(nvfuser: NvFuser, compiled: CompiledDefinition, args: Sequen
         own, others = [copy_tensor(arg) for arg in args], [roll_tensor(arg) for arg in args]
         compiled.run(own)  # so that nothing is left to prepare for tensors that lie as these do
         captured = capture(driver(), compiled.run, own, others)
-        artifacts = pack(nvfuser, captured, compiled, own)
+        artifacts = pack(captured, compiled, own, switches)
         verify(artifacts, captured, compiled.run, others, driver())
     return artifacts
 
 
-def pack(nvfuser: NvFuser, captured: Capture, compiled: CompiledDefinition, args: Sequence[Any]) -> dict[str, bytes]:
+def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], switches: Switches) -> dict[str, bytes]:
     """Returns the recipe, the cubin of each kernel by a name that says nothing of this process, and the CUDA of all.
 
     Raises:
         NotPersistable: if nvFuser's database does not have the kernels, or they are of a kind that is not supported.
     """
     recipe, code = captured.recipe, _read_code(compiled, args)
-    cubins = iter(_read_cubins(nvfuser, [step.function for step in recipe.launches], code))
+    cubins = iter(_read_cubins([step.function for step in recipe.launches], code, switches))
     names: dict[bytes, str] = {}
     steps = tuple(
         replace(step, cubin=names.setdefault(next(cubins), f"{len(names)}{CUBIN}"))
@@ -196,10 +196,10 @@ def _read_code(compiled: CompiledDefinition, args: Sequence[Any]) -> str:
     return code
 
 
-def _read_cubins(nvfuser: NvFuser, functions: Sequence[str], code: str) -> list[bytes]:
+def _read_cubins(functions: Sequence[str], code: str, switches: Switches) -> list[bytes]:
     if not functions and not code:
         return []
     database = kernel_database()
     if code:
         database.note_compiled()
-    return [read_cubin(row) for row in database.rows(functions, code, nvfuser.switches)]
+    return [read_cubin(row) for row in database.rows(functions, code, switches)]
