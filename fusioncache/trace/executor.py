@@ -23,7 +23,6 @@ from fusioncache.backends.registry import best_backend
 from fusioncache.backends.symbols import symbol_name, symbol_named
 from fusioncache.ir.ops import TABLE, op_traits
 from fusioncache.record.events import CompileEvent, CompileObserver
-from fusioncache.trace.executors import NAME
 
 
 class FusionCacheExecutor(FusionExecutor):
@@ -32,12 +31,15 @@ class FusionCacheExecutor(FusionExecutor):
     Matrix products, indexing, random numbers and effects stay outside. Without the ``FusionCache`` transform each
     region is compiled by itself.
 
+    Args:
+        name: by which Thunder knows the executor.
+
     Attributes:
         observers: are told of each region that is compiled by itself.
     """
 
-    def __init__(self) -> None:
-        super().__init__(NAME)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.observers: list[CompileObserver] = []
         self._implmap = {symbol_named(name).id: ImplInfo() for name, traits in TABLE.items() if traits.fusible}
 

@@ -34,7 +34,7 @@ def register() -> Executor:
     from fusioncache.trace.executor import FusionCacheExecutor
 
     problem("nvfuser", "cuda")
-    return register_executor(FusionCacheExecutor())
+    return register_executor(FusionCacheExecutor(NAME))
 
 
 def executors() -> list[Executor]:
