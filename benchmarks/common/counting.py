@@ -21,6 +21,7 @@ from fusioncache.backends.nvfuser.definition import nvfuser_executor
 from fusioncache.record.events import CompileEvent
 from fusioncache.template.plan import Plan
 from fusioncache.trace import executor, transform
+from fusioncache.trace.executors import NAME
 
 
 class Counter:
@@ -87,7 +88,7 @@ def count_compiles(backend: str, *, lru: bool = False) -> Counter:
     if backend == "nvfuser":
         _count_definitions(counter, lru)
     else:
-        get_executor(executor.NAME).observers.append(counter.observe)
+        get_executor(NAME).observers.append(counter.observe)
     return counter
 
 

@@ -10,7 +10,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.extend import get_always_executors, get_default_executors, get_executor
 
 import fusioncache
-from fusioncache.trace import executor
+from fusioncache.trace.executors import NAME
 
 
 def executors(backend: str) -> list[Any]:
@@ -18,7 +18,7 @@ def executors(backend: str) -> list[Any]:
     if backend == "nvfuser":
         return fusioncache.executors()
     others = [one for one in get_default_executors() if one not in get_always_executors()]
-    return [*(one for one in others if one.name != "nvfuser"), get_executor(executor.NAME)]
+    return [*(one for one in others if one.name != "nvfuser"), get_executor(NAME)]
 
 
 def jit(function: Any, backend: str, transform: fusioncache.FusionCache | None = None) -> Any:

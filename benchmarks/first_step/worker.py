@@ -39,7 +39,7 @@ from benchmarks.common.spec import ModelSpec
 from benchmarks.common.steps import synchronize
 from benchmarks.common.thunder_jit import jit
 from fusioncache.backends.registry import backend_class
-from fusioncache.trace.executor import NAME
+from fusioncache.trace.executors import NAME
 
 
 class Stopwatch:

@@ -17,7 +17,7 @@ from benchmarks.common.models import make_model
 from benchmarks.common.rematerialization import copy_with_zero_weight, recompute_sums
 from benchmarks.common.spec import ModelSpec
 from benchmarks.common.thunder_jit import find_fusions, jit
-from fusioncache.trace import executor
+from fusioncache.trace.executors import NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 RESIDUAL = ModelSpec("residual", 3, "eager", "cpu", "float32", grad=False)
@@ -57,7 +57,7 @@ def test_definitions_of_nvfuser_are_counted_once_and_those_of_fusioncache_not(mo
 
 def test_regions_that_the_executor_compiles_by_itself_are_counted_once(monkeypatch):
     monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
-    monkeypatch.setattr(get_executor(executor.NAME), "observers", [])
+    monkeypatch.setattr(get_executor(NAME), "observers", [])
     counter = counting.count_compiles("eager")
     model, example = make_model(RESIDUAL)
     compiled = jit(model, "eager")

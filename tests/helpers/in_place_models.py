@@ -14,7 +14,7 @@ class InPlaceExecutor(FusionCacheExecutor):
     """fusioncache's executor, which takes effects into its regions as nvFuser's does."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("fusioncache")
         self._implmap[prims.PrimIDs.COPY_] = ImplInfo()
 
 

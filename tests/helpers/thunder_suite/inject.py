@@ -82,7 +82,7 @@ def with_own(executors: Sequence[Any]) -> list[Any]:
     """These executors with fusioncache's among them."""
     from thunder.extend import get_executor
 
-    from fusioncache.trace.executor import NAME
+    from fusioncache.trace.executors import NAME
 
     own = get_executor(NAME)
     if own in executors:
