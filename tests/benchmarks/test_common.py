@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 from thunder.core import rematerialization
 from thunder.extend import get_executor
 
@@ -31,6 +34,44 @@ def test_a_command_starts_in_any_folder_and_says_what_it_does(name):
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, env={})
     assert done.returncode == 0, done.stderr
     assert f"Usage: {name} [OPTIONS]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("equality", "--models llama-9", "'llama-9' is not one of llama-2, llama-3"),
+        ("equality", "--layers 2,deep", "'2,deep' is no list of positive numbers and real"),
+        ("equality", "--layers 0", "'0' is no list of positive numbers and real"),
+        ("equality", "--reference lru", "--reference lru is nvFuser's own cache"),
+        ("folds", "--sizes 1,x", "'1,x' is no list of positive numbers"),
+        ("folds", "--widths 0,2", "'0,2' is no list of positive numbers"),
+        ("folds", "--terms ''", "'' is no list of positive numbers"),
+        ("folds", "--dtypes float64", "'float64' is not one of bfloat16, float32"),
+        ("folds", "--seconds -1", "-1"),
+        ("folds", "--json /dev/null/folds.json", "cannot be written"),
+        ("memory", "--models llama-2", "'llama-2' is not one of olmo-2, gemma-2"),
+        ("memory", "--plans guess", "'guess' is not one of reference, again, auto"),
+        ("memory", "--budgets x", "no list of positive numbers"),
+        ("memory", "--json /dev/null/a.json", "cannot be written"),
+        ("peers", "--peers jax", "'jax' is not one of thunder"),
+        ("peers", "--width wide", "'wide' is not one of"),
+        ("peers", "--layers 0", "is no list of positive numbers"),
+        ("peers", "--steps 1", "1"),
+        ("scaling", "--layers 1,x", "'1,x' is no list of positive numbers"),
+        ("scaling", "--layers 0,1", "'0,1' is no list of positive numbers"),
+        ("scaling", "--modes cached,hot", "'hot' is not one of cached, warm, uncached, lru"),
+        ("scaling", "--model bert", "'bert' is not one of"),
+        ("scaling", "--plot bench.pdf", "does not end in .svg or .png"),
+        ("scaling", "--limit -1", "-1"),
+        ("scaling", "--json /dev/null/bench.json", "cannot be written"),
+    ],
+)
+def test_bad_options_are_refused(monkeypatch, name, options, message):
+    here = {"environment": {"gpu": None}, "device": "cpu", "backend": "eager", "problem": None}
+    monkeypatch.setattr(processes, "call", lambda module, _: here if module.endswith("environment") else pytest.fail())
+    outcome = CliRunner().invoke(import_module(f"benchmarks.{name}.__main__").main, shlex.split(options))
+    assert outcome.exit_code == 2
+    assert message in outcome.stderr
 
 
 def test_a_process_that_raises_is_reported_with_its_reason():

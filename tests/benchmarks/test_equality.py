@@ -103,18 +103,3 @@ def test_a_failure_and_a_difference_are_reported_and_the_rest_still_runs(monkeyp
     assert "error: llama-3, 32 layers: 1 of 3 differ, the first is loss" in outcome.stdout
     assert "bypassed: llama-3, 3 layers: 1 x random state" in outcome.stdout
     assert "error: llama-3, 3 layers" not in outcome.stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--models", "llama-9"], "'llama-9' is not one of llama-2, llama-3"),
-        (["--layers", "2,deep"], "'2,deep' is no list of positive numbers and real"),
-        (["--layers", "0"], "'0' is no list of positive numbers and real"),
-        (["--reference", "lru"], "--reference lru is nvFuser's own cache"),
-    ],
-)
-def test_bad_options_are_refused(monkeypatch, options, message):
-    outcome = invoke(monkeypatch, options, lambda point: pytest.fail())
-    assert outcome.exit_code == 2
-    assert message in outcome.stderr

@@ -23,17 +23,8 @@ from benchmarks.scaling.report import explain_counts
 from benchmarks.scaling.spec import MODES, ON_REQUEST, PHASES, Spec
 from benchmarks.scaling.summary import fit_slope, summarize
 
-SPEC = Spec(
-    model="residual",
-    layers=1,
-    mode="",
-    recompute=True,
-    grad=True,
-    backend="eager",
-    device="cpu",
-    dtype="float32",
-    size=10,
-)
+PLACE = {"backend": "eager", "device": "cpu", "dtype": "float32"}
+SPEC = Spec(model="residual", layers=1, mode="", recompute=True, grad=True, size=10, **PLACE)
 
 
 def run(
@@ -83,6 +74,42 @@ def test_own_is_compared_with_the_baseline_in_every_dtype(monkeypatch):
     outcome = run(monkeypatch, lambda spec: answer(spec.mode), ["baseline", "own"], spec)
     errors = [point.get("error") for point in outcome.points]
     assert errors == [None, "1 of 1 results differ from those of baseline, the first is output"] * 2
+
+
+def test_a_failed_point_is_recorded_and_the_others_still_run(monkeypatch):
+    def fail_once(spec: Spec) -> dict[str, Any]:
+        if (spec.layers, spec.mode) == (1, "cached"):
+            raise processes.ProcessFailed("RuntimeError: out of ideas", "Traceback")
+        return answer("a")
+
+    outcome = run(monkeypatch, fail_once, ["cached", "uncached"])
+    assert outcome.failed
+    assert [point.get("error") for point in outcome.points] == ["RuntimeError: out of ideas", None, None, None]
+
+
+def test_modes_that_disagree_are_an_error(monkeypatch):
+    outcome = run(monkeypatch, lambda spec: answer(spec.mode if spec.layers == 2 else "a"), ["cached", "uncached"])
+    assert outcome.failed
+    assert [point.get("error") for point in outcome.points] == [
+        *(None, None, None),
+        "1 of 1 results differ from those of cached, the first is output",
+    ]
+
+
+def test_the_median_of_repeated_points_counts(monkeypatch):
+    seconds = iter([3.0, 1.0, 2.0, 5.0, 9.0, 7.0])
+    outcome = run(
+        monkeypatch, lambda spec: answer(seconds={"first_step": next(seconds), "compile": 1.0}), ["cached"], repeat=3
+    )
+    assert not outcome.failed
+    assert [point["seconds"]["first_step"] for point in outcome.points] == [2.0, 7.0]
+    assert [found["first_step"] for found in outcome.points[1]["repeats"]] == [5.0, 9.0, 7.0]
+
+
+def test_repetitions_that_disagree_are_an_error(monkeypatch):
+    checksums = iter("abaa")
+    outcome = run(monkeypatch, lambda spec: answer(next(checksums)), ["cached"], repeat=2)
+    assert [point.get("error") for point in outcome.points] == ["its repetitions computed different results", None]
 
 
 def test_a_mode_has_a_deepest_point(monkeypatch):

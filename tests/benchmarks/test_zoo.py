@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import pytest
+import thunder
 import torch
 from thunder.dynamo import thunderfx
 
@@ -120,17 +123,12 @@ def test_unknown_models_are_refused_with_a_list():
 
 
 def test_a_catalogue_is_read_without_torch():
-    import subprocess
-    import sys
-
     code = "import sys; from benchmarks import zoo; zoo.names(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_routed_mixture_is_still_refused_by_thunder():
     """If this fails, the catalogue can have litgpt's own Mixtral."""
-    import thunder
-
     with pytest.raises(NotImplementedError, match="only specifying a condition"):
         thunder.jit(lambda mask: torch.where(mask))(torch.tensor([True, False]))
 

@@ -50,12 +50,8 @@ def test_sizes_tuples_and_dropped_results_are_drawn():
     op = Op("prims.var_mean", (Ref(0), dims), (None, vector), (("correction", Const("int", "1")),))
     picture = picture_of(Graph((vector,), (op,), (3,), 1))
     nodes = dict(picture.nodes(data="node"))
-    assert {name: node.kind for name, node in nodes.items()} == {
-        "v0": "input",
-        "v1": "size",
-        "v2": "op",
-        "out0": "output",
-    }
+    kinds = {"v0": "input", "v1": "size", "v2": "op", "out0": "output"}
+    assert {name: node.kind for name, node in nodes.items()} == kinds
     assert (nodes["v2"].label, nodes["v2"].detail) == ("var_mean (0) correction=1", "float32[%1]")
     assert set(picture.edges) == {("v0", "v2"), ("v1", "v2"), ("v2", "out0")}
 

@@ -80,7 +80,23 @@ def mixed(head: str) -> Parts:
 
 
 BASE = parts(layer())
+ENVIRONMENTS = [
+    ("versions", "nvfuser 0.2.37\ntorch 2.10.0\nthunder 0.2.6", "the nvfuser version: 0.2.36 in A, 0.2.37 in B"),
+    ("versions", "nvfuser 0.2.36\ntorch 2.11.0\nthunder 0.2.6", "the torch version: 2.10.0 in A, 2.11.0 in B"),
+    ("versions", "nvfuser 0.2.36\ntorch 2.10.0", "the thunder version: 0.2.6 in A, none in B"),
+    ("options", "enable kernel_db\ndisable fma", "the option disable: empty in A, fma in B"),
+    ("architecture", "sm_80", "the architecture: sm_90 in A, sm_80 in B"),
+    ("device", "H200", "the device: none in A, H200 in B"),
+    ("layout", "(2, 3) (1, 2)", "the layout of input %0: (2, 3) (3, 1) in A, (2, 3) (1, 2) in B"),
+]
+CONSTANTS = [(2.0, 3.0), (1, 1.0), (1, True), (0.0, -0.0)]
+CONSTANT = "a constant, the 2nd operand of op 2 (mul): {} in A, {} in B"
 PAIRS = {
+    **{named: (BASE, parts(layer(), **{name: text}), named) for name, text, named in ENVIRONMENTS},
+    **{
+        f"{a} and {b}": (parts(layer(constant=a)), parts(layer(constant=b)), CONSTANT.format(a, b))
+        for a, b in CONSTANTS
+    },
     "op": (BASE, parts(layer("sin")), "op 1: tanh in A, sin in B"),
     "op of another library": (
         drawn(lambda s, x, y: s.op("sub", x, y)),
@@ -96,22 +112,6 @@ PAIRS = {
         drawn(lambda s, x, y: s.op("sub", x, y)),
         drawn(lambda s, x, y: s.op("sub", x, s.op("exp", y))),
         "an op: none in A, op 1 (exp) in B",
-    ),
-    "constant": (BASE, parts(layer(constant=3.0)), "a constant, the 2nd operand of op 2 (mul): 2.0 in A, 3.0 in B"),
-    "int and float": (
-        parts(layer(constant=1)),
-        parts(layer(constant=1.0)),
-        "a constant, the 2nd operand of op 2 (mul): 1 in A, 1.0 in B",
-    ),
-    "int and bool": (
-        parts(layer(constant=1)),
-        parts(layer(constant=True)),
-        "a constant, the 2nd operand of op 2 (mul): 1 in A, True in B",
-    ),
-    "signs of zero": (
-        parts(layer(constant=0.0)),
-        parts(layer(constant=-0.0)),
-        "a constant, the 2nd operand of op 2 (mul): 0.0 in A, -0.0 in B",
     ),
     "constant and value": (
         drawn(lambda s, x, y: s.op("sub", s.op("mul", x, y), 2.0)),
@@ -223,39 +223,12 @@ PAIRS = {
         drawn(lambda s, x, y: s.op("tanh", s.op("maximum", x, y))),
         "op 1: residual in A, maximum in B",
     ),
-    "version of nvfuser": (
-        BASE,
-        parts(layer(), versions="nvfuser 0.2.37\ntorch 2.10.0\nthunder 0.2.6"),
-        "the nvfuser version: 0.2.36 in A, 0.2.37 in B",
-    ),
-    "version of torch": (
-        BASE,
-        parts(layer(), versions="nvfuser 0.2.36\ntorch 2.11.0\nthunder 0.2.6"),
-        "the torch version: 2.10.0 in A, 2.11.0 in B",
-    ),
-    "version of Thunder": (
-        BASE,
-        parts(layer(), versions="nvfuser 0.2.36\ntorch 2.10.0"),
-        "the thunder version: 0.2.6 in A, none in B",
-    ),
-    "option": (
-        BASE,
-        parts(layer(), options="enable kernel_db\ndisable fma"),
-        "the option disable: empty in A, fma in B",
-    ),
     "backend, and all that follows": (
         BASE,
         parts(layer(), backend="eager", options=None, architecture=None, versions="torch 2.10.0"),
         "the backend: nvfuser in A, eager in B",
     ),
-    "architecture": (BASE, parts(layer(), architecture="sm_80"), "the architecture: sm_90 in A, sm_80 in B"),
     "driver": (parts(layer(), driver="12080"), parts(layer(), driver="13000"), "the driver: 12080 in A, 13000 in B"),
-    "ingredient that only one has": (BASE, parts(layer(), device="H200"), "the device: none in A, H200 in B"),
-    "layout": (
-        BASE,
-        parts(layer(), layout="(2, 3) (1, 2)"),
-        "the layout of input %0: (2, 3) (3, 1) in A, (2, 3) (1, 2) in B",
-    ),
     "layout of another shape": (
         BASE,
         parts(layer(type_=tensor(shape=(2, 5))), layout="(2, 5) (5, 1)"),

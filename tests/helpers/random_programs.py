@@ -15,72 +15,35 @@ SHAPES = ((), (1,), (4,), (3, 4), (3, 4), (3, 4), (4, 4), (4, 4), (1, 4), (3, 1)
 DTYPES = (torch.float32,) * 5 + (torch.float64, torch.bfloat16, torch.complex64)
 LAYOUTS = ("contiguous", "contiguous", "transposed", "transposed", "sliced", "expanded", "offset")
 
-IDENTITIES = (
-    "{a}.type_as({b})",
-    "{a}.to({a_dtype})",
-    "{a}.contiguous()",
-    "{a}.expand({a_shape})",
-    "{a}.reshape({a_shape})",
-    "{a}.view({a_shape})",
-    "{a}.permute({a_dims})",
-    "{a}.clone()",
-    "{a}.detach()",
-    "{a} + 0",
-    "{a} * 1",
-    "torch.flip({a}, ())",
-    "torch.flip({a}, (-1,))",
-    "{a}.squeeze()",
-    "{a}.flatten()",
-    "{a}[...]",
+
+def _split_forms(text: str) -> tuple[str, ...]:
+    return tuple(text.split("; "))
+
+
+IDENTITIES = _split_forms(
+    "{a}.type_as({b}); {a}.to({a_dtype}); {a}.contiguous(); {a}.expand({a_shape}); {a}.reshape({a_shape}); "
+    "{a}.view({a_shape}); {a}.permute({a_dims}); {a}.clone(); {a}.detach(); {a} + 0; {a} * 1; torch.flip({a}, ()); "
+    "torch.flip({a}, (-1,)); {a}.squeeze(); {a}.flatten(); {a}[...]"
 )
-VIEWS = (
-    "{a}.transpose(0, -1)",
-    "{a}.reshape(-1)",
-    "{a}[::2]",
-    "{a}[1:]",
-    "{a}[0]",
-    "{a}.unsqueeze(0)",
-    "{a}.unsqueeze(-1)",
-    "{a}.squeeze(0)",
-    "{a}.expand((2, *{a_shape}))",
-    "{a}.expand({b_shape})",
-    "{a}.movedim(0, -1)",
+VIEWS = _split_forms(
+    "{a}.transpose(0, -1); {a}.reshape(-1); {a}[::2]; {a}[1:]; {a}[0]; {a}.unsqueeze(0); {a}.unsqueeze(-1); "
+    "{a}.squeeze(0); {a}.expand((2, *{a_shape})); {a}.expand({b_shape}); {a}.movedim(0, -1)"
 )
-CONVERSIONS = (
-    "{a}.to(torch.float32)",
-    "{a}.to(torch.float64)",
-    "{a}.to(torch.bfloat16)",
-    "{a}.to(torch.complex64)",
+CONVERSIONS = _split_forms(
+    "{a}.to(torch.float32); {a}.to(torch.float64); {a}.to(torch.bfloat16); {a}.to(torch.complex64)"
 )
-UNARY = (
-    "torch.sin({a})",
-    "torch.cos({a})",
-    "torch.tanh({a})",
-    "torch.neg({a})",
-    "torch.abs({a})",
-    "torch.exp({a})",
-    "{a} * 2.5",
-    "1.5 - {a}",
+UNARY = _split_forms(
+    "torch.sin({a}); torch.cos({a}); torch.tanh({a}); torch.neg({a}); torch.abs({a}); torch.exp({a}); {a} * 2.5; "
+    "1.5 - {a}"
 )
 COMMUTING = ("{a} + {b}", "{a} * {b}", "{a} == {b}", "{a} != {b}")
-BINARY = (
-    "{a} - {b}",
-    "{a} / {b}",
-    "torch.fmod({a}, {b})",
-    "torch.maximum({a}, {b})",
-    "torch.where({a} > {b}, {a}, {b})",
-    "torch.where({a} > 0.5, {b}, {a})",
+BINARY = _split_forms(
+    "{a} - {b}; {a} / {b}; torch.fmod({a}, {b}); torch.maximum({a}, {b}); torch.where({a} > {b}, {a}, {b}); "
+    "torch.where({a} > 0.5, {b}, {a})"
 )
-OTHERS = (
-    "{a}.sum()",
-    "{a}.sum(0)",
-    "{a}.mean(-1)",
-    "{a}.amax(-1)",
-    "torch.var_mean({a}, dim=0, correction=0)[1]",
-    "torch.softmax({a}, -1)",
-    "torch.cat(({a}, {b}), 0)",
-    "torch.stack(({a}, {b}), 0)",
-    "{a} @ {b}",
+OTHERS = _split_forms(
+    "{a}.sum(); {a}.sum(0); {a}.mean(-1); {a}.amax(-1); torch.var_mean({a}, dim=0, correction=0)[1]; "
+    "torch.softmax({a}, -1); torch.cat(({a}, {b}), 0); torch.stack(({a}, {b}), 0); {a} @ {b}"
 )
 WRITES = ("{a}.add_({b})", "{a}.mul_(2.0)", "{a}.copy_({b})")
 KINDS = (*(IDENTITIES, VIEWS, UNARY, COMMUTING) * 2, COMMUTING, CONVERSIONS, BINARY, OTHERS)

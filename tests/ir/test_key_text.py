@@ -6,16 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusioncache.ir.key_text import (
-    read_changed,
-    read_key,
-    read_layouts,
-    read_values,
-    write_changed,
-    write_key,
-    write_layouts,
-    write_values,
-)
+from fusioncache.ir import key_text
 
 NAMES = st.text(st.characters(exclude_characters=" \n"), min_size=1)
 LINES = st.text(st.characters(exclude_characters="\n"))
@@ -25,39 +16,42 @@ LAYOUTS = st.lists(st.none() | st.tuples(SIZES, SIZES)).map(tuple)
 
 @given(st.dictionaries(st.text(st.characters(exclude_characters="\n"), min_size=1), st.text()))
 def test_a_key(texts):
-    assert read_key(write_key(texts)) == texts
+    assert key_text.read_key(key_text.write_key(texts)) == texts
 
 
 @given(st.dictionaries(NAMES, LINES))
 def test_a_list_of_values(values):
-    assert read_values(write_values(values.items())) == values
+    assert key_text.read_values(key_text.write_values(values.items())) == values
 
 
 @given(LAYOUTS)
 def test_layouts(layouts):
-    assert read_layouts(write_layouts(layouts)) == layouts
+    assert key_text.read_layouts(key_text.write_layouts(layouts)) == layouts
 
 
 @given(LINES, st.text(st.characters(exclude_characters="()\n")))
 def test_a_value_that_is_not_the_default(value, default):
-    assert read_changed(write_changed(value, default)) == (value, default)
+    assert key_text.read_changed(key_text.write_changed(value, default)) == (value, default)
 
 
 def test_the_bytes_are_these():
-    assert write_key({"a": "x", "b": ""}) == "a 1\nx\nb 0\n\n" != write_key({"a": "x\nb 0\n"})
-    assert write_values([("torch", "2.10.0"), ("enabled", True)]) == "torch 2.10.0\nenabled True"
-    assert write_layouts((((2, 3), (3, 1)), None, ((), ()), ((4,), (1,)))) == "(2, 3) (3, 1)\nnumber\n() ()\n(4,) (1,)"
-    assert write_changed("True", "False") == "True (default False)"
+    assert key_text.write_key({"a": "x", "b": ""}) == "a 1\nx\nb 0\n\n" != key_text.write_key({"a": "x\nb 0\n"})
+    assert key_text.write_values([("torch", "2.10.0"), ("enabled", True)]) == "torch 2.10.0\nenabled True"
+    assert (
+        key_text.write_layouts((((2, 3), (3, 1)), None, ((), ()), ((4,), (1,))))
+        == "(2, 3) (3, 1)\nnumber\n() ()\n(4,) (1,)"
+    )
+    assert key_text.write_changed("True", "False") == "True (default False)"
 
 
 def test_what_is_no_text_of_a_key_is_refused():
-    text = write_key({"ops": "12345", "odd name": "ops 5\nfive\n"})
+    text = key_text.write_key({"ops": "12345", "odd name": "ops 5\nfive\n"})
     for one in (text[:-1], text + "x", "ops 3\n12345\n", "ops five\n", text * 2):
         with pytest.raises(ValueError, match="no text of a key"):
-            read_key(one)
+            key_text.read_key(one)
 
 
 @pytest.mark.parametrize("text", ["any", "(2, 3)", "(2, 3) (3, 1) (1)", "(2, x) (3, 1)", "(2, 3) (3, 1)\n"])
 def test_what_says_no_layout_is_refused(text):
     with pytest.raises(ValueError, match="no layout"):
-        read_layouts(text)
+        key_text.read_layouts(text)

@@ -8,35 +8,14 @@ _ALL = Selection()
 
 # Files whose tests run without a GPU and call thunder.jit. Interpreter tests make no regions, and the files of single
 # libraries (apex, cudnn, flash attention, transformer engine) skip everything where these are missing.
-CPU = {
-    "test_autocast.py": _ALL,
-    "test_auto_register_torchops.py": Selection(sample=20),
-    "test_check_trace.py": _ALL,
-    "test_core.py": _ALL,
-    "test_dynamo.py": _ALL,
-    "test_einops.py": _ALL,
-    "test_elementwise.py": _ALL,
-    "test_examine.py": _ALL,
-    "test_examine_memory.py": _ALL,
-    "test_extend.py": _ALL,
-    "test_grad.py": Selection(sample=8),
-    "test_inplace_copy.py": _ALL,
-    "test_jit_general.py": _ALL,
-    "test_networks.py": _ALL,
-    "test_ops.py": Selection(sample=20),
-    "test_patterns.py": _ALL,
-    "test_pythonex.py": _ALL,
-    "test_randomness.py": _ALL,
-    "test_recipes.py": _ALL,
-    "test_reductions.py": _ALL,
-    "test_sdpaex_executor.py": _ALL,
-    "test_shape_ops.py": _ALL,
-    "test_torch_compile_executor.py": _ALL,
-    "test_torch_library_custom_op.py": _ALL,
-    "test_torch_library_custom_op_with_lists.py": _ALL,
-    "test_transforms.py": _ALL,
-    "test_update_aliases.py": _ALL,
-}
+_CPU = (
+    "autocast auto_register_torchops check_trace core dynamo einops elementwise examine examine_memory extend "
+    "grad inplace_copy jit_general networks ops patterns pythonex randomness recipes reductions sdpaex_executor "
+    "shape_ops torch_compile_executor torch_library_custom_op torch_library_custom_op_with_lists transforms "
+    "update_aliases"
+)
+_SAMPLES = {"auto_register_torchops": 20, "grad": 8, "ops": 20}
+CPU = {f"test_{name}.py": Selection(sample=_SAMPLES.get(name, 1)) for name in _CPU.split()}
 
 # What PyTorch's executor is asked to run, and what runs on the CPU there, makes no regions.
 _WITHOUT_REGIONS = r"_torch_c(pu|uda)|_torchcompile_|_cpu_|\[(cpu|meta)"
