@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,22 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     monkeypatch.setenv("FUSIONCACHE_STORE", "0")
     # A worker of pytest-xdist has the terminal's width there, which commands go by.
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def eager_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions that Thunder's executor compiles by itself run op by op: compilers are tested elsewhere."""
+    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    """The store of this test's directory."""
+    from fusioncache.store import Store
+
+    opened = Store.open()
+    yield opened
+    opened.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,9 +6,8 @@ import functools
 import shutil
 
 import pytest
-import thunder
 import torch
-from models import Blocks, Residual, are_same, recompute, step
+from models import Blocks, Residual, are_same, compile_plain, compile_with, recompute, step
 
 import fusioncache
 from fusioncache.template.plan import FOLD_WIDTHS
@@ -32,11 +31,6 @@ def uncached_compiles(monkeypatch):
     return compiled
 
 
-def cached(model, **options):
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="inductor", **options)
-    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
-
-
 # tanh, and folds of 1, 2, 4 and 8 terms, then of 16 and of 32 too; of the stream's template the core is tanh again.
 COMPILES = {"fold": {4: 5, 16: 7, 20: 7}, "auto": {4: 5, 8: 3, 20: 3}}
 
@@ -52,7 +46,7 @@ def test_compiles_of_a_recomputed_stream_do_not_grow(plan, uncached_compiles):
     for layers in COMPILES[plan]:
         model, x = recomputed(layers)
         with recompute():
-            compiled, transform = cached(model, residual=plan)
+            compiled, transform = compile_with(model, "inductor", residual=plan)
             compiled(x)
         counts[layers] = transform.stats().compiles
     assert counts == COMPILES[plan]
@@ -63,9 +57,9 @@ def test_compiles_of_a_recomputed_stream_do_not_grow(plan, uncached_compiles):
 def test_bits_of_a_recomputed_stream_do_not_change(uncached_compiles):
     model, x = recomputed(8)
     with recompute():
-        results = [cached(model, residual=plan)[0](x) for plan in COMPILES]
+        results = [compile_with(model, "inductor", residual=plan)[0](x) for plan in COMPILES]
         assert not uncached_compiles
-        plain = thunder.jit(model, executors=fusioncache.executors())(x)
+        plain = compile_plain(model)(x)
     assert all(torch.equal(result, plain) for result in results)
     assert len(uncached_compiles) == 17
 
@@ -75,19 +69,19 @@ def test_folds_of_every_width_have_the_bits_of_one_region(uncached_compiles):
         return torch.tanh(functools.reduce(torch.add, terms))
 
     terms = torch.randn(1 + sum(FOLD_WIDTHS), 10, 10)
-    compiled, transform = cached(chain, residual="fold")
+    compiled, transform = compile_with(chain, "inductor", residual="fold")
     result = compiled(*terms)
     assert transform.stats().compiles == len(FOLD_WIDTHS) + 1 and not uncached_compiles
-    assert torch.equal(result, thunder.jit(chain, executors=fusioncache.executors())(*terms))
+    assert torch.equal(result, compile_plain(chain)(*terms))
     assert len(uncached_compiles) == 1
 
 
 def test_training_is_bitwise_that_of_uncached_regions(uncached_compiles):
     torch.manual_seed(0)
     model, x = Blocks(2), torch.randn(5, 16)
-    compiled, transform = cached(model)
+    compiled, transform = compile_with(model, "inductor")
     result = step(compiled, model, x)
-    assert are_same(result, step(thunder.jit(model, executors=fusioncache.executors()), model, x))
+    assert are_same(result, step(compile_plain(model), model, x))
     assert transform.stats().compiles < len(uncached_compiles)
     assert not transform.stats().bypasses
 
@@ -96,8 +90,8 @@ def test_a_second_model_compiles_nothing():
     cache = fusioncache.Cache()
     x = torch.randn(5, 16)
     for _ in range(2):
-        transform = fusioncache.FusionCache(cache=cache, backend="inductor")
         model = Blocks(1)
-        step(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), model, x)
+        compiled, transform = compile_with(model, "inductor", cache)
+        step(compiled, model, x)
     assert transform.stats().compiles == 0
     assert transform.stats().hits == transform.stats().regions

@@ -6,13 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
 from repository import HELPERS, ROOT
+from threads_at_once import run_at_once
 
 from fusioncache.backends.inductor.backend import Inductor
 
@@ -110,12 +111,8 @@ def test_a_new_process_loads_without_compilers_and_without_unpickling(tmp_path):
         for artifact, content in artifacts_of(made(name)).items():
             (tmp_path / name / artifact).write_bytes(content)
     program = LOADER.format(tests=str(HELPERS), folder=str(tmp_path), names=names)
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert found.returncode == 0, found.stderr
     assert found.stdout.split() == [digest(made(name).run(CASES[name]()[1])) for name in names]
 
@@ -134,9 +131,5 @@ def test_threads_load_and_call_at_the_same_time():
             if digest(shared(others[number])) != expected[number] or digest(own(others[number])) != expected[number]:
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*(partial(work, number) for number in range(4)))
     assert not wrong

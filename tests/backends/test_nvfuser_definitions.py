@@ -7,17 +7,18 @@ import itertools
 
 import fake_cuda
 import pytest
+import thunder.torch as ltorch
 from models import find_fused, recompute
 from nvfuser_definitions import add_residuals, define_programs, define_regions
 
 import fusioncache
+from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor
+from fusioncache.ir import Graph, Op, Ref, TensorType
 from fusioncache.trace.transform import FusionCache
 
 
 def norm_residual(x, *weights):
-    import thunder.torch as ltorch
-
     for weight in weights:
         x = x + weight @ ltorch.rms_norm(x, (x.shape[-1],))
     return x
@@ -99,8 +100,6 @@ def test_a_definition_says_what_the_region_does():
 
 def test_other_options_are_another_template():
     def key(**options):
-        from fusioncache.backends.nvfuser.backend import NvFuser
-
         with fake_cuda.pretend_gpu():
             return NvFuser(**options).environment()
 
@@ -119,8 +118,6 @@ def test_an_nvfuser_that_keeps_inputs_is_left_alone():
 
 
 def test_symbolic_sizes_are_dynamic_in_the_definition():
-    from fusioncache.ir import Graph, Op, Ref, TensorType
-
     type_ = TensorType("float32", (Ref(1), 8), "cuda")
     graph = Graph((type_,), (Op("prims.tanh", (Ref(0),), (type_,)),), (2,), sizes=1)
     with fake_cuda.pretend_gpu():

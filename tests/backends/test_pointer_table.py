@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -122,10 +122,7 @@ def inputs(terms: int) -> list[torch.Tensor]:
 
 
 def expected(args: list[torch.Tensor]) -> torch.Tensor:
-    total = args[0]
-    for term in args[1:]:
-        total = total + term
-    return torch.tanh(total)
+    return torch.tanh(reduce(torch.add, args))
 
 
 def test_the_backends_own_way_is_asked_once_for_a_layout_and_folds_are_compiled_all_the_same():

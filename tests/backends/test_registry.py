@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import thunder
+import torch
 
 from fusioncache.backends.api import Backend, Description
 from fusioncache.backends.registry import BACKENDS, backend_class, best_backend, describe, make_backend, problem
+from fusioncache.backends.torch_settings import write_versions
 
 
 def test_describing_imports_neither_torch_nor_a_compiler():
@@ -57,3 +60,24 @@ def test_a_backend_that_persists_nothing_says_so():
         make_backend("eager", fold="none")
     with pytest.raises(TypeError):
         make_backend("eager", mode="fast")
+
+
+BOTH = f"torch {torch.__version__}\nthunder {thunder.__version__}"
+
+
+def test_own_packages_come_first():
+    assert write_versions(("compiler", "1")) == f"compiler 1\n{BOTH}"
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_torch_and_thunder_are_in_every_key(backend):
+    assert make_backend(backend).environment()["versions"] == BOTH
+
+
+@pytest.mark.parametrize("package", ["torch", "thunder"])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_another_version_is_another_key(backend, package, monkeypatch):
+    before = make_backend(backend).environment()["versions"]
+    monkeypatch.setattr(f"{package}.__version__", "0.0.1")
+    after = make_backend(backend).environment()["versions"]
+    assert set(after.split("\n")) - set(before.split("\n")) == {f"{package} 0.0.1"}

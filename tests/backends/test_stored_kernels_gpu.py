@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
 from gpu_artifacts import CASES, are_same, copy_all, find_region, load_region, make_nvfuser, persist_regions
 from repository import ROOT
+from threads_at_once import run_at_once
 
 pytestmark = pytest.mark.gpu
 
@@ -104,11 +104,7 @@ def test_threads_and_streams(name):
             torch.cuda.current_stream().synchronize()
             wrong.extend(result for result in results if not are_same(result, item.outputs))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*[work] * 4)
     assert not wrong
 
 

@@ -14,8 +14,8 @@ import torch
 import torch._dynamo.config
 import torch._functorch.config
 import torch._inductor.config
-from persistent_backend import PersistentEager
-from store_processes import Process, X, Y, make_region
+from store_processes import PersistentEager, Process, X, Y, make_region
+from torch._inductor.codegen import common
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -24,6 +24,7 @@ from fusioncache.backends import torch_settings as settings_module
 from fusioncache.backends.bound_symbols import bind, torch_function
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.torch_settings import apply_torch_settings, read_torch_settings
 from fusioncache.explain.difference import compare
 from fusioncache.ir import Bypass
@@ -90,8 +91,6 @@ def test_every_setting_of_torch_can_be_made_as_it_is_elsewhere():
 
 
 def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
-    from fusioncache.backends.nvfuser.backend import NvFuser
-
     def key() -> dict[str, str]:
         with fake_cuda.pretend_gpu():
             return settings(NvFuser())
@@ -214,8 +213,6 @@ def test_nothing_is_shared_with_a_pass_that_does_not_say_what_it_is(name, own):
 
 
 def test_passes_that_are_registered_for_a_device_are_in_the_key(monkeypatch):
-    from torch._inductor.codegen import common
-
     before = settings(Inductor())
     monkeypatch.setitem(common.custom_backend_passes, "mine", Pass("one"))
     assert differing(before, settings(Inductor())) == {"torch._inductor.pass_of_mine"}

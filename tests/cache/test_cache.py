@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from functools import cache
+from functools import cache, partial, reduce
 
 import pytest
 import torch
 from drawn_regions import Sketch, draw_residual
+from threads_at_once import run_at_once
 
 import fusioncache
 from fusioncache.backends.eager import Eager
@@ -79,25 +79,6 @@ def test_a_failed_value_is_tried_again():
     assert lru.get_or_make("a", lambda: 4) == (3, True)
 
 
-def in_threads(count, work):
-    barrier = threading.Barrier(count)
-    errors = []
-
-    def run():
-        barrier.wait()
-        try:
-            work()
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-
-
 def test_threads_make_one_value():
     made = []
     lru: LruMap[str, int] = LruMap(8)
@@ -107,14 +88,14 @@ def test_threads_make_one_value():
         made.append(1)
         return len(made)
 
-    in_threads(8, lambda: lru.get_or_make("a", slow))
+    run_at_once(*[lambda: lru.get_or_make("a", slow)] * 8)
     assert made == [1]
 
 
 def test_threads_compile_once():
     call, _, ledger, compiler = call_of(draw_residual(2))
     args = [torch.randn(2, 3) for _ in range(3)]
-    in_threads(8, lambda: call.target.function(*args))
+    run_at_once(*[lambda: call.target.function(*args)] * 8)
     assert compiler.compiled == ledger.stats().compiles == 1
 
 
@@ -168,9 +149,7 @@ def test_every_arity_gives_the_sum_in_order(plan):
         canonical = canonicalize(draw_residual(adds))
         call.allow(canonical.binding.arities, plan, Fallback(pytest.fail, (), ()))
         inputs = [torch.randn(2, 3) * 10**6 for _ in range(adds + 1)]
-        total = inputs[0]
-        for term in inputs[1:]:
-            total = total + term
+        total = reduce(torch.add, inputs)
         (result,) = call.target.function(*[inputs[position] for position in canonical.binding.arguments])
         assert torch.equal(result, torch.tanh(total))
 
@@ -187,12 +166,7 @@ def test_folds_and_one_core_serve_every_arity():
 def two_streams(left, right):
     s = Sketch()
     inputs = [s.input() for _ in range(left + right + 2)]
-    totals = []
-    for terms in (inputs[: left + 1], inputs[left + 1 :]):
-        total = terms[0]
-        for term in terms[1:]:
-            total = s.op("add", total, term)
-        totals.append(total)
+    totals = [reduce(partial(s.op, "add"), terms) for terms in (inputs[: left + 1], inputs[left + 1 :])]
     return s.graph(s.op("sub", s.op("sin", totals[0]), s.op("tanh", totals[1])))
 
 
@@ -215,10 +189,7 @@ def test_two_streams_in_one_region_take_their_arities_along(plan):
 def test_a_sum_that_is_an_output_itself_is_not_computed_again():
     def region(adds):
         s = Sketch()
-        inputs = [s.input() for _ in range(adds + 1)]
-        total = inputs[0]
-        for term in inputs[1:]:
-            total = s.op("add", total, term)
+        total = reduce(partial(s.op, "add"), [s.input() for _ in range(adds + 1)])
         return s.graph(total, s.op("tanh", total))
 
     call, binding, _, _ = call_of(region(3), Plan.FOLD)
@@ -339,7 +310,7 @@ def test_an_unused_input_takes_its_symbolic_size_along():
 
 
 def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):
-    meeting, made = threading.Barrier(4), []
+    made = []
 
     def make():
         time.sleep(0.02)
@@ -347,11 +318,5 @@ def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):
 
     monkeypatch.setattr(cache_module, "Cache", make)
     monkeypatch.setattr(cache_module, "make_default_cache", cache(cache_module.make_default_cache.__wrapped__))
-    threads = [
-        threading.Thread(target=lambda: (meeting.wait(), made.append(cache_module.default_cache()))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*[lambda: made.append(cache_module.default_cache())] * 4)
     assert len(made) == 4 and len(set(map(id, made))) == 1

@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repository import HELPERS
 from store_processes import Process, X, Y, make_region
+from threads_at_once import run_at_once
 
 from fusioncache.cache import ranks as ranks_module
 from fusioncache.cache.ranks import Ranks, pack, unpack
@@ -40,11 +41,7 @@ def rank(path: Path, wait_seconds: float = 60.0) -> Process:
 
 def test_the_first_rank_compiles_and_the_others_load(tmp_path, job):
     ranks = [rank(tmp_path) for _ in range(4)]
-    threads = [threading.Thread(target=one.run, args=(make_region(), X, Y)) for one in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*(partial(one.run, make_region(), X, Y) for one in ranks))
     assert sorted(told for one in ranks for told in one.told) == [False, True, True, True]
     assert all(torch.equal(one.run(make_region(), X, Y)[1], Y - X) for one in ranks)
 

@@ -117,9 +117,6 @@ def test_a_store_that_is_named_and_not_there(tmp_path):
     assert "there is no store in" in result.stderr
 
 
-# The misses of a run
-
-
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records a run that compiled one template again, and a new one; loaded one, and did not call the last."""
     ledger = make_ledger(make_chain_template("chain_a", options="fast_math on"))

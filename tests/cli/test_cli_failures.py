@@ -12,16 +12,8 @@ from recorded_templates import make_cast_template, make_ledger, save_ledger
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.record.schema import SCHEMA, record_path
 
-_READERS = [
-    ("stats",),
-    ("stats", "--runs"),
-    ("ls",),
-    ("ls", "--json"),
-    ("show", "x"),
-    ("graph", "x"),
-    ("diff",),
-    ("diff", "a", "b"),
-]
+_READERS = [("stats",), ("stats", "--runs"), ("ls",), ("ls", "--json")]
+_READERS += [("show", "x"), ("graph", "x"), ("diff",), ("diff", "a", "b")]
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+import thunder
 import torch
 from commands import get_output
-from models import Blocks, are_same, step
+from models import Blocks, are_same, compile_with, step
 
 import fusioncache
 from fusioncache.backends.eager import Eager
@@ -20,13 +21,10 @@ from fusioncache.template.expand import inline
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     """Where a training step left its record."""
-    import thunder
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("model")))
         model, cache = Blocks(2, 8), fusioncache.Cache(store=False)
-        transform = fusioncache.FusionCache(cache=cache, backend="eager", recompute="residual")
-        compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+        compiled, _ = compile_with(model, cache=cache, recompute="residual")
         step(compiled, model, torch.randn(4, 8))
         cache.save()
         yield RecordReader().path.parent
@@ -42,8 +40,6 @@ def _templates() -> list[str]:
 
 
 def test_every_script_computes_what_its_template_computes():
-    import thunder
-
     templates = _templates()
     assert len(templates) > 3
     for digest in templates:

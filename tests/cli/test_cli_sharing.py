@@ -8,15 +8,13 @@ import pty
 import socket
 import subprocess
 import sys
-import threading
 import uuid
 from contextlib import closing
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 
 import pytest
 from commands import call, get_error, get_output
+from file_server import Handler, serve
 from repository import ROOT
 from store_contents import BACKEND, find_object, find_present, load, make_artifacts, make_numbered_key, save
 
@@ -29,40 +27,9 @@ def url():
 
 
 @pytest.fixture
-def store():
-    opened = Store.open()
-    yield opened
-    opened.close()
-
-
-class Server(SimpleHTTPRequestHandler):
-    """Serves files, says nothing on stderr, and fails for one path."""
-
-    broken: str | None = None
-
-    def log_message(self, *args):
-        pass
-
-    def send_head(self):
-        if self.path.rstrip("/") == Server.broken:
-            self.send_error(500)
-            return None
-        return super().send_head()
-
-
-@pytest.fixture
 def served(tmp_path):
-    """The URL of a folder."""
-    pytest.importorskip("aiohttp")
-    (tmp_path / "served").mkdir()
-    Server.broken = None
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, directory=str(tmp_path / "served")))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(tmp_path / "served") as url:
+        yield url
 
 
 def test_what_was_pushed_is_pulled(url, store, tmp_path):
@@ -80,17 +47,8 @@ def test_json_has_exact_numbers(url, store, tmp_path):
     save(store, 1, 2)
     pushed = json.loads(get_output("push", url, "--json"))
     assert pushed["bytes"] > 6060
-    assert pushed == {
-        "schema": 2,
-        "command": "push",
-        "url": url,
-        "dry_run": False,
-        "entries": 2,
-        "objects": 4,
-        "bytes": pushed["bytes"],
-        "skipped": 0,
-        "refused": {},
-    }
+    counts = {"entries": 2, "objects": 4, "bytes": pushed["bytes"], "skipped": 0, "refused": {}}
+    assert pushed == {"schema": 2, "command": "push", "url": url, "dry_run": False, **counts}
     pulled = json.loads(get_output("pull", url, "--json", "--dir", str(tmp_path / "there")))
     assert (pulled["command"], pulled["entries"], pulled["skipped"]) == ("pull", 2, 0)
 
@@ -178,7 +136,7 @@ def test_what_a_server_keeps_to_itself_is_not_taken_for_nothing(served, store, t
     save(store, 1)
     get_output("push", str(tmp_path / "served"))
     (shard,) = (tmp_path / "served" / "entries").iterdir()
-    Server.broken = f"/entries/{shard.name}"
+    Handler.broken = f"/entries/{shard.name}"
     assert "could not list: ClientResponseError: 500" in get_error("pull", served, "--dir", str(tmp_path / "there"))
 
 

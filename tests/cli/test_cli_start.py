@@ -89,9 +89,6 @@ def test_version():
     assert get_output("--version") == f"fusioncache, version {fusioncache.__version__}\n"
 
 
-# Completion
-
-
 def _completed(*words: str) -> list[str]:
     *before, start = words
     completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
@@ -132,9 +129,6 @@ def test_the_shell_is_answered(monkeypatch):
     assert result.stdout == f"plain,{CHAIN.name}\n"
 
 
-# The benchmark
-
-
 def test_bench_hands_everything_over(monkeypatch, tmp_path, capfd):
     script = tmp_path / "scaling.py"
     script.write_text("import sys; print(sys.argv[1:]); sys.exit(3)")
@@ -150,9 +144,6 @@ def test_bench_says_where_the_benchmarks_are(monkeypatch, tmp_path):
 
 def test_bench_finds_the_script_of_a_checkout():
     assert bench.SCRIPT.is_file()
-
-
-# Words
 
 
 @pytest.mark.parametrize(

@@ -151,17 +151,9 @@ def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):
     monkeypatch.setattr(recorder, "MOST_RUNS", 1)
     save_two_runs(monkeypatch)
     assert [run["id"] for run in json.loads(get_output("stats", "--runs", "--json"))["runs"]] == [OTHER_RUN]
-    assert json.loads(get_output("stats", "--json"))["lifetime"] == {
-        "since": STARTED,
-        "runs": 2,
-        "regions": 8,
-        "hits": 3,
-        "compiles": 4,
-        "compile_seconds": 3.125,
-        "loads": 1,
-        "load_seconds": 0.00390625,
-        "saved_seconds": 6.12109375,
-    }
+    counts = {"since": STARTED, "runs": 2, "regions": 8, "hits": 3, "compiles": 4, "loads": 1}
+    seconds = {"compile_seconds": 3.125, "load_seconds": 0.00390625, "saved_seconds": 6.12109375}
+    assert json.loads(get_output("stats", "--json"))["lifetime"] == counts | seconds
 
 
 def test_a_run_that_was_forgotten_and_goes_on_is_counted_once(monkeypatch):
@@ -178,31 +170,14 @@ def test_stats_as_json(monkeypatch):
     data = json.loads(get_output("stats", "--json"))
     assert data.pop("lifetime")["runs"] == 1
     assert data == {
-        "schema": 2,
-        "id": FIRST_RUN,
-        "name": "train.py · 2023-11-14 22:13",
-        "started": STARTED,
-        "updated": STARTED,
-        "ended": False,
-        "pid": 4321,
-        "command": "train.py --depth 4",
-        "models": [],
-        "regions": 7,
-        "templates": 2,
-        "hits": 3,
-        "misses": 2,
+        **{"schema": 2, "id": FIRST_RUN, "name": "train.py · 2023-11-14 22:13", "command": "train.py --depth 4"},
+        **{"started": STARTED, "updated": STARTED, "ended": False, "pid": 4321, "models": []},
+        **{"regions": 7, "templates": 2, "hits": 3, "misses": 2, "compiles": 3, "loads": 1},
         "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
-        "compiles": 3,
-        "compile_seconds": 2.125,
-        "loads": 1,
-        "load_seconds": 0.00390625,
-        "loaded_compile_seconds": 0.125,
         "unkept": {"a number among its inputs": 1},
-        "saved_seconds": 6.12109375,
-        "canonicalize_seconds": 0.03125,
-        "verified": 0,
-        "verify_compiles": 0,
-        "verify_compile_seconds": 0.0,
+        **{"compile_seconds": 2.125, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125},
+        **{"saved_seconds": 6.12109375, "canonicalize_seconds": 0.03125},
+        **{"verified": 0, "verify_compiles": 0, "verify_compile_seconds": 0.0},
         "phases": {"planning": 0.0, "canonicalizing": 0.03125, "compiling": 2.125, "loading": 0.00390625},
         "unrecorded": 0,
         "store": None,

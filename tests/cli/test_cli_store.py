@@ -8,6 +8,7 @@ import pytest
 from commands import call, get_error, get_output, save_run
 from store_contents import age_entry, find_entry, find_object, find_present, load, make_artifacts, save
 
+from fusioncache.cli.options import AGE, BYTES
 from fusioncache.record.schema import record_path
 from fusioncache.store import Store, default_path, entry
 
@@ -29,9 +30,6 @@ def _left(store: Store) -> list[int]:
     return find_present(store, 1, 2, 3)
 
 
-# dir
-
-
 def test_dir(monkeypatch):
     assert get_output("dir") == f"{record_path().parent}\n"
     where = {"directory": str(record_path().parent), "record": str(record_path()), "store": str(default_path())}
@@ -39,9 +37,6 @@ def test_dir(monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_REMOTE", "s3://me:secret@bucket/x")
     assert json.loads(get_output("dir", "--json"))["remote"] == "s3://bucket/x"
     assert not default_path().exists()
-
-
-# prune
 
 
 def test_prune_leaves_what_is_within_the_limits(store):
@@ -66,14 +61,8 @@ def test_prune_by_size_takes_what_was_not_used_for_longest(store):
     after = json.loads(get_output("prune", "--max-bytes", "11kB", "--json"))
     assert before == {**after, "dry_run": True}
     assert after.pop("bytes_left") < 11_000
-    assert after == {
-        "schema": 2,
-        "store": str(default_path()),
-        "dry_run": False,
-        "entries": 1,
-        "objects": 1,
-        "litter": 0,
-    }
+    counts = {"entries": 1, "objects": 1, "litter": 0}
+    assert after == {"schema": 2, "store": str(default_path()), "dry_run": False, **counts}
     assert _left(store) == [1, 2]
 
 
@@ -92,19 +81,12 @@ def test_limits_that_are_none(options):
 
 @pytest.mark.parametrize(("text", "expected"), [("1", 1), ("2kB", 2000), ("1.5 MiB", 1.5 * 2**20), ("3GB", 3e9)])
 def test_sizes(text, expected):
-    from fusioncache.cli.options import BYTES
-
     assert BYTES.convert(text, None, None) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90", 90), ("2h", 7200), ("1w", 7 * _DAY), ("0.5d", _DAY / 2)])
 def test_ages(text, expected):
-    from fusioncache.cli.options import AGE
-
     assert AGE.convert(text, None, None) == expected
-
-
-# clear
 
 
 def test_clear_asks_first(store, monkeypatch):
@@ -133,12 +115,8 @@ def test_clear(store, monkeypatch):
 def test_clear_as_json(store, monkeypatch):
     save_run(monkeypatch)
     swept = {"entries": 3, "objects": 5, "litter": 0, "bytes_left": 0}
-    assert json.loads(get_output("clear", "-y", "--json")) == {
-        "schema": 2,
-        "dry_run": False,
-        "store": swept,
-        "record": True,
-    }
+    expected = {"schema": 2, "dry_run": False, "store": swept, "record": True}
+    assert json.loads(get_output("clear", "-y", "--json")) == expected
 
 
 @pytest.mark.parametrize(("option", "expected"), [("--store", ([], True)), ("--record", ([1, 2, 3], False))])
@@ -165,9 +143,6 @@ def test_nothing_to_clear():
 def test_a_damaged_record_can_be_removed():
     record_path().write_text("This is no database. " * 1000)
     assert get_output("clear", "-y", "--record") == f"removed the record {record_path()}\n"
-
-
-# verify
 
 
 def _damage(path) -> None:
@@ -207,13 +182,10 @@ def test_verify_counts_what_another_version_wrote(store, monkeypatch):
     assert get_output("verify").endswith("0 damaged, 1 entry of another version\n")
 
 
-# What goes wrong
-
-
-@pytest.mark.parametrize("command", ["prune", "verify"])
+@pytest.mark.parametrize("command", [("prune",), ("verify",), ("ls", "--store")], ids=" ".join)
 def test_no_store(command):
     assert (
-        get_error(command)
+        get_error(*command)
         == f"Error: there is no store in {default_path()}: run a model with fusioncache first (eager keeps nothing)\n"
     )
     assert not default_path().exists()

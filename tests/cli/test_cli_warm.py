@@ -9,9 +9,8 @@ from importlib import import_module
 
 import pytest
 from commands import call, get_error, get_output
-from persistent_backend import PersistentEager
 from repository import HELPERS
-from store_processes import Process, X, Y, fill_store, make_region
+from store_processes import PersistentEager, Process, X, Y, fill_store, make_region
 
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.store import Store, default_path

@@ -44,9 +44,8 @@ def _record(layer: int | None) -> bytes:
 def train_llama(layer: int | None, **options: Any) -> None:
     """Trains it for one step, and leaves the record where the environment says. Options are of ``FusionCache``."""
     litgpt = pytest.importorskip("litgpt")
-    import thunder
     import torch
-    from models import step
+    from models import compile_with, step
 
     import fusioncache
 
@@ -57,7 +56,6 @@ def train_llama(layer: int | None, **options: Any) -> None:
     if layer is not None:
         model.transformer.h[layer].norm_1.eps = EPS
     cache_ = fusioncache.Cache()
-    transform = fusioncache.FusionCache(cache=cache_, backend="eager", **options)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    compiled, _ = compile_with(model, cache=cache_, **options)
     step(compiled, model, torch.randint(0, config.padded_vocab_size, (1, 8)))
     cache_.save()

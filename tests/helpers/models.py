@@ -89,14 +89,29 @@ def are_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
-def train_residual(steps: int = 1) -> fusioncache.FusionCache:
-    """Trains a model for some steps with a cache of its own, and returns its transform."""
+def compile_with(
+    model: Any, backend: str = "eager", cache: fusioncache.Cache | None = None, **options: Any
+) -> tuple[Any, fusioncache.FusionCache]:
+    """Compiles a model with fusioncache, over a cache of its own unless told. Returns it and its transform."""
     import thunder
 
+    cache = fusioncache.Cache() if cache is None else cache
+    transform = fusioncache.FusionCache(cache=cache, backend=backend, **options)
+    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
+
+
+def compile_plain(model: Any) -> Any:
+    """Compiles a model with Thunder alone, whose regions fusioncache's executor makes."""
+    import thunder
+
+    return thunder.jit(model, executors=fusioncache.executors())
+
+
+def train_residual(steps: int = 1) -> fusioncache.FusionCache:
+    """Trains a model for some steps with a cache of its own, and returns its transform."""
     torch.manual_seed(0)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
     model = Residual(2)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    compiled, transform = compile_with(model)
     for _ in range(steps):
         step(compiled, model, torch.randn(10, 10))
     return transform

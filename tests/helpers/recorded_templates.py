@@ -84,3 +84,10 @@ def save_ledger(
         patch.setattr(sys, "argv", list(argv))
         RecordWriter(ledger).save()
     assert record_path().exists()
+
+
+def begin_run(ledger: Ledger) -> RecordWriter:
+    """Records what a ledger has so far. Returns the writer, for what comes later."""
+    writer = RecordWriter(ledger)
+    writer.save()
+    return writer

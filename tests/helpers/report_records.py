@@ -65,11 +65,8 @@ def make_deep_model(layers: int, across: int) -> list[RegionRecord]:
 
 def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
     """A run in which every text that somebody else wrote is out to do harm."""
-    ledger, chain, cast = (
-        Ledger(),
-        make_chain_template(name=HOSTILE, options=HOSTILE),
-        make_cast_template(options=HOSTILE),
-    )
+    ledger = Ledger()
+    chain, cast = make_chain_template(name=HOSTILE, options=HOSTILE), make_cast_template(options=HOSTILE)
     for template in (chain, cast):
         ledger.count_region(template, (), hit=False)
         ledger.count_compile(template, 0.5)

@@ -1,14 +1,16 @@
-"""Processes that share a directory of stored programs, the regions that they run, and their inputs."""
+"""Processes that share a directory of stored programs, a backend that stores without a compiler, regions, inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from drawn_regions import Sketch
-from persistent_backend import PersistentEager
 
+from fusioncache.backends.api import Compiled, Run
+from fusioncache.backends.eager import Eager
 from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.persistence import PersistentBuilder
@@ -17,6 +19,44 @@ from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Key, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
+
+CODE = b"run it op by op"
+
+
+class PersistentEager(Eager):
+    """Counts what it is asked for. Without a reason to refuse it keeps one artifact."""
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, refuse: str | None = None, *, lasting: bool = True
+    ):
+        super().__init__()
+        self.compiled: list[Graph] = []
+        self.loaded: list[Graph] = []
+        self.more = {"machine": "here", **(environment or {})}
+        self.refuse, self.lasting = refuse, lasting
+        self.error: Exception | None = None
+
+    def artifact_environment(self) -> Mapping[str, str]:
+        return self.more
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
+        self.compiled.append(graph)
+        if self.error:
+            raise self.error
+        return super().compile(graph, args)
+
+    def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
+        run = self.compile(graph, args)
+        if self.refuse:
+            return Compiled(run, None, self.refuse, self.lasting)
+        return Compiled(run, {"code": CODE}, None)
+
+    def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
+        if artifacts["code"] != CODE:
+            raise ValueError("other code")
+        self.loaded.append(graph)
+        return Eager.compile(self, graph, args)
+
 
 X, Y = torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)
 

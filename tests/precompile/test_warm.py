@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from persistent_backend import PersistentEager
-from store_processes import Process, X, Y, fill_store, make_region, make_unary_region
+from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
 from fusioncache.cache.backend_programs import BackendPrograms

@@ -7,9 +7,8 @@ import sys
 from typing import Any
 
 import torch
-from persistent_backend import PersistentEager
 from repository import HELPERS
-from store_processes import Process, X, Y, make_region, make_unary_region
+from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
 
 import fusioncache
 from fusioncache.backends.inductor.backend import Inductor
@@ -18,7 +17,7 @@ from fusioncache.precompile import workers
 # A worker whose backend is the double, on another machine than the test's; one operation is its death.
 _WORKER = """
 import os, signal, sys
-from persistent_backend import PersistentEager
+from store_processes import PersistentEager
 from fusioncache.precompile import entry_compiler as warmer
 from fusioncache.precompile import worker
 
@@ -46,8 +45,6 @@ def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
 
 
 def test_what_an_older_torchinductor_compiled(tmp_path):
-    """Compiled as if by an older version, then ahead for this one, then found."""
-
     class Older(Inductor):
         def environment(self) -> Any:
             return {**super().environment(), "versions": "torch 2.9.0"}

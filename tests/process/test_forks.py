@@ -10,8 +10,8 @@ import threading
 from contextlib import ExitStack
 
 import pytest
-import thunder
 import torch
+from models import compile_with
 from repository import PACKAGE
 from store_contents import fork, make_numbered_key, wait_for
 from store_processes import Process, X, Y, make_region
@@ -81,8 +81,7 @@ def model(x):
 
 
 def jitted(cache):
-    transform = fusioncache.FusionCache(backend="eager", cache=cache)
-    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    return compile_with(model, cache=cache)[0]
 
 
 def test_a_thread_compiles_while_another_one_forks(monkeypatch):

@@ -6,8 +6,8 @@ import logging
 import warnings
 
 import pytest
-import thunder
 import torch
+from models import compile_with
 
 import fusioncache
 from fusioncache.process.warning import warn
@@ -45,8 +45,7 @@ def test_a_model_runs_where_warnings_are_errors_and_everything_goes_wrong(tmp_pa
     cache = fusioncache.Cache(store=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        transform = fusioncache.FusionCache(cache=cache, backend="eager")
-        compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=fusioncache.executors(), transforms=[transform])
+        compiled, _ = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
         assert torch.equal(compiled(torch.ones(2)), torch.tanh(torch.ones(2)) * 2)
     said = "\n".join(record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     for part in ("no record of this run", "events are not logged", "runs as Thunder made it"):

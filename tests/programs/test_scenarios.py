@@ -15,6 +15,9 @@ import pytest
 import thunder
 import torch
 from models import are_same
+from thunder.plugins import ReduceOverhead
+from thunder.transforms.autocast import autocast
+from thunder.transforms.cudagraph import CUDAGraphTransform
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -226,7 +229,6 @@ def test_torch_autocast(device):
 
 def test_thunder_autocast(device):
     """Thunder applies it to a function's trace, which is then compiled without autograd."""
-    from thunder.transforms.autocast import autocast
 
     def layers(x, *weights):
         for weight in weights:
@@ -299,8 +301,6 @@ def test_two_sequence_lengths_in_turn(device):
 @pytest.mark.gpu
 @pytest.mark.parametrize("grad", [False, True])
 def test_cuda_graphs(grad):
-    from thunder.transforms.cudagraph import CUDAGraphTransform
-
     replayed = replay(
         lambda model, transforms: thunder.jit(model, transforms=[*transforms, CUDAGraphTransform()]), grad
     )
@@ -311,8 +311,6 @@ def test_cuda_graphs(grad):
 @pytest.mark.gpu
 @pytest.mark.parametrize("grad", [False, True])
 def test_reduce_overhead(grad):
-    from thunder.plugins import ReduceOverhead
-
     replayed = replay(
         lambda model, transforms: thunder.compile(model, plugins=[*map(AsPlugin, transforms), ReduceOverhead()]), grad
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-import thunder
 import torch
-from persistent_backend import PersistentEager
-from store_processes import Process, X, Y, make_region
+from models import compile_with
+from store_processes import PersistentEager, Process, X, Y, make_region
 
 import fusioncache
 from fusioncache.humanize import format_duration
@@ -36,9 +35,9 @@ LINE = "x = torch.tanh(x * factor) + torch.sin(x)"
 
 
 def run(model: torch.nn.Module, **options) -> fusioncache.FusionCache:
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False), backend="eager", **options)
+    compiled, transform = compile_with(model, cache=fusioncache.Cache(record=False), **options)
     with torch.no_grad():
-        thunder.jit(model, transforms=[transform], executors=fusioncache.executors())(torch.randn(4, 8))
+        compiled(torch.randn(4, 8))
     return transform
 
 
@@ -91,8 +90,7 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
     def process(*factors: float) -> tuple[list[str], fusioncache.Stats]:
         cache = fusioncache.Cache(record=False, store=tmp_path)
         model = Layers(*factors)
-        transform = fusioncache.FusionCache(cache=cache, backend="eager", explain=True)
-        compiled = thunder.jit(model, transforms=[transform], executors=fusioncache.executors())
+        compiled, transform = compile_with(model, cache=cache, explain=True)
         for _ in range(2):
             compiled(torch.randn(4, 8)).sum().backward()
         return said(capfd), transform.stats()
@@ -119,8 +117,7 @@ def test_what_was_loaded_and_never_called_to_the_end_is_said_at_exit(capfd, monk
     model, x = Layers(2.0), torch.randn(4, 8)
     for _ in range(2):
         cache = fusioncache.Cache(record=False, store=tmp_path)
-        transform = fusioncache.FusionCache(cache=cache, backend="eager", explain=True)
-        thunder.jit(model, transforms=[transform], executors=fusioncache.executors())(x)  # and no backward pass
+        compile_with(model, cache=cache, explain=True)[0](x)  # and no backward pass
         before = said(capfd)
     assert before == []
     for function, *args in at_exit:

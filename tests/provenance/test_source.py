@@ -6,9 +6,8 @@ import inspect
 
 import models
 import pytest
-import thunder
 import torch
-from models import Block, Blocks, Residual, recompute, step
+from models import Block, Blocks, Residual, compile_with, recompute, step
 
 import fusioncache
 from fusioncache.provenance.compilation import module_in_name
@@ -21,8 +20,7 @@ def watched(
 ) -> tuple[list[RegionRecord], fusioncache.Cache]:
     """The regions of a model, and the cache that knows more of them."""
     cache = fusioncache.Cache(record=False)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    compiled, _ = compile_with(model, cache=cache, **options)
     if train:
         step(compiled, model, *inputs)
     else:
@@ -53,9 +51,6 @@ def llama() -> list[RegionRecord]:
     kind = {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "parallel_residual": False, "bias": False}
     model = litgpt.GPT(litgpt.Config(**sizes, **kind, rotary_percentage=1.0))
     return watched(model, torch.randint(0, 32, (1, 8)))[0]
-
-
-# Layers and modules
 
 
 def test_forward_regions_carry_their_layer_and_module(blocks):
@@ -131,9 +126,6 @@ def test_modules_are_read_from_the_names_of_torch_dynamo():
     assert module_in_name("l_x_") == module_in_name("t_blocks_0_norm_weight") == ()
 
 
-# Lines
-
-
 def test_forward_regions_carry_the_users_line_and_that_before_those_of_libraries(blocks):
     line = line_of(Block.forward, "return x +")
     first, *others = of(blocks, "forward")
@@ -154,9 +146,6 @@ def test_lines_are_known_without_gradients_too():
     regions, _ = watched(Blocks(1), torch.randn(2, 16), train=False)
     assert all(region.source.lines for region in regions)
     assert {region.source.layer for region in regions} == {0}
-
-
-# Nothing of it reaches the model
 
 
 def test_a_thunder_that_tells_nothing_costs_only_the_sources(monkeypatch):

@@ -6,24 +6,19 @@ import warnings
 from collections import Counter
 
 import pytest
-import thunder
 import torch
-from models import Blocks, Residual, recompute, step
+from models import Blocks, Residual, compile_with, recompute, step
 
 import fusioncache
 from fusioncache.ir import Bypass
 from fusioncache.record.reader import RecordReader
 from fusioncache.trace import transform as transform_module
 
-
-@pytest.fixture(autouse=True)
-def _thunders_own_regions_without_a_compiler(monkeypatch):
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+pytestmark = pytest.mark.usefixtures("eager_regions")
 
 
 def trained(model: torch.nn.Module, cache: fusioncache.Cache, **options) -> fusioncache.FusionCache:
-    transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    compiled, transform = compile_with(model, cache=cache, **options)
     x = torch.randn(10, 10) if isinstance(model, Residual) else torch.randn(2, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -14,9 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-import thunder
 import torch
-from models import Blocks, step
+from models import Blocks, compile_with, step
 from recorded_templates import make_cast_template, make_chain_template, make_full_ledger
 
 import fusioncache
@@ -72,8 +71,7 @@ def test_a_models_events_are_what_was_counted(file, monkeypatch):
     monkeypatch.setattr(transform_module, "region_of", odd)
     monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
     cache, model = fusioncache.Cache(record=False), Blocks(3)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    step(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), model, torch.randn(2, 16))
+    step(compile_with(model, cache=cache)[0], model, torch.randn(2, 16))
     stats = cache.stats()
     assert stats.hits and stats.compiles and stats.bypasses["a lonely operation"]
     check(events(file), stats)
@@ -221,9 +219,6 @@ def test_the_home_directory_is_meant_by_a_tilde(monkeypatch, tmp_path, variable)
     assert str(record_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
     assert str(default_path()).startswith(str(tmp_path / "here")) == (variable != LOG.name)
     assert [path.name for path in tmp_path.iterdir()] == (["here"] if variable == LOG.name else [])
-
-
-# EventStream for people
 
 
 @pytest.mark.parametrize("stream", ["stderr", "stdout"])

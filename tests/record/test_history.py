@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from recorded_templates import make_cast_template, make_chain_template, make_ledger, save_ledger
+from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger, save_ledger
 
 from fusioncache.record import history as records
 from fusioncache.record import writer as recorder
@@ -16,7 +16,6 @@ from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, Line, Phases, PlanCost, RegionRecord, Source
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.schema import record_path
-from fusioncache.record.writer import RecordWriter
 
 RUN = "a" * 32
 SOURCE = Source("h.3.norm", 3, (Line("/home/me/model.py", 7), Line("/lib/torch/nn.py", 229, True)))
@@ -88,8 +87,7 @@ def test_what_is_learned_later_holds_for_all_regions_of_the_kind():
 
 def test_a_later_save_adds_what_is_new_and_mends_what_is_otherwise():
     ledger = ledger_of(REGION)
-    recorder_ = RecordWriter(ledger)
-    recorder_.save()
+    recorder_ = begin_run(ledger)
     ledger.history.add_regions([BYPASSED])
     ledger.history.amend_regions(make_chain_template().key.digest, (2, 1), reason="compile failed: ValueError")
     ledger.count_compile(make_chain_template(), 1.0)
@@ -101,8 +99,7 @@ def test_a_later_save_adds_what_is_new_and_mends_what_is_otherwise():
 
 def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
     ledger = ledger_of(REGION)
-    recorder_ = RecordWriter(ledger)
-    recorder_.save()
+    recorder_ = begin_run(ledger)
     with closing(sqlite3.connect(record_path())) as database, database:
         for table in ("runs", "uses", "regions", "choices", "compiles"):
             database.execute(f"DELETE FROM {table}")

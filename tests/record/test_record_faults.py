@@ -10,7 +10,7 @@ import warnings
 from contextlib import closing
 
 import pytest
-from recorded_templates import make_chain_template, make_full_ledger, make_ledger, save_ledger
+from recorded_templates import begin_run, make_chain_template, make_full_ledger, make_ledger, save_ledger
 
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.record import reader as record
@@ -30,9 +30,6 @@ def _warnings_of(action) -> list[str]:
 
 def _database() -> sqlite3.Connection:
     return sqlite3.connect(record_path())
-
-
-# What cannot be read
 
 
 def test_no_record():
@@ -92,9 +89,6 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
     assert (tmp_path / "killed" / "record-4.sqlite-journal").exists()
     (run,) = RecordReader(tmp_path / "killed" / "record-4.sqlite").runs()
     assert run.command == "train.py --depth 4"
-
-
-# What must not be written
 
 
 def _foreign_database() -> None:
@@ -198,8 +192,7 @@ def test_the_record_of_an_older_version_stays_beside_the_new_one():
 
 
 def test_a_record_that_is_gone_at_the_end_is_not_made_again():
-    recorder_ = RecordWriter(make_ledger(make_chain_template()))
-    recorder_.save()
+    recorder_ = begin_run(make_ledger(make_chain_template()))
     record_path().write_text("somebody else's")
     assert _warnings_of(recorder_.end) == []
     record_path().unlink()

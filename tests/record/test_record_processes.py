@@ -6,10 +6,12 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 
 from recorded_templates import make_chain_template
 from repository import HELPERS, ROOT
 
+from fusioncache.cache.cache import Cache
 from fusioncache.record.reader import RecordReader
 
 
@@ -89,10 +91,6 @@ for recorder in recorders:
 
 
 def test_a_cache_in_use_is_not_kept_alive_by_its_record():
-    import weakref
-
-    from fusioncache.cache.cache import Cache
-
     cache = Cache()
     cache.ledger.count_region(make_chain_template(), (), hit=False)
     cache.save()

@@ -15,7 +15,7 @@ import thunder
 import torch
 from commands import call, get_output
 from models import train_residual
-from recorded_templates import make_cast_template, make_chain_template, make_ledger
+from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger
 from repository import HELPERS
 
 import fusioncache
@@ -23,7 +23,6 @@ from fusioncache.record import writer as recorder
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.schema import record_path
-from fusioncache.record.writer import RecordWriter
 
 _JOB = """
 from models import train_residual
@@ -73,8 +72,7 @@ def test_an_append_writes_only_what_is_new(monkeypatch):
     ledger = Ledger()
     for number in range(50):
         ledger.count_region(make_cast_template(f"cast_{number}", str(number)), (), hit=False)
-    recorder_ = RecordWriter(ledger)
-    recorder_.save()
+    recorder_ = begin_run(ledger)
     rows = []
     real = recorder.put_row
     monkeypatch.setattr(
@@ -91,8 +89,7 @@ def test_an_append_writes_only_what_is_new(monkeypatch):
 def test_a_step_does_not_wait_for_processes_that_write_all_the_time(monkeypatch, recwarn):
     monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
     ledger = make_ledger(make_chain_template())
-    recorder_ = RecordWriter(ledger)
-    recorder_.save()
+    recorder_ = begin_run(ledger)
     ledger.count_compile(make_chain_template(), 1.0)
     with closing(sqlite3.connect(record_path())) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -110,8 +107,7 @@ def test_an_append_that_a_reader_held_up_is_made_up_for(monkeypatch):
     """It fails when it ends, after the counts were taken from the ledger."""
     monkeypatch.setattr(recorder, "APPEND_LOCK_SECONDS", 0.01)
     ledger = make_ledger(make_chain_template())
-    recorder_ = RecordWriter(ledger)
-    recorder_.save()
+    recorder_ = begin_run(ledger)
     ledger.count_compile(make_chain_template(), 1.0)
     with closing(sqlite3.connect(record_path(), isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -133,8 +129,7 @@ def test_a_run_without_regions_is_a_run():
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_whether_a_run_ended_is_known(ended):
-    recorder_ = RecordWriter(make_ledger(make_chain_template()))
-    recorder_.save()
+    recorder_ = begin_run(make_ledger(make_chain_template()))
     if ended:
         recorder_.end()
     (run,) = RecordReader().runs()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from report_records import make_deep_model, make_places, make_region_record
 
+from fusioncache.record.observations import RegionRecord
 from fusioncache.report.grid import WIDEST, Grid, make_grids
 
 
@@ -17,25 +20,25 @@ def drawn(grid: Grid) -> list[str]:
     return lines
 
 
+def arrange(*regions: RegionRecord) -> Sequence[Grid]:
+    return make_grids(make_places(*regions))
+
+
 def test_layers_go_down_and_regions_across():
-    (grid,) = make_grids(make_places(*make_deep_model(3, 2)))
+    (grid,) = arrange(*make_deep_model(3, 2))
     assert drawn(grid) == ["layer 0: 0 1 | 10 11", "layer 1: 2 3 | 8 9", "layer 2: 4 5 | 6 7"]
     assert grid.titles == (("part_0", "part_1"), ("part_1", "part_0"))
     assert (grid.regions, grid.model, grid.trace_number) == (12, "Model", 0)
 
 
 def test_layers_are_in_the_order_of_their_numbers():
-    (grid,) = make_grids(
-        make_places(*(make_region_record(number, f"h.{11 - number}", 11 - number) for number in range(3)))
-    )
+    (grid,) = arrange(*(make_region_record(number, f"h.{11 - number}", 11 - number) for number in range(3)))
     assert drawn(grid) == ["layer 9: 2 | ", "layer 10: 1 | ", "layer 11: 0 | "]
 
 
 def test_a_region_that_a_layer_has_not_leaves_its_column_empty():
     modules = ["h.0.norm", "h.0.mlp", "h.1.norm", "h.1.attn", "h.1.attn", "h.1.mlp", "h.2.mlp", "h.2.extra"]
-    (grid,) = make_grids(
-        make_places(*(make_region_record(number, name, int(name[2])) for number, name in enumerate(modules)))
-    )
+    (grid,) = arrange(*(make_region_record(number, name, int(name[2])) for number, name in enumerate(modules)))
     assert grid.titles[0] == ("norm", "attn", "attn", "mlp", "extra")
     assert drawn(grid) == ["layer 0: 0 . . 1 . | ", "layer 1: 2 3 4 5 . | ", "layer 2: . . . 6 7 | "]
 
@@ -46,17 +49,15 @@ def test_what_is_of_no_layer_stands_where_it_runs():
         make_region_record(number, name, int(name[2]) if name[0:2] == "h." else None)
         for number, name in enumerate(names)
     ]
-    (grid,) = make_grids(
-        make_places(
-            *forward, make_region_record(4, "loss", None, "backward"), make_region_record(5, "h.1", 1, "backward")
-        )
+    (grid,) = arrange(
+        *forward, make_region_record(4, "loss", None, "backward"), make_region_record(5, "h.1", 1, "backward")
     )
     assert drawn(grid) == ["embed: 0 | .", "layer 0: 1 | .", "layer 1: 2 | 5", "head: 3 | .", "loss: . | 4"]
     assert len(grid.blocks) == 4
 
 
 def test_a_model_without_layers_goes_on_in_further_rows():
-    (grid,) = make_grids(make_places(*(make_region_record(number) for number in range(WIDEST + 2))))
+    (grid,) = arrange(*(make_region_record(number) for number in range(WIDEST + 2)))
     first, second = drawn(grid)
     assert first == f"the model: {' '.join(map(str, range(WIDEST)))} | "
     assert second.startswith(f": {WIDEST} {WIDEST + 1} . .")
@@ -64,9 +65,7 @@ def test_a_model_without_layers_goes_on_in_further_rows():
 
 def test_two_lists_of_layers_are_told_apart():
     names = ["encoder.layers.0.mlp", "encoder.layers.1.mlp", "decoder.layers.0.mlp"]
-    (grid,) = make_grids(
-        make_places(*(make_region_record(number, name, int(name[15])) for number, name in enumerate(names)))
-    )
+    (grid,) = arrange(*(make_region_record(number, name, int(name[15])) for number, name in enumerate(names)))
     assert drawn(grid) == ["encoder.layers.0: 0 | ", "encoder.layers.1: 1 | ", "decoder.layers.0: 2 | "]
     assert [len(block) for block in grid.blocks] == [2, 1]
 
@@ -77,6 +76,6 @@ def test_each_compilation_has_a_map_of_its_own():
         make_region_record(1, trace_number=1, model="Other"),
         make_region_record(2, None, trace_number=0),
     ]
-    found = make_grids(make_places(*regions))
+    found = arrange(*regions)
     assert [(grid.model, grid.regions) for grid in found] == [("Model", 2), ("Other", 1)]
     assert make_grids([]) == ()

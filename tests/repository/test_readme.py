@@ -9,6 +9,7 @@ import warnings
 
 import click
 import pytest
+import torch
 from documents import README, assert_shown, read_blocks, read_session
 
 import fusioncache
@@ -34,9 +35,6 @@ def test_the_code_runs_from_top_to_bottom(monkeypatch):
 
 
 def test_every_way_in_makes_regions_that_are_shared(monkeypatch):
-    """The lines of the block about ways into Thunder, each called."""
-    import torch
-
     monkeypatch.setattr(region_backends, "best_backend", lambda device: "eager")
     (block,) = (block for block in read_blocks("python") if "thunder.recipes" in block)
     namespace: dict[str, object] = {}

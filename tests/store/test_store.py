@@ -36,25 +36,15 @@ from fusioncache.store import Store, default_path, index, locks
 DAY = 86400.0
 
 
-@pytest.fixture
-def store():
-    opened = Store.open()
-    yield opened
-    opened.close()
-
-
 # Saving and loading
 
 
 def test_what_was_saved_is_loaded_also_by_a_later_store(store):
     save(store, 1, 2)
     for reader in (store, Store.open()):
-        assert dict(reader.load(make_numbered_key(1), BACKEND)) == make_artifacts(1)
-        assert dict(reader.load(make_numbered_key(2), BACKEND)) == make_artifacts(2)
-        assert (
-            reader.load(make_numbered_key(1), BACKEND).seconds,
-            reader.load(make_numbered_key(2), BACKEND).seconds,
-        ) == (1.0, 2.0)
+        for number in (1, 2):
+            found = reader.load(make_numbered_key(number), BACKEND)
+            assert (dict(found), found.seconds) == (make_artifacts(number), number)
         assert reader.load(make_numbered_key(3), BACKEND) is None
     assert not store.stats().bypasses
 
@@ -315,10 +305,7 @@ def test_litter_of_killed_processes_goes(store):
     assert store.sweep().litter == 4
     assert find_litter(find_root(store)) == ["tmp-fresh"]
     assert os.listdir(find_root(store) / "uses") == []
-    assert (
-        sorted(os.listdir(find_root(store) / "locks"))
-        == ["index", "store"][1 - (find_root(store) / "locks/index").exists() :]
-    )
+    assert set(os.listdir(find_root(store) / "locks")) - {"index"} == {"store"}
     assert load(store, 1)
 
 
@@ -394,12 +381,8 @@ def test_without_file_locks_everybody_compiles_alone(store, monkeypatch, missing
 def test_entries_are_listed_newest_first_with_all_that_is_known(store):
     save(store, 1, 2)
     second, first = store.entries()
-    assert (first.digest, first.backend, first.name, first.seconds) == (
-        make_numbered_key(1).digest,
-        BACKEND,
-        "template_1",
-        1.0,
-    )
+    assert (first.digest, first.backend) == (make_numbered_key(1).digest, BACKEND)
+    assert (first.name, first.seconds) == ("template_1", 1.0)
     assert (first.artifacts, first.size) == (3, 3060)
     assert (first.pid, first.host) == (os.getpid(), os.uname().nodename)
     assert second.name == "template_2"

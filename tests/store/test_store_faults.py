@@ -37,18 +37,12 @@ from store_contents import (
     save,
     wait_for,
 )
+from threads_at_once import run_at_once
 
 from fusioncache.store import Store, StoreError, check, default_path, directory, entry, evict, files, index, locks
 from fusioncache.store.locks import FileLock
 
 ROOT = os.geteuid() == 0
-
-
-@pytest.fixture
-def store():
-    opened = Store.open()
-    yield opened
-    opened.close()
 
 
 def _assert_memory_only(message: str, path: Path | None = None) -> None:
@@ -312,11 +306,7 @@ def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
 
     def work(seed):
         store = Store.open(path)
-        threads = [threading.Thread(target=use, args=(store, 8 * seed + thread)) for thread in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(*(partial(use, store, 8 * seed + thread) for thread in range(8)))
         store.close()
         assert not wrong
         assert not store.stats().bypasses
@@ -386,18 +376,11 @@ def test_a_forked_child_uses_the_store_as_a_process_of_its_own(store):
 
 def _spoil(path: Path, how: str) -> None:
     content = path.read_bytes()
-    if how == "truncated":
-        path.write_bytes(content[: len(content) // 2])
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "longer":
-        path.write_bytes(content + b"x")
-    elif how == "bit flipped":
-        path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
-    elif how == "foreign":
-        path.write_bytes(b"This is something else. " * 100)
-    elif how == "same length":
-        path.write_bytes(b"x" * len(content))
+    others = {"truncated": content[: len(content) // 2], "empty": b"", "longer": content + b"x"}
+    others |= {"bit flipped": content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]}
+    others |= {"foreign": b"This is something else. " * 100, "same length": b"x" * len(content)}
+    if how in others:
+        path.write_bytes(others[how])
     elif how == "link":
         path.rename(path.with_name("elsewhere"))
         path.symlink_to("elsewhere")
@@ -513,14 +496,10 @@ def test_a_file_of_another_user_is_not_read(store):
 
 def _spoil_index(path: Path, how: str) -> None:
     content = path.read_bytes()
-    if how == "cut off":
-        path.write_bytes(content[: len(content) // 3])
-    elif how == "flipped":
-        path.write_bytes(content[:4096] + bytes(byte ^ 255 for byte in content[4096:]))
-    elif how == "no database":
-        path.write_bytes(b"This is no database. " * 1000)
-    elif how == "empty":
-        path.write_bytes(b"")
+    others = {"cut off": content[: len(content) // 3], "no database": b"This is no database. " * 1000, "empty": b""}
+    others |= {"flipped": content[:4096] + bytes(byte ^ 255 for byte in content[4096:])}
+    if how in others:
+        path.write_bytes(others[how])
     elif how == "gone":
         path.unlink()
     else:

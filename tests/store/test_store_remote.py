@@ -14,13 +14,12 @@ import traceback
 import uuid
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
 import pytest
 from faulty_filesystem import faulty
+from file_server import serve
 from store_contents import (
     BACKEND,
     collect_warnings,
@@ -35,6 +34,7 @@ from store_contents import (
     save,
     wait_for,
 )
+from threads_at_once import run_at_once
 
 from fusioncache.store import Store, StoreError, entry, transport
 from fusioncache.store.errors import Refusal, RemoteError
@@ -310,11 +310,7 @@ def test_threads_and_forked_children_ask(url, here, there):
     _filled(url, here, *range(6))
     reader = Store.open(find_root(there), remote=url)
     found = []
-    threads = [threading.Thread(target=lambda: found.extend(load(reader, n) for n in range(4))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*[lambda: found.extend(load(reader, n) for n in range(4))] * 8)
     assert found == [True] * 32
     assert not reader.stats().bypasses
 
@@ -418,34 +414,27 @@ def test_what_is_too_large_is_not_read(url, files, here, there):
         remote.entry(one.id)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("digest", 5),
-        ("digest", "A" * 64),
-        ("backend", "../x"),
-        ("text", None),
-        ("text", "\ud800"),
-        ("name", ["x"]),
-        ("host", "\udfff"),
-        ("created", float("nan")),
-        ("created", "now"),
-        ("seconds", float("inf")),
-        ("seconds", 10**400),
-        ("pid", 1.5),
-        ("pid", True),
-        ("pid", 1 << 70),
-        ("ingredients", [["one"]]),
-        ("ingredients", [["one", 2]]),
-        ("ingredients", 7),
-        ("artifacts", [{"name": "a"}]),
-        ("artifacts", [{"name": "a", "object": "../../etc/passwd", "size": 1}]),
-        ("artifacts", [{"name": "a", "object": "a" * 64, "size": -1}]),
-        ("artifacts", [{"name": "a", "object": "a" * 64, "size": "1"}]),
-        ("artifacts", [{"name": {}, "object": "a" * 64, "size": 1}]),
-        ("surplus", 1),
-    ],
-)
+WRONG_FIELDS = {
+    "digest": (5, "A" * 64),
+    "backend": ("../x",),
+    "text": (None, "\ud800"),
+    "name": (["x"],),
+    "host": ("\udfff",),
+    "created": (float("nan"), "now"),
+    "seconds": (float("inf"), 10**400),
+    "pid": (1.5, True, 1 << 70),
+    "ingredients": ([["one"]], [["one", 2]], 7),
+    "artifacts": (
+        [{"name": "a"}],
+        [{"name": {}, "object": "a" * 64, "size": 1}],
+        [{"name": "a", "object": "../../etc/passwd", "size": 1}],
+        *([{"name": "a", "object": "a" * 64, "size": size}] for size in (-1, "1")),
+    ),
+    "surplus": (1,),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, value) for name in WRONG_FIELDS for value in WRONG_FIELDS[name]])
 def test_an_entry_with_a_right_checksum_and_wrong_fields_is_refused(here, field, value):
     save(here, 1)
     fields = {**asdict(here.entry(make_numbered_key(1).digest, BACKEND)), field: value}
@@ -523,11 +512,7 @@ def test_eight_threads_wait_once_for_a_remote_that_hangs(url, files, here, there
     hang()
     reader = Store.open(find_root(there), remote=url)
     with collect_warnings() as messages:
-        threads = [threading.Thread(target=lambda: [load(reader, 1) for _ in range(20)]) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_at_once(*[lambda: [load(reader, 1) for _ in range(20)]] * 8)
     assert len(messages) == 1
     assert 1 <= len(files.calls) <= 8
 
@@ -613,23 +598,10 @@ def test_fsspec_is_not_loaded_before_it_is_needed(tmp_path):
 # HTTP
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture
 def served(tmp_path):
-    """The URL of what is in a folder, from a server that knows no ranges."""
-    pytest.importorskip("aiohttp")
-    (tmp_path / "served").mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path / "served")))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(tmp_path / "served") as url:
+        yield url
 
 
 def test_what_is_served_over_http_can_be_read_only(tmp_path, here, there, served):

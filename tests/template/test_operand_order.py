@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import reduce
 
 import pytest
 import thunder
 import torch
 from drawn_regions import Sketch
-from persistent_backend import PersistentEager
-from store_processes import Process, X, Y
+from store_processes import PersistentEager, Process, X, Y
 
 import fusioncache
 from fusioncache.ir import Op, Ref, TensorType
@@ -20,14 +20,9 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.strides import Strided, strides_of
-from fusioncache.trace import executor
 
+pytestmark = pytest.mark.usefixtures("eager_regions")
 ROWS, COLUMNS = ((4, 6), (6, 1)), ((4, 6), (1, 4))
-
-
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch):
-    monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
 
 
 def region(name="mul", *, turned=False):
@@ -174,10 +169,7 @@ def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
 
 def test_a_chain_of_terms_that_lie_differently_is_not_folded():
     def chain(*values):
-        total = values[0]
-        for term in values[1:]:
-            total = term + total
-        return torch.tanh(total)
+        return torch.tanh(reduce(lambda total, term: term + total, values))
 
     values = [torch.randn(6, 4).t() if number % 2 else torch.randn(4, 6) for number in range(8)]
     ours, transform = compiled(chain, fusioncache.Cache(record=False, store=False))

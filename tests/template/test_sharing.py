@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial, reduce
 
 import pytest
 from drawn_regions import TYPE, Sketch, draw_residual
@@ -270,9 +271,7 @@ def test_a_head_that_is_used_elsewhere_keeps_its_slot():
     def region(adds):
         s = Sketch()
         x, *terms = [s.input() for _ in range(adds + 1)]
-        total = x
-        for term in terms:
-            total = s.op("add", total, term)
+        total = reduce(partial(s.op, "add"), terms, x)
         return s.graph(s.op("mul", s.op("tanh", total), s.op("sin", x)))
 
     assert key(region(2)) == key(region(7))

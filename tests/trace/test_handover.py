@@ -22,10 +22,7 @@ from fusioncache.provenance.source import Sources
 from fusioncache.provenance.watch import ForwardTrace
 from fusioncache.trace.handover import ForwardState, Handover
 
-
-@pytest.fixture(autouse=True)
-def _regions_without_a_compiler(monkeypatch):
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
+pytestmark = pytest.mark.usefixtures("eager_regions")
 
 
 class Collect(Transform):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial, reduce
+
 import fake_cuda
 import pytest
+import thunder.torch as ltorch
 import torch
 from drawn_regions import Sketch
 from in_place_models import InPlaceExecutor, run_counters
@@ -66,9 +69,7 @@ def test_writes_are_never_dead_never_merged_and_come_last():
 def test_a_residual_add_in_place_keeps_its_target_and_is_never_folded():
     s = Sketch()
     x, terms = s.input(), [s.input() for _ in range(3)]
-    total = x
-    for term in terms:
-        total = s.op("add", total, term)
+    total = reduce(partial(s.op, "add"), terms, x)
     canonical = canonicalize(s.graph(s.op("copy_", total, x, grad_enabled=False)))
     assert canonical.binding.arities == (3,)
     assert canonical.binding.slots == (0,)
@@ -89,8 +90,6 @@ def test_each_call_writes_once(backend, monkeypatch):
 
 def test_a_write_is_in_the_definition_that_nvfuser_gets():
     def step(x, y):
-        import thunder.torch as ltorch
-
         return ltorch.tanh(prims.copy_(x + y, x, grad_enabled=False))
 
     traces = fake_cuda.make_traces(step, [(10, 10)] * 2, grad=False)

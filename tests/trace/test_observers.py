@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import thunder
 import torch
-from persistent_backend import PersistentEager
+from store_processes import PersistentEager
 
 import fusioncache
 from fusioncache.record.events import CompileEvent

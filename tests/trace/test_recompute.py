@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from itertools import product
 
 import pytest
 import thunder
 import torch
-from models import are_same, find_fused
+from models import are_same, compile_with, find_fused
 from residual_stacks import SIZE, Stack, train
 from unrounded_backend import Unrounded
 
@@ -15,18 +16,9 @@ import fusioncache
 from fusioncache.residual.obstacles import UNROUNDED, UNSAVED
 from fusioncache.residual.plans import ResidualPlan
 
+pytestmark = pytest.mark.usefixtures("eager_regions")
 KINDS = ("pre", "post", "both", "parallel", "scaled", "gated", "dropout", "outputs", "two", "mixed", "none")
 REBUILT = {"post", "both", "parallel", "scaled", "gated", "dropout", "two", "mixed"}
-
-
-@pytest.fixture(autouse=True)
-def _regions_without_a_compiler(monkeypatch):
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
-
-
-def compiled_with(model, backend: str = "eager", **options):
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend, **options)
-    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
 
 
 def stack(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[Stack, torch.Tensor]:
@@ -46,7 +38,7 @@ def saved(compiled) -> dict[str, int]:
 def reference(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[list[torch.Tensor], dict[str, int]]:
     """What a step of this stack computes, and what it saves, where nothing is recomputed: traced once for all tests."""
     model, x = stack(kind, depth, dtype)
-    plain, transform = compiled_with(model)
+    plain, transform = compile_with(model)
     results = train(model, plain, x)
     assert not transform.choices()
     return results, saved(plain)
@@ -59,7 +51,7 @@ def test_every_kind_of_stream_keeps_every_bit(kind, dtype):
         pytest.skip("it is of two dtypes already")
     model, x = stack(kind, dtype=dtype)
     expected, before = reference(kind, dtype=dtype)
-    compiled, transform = compiled_with(model, recompute="residual")
+    compiled, transform = compile_with(model, recompute="residual")
     assert are_same(train(model, compiled, x), expected)
     assert not transform.stats().bypasses
     after = saved(compiled)
@@ -75,7 +67,7 @@ def test_every_kind_of_stream_keeps_every_bit(kind, dtype):
 @pytest.mark.parametrize("kind", ["post", "parallel"])
 def test_every_plan_keeps_every_bit(kind, residual):
     model, x = stack(kind)
-    compiled, transform = compiled_with(model, recompute="residual", residual=residual)
+    compiled, transform = compile_with(model, recompute="residual", residual=residual)
     assert are_same(train(model, compiled, x), reference(kind)[0])
     assert transform.choices()
 
@@ -83,8 +75,8 @@ def test_every_plan_keeps_every_bit(kind, residual):
 @pytest.mark.parametrize(("dtype", "rebuilds"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
 def test_torchinductor_keeps_every_bit(dtype, rebuilds):
     model, x = stack("post", 2, dtype)
-    expected = train(model, compiled_with(model, "inductor")[0], x)
-    compiled, transform = compiled_with(model, "inductor", recompute="residual", residual="inline")
+    expected = train(model, compile_with(model, "inductor")[0], x)
+    compiled, transform = compile_with(model, "inductor", recompute="residual", residual="inline")
     assert are_same(train(model, compiled, x), expected)
     assert bool(transform.choices()) is rebuilds
     assert transform.stats().bypasses == ({} if rebuilds else {UNROUNDED: 1})
@@ -96,8 +88,8 @@ def test_torchinductor_keeps_every_bit(dtype, rebuilds):
 def test_a_compiler_that_drops_roundings_changes_no_bit(kind, dtype, monkeypatch):
     monkeypatch.setattr("fusioncache.trace.region_backends.make_backend", lambda name, **_: Unrounded())
     model, x = stack(kind, 3, dtype)
-    expected = train(model, compiled_with(model)[0], x)
-    compiled, transform = compiled_with(model, recompute="residual", residual="inline")
+    expected = train(model, compile_with(model)[0], x)
+    compiled, transform = compile_with(model, recompute="residual", residual="inline")
     assert are_same(train(model, compiled, x), expected)
     left_alone = kind != "mixed"
     assert transform.stats().bypasses == ({UNROUNDED: 2} if left_alone else {})
@@ -134,17 +126,15 @@ def gradients(compiled, how: str, what: str, requires_grad: bool) -> list[torch.
 
 @pytest.mark.parametrize("needs_x", [False, True], ids=["x is only added", "x is saved"])
 def test_what_is_written_between_forward_and_backward_matters_as_much_as_before(needs_x):
-    plain = compiled_with(Written(needs_x))[0]
-    rebuilding, transform = compiled_with(Written(needs_x), recompute="residual", residual="inline")
+    plain = compile_with(Written(needs_x))[0]
+    rebuilding, transform = compile_with(Written(needs_x), recompute="residual", residual="inline")
     raised = 0
-    for what in ("x", "output"):
-        for requires_grad in (True, False):
-            for how in ("no_grad", ".data"):
-                one, other = (gradients(compiled, how, what, requires_grad) for compiled in (plain, rebuilding))
-                raised += isinstance(one, str)
-                if needs_x and what == "x" and how == ".data":
-                    continue  # a saved value is changed behind autograd's back: both are wrong, each in its way
-                assert are_same(one, other) if not isinstance(one, str) else one == other, (what, requires_grad, how)
+    for what, requires_grad, how in product(("x", "output"), (True, False), ("no_grad", ".data")):
+        one, other = (gradients(compiled, how, what, requires_grad) for compiled in (plain, rebuilding))
+        raised += isinstance(one, str)
+        if needs_x and what == "x" and how == ".data":
+            continue  # a saved value is changed behind autograd's back: both are wrong, each in its way
+        assert are_same(one, other) if not isinstance(one, str) else one == other, (what, requires_grad, how)
     assert raised == (2 if needs_x else 0)
     assert transform.stats().bypasses == ({} if needs_x else {UNSAVED: 2})
     assert bool(transform.choices()) is needs_x
@@ -164,9 +154,9 @@ def test_a_parameter_that_is_only_added_is_not_read_again():
 
     torch.manual_seed(3)
     model, x = Shifted(), torch.randn(4, SIZE)
-    plain, _ = compiled_with(model)
+    plain, _ = compile_with(model)
     expected = train(model, plain, x)
-    compiled, transform = compiled_with(model, recompute="residual", residual="inline")
+    compiled, transform = compile_with(model, recompute="residual", residual="inline")
     assert are_same(train(model, compiled, x), expected)
     assert transform.stats().bypasses == {UNSAVED: 2}
     assert saved(compiled) == saved(plain)
@@ -176,7 +166,7 @@ def test_neither_templates_nor_live_sums_follow_the_depth():
     templates, kept = {}, {}
     for depth in (9, 16):
         model, x = stack("post", depth)
-        compiled, transform = compiled_with(model, recompute="residual")
+        compiled, transform = compile_with(model, recompute="residual")
         train(model, compiled, x)
         templates[depth] = transform.stats().templates
         sums = 4 * SIZE * 4
@@ -201,9 +191,9 @@ def most_alive(trace, names: set[str]) -> int:
 def test_backward_holds_two_roots_of_the_sums_at_once():
     depth = 16
     model, x = stack("post", depth)
-    plain, _ = compiled_with(model)
+    plain, _ = compile_with(model)
     train(model, plain, x)
-    compiled, _ = compiled_with(model, recompute="residual")
+    compiled, _ = compile_with(model, recompute="residual")
     train(model, compiled, x)
     sums = {name for name in saved(plain) if name not in saved(compiled)} | {
         proxy.name for symbol in find_fused(thunder.last_traces(compiled)[-1]) for proxy in symbol.flat_proxy_outs
@@ -220,7 +210,7 @@ def test_a_budget_keeps_as_many_sums_as_fit():
     size = 4 * SIZE * 4
     alive = {}
     for sums in (5, 8, 100):
-        compiled, transform = compiled_with(model, recompute="residual", memory_budget=sums * size)
+        compiled, transform = compile_with(model, recompute="residual", memory_budget=sums * size)
         train(model, compiled, x)
         (choice,) = transform.choices()
         alive[sums] = choice.costs[choice.plan].alive // size
@@ -231,7 +221,7 @@ def test_a_budget_keeps_as_many_sums_as_fit():
 
 def test_a_forward_pass_alone_and_inference_are_left_alone():
     model, x = stack("post")
-    compiled, transform = compiled_with(model.requires_grad_(False), recompute="residual")
+    compiled, transform = compile_with(model.requires_grad_(False), recompute="residual")
     with torch.no_grad():
         assert torch.equal(compiled(x), thunder.jit(model, executors=fusioncache.executors())(x))
     assert transform.choices() == ()
@@ -239,7 +229,7 @@ def test_a_forward_pass_alone_and_inference_are_left_alone():
 
 def test_a_choice_says_what_the_alternatives_cost():
     model, x = stack("post", 9)
-    compiled, transform = compiled_with(model, recompute="residual")
+    compiled, transform = compile_with(model, recompute="residual")
     train(model, compiled, x)
     (choice,) = transform.choices()
     lines = str(choice).splitlines()
@@ -270,6 +260,6 @@ def test_every_kind_of_stream_keeps_every_bit_on_the_gpu(kind, dtype):
     model, x = stack(kind, dtype=dtype)
     model, x = model.cuda(), torch.randn(64, SIZE, device="cuda", dtype=dtype)
     expected = train(model, thunder.jit(model, executors=fusioncache.executors()), x)
-    compiled, transform = compiled_with(model, "nvfuser", recompute="residual")
+    compiled, transform = compile_with(model, "nvfuser", recompute="residual")
     assert are_same(train(model, compiled, x), expected)
     assert transform.choices() if kind in REBUILT - {"dropout"} else True

@@ -8,8 +8,11 @@ import pytest
 import thunder
 import torch
 from models import find_fused
+from thunder.common import CompileData, CompileStats
 from thunder.core import devices, dtypes, prims
-from thunder.core.proxies import FloatProxy, IntegerProxy, TensorProxy
+from thunder.core.compile_data import compile_data_and_stats
+from thunder.core.options import CACHE_OPTIONS
+from thunder.core.proxies import CONSTRAINT, FloatProxy, IntegerProxy, TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 
@@ -18,6 +21,7 @@ from fusioncache.backends import bound_symbols
 from fusioncache.backends.bound_symbols import bind, has_fixed_gpu
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Bypass, Const, NumberType, Op, Ref, TensorType
+from fusioncache.trace.executors import origin_of
 from fusioncache.trace.region import region_of
 
 F32 = TensorType("float32", (2, 3), "cpu")
@@ -81,11 +85,6 @@ def test_a_result_that_nobody_uses_keeps_its_place():
 
 
 def test_symbolic_sizes_are_values():
-    from thunder.common import CompileData, CompileStats
-    from thunder.core.compile_data import compile_data_and_stats
-    from thunder.core.options import CACHE_OPTIONS
-    from thunder.core.proxies import CONSTRAINT
-
     trace = TraceCtx(None)
     option = CACHE_OPTIONS.SYMBOLIC_VALUES
     symbolic = CompileData(fn=print, executors_list=(), cache_option=option, disable_preprocessing=True)
@@ -94,10 +93,8 @@ def test_symbolic_sizes_are_values():
         x = TensorProxy("x", shape=(size, 3), device=devices.Device("cpu"), dtype=dtypes.float32)
         y = TensorProxy("y", shape=(size,), device=devices.Device("cpu"), dtype=dtypes.float32)
         z = TensorProxy("z", shape=(size, 4), device=devices.Device("cpu"), dtype=dtypes.float32)
-        subsymbols = (
-            prims.sum.bind(x, (1,), output=y),
-            prims.broadcast_in_dim.bind(y, (size, 4), (0,), output=z),
-        )
+        total = prims.sum.bind(x, (1,), output=y)
+        subsymbols = (total, prims.broadcast_in_dim.bind(y, (size, 4), (0,), output=z))
     region = region_of(Symbol("r", meta=None, is_fusion=True).bind(x, output=[z], subsymbols=subsymbols))
     assert region.sizes == 1
     assert region.inputs == (TensorType("float32", (Ref(1), 3), "cpu"),)
@@ -247,8 +244,6 @@ def test_other_tensors_than_tensors_are_refused():
 
 
 def test_regions_of_unknown_executors_are_refused():
-    from fusioncache.trace.executors import origin_of
-
     fusion = fusion_of(prims.sin, (2, 3)).from_bsym(_call_ctx={"region0": print})
     with pytest.raises(Bypass, match="regions of executor SimpleNamespace"):
         origin_of(fusion.from_bsym(sym=Symbol("region0", is_fusion=True, executor=SimpleNamespace())))
@@ -257,8 +252,6 @@ def test_regions_of_unknown_executors_are_refused():
 
 
 def test_thunders_own_torch_compile_regions_keep_their_compiler():
-    from fusioncache.trace.executors import origin_of
-
     executor = thunder.extend.get_executor("torchcompile")
     compiled = thunder.jit(lambda x: torch.tanh(x) * 2, executors=[executor])
     compiled_trace_only(compiled, torch.randn(4))

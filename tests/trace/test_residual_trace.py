@@ -8,9 +8,12 @@ import fake_cuda
 import pytest
 import thunder
 import torch
-from models import Blocks, Residual, are_same, find_all_fused, find_fused, recompute, step
+from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
 from nvfuser_definitions import add_residuals, define_programs
+from thunder.core import prims
 from thunder.core.transform_common import Transform
+from thunder.executors import torch_compile
+from thunder.extend import ImplInfo
 from unrounded_backend import Unrounded
 
 import fusioncache
@@ -18,12 +21,8 @@ from fusioncache.residual.obstacles import VARIES
 from fusioncache.residual.plans import ResidualPlan
 from fusioncache.trace.residual import replan_streams
 
+pytestmark = pytest.mark.usefixtures("eager_regions")
 CARRY, SEGMENTED, INLINE = ResidualPlan.CARRY, ResidualPlan.SEGMENTED, ResidualPlan.INLINE
-
-
-@pytest.fixture(autouse=True)
-def _uncached_regions_without_a_compiler(monkeypatch):
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
 
 
 class Replan(Transform):
@@ -54,7 +53,7 @@ def replan(model, *inputs, wanted=None, budget=None, shared=True, executors=None
 
 
 def expected(model, *inputs):
-    return step(thunder.jit(model, executors=fusioncache.executors()), model, *inputs)
+    return step(compile_plain(model), model, *inputs)
 
 
 @functools.cache
@@ -151,7 +150,7 @@ def test_segments_are_rebuilt_by_inserted_calls(layers):
 
 
 def expected_calls(model, x) -> int:
-    compiled = thunder.jit(model, executors=fusioncache.executors())
+    compiled = compile_plain(model)
     step(compiled, model, x)
     return len(find_fused(thunder.last_backward_traces(compiled)[-1]))
 
@@ -179,7 +178,7 @@ def test_costs_and_a_budget_decide():
     model, x = made(Residual, 12, torch.bfloat16)
     size = x.numel() * x.element_size()
     with recompute():
-        compiled = thunder.jit(model, executors=fusioncache.executors())
+        compiled = compile_plain(model)
         step(compiled, model, x)
     traces = thunder.last_traces(compiled)[-1], thunder.last_backward_traces(compiled)[-1]
 
@@ -202,8 +201,7 @@ def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothi
     results = {}
     with recompute():
         for plan in ("inline", "carry"):
-            transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", residual=plan)
-            compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+            compiled, transform = compile_with(model, residual=plan)
             results[plan] = step(compiled, model, x)
     assert are_same(results["inline"], results["carry"])
     if dtype is torch.float32:
@@ -267,7 +265,7 @@ def most_matmuls_alive(trace) -> int:
 def test_gradients_of_a_shared_weight_are_added_as_they_come():
     model, x = made(Shared, 20)
     with recompute():
-        plain = thunder.jit(model, executors=fusioncache.executors())
+        plain = compile_plain(model)
         wanted = step(plain, model, x)
         for shared in (True, False):
             result, transform, _, compiled = replan(model, x, shared=shared)
@@ -280,10 +278,6 @@ def test_gradients_of_a_shared_weight_are_added_as_they_come():
 
 
 def test_regions_of_thunders_torch_compile_executor(monkeypatch):
-    from thunder.core import prims
-    from thunder.executors import torch_compile
-    from thunder.extend import ImplInfo
-
     monkeypatch.setattr(torch_compile.torch, "compile", lambda function, **_: function)
     executor = torch_compile.TorchCompileExecutor("restricted")
     executor._implmap = {symbol.id: ImplInfo() for symbol in (prims.add, prims.tanh, prims.mul, prims.sub)}

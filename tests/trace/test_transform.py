@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
+from functools import partial
 
 import pytest
 import thunder
 import thunder.examine
 import torch
-from models import Blocks, Residual, are_same, find_all_fused, find_fused, recompute, step
+from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
+from threads_at_once import run_at_once
+from thunder.dynamo import thunderfx
+from thunder.extend import OperatorExecutor, deregister_executor, register_executor
+from thunder.recipes import BaseRecipe
 
 import fusioncache
+from fusioncache.backends.eager import Eager
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
 
 
 @pytest.fixture
@@ -19,28 +26,13 @@ def cache() -> fusioncache.Cache:
     return fusioncache.Cache()
 
 
-@pytest.fixture(autouse=True)
-def _uncached_regions_without_a_compiler(monkeypatch):
-    """What is compared with runs op by op as well: compilers are tested elsewhere."""
-    monkeypatch.setattr("fusioncache.trace.executor.best_backend", lambda device: "eager")
-
-
-def compile_(model, cache, **options):
-    transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
-    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
-
-
-def plain(model):
-    return thunder.jit(model, executors=fusioncache.executors())
-
-
 @pytest.mark.parametrize("model_type", [Residual, Blocks])
 def test_training_is_bitwise_that_of_thunder_without_it(model_type, cache):
     torch.manual_seed(0)
     model = model_type(3)
     x = torch.randn(10, 10) if model_type is Residual else torch.randn(5, 16)
-    compiled, transform = compile_(model, cache)
-    assert are_same(step(compiled, model, x), step(plain(model), model, x))
+    compiled, transform = compile_with(model, cache=cache)
+    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
     stats = transform.stats()
     assert stats.regions == len(find_all_fused(compiled)) == stats.hits + stats.misses
     assert stats.hits > 0
@@ -51,7 +43,7 @@ def test_templates_do_not_grow_with_depth():
     def templates(layers):
         cache = fusioncache.Cache()
         model = Blocks(layers)
-        step(compile_(model, cache)[0], model, torch.randn(5, 16))
+        step(compile_with(model, cache=cache)[0], model, torch.randn(5, 16))
         return cache.stats().templates
 
     assert templates(3) == templates(6)
@@ -61,27 +53,19 @@ def test_recomputed_residual_streams_share_one_template(cache):
     torch.manual_seed(0)
     model, x = Residual(6), torch.randn(10, 10)
     with recompute():
-        compiled, transform = compile_(model, cache)
+        compiled, transform = compile_with(model, cache=cache)
         result = step(compiled, model, x)
-        assert are_same(result, step(plain(model), model, x))
+        assert are_same(result, step(compile_plain(model), model, x))
     forward = find_fused(thunder.last_traces(compiled)[-1])
     assert [len(call.args) for call in forward] == list(range(1, 14))
     assert len({call.sym.name for call in forward}) == 3
     assert transform.stats().templates == 4
 
 
-def test_inference_and_no_grad(cache):
-    model = Blocks(2).requires_grad_(False)
-    x = torch.randn(5, 16)
-    compiled, _ = compile_(model, cache)
-    with torch.no_grad():
-        assert torch.equal(compiled(x), plain(model)(x))
-
-
 def test_models_share_the_cache_and_keep_their_own_counts(cache):
     torch.manual_seed(0)
     x = torch.randn(5, 16)
-    (one, first), (other, second) = (compile_(Blocks(2), cache) for _ in range(2))
+    (one, first), (other, second) = (compile_with(Blocks(2), cache=cache) for _ in range(2))
     one(x)
     other(x)
     assert first.stats().misses > 0
@@ -98,7 +82,7 @@ def test_the_default_cache_is_shared_and_others_are_not():
 
 def test_traces_stay_readable(cache):
     model = Residual(2)
-    compiled, _ = compile_(model, cache)
+    compiled, _ = compile_with(model, cache=cache)
     step(compiled, model, torch.randn(10, 10))
     for traces in (thunder.last_traces(compiled), thunder.last_backward_traces(compiled)):
         text = str(traces[-1])
@@ -111,9 +95,9 @@ def test_traces_stay_readable(cache):
 
 def test_values_are_deleted_after_their_last_use(cache):
     model = Residual(3)
-    compiled, _ = compile_(model, cache)
+    compiled, _ = compile_with(model, cache=cache)
     step(compiled, model, torch.randn(10, 10))
-    reference = plain(model)
+    reference = compile_plain(model)
     step(reference, model, torch.randn(10, 10))
     for getter in (thunder.last_traces, thunder.last_backward_traces):
         ours, theirs = (str(getter(jitted)[-1]) for jitted in (compiled, reference))
@@ -122,18 +106,14 @@ def test_values_are_deleted_after_their_last_use(cache):
 
 
 def test_thunder_compile_takes_the_plugin(cache):
-    from thunder.recipes import BaseRecipe
-
     model, x = Blocks(2), torch.randn(5, 16)
     plugin = fusioncache.Plugin(cache=cache, backend="eager")
     compiled = thunder.compile(model, recipe=BaseRecipe(fuser="torch.compile"), plugins=[plugin])
-    assert torch.equal(compiled(x), plain(model)(x))
+    assert torch.equal(compiled(x), compile_plain(model)(x))
     assert plugin.transform.stats().hits > 0
 
 
 def test_thunderfx_takes_the_transform(cache):
-    from thunder.dynamo import thunderfx
-
     model, x = Blocks(2), torch.randn(5, 16)
     transform = fusioncache.FusionCache(cache=cache, backend="eager")
     compiled = thunderfx(model, executors=fusioncache.executors(), transforms=[transform])
@@ -151,7 +131,7 @@ def test_the_executor_is_known_by_name(cache):
 
 
 def test_other_strides_of_the_same_shapes_give_the_same_values(cache):
-    compiled, transform = compile_(lambda a, b: torch.tanh(a) * b, cache)
+    compiled, transform = compile_with(lambda a, b: torch.tanh(a) * b, cache=cache)
     a, b = torch.randn(6, 6), torch.randn(6, 6)
     for left in (a, a.t(), a.t().contiguous(), a[:, torch.randperm(6)].t()):
         assert torch.equal(compiled(left, b), torch.tanh(left) * b)
@@ -169,30 +149,19 @@ def test_symbolic_sizes(cache):
 
 
 def test_two_outputs_of_one_value_stay_two_tensors(cache):
-    compiled, _ = compile_(lambda x: (torch.sin(x) * 2, torch.sin(x) * 2), cache)
+    compiled, _ = compile_with(lambda x: (torch.sin(x) * 2, torch.sin(x) * 2), cache=cache)
     one, other = compiled(torch.randn(5))
     assert torch.equal(one, other)
     one.add_(1)
     assert not torch.equal(one, other)
 
 
-def test_random_numbers_are_left_to_thunder(cache):
-    compiled, _ = compile_(lambda x: torch.nn.functional.dropout(torch.tanh(x), 0.5) * 2, cache)
-    x = torch.randn(100)
-    torch.manual_seed(1)
-    first = compiled(x)
-    torch.manual_seed(1)
-    assert torch.equal(first, compiled(x))
-    torch.manual_seed(2)
-    assert not torch.equal(first, compiled(x))
-
-
 def test_threads_may_train_at_once(cache):
     torch.manual_seed(0)
     models = [Residual(3) for _ in range(4)]
     x = torch.randn(10, 10)
-    expected = [step(plain(model), model, x) for model in models]
-    compiled = [compile_(model, cache)[0] for model in models]
+    expected = [step(compile_plain(model), model, x) for model in models]
+    compiled = [compile_with(model, cache=cache)[0] for model in models]
     results: dict[int, list] = {}
 
     def train(i):
@@ -201,11 +170,7 @@ def test_threads_may_train_at_once(cache):
     train(0)  # Thunder itself traces one model at a time
     for model, jitted in zip(models[1:], compiled[1:], strict=True):
         step(jitted, model, x)
-    threads = [threading.Thread(target=train, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*(partial(train, i) for i in range(4)))
     assert all(are_same(results[i], expected[i]) for i in range(4))
 
 
@@ -228,18 +193,16 @@ def test_nvfuser_without_a_gpu_says_so():
 
 
 def test_a_compile_that_fails_falls_back_and_warns_once(cache, monkeypatch):
-    from fusioncache.backends.eager import Eager
-
     def fails(self, graph, args):
         raise RuntimeError("no luck")
 
     monkeypatch.setattr(Eager, "compile", fails)
     model, x = Residual(3), torch.randn(10, 10)
-    compiled, transform = compile_(model, cache)
+    compiled, transform = compile_with(model, cache=cache)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = step(compiled, model, x)
-    assert are_same(result, step(plain(model), model, x))
+    assert are_same(result, step(compile_plain(model), model, x))
     ours = [str(warning.message) for warning in caught if "fusioncache" in str(warning.message)]
     assert len(ours) == 1 and "no luck" in ours[0]
     assert transform.stats().bypasses.keys() == {"compile failed: RuntimeError"}
@@ -247,13 +210,11 @@ def test_a_compile_that_fails_falls_back_and_warns_once(cache, monkeypatch):
 
 
 def test_recomputed_regions_fall_back_whatever_their_number_of_terms(cache, monkeypatch):
-    from fusioncache.backends.eager import Eager
-
     monkeypatch.setattr(Eager, "compile", lambda *_: pytest.fail())
     model, x = Residual(4), torch.randn(10, 10)
     with recompute():
-        compiled, _ = compile_(model, cache)
-        expected = step(plain(model), model, x)
+        compiled, _ = compile_with(model, cache=cache)
+        expected = step(compile_plain(model), model, x)
         monkeypatch.setattr(Eager, "compile", lambda *_: 1 / 0)
         with pytest.warns(RuntimeWarning, match="division by zero"):
             assert are_same(step(compiled, model, x), expected)
@@ -265,10 +226,10 @@ def test_canonicalizing_that_fails_falls_back_and_warns_once(cache, monkeypatch)
 
     monkeypatch.setattr("fusioncache.trace.transform.canonicalize", fails)
     model, x = Blocks(2), torch.randn(5, 16)
-    compiled, transform = compile_(model, cache)
+    compiled, transform = compile_with(model, cache=cache)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert are_same(step(compiled, model, x), step(plain(model), model, x))
+        assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
     assert sum("no form" in str(warning.message) for warning in caught) == 1
     assert transform.stats().bypasses == {"failed: RuntimeError": transform.stats().regions}
 
@@ -276,8 +237,8 @@ def test_canonicalizing_that_fails_falls_back_and_warns_once(cache, monkeypatch)
 def test_two_templates_of_one_name_are_called_by_two_names(cache, monkeypatch):
     monkeypatch.setattr("fusioncache.cache.cache.template_name", lambda graph, key: "same")
     model, x = Residual(2), torch.randn(10, 10)
-    compiled, transform = compile_(model, cache)
-    assert are_same(step(compiled, model, x), step(plain(model), model, x))
+    compiled, transform = compile_with(model, cache=cache)
+    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
     stats, calls = transform.stats(), transform.calls()
     assert not stats.bypasses and stats.templates == len({call.template.key for call in calls}) > 1
     assert {call.template.name for call in calls} == {"same"}
@@ -301,8 +262,6 @@ def test_regions_that_compute_with_numbers_run():
 
 
 def test_what_another_executor_claimed_stays_with_it():
-    from thunder.extend import OperatorExecutor, deregister_executor, register_executor
-
     executor = OperatorExecutor("claims_add")
     register_executor(executor)
     try:
@@ -318,7 +277,7 @@ def test_what_another_executor_claimed_stays_with_it():
 
 
 def test_thunders_examination_finds_the_calls_by_their_names(cache):
-    compiled, transform = compile_(lambda x: torch.tanh(x) * 2, cache)
+    compiled, transform = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
     compiled(torch.ones(3))
     found = thunder.examine.get_fusions(thunder.last_traces(compiled)[-1], warn_if_fusions_unavailable=False)
     (template,) = transform.calls()

@@ -6,7 +6,6 @@ import inspect
 import logging
 import re
 import sys
-import threading
 from collections import OrderedDict
 from types import SimpleNamespace
 from unittest import mock
@@ -15,6 +14,7 @@ import pytest
 import thunder
 import torch
 from models import Blocks, Residual
+from threads_at_once import run_at_once
 from thunder.core import interpreter
 
 import fusioncache
@@ -211,11 +211,7 @@ def test_what_others_put_over_it_stays(monkeypatch):
 
 def test_threads_install_it_once():
     own = in_place()
-    threads = [threading.Thread(target=tracing.install) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*[tracing.install] * 8)
     assert all_differ(in_place(), own)
     tracing.uninstall()
     assert all_same(in_place(), own)
@@ -291,12 +287,5 @@ def test_threads_leave_the_switch_interval_alone(monkeypatch):
     monkeypatch.setattr(sys, "setswitchinterval", lambda _: pytest.fail("the interval was changed"))
     found = []
 
-    def work():
-        found.append(torch.equal(thunder.jit(generators)(X), generators(X)))
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*[lambda: found.append(torch.equal(thunder.jit(generators)(X), generators(X)))] * 3)
     assert found == [True] * 3

@@ -10,15 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import fake_cuda
 import pytest
 import thunder
 import torch
 from drawn_regions import Sketch, draw_residual
 from in_place_models import InPlaceExecutor, run_counters
-from models import Blocks, Residual, are_same, find_all_fused, recompute, step
+from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, recompute, step
+from thunder.transforms.cudagraph import CUDAGraphTransform
 
 import fusioncache
 from fusioncache.backends.eager import Eager
+from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.cache.call import Fallback
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.ir.ops import writes_of
@@ -40,12 +43,7 @@ def _regions_without_a_compiler(monkeypatch):
 
 
 def compile_(model, verify: bool | str | None = True, backend: str = "eager"):
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend, verify=verify)
-    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
-
-
-def plain(model):
-    return thunder.jit(model, executors=fusioncache.executors())
+    return compile_with(model, backend, verify=verify)
 
 
 def input_of(model) -> torch.Tensor:
@@ -92,7 +90,7 @@ def test_nothing_differs_in_training(model_type, backend, own_calls, monkeypatch
     model = model_type(3 if backend == "eager" else 2)
     x = input_of(model)
     compiled, transform = compile_(model, backend=backend)
-    assert are_same(step(compiled, model, x), step(plain(model), model, x))
+    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
     stats = transform.stats()
     assert stats.hits > 0 and not stats.bypasses
     assert sorted(own_calls.values()) == [1] * stats.regions
@@ -100,11 +98,10 @@ def test_nothing_differs_in_training(model_type, backend, own_calls, monkeypatch
 
 
 def test_nothing_differs_in_a_recomputed_stream(own_calls):
-    """Residual templates of many arities, folded."""
     model, x = Residual(5), torch.randn(10, 10)
     with recompute():
         compiled, transform = compile_(model)
-        assert are_same(step(compiled, model, x), step(plain(model), model, x))
+        assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
     assert len(own_calls) == transform.stats().regions
 
 
@@ -119,7 +116,7 @@ def test_nothing_differs_in_either_plan(plan, dtype, own_calls, monkeypatch):
     monkeypatch.setattr(transform_module, "choose_plan", lambda *_: plan)
     compiled, _ = compile_(function)
     inputs = [torch.randn(6, 13, dtype=dtype) for _ in range(8)]
-    assert are_same(list(compiled(*inputs)), list(plain(function)(*inputs)))
+    assert are_same(list(compiled(*inputs)), list(compile_plain(function)(*inputs)))
     assert own_calls
 
 
@@ -313,19 +310,11 @@ def test_a_report_that_fails_in_part_still_says_the_rest(wrong, monkeypatch):
 @pytest.mark.parametrize(
     ("verify", "said", "expected"),
     [
-        (None, None, None),
-        (None, "", None),
-        (None, "0", None),
-        (None, "1", When.FIRST),
-        (None, "all", When.EVERY),
-        (True, None, When.FIRST),
-        (True, "0", When.FIRST),
-        (True, "all", When.EVERY),
-        ("all", None, When.EVERY),
-        ("all", "0", When.EVERY),
-        ("all", "1", When.EVERY),
-        (False, "all", None),
-        (False, "nonsense", None),
+        *((None, said, None) for said in (None, "", "0")),
+        *((None, "1", When.FIRST), (True, None, When.FIRST), (True, "0", When.FIRST)),
+        *((verify, "all", When.EVERY) for verify in (None, True)),
+        *(("all", said, When.EVERY) for said in (None, "0", "1")),
+        *((False, said, None) for said in ("all", "nonsense")),
     ],
 )
 def test_when_regions_are_verified(verify, said, expected, monkeypatch):
@@ -486,8 +475,6 @@ def test_a_copy_has_the_layout_and_alignment_of_its_source():
 
 def test_a_report_has_both_definitions_of_nvfuser():
     """Without a GPU: the definitions that would have been compiled."""
-    import fake_cuda
-
     executor = fake_cuda.find_nvfuser_executor()
     assert executor is not None
     (trace,) = fake_cuda.make_traces(lambda x, y: thunder.torch.tanh(x) - y, [(4, 6)] * 2, grad=False)
@@ -511,7 +498,7 @@ def test_nothing_differs_with_nvfuser(dtype, own_calls):
     model = Blocks(4, 64).to("cuda", dtype)
     x = torch.randn(32, 64, device="cuda", dtype=dtype)
     compiled, transform = compile_(model, backend="nvfuser")
-    assert are_same(step(compiled, model, x), step(plain(model), model, x))
+    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
     assert sorted(own_calls.values()) == [1] * transform.stats().regions
 
 
@@ -547,8 +534,6 @@ def test_writes_in_place_with_nvfuser(own_calls):
 
 @pytest.mark.gpu
 def test_a_wrong_program_of_nvfuser_is_written_down(monkeypatch):
-    from fusioncache.backends.nvfuser.backend import NvFuser
-
     real = NvFuser.compile
 
     def compile_wrongly(self, graph, args):
@@ -564,8 +549,6 @@ def test_a_wrong_program_of_nvfuser_is_written_down(monkeypatch):
 
 @pytest.mark.gpu
 def test_nothing_is_compared_while_a_cuda_graph_is_captured():
-    from thunder.transforms.cudagraph import CUDAGraphTransform
-
     model = Blocks(3, 64).cuda().requires_grad_(False)
     x = torch.randn(32, 64, device="cuda")
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), verify=True)

@@ -1,0 +1,42 @@
+"""A server of the files in a folder, over HTTP, that knows no ranges."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves files, says nothing on stderr, and fails for one path."""
+
+    broken: str | None = None
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def send_head(self) -> Any:
+        if self.path.rstrip("/") == Handler.broken:
+            return self.send_error(500)
+        return super().send_head()
+
+
+@contextmanager
+def serve(folder: Path) -> Iterator[str]:
+    """The URL of a new folder while it is served."""
+    pytest.importorskip("aiohttp")
+    folder.mkdir()
+    Handler.broken = None
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
