@@ -1,7 +1,5 @@
 """Whole models through TorchInductor on the CPU: how often it compiles, and that every bit stays the same."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 

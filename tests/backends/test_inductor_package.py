@@ -1,7 +1,5 @@
 """TorchInductor's code that another process loads: every bit the same, nothing compiled."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What arguments of one layout may differ in from call to call, and that kept code is right for all of it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any

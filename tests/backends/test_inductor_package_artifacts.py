@@ -1,7 +1,5 @@
 """Artifacts of TorchInductor's code that are damaged, or made up: nothing of them is run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """What of TorchInductor's code is not kept, where what is kept does not fit, and what its key depends on."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What nvFuser is asked to compile, without a GPU: real traces for cuda:0, real definitions, nothing executed."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 

@@ -1,7 +1,5 @@
 """Residual chains summed in one launch: when, and that it keeps every bit; that folds take over where it cannot be."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

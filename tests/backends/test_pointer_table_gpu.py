@@ -1,7 +1,5 @@
 """Residual chains summed in one launch, on a GPU: bit for bit what nvFuser's folds give, whatever else goes on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

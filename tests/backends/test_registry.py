@@ -1,7 +1,5 @@
 """Backends by name: what the command line asks of them starts no compiler, and the best that works is picked."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

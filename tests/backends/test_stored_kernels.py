@@ -1,7 +1,5 @@
 """What keeps nvFuser's kernels, as far as no GPU is needed: its database, copies of arguments, and refusals."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

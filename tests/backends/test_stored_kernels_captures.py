@@ -1,7 +1,5 @@
 """What is read out of captured runs of nvFuser: which numbers are addresses, and what a CUDA graph launches."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Stored nvFuser kernels on a GPU: another process launches them without nvFuser, bit for bit."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

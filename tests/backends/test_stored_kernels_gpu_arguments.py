@@ -1,7 +1,5 @@
 """Stored nvFuser kernels on a GPU, given arguments that differ in anything but layout from those they were made for."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

@@ -1,7 +1,5 @@
 """Launches of stored nvFuser kernels: what the driver is told, for which arguments, and what a run gives back."""
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Recipes of stored nvFuser kernels: written, read, and refused where they cannot be."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

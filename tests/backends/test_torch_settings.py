@@ -1,7 +1,5 @@
 """Settings of torch, of TorchInductor and of the process: each is in the key, and only code made under it is met."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the benchmarks share: processes, counts of compilations, the recompute of a stream; and all their commands."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

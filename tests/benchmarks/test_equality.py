@@ -1,7 +1,5 @@
 """The comparison of models, run for real with the backend that compiles nothing."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

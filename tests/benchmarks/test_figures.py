@@ -1,7 +1,5 @@
 """The documents say what the committed results say."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.figures import make, markdown

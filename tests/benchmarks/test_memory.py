@@ -1,7 +1,5 @@
 """The benchmark of the memory that recompute saves. No time is asserted, and no memory of a GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

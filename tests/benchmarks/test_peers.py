@@ -1,7 +1,5 @@
 """The benchmark of peers, run for real with the backend that compiles nothing. No time is asserted."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """The scaling benchmark's modes, its later steps and its summary. No time is asserted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace

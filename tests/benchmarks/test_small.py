@@ -1,7 +1,5 @@
 """The small benchmarks: what a call costs, what a first step takes, how long commands take. No time is asserted."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

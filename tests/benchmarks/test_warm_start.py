@@ -1,7 +1,5 @@
 """The benchmarks of warm processes and of many ranks. What they measure has tests of its own."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,8 +3,6 @@
 ``benchmarks/equality`` does this at real depth, with other compilers, on a GPU.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

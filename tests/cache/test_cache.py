@@ -1,7 +1,5 @@
 """The cache in memory: bounds, threads, counts, layouts."""
 
-from __future__ import annotations
-
 import time
 from functools import cache, partial, reduce
 

@@ -1,7 +1,5 @@
 """Programs that are stored: loaded where they can be, compiled once otherwise, and never in a model's way."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """One compile for all ranks of a job, and no rank that waits for ever."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Whatever is asked of the commands, of whatever is left of a record and a store: an answer or a message."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

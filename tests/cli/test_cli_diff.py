@@ -1,7 +1,5 @@
 """The command diff, to the letter."""
 
-from __future__ import annotations
-
 import json
 import time
 

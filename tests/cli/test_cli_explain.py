@@ -1,7 +1,5 @@
 """The command explain: the sentence first, then both templates side by side."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What the commands say when the record cannot be read, or an id names nothing or too much."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """The command graph: what goes where."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

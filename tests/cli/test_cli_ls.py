@@ -1,7 +1,5 @@
 """The command ls, to the letter."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A real model's record: every template can be drawn, read back, and run alone by its script."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 

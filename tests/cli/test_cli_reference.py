@@ -1,7 +1,5 @@
 """The pages of the reference are what the commands say of themselves."""
 
-from __future__ import annotations
-
 import pytest
 from repository import DOCS
 

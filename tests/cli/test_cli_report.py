@@ -1,7 +1,5 @@
 """The command report: which file is written, and which is not."""
 
-from __future__ import annotations
-
 import json
 
 import click

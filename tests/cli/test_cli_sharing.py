@@ -1,7 +1,5 @@
 """The commands push and pull: what they print, what they copy, and how they fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """What show prints as source: definition, generated code, and the script that runs a template alone."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """How the command line starts: what it imports, its help, completion, and the benchmark behind it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The command stats, to the letter: in short, count by count, as a table of runs, and as JSON."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

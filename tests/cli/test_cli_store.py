@@ -1,7 +1,5 @@
 """The commands that look after the store: dir, prune, clear and verify."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What a terminal is sent: fitted tables, colours, and none of them where nobody wants them."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """The command warm: what it prints, what it compiles, and how it fails."""
 
-from __future__ import annotations
-
 import json
 import sys
 import uuid

@@ -1,7 +1,5 @@
 """A slow start looked into: a Llama of four layers, before and after one of them was changed by one constant."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

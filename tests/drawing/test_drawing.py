@@ -1,7 +1,5 @@
 """Pictures of graphs: what is drawn, where it goes, and that every text is escaped."""
 
-from __future__ import annotations
-
 import random
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise

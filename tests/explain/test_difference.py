@@ -1,7 +1,5 @@
 """Pairs of keys that differ in one thing: the first sentence names that thing and nothing else."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A real model of which one layer was changed by one constant, and the record that training it leaves."""
 
-from __future__ import annotations
-
 import sys
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls of the command line in this process, and a small record that is always the same."""
 
-from __future__ import annotations
-
 from click.testing import CliRunner, Result
 from pytest import MonkeyPatch
 from recorded_templates import (

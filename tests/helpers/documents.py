@@ -1,7 +1,5 @@
 """The code and the sessions that documents show."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

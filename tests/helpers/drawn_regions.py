@@ -1,7 +1,5 @@
 """Regions drawn by hand, scrambled, and evaluated with numpy."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Traces for ``cuda:0`` with Thunder's real nvFuser executor on machines without a GPU. Nothing of them can be run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any

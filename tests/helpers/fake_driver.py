@@ -1,7 +1,5 @@
 """A CUDA driver without a GPU: the real structures and numbers of ``cuda.bindings``, and functions that tests make."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A file system of fsspec that does what a test tells it to."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A server of the files in a folder, over HTTP, that knows no ranges."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Regions of every kind that nvFuser compiles, persisted once for all tests. Needs a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Models that write into their buffers, and an executor whose regions hold the writes."""
 
-from __future__ import annotations
-
 import thunder
 import torch
 from thunder.core import prims

@@ -1,7 +1,5 @@
 """Graphs for TorchInductor on the CPU, with arguments, and what is kept of them: compiled once for all tests."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache

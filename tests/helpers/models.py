@@ -1,7 +1,5 @@
 """Small models that tests compile, and ways to look at what came of them."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The definitions that nvFuser is asked to compile, as texts, without a GPU."""
 
-from __future__ import annotations
-
 import fake_cuda
 import torch
 from models import find_fused

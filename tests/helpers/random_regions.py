@@ -1,7 +1,5 @@
 """Random regions, for Hypothesis to draw."""
 
-from __future__ import annotations
-
 from drawn_regions import Sketch
 from hypothesis import strategies as st
 

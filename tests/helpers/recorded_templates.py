@@ -1,7 +1,5 @@
 """Templates with known counts, and records of them written through the real recorder."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from types import SimpleNamespace

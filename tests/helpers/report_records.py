@@ -1,7 +1,5 @@
 """Reports of models that need not be trained, of benchmarks that need not be run, and of records that do harm."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

@@ -3,8 +3,6 @@
 Needs a Chromium on the PATH, and playwright, of the dev extra.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small stacks of residual blocks, of every kind whose stream recompute must understand or leave alone."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

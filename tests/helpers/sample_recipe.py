@@ -1,7 +1,5 @@
 """A recipe that says something of everything, for tests of stored nvFuser kernels."""
 
-from __future__ import annotations
-
 import struct
 
 from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Launch, Layout, Pointer, Recipe, View

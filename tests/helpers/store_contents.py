@@ -1,7 +1,5 @@
 """Keys and artifacts that go by a number, and processes that use a store of them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Processes that share a directory of stored programs, a backend that stores without a compiler, regions, inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Threads that all run at the same time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

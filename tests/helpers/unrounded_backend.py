@@ -1,7 +1,5 @@
 """A compiler like TorchInductor, without one: it computes narrow dtypes in float32, and rounds where it stores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Regions as JSON: what was written comes back, and nothing else passes for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The texts of keys: what was written is read again as it was, and nothing else is read."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

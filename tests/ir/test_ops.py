@@ -1,7 +1,5 @@
 """The table of operations: every trait of every operation is stated here once more, and consumers ask the table."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

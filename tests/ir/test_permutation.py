@@ -1,7 +1,5 @@
 """Orders of values: picking, undoing it, and noticing that nothing changes."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusioncache.ir.permutation import inverse, pick, picker

@@ -1,7 +1,5 @@
 """Requests as JSON: what was written comes back, and nothing else passes for it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

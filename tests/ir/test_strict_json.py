@@ -1,7 +1,5 @@
 """The strict decoder: what it takes, what it refuses, and that errors name what is wrong."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

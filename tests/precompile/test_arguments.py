@@ -1,7 +1,5 @@
 """Arguments made up to compile with: they lie where they should, and their values do no harm."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from drawn_regions import Sketch

@@ -1,7 +1,5 @@
 """Compiling ahead of use: what another version or machine asked for is compiled for this one, and nothing twice."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

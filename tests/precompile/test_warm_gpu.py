@@ -1,7 +1,5 @@
 """Compiling ahead on a GPU: what an older version compiled is compiled for this one, and then only loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

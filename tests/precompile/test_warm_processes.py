@@ -1,7 +1,5 @@
 """Compiling ahead for real: in processes of their own, and with a compiler."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The processes that compile ahead: what they say arrives, and one that dies costs the entry that it was at."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

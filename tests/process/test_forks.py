@@ -1,7 +1,5 @@
 """A forked child can use what its parent had in memory, whatever the parent's other threads were at."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal

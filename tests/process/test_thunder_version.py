@@ -1,7 +1,5 @@
 """A Thunder that was not tried: the model runs as it does without us, and who asks is told why."""
 
-from __future__ import annotations
-
 import logging
 import tomllib
 

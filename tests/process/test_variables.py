@@ -1,7 +1,5 @@
 """Every variable of fusioncache's own is a setting, is documented, and refuses what it cannot be."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """No warning of ours ends the call that says it."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 

@@ -1,7 +1,5 @@
 """What only a GPU can show: real nvFuser kernels, cached and uncached, bit for bit."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from functools import partial
 

@@ -3,8 +3,6 @@
 ``FUSIONCACHE_PROGRAMS=5000`` in the environment tries that many; ``FUSIONCACHE_PROGRAMS=317:318`` these.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 On the CPU regions run op by op, in both; on a GPU nvFuser compiles them, in both.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """A whole model in a second process, TorchInductor on the CPU: nothing is compiled, and every bit is the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

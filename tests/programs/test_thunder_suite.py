@@ -1,7 +1,5 @@
 """Thunder's own tests end with fusioncache as they do without, and a difference would be seen."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Explanations in place: of templates that are new, and of what the store nearly had."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

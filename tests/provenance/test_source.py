@@ -1,7 +1,5 @@
 """Where regions come from: the layer, the module and the user's line of each, in whole models without a compiler."""
 
-from __future__ import annotations
-
 import inspect
 
 import models

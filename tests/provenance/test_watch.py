@@ -1,7 +1,5 @@
 """What becomes of each region of a model, taken down one by one: that it agrees with what was counted."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """What happens, as it happens: that log records and the lines of a file are what was counted, whoever writes them."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

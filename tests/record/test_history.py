@@ -1,7 +1,5 @@
 """Regions, streams and programs one by one: as much as there is room for, on disk as they were, and once."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a notebook shows of stats and templates."""
 
-from __future__ import annotations
-
 import sys
 
 from recorded_templates import make_cast_template, make_full_ledger, make_ledger

@@ -1,7 +1,5 @@
 """What a run leaves on disk: that it is what was counted, where it is, and how a template in it is found."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """Records that cannot be read, and files that must not be written: no file and no model is ever harmed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

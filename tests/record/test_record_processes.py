@@ -1,7 +1,5 @@
 """The record and the life of processes: several that write at once, forks, exits, caches that are gone."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The record of a job that runs or was killed: what a first step did is there at once; later steps leave it alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

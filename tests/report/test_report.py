@@ -1,7 +1,5 @@
 """The report: what it says, that every text in it is escaped, and that it needs nothing else."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

@@ -1,7 +1,5 @@
 """The report in a real browser: opened, clicked through, and moved through by keyboard."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

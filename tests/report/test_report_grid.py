@@ -1,7 +1,5 @@
 """The map of a model: which region stands where."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from report_records import make_deep_model, make_places, make_region_record

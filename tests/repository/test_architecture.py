@@ -1,7 +1,5 @@
 """The page on architecture names files that are there, and all ingredients of keys."""
 
-from __future__ import annotations
-
 import re
 
 from repository import DOCS, PACKAGE, ROOT

@@ -1,7 +1,5 @@
 """The examples run as they stand, and show what they say."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

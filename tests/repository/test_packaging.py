@@ -1,7 +1,5 @@
 """What is built from a checkout has all that a user needs, and setting one up says what comes."""
 
-from __future__ import annotations
-
 import runpy
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """README's code runs as it stands, and the commands that it names are there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

@@ -1,7 +1,5 @@
 """The shape of the house: imports run one way, template/ is pure, importing is cheap."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

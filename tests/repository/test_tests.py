@@ -1,7 +1,5 @@
 """The shape of the tests: folders are those of the package, and a test asks nothing that is another file's own."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

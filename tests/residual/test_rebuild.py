@@ -1,7 +1,5 @@
 """Recipes of saved sums on random forward passes, as two kinds of compilers compute them. No Thunder, no torch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Residual streams as descriptions, and the schedules and costs of their plans. No Thunder, no torch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isqrt
 

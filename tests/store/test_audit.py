@@ -1,7 +1,5 @@
 """The audit of a store: everything that is damaged is found and removed, and nothing else."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Whether a place is there, as file systems of several kinds answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusioncache.store.locations import advice, find_absence

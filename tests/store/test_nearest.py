@@ -1,7 +1,5 @@
 """Why a key was not in the store: each miss names the nearest key there, and the two texts say what differs."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

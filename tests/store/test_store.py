@@ -1,7 +1,5 @@
 """A store: what is saved is loaded, for the very same key; what goes first when it is full; what it says of itself."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

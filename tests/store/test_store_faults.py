@@ -1,7 +1,5 @@
 """Whatever happens to a store, a load gives what was saved for this key or nothing, and nothing is raised."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import itertools

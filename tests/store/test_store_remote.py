@@ -1,7 +1,5 @@
 """Stores on other machines: what is brought is what was there, and nothing that goes wrong there costs a run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Templates as text, in full."""
 
-from __future__ import annotations
-
 import pytest
 from drawn_regions import Sketch, draw_residual
 

@@ -1,7 +1,5 @@
 """One equal and one not-equal test for everything in a key, and the key as a whole."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where the order of a region's operands shows: the layout of what it returns, and what follows from that."""
 
-from __future__ import annotations
-
 import random
 from functools import reduce
 

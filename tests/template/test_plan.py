@@ -1,7 +1,5 @@
 """How residual chains are summed."""
 
-from __future__ import annotations
-
 import pytest
 from drawn_regions import Sketch, draw_residual
 

@@ -1,7 +1,5 @@
 """Properties of the canonical form on random graphs."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which regions share a template, and which never do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial, reduce

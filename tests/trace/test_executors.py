@@ -1,7 +1,5 @@
 """A model of which Thunder makes no region: why, and what to do, once, and in the record of the run."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

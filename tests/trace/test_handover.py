@@ -1,7 +1,5 @@
 """What a forward trace hands over to its backward trace, whatever else is compiled meanwhile."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

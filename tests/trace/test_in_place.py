@@ -1,7 +1,5 @@
 """Regions that write into their inputs, once for each call."""
 
-from __future__ import annotations
-
 from functools import partial, reduce
 
 import fake_cuda

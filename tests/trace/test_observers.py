@@ -1,7 +1,5 @@
 """Whoever wants to know is told of each function that is compiled or loaded, and of regions compiled by themselves."""
 
-from __future__ import annotations
-
 import thunder
 import torch
 from store_processes import PersistentEager

@@ -1,7 +1,5 @@
 """Residual sums that are not saved for backward: the same bits, fewer bytes, no more templates with depth."""
 
-from __future__ import annotations
-
 import functools
 from itertools import product
 

@@ -1,7 +1,5 @@
 """What is read out of a fused call, and what is refused with a reason."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Residual streams in Thunder's own traces: carried or rebuilt, with every bit as it was."""
 
-from __future__ import annotations
-
 import functools
 
 import fake_cuda

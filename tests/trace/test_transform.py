@@ -1,7 +1,5 @@
 """Whole programs through Thunder on the CPU, without a compiler: what the transform makes of their traces."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 

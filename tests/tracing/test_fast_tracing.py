@@ -1,7 +1,5 @@
 """Tracing without detours: the same traces, errors and results as Thunder's own, from fewer interpreted frames."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re

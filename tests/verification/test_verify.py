@@ -1,7 +1,5 @@
 """Verify mode: what each template computes is compared with each of its regions, compiled on its own."""
 
-from __future__ import annotations
-
 import copy
 import os
 import re

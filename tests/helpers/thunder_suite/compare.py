@@ -1,7 +1,5 @@
 """Tests that end otherwise with fusioncache than without it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

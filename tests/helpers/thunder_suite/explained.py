@@ -1,7 +1,5 @@
 """Tests of Thunder's that cannot end the same way, and why."""
 
-from __future__ import annotations
-
 _BY_NAME = "looks for fused calls by the name nvFusion"
 
 # A regular expression to be found in a test's id -> the reason. Only for tests that look at the very thing that

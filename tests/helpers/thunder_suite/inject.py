@@ -4,8 +4,6 @@
 no regions, so that fusioncache's executor makes some there.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections import Counter

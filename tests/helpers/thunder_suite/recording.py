@@ -1,7 +1,5 @@
 """A pytest plugin, the same with and without fusioncache: picks tests, seeds each one, writes down how each ended."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """What came of a comparison, for people and as JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

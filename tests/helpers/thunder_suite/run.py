@@ -4,8 +4,6 @@ Exits with 1 if a test ends differently and nothing in ``explained.py`` says tha
 region at all.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

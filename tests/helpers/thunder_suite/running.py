@@ -1,7 +1,5 @@
 """Runs pytest on Thunder's tests in a process group of its own, until it ends or time is up."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Imported inside pytest's workers before anything else, so that it needs nothing but the standard library.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict, dataclass, field

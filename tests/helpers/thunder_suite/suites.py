@@ -1,7 +1,5 @@
 """Which of Thunder's tests are run where."""
 
-from __future__ import annotations
-
 from thunder_suite.settings import Selection
 
 _ALL = Selection()
