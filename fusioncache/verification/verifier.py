@@ -166,4 +166,4 @@ def _layout_of(values: Sequence[Any]) -> tuple:
 
 
 def _is_capturing() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_is_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
