@@ -142,7 +142,8 @@ def test_a_missing_package_is_named_with_what_installs_it(store, monkeypatch):
     for module in ("s3fs", "gcsfs", "aiohttp"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
-    monkeypatch.setattr(import_module("fsspec.registry"), "_registry", {})  # what was loaded before
+    for scheme in ("s3", "gs", "http", "https"):  # what was loaded before
+        monkeypatch.delitem(import_module("fsspec.registry")._registry, scheme, raising=False)
     for address, package, extra in (
         ("s3://bucket/x", "s3fs", "s3"),
         ("gs://bucket/x", "gcsfs", "gs"),
