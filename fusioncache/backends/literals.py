@@ -93,6 +93,13 @@ def decode(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
     raise ValueError(f"unknown kind of constant: {arg.kind}")
 
 
+def torch_dtype(full_name: str) -> Any:
+    """Returns torch's dtype for Thunder's with this full name."""
+    from thunder.core.dtypes import to_torch_dtype
+
+    return to_torch_dtype(thunder_dtype(full_name))
+
+
 def thunder_dtype(full_name: str) -> Any:
     """Returns Thunder's dtype with this full name, such as ``float32`` or, weak, ``float32_``."""
     from thunder.core import dtypes

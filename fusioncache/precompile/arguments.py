@@ -70,15 +70,14 @@ def _make_number(type_: NumberType, value: int) -> Any:
 
 def _make_tensor(type_: TensorType, layout: tuple[Sequence[int], Sequence[int]] | None, integer: int, seed: int) -> Any:
     import torch
-    from thunder.core.dtypes import to_torch_dtype
 
-    from fusioncache.backends.literals import thunder_dtype
+    from fusioncache.backends.literals import torch_dtype
 
     assert layout is not None
     shape, strides = layout
     # All of the memory from the first element to the last, as strides may leave gaps or be 0.
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
-    flat = _make_values(count, to_torch_dtype(thunder_dtype(type_.dtype)), torch.device(type_.device), integer, seed)
+    flat = _make_values(count, torch_dtype(type_.dtype), torch.device(type_.device), integer, seed)
     return flat.as_strided(tuple(shape), tuple(strides))
 
 

@@ -1,1 +1,1 @@
-"""What belongs to the process as a whole: its forks, its warnings, and which Thunder it has."""
+"""What belongs to the process as a whole: its forks, its warnings, its settings, its files."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusioncache.backends.registry import problem
 from fusioncache.ir import Bypass
-from fusioncache.process.thunder_version import explain_untried
+from fusioncache.tracing.thunder_version import explain_untried
 
 if TYPE_CHECKING:
     from thunder.extend import Executor

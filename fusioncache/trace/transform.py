@@ -27,7 +27,6 @@ from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.ir import Binding, Bypass, Instance, Key, Region, Template
 from fusioncache.ir.permutation import pick
-from fusioncache.process.thunder_version import explain_untried
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.provenance.misses import Misses, should_explain
 from fusioncache.provenance.watch import TraceWatch, watch_trace
@@ -46,6 +45,7 @@ from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.rewrite import call_of, replace_symbols
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.tracing import install
+from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.verification.verifier import Site, Verifier, choose_when
 
 logger = logging.getLogger("fusioncache")

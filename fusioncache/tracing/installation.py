@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.process import forks
-from fusioncache.process.thunder_version import explain_untried
 from fusioncache.tracing import interpreter as shortcuts
+from fusioncache.tracing.thunder_version import explain_untried
 
 logger = logging.getLogger("fusioncache")
 

@@ -10,12 +10,11 @@ from repository import PACKAGE
 from thunder.extend import OperatorExecutor, get_executor
 
 import fusioncache
-from fusioncache.process import thunder_version
 from fusioncache.process.warning import warn_once
 from fusioncache.record.reader import RecordReader
 from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.trace import executors as executors_module
-from fusioncache.tracing import installation
+from fusioncache.tracing import installation, thunder_version
 
 X = torch.linspace(-1, 1, 6)
 
