@@ -8,85 +8,146 @@ replacement was written for.
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 from fusioncache.process import forks
-from fusioncache.tracing import interpreter as shortcuts
+from fusioncache.tracing.interpreter import (
+    attributes,
+    cells,
+    conditions,
+    constraints,
+    containers,
+    frames,
+    helpers,
+    instructions,
+    iteration,
+    operators,
+    values,
+)
+from fusioncache.tracing.layers import blocks
+from fusioncache.tracing.passes import (
+    collector,
+    dead_code,
+    flattening,
+    lookups,
+    mapping,
+    min_cut,
+    printing,
+    signatures,
+    symbols,
+    tags,
+    tensors,
+)
+from fusioncache.tracing.replacement import Replacement
 from fusioncache.tracing.thunder_version import explain_untried
 
 logger = logging.getLogger("fusioncache")
 
+GROUPS: Mapping[str, Callable[[], tuple[Replacement, ...]]] = MappingProxyType(
+    {
+        "containers": containers.replacements,
+        "frames": frames.replacements,
+        "helpers": helpers.replacements,
+        "cells": cells.replacements,
+        "instructions": instructions.replacements,
+        "values": values.replacements,
+        "constraints": constraints.replacements,
+        "attributes": attributes.replacements,
+        "conditions": conditions.replacements,
+        "operators": operators.replacements,
+        "iteration": iteration.replacements,
+        "collector": collector.replacements,
+        "flattening": flattening.replacements,
+        "signatures": signatures.replacements,
+        "tags": tags.replacements,
+        "symbols": symbols.replacements,
+        "mapping": mapping.replacements,
+        "lookups": lookups.replacements,
+        "dead_code": dead_code.replacements,
+        "min_cut": min_cut.replacements,
+        "printing": printing.replacements,
+        "tensors": tensors.replacements,
+        # Last, as it stands around what others have shortened.
+        "layers": blocks.replacements,
+    }
+)
+"""The groups of shortcuts by name, in the order in which they are installed. Each works without the others."""
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """A shortcut, and what it replaces in Thunder's interpreter.
-
-    Attributes:
-        holder: the dict, or the object, that holds the original as an item or as an attribute.
-        key: the key of the item, or the name of the attribute.
-        source: the first 16 digits of the SHA-256 of the source that the shortcut was written for; None if any will do.
-        make: makes the shortcut from the original.
-    """
-
-    holder: Any
-    key: Any
-    source: str | None
-    make: Callable[[Any], Any]
-
-    def get(self) -> Any:
-        """Returns what the holder has there now; None if it has nothing."""
-        return self.holder.get(self.key) if isinstance(self.holder, dict) else getattr(self.holder, self.key, None)
-
-    def put(self, new: Any) -> None:
-        """Puts something into the place of what the holder has."""
-        if isinstance(self.holder, dict):
-            self.holder[self.key] = new
-        else:
-            setattr(self.holder, self.key, new)
-
-    def fits(self) -> bool:
-        """Tells whether the holder has what the shortcut was written for."""
-        try:
-            return self.source is None or digest_source(self.get()) == self.source
-        except Exception:  # there is nothing, or no function, or it has no source, or its file has changed
-            return False
-
+BY_DEFAULT = tuple(name for name in GROUPS if name != "layers")
+"""What a ``FusionCache`` installs. Writing a block out for another one has not been attacked enough yet."""
 
 _lock = forks.lock()
 _installed: list[tuple[Replacement, Any, Any]] = []
 """The replacements that are installed, each with Thunder's own function and the shortcut. The process has one list."""
 
 
-def install() -> None:
-    """Lets Thunder trace faster from now on, in this process. A second call does nothing. Never raises.
+def install(groups: Iterable[str] = tuple(GROUPS)) -> None:
+    """Lets Thunder trace faster from now on, in this process. A second call does nothing.
 
     A function whose source is not the one that a shortcut was written for, or cannot be read, stays as it is.
+
+    Args:
+        groups: the names of the groups of shortcuts to install, of ``GROUPS``; by default all.
+
+    Raises:
+        ValueError: if there is no such group. Nothing else is raised.
     """
-    try:
-        with _lock:
-            _install()
-    except Exception as error:  # whatever is otherwise in this Thunder, tracing goes on
-        logger.info("tracing keeps what Thunder has", exc_info=error)
-
-
-def _install() -> None:
+    groups = tuple(groups)
+    unknown = sorted(set(groups) - set(GROUPS))
+    if unknown:
+        raise ValueError(f"there are no shortcuts called {', '.join(unknown)}; there are {', '.join(GROUPS)}")
     if explain_untried():
         return
-    for replacement in replacements():
-        own = replacement.get()
-        if any(own is new for _, _, new in _installed):
-            continue
-        if replacement.fits():
-            new = replacement.make(own)
-            _installed.append((replacement, own, new))
-            replacement.put(new)
-        else:
-            logger.info("tracing keeps Thunder's own %s: it is not the known one", replacement.key)
+    with _lock:
+        for name in GROUPS:
+            if name in groups:
+                _install(name)
+
+
+def _install(name: str) -> None:
+    try:
+        for replacement in GROUPS[name]():
+            _put(replacement)
+    except Exception as error:  # whatever is otherwise in this Thunder, tracing goes on
+        logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
+
+
+def _put(replacement: Replacement) -> None:
+    own = replacement.get()
+    if any(_is_there(replacement, each) if replacement.around else own is new for each, _, new in _installed):
+        return
+    if replacement.fits():
+        new = replacement.make(own)
+        _interpret_own(replacement, own, new)
+        _installed.append((replacement, own, new))
+        replacement.swap(own, new)
+    else:
+        logger.info("tracing keeps Thunder's own %s: it is not the known one", replacement.key)
+
+
+def _interpret_own(replacement: Replacement, own: Any, new: Any) -> None:
+    """Has Thunder's own function interpreted where a model's code calls what was replaced, by way of Thunder's own.
+
+    Interpreted, a shortcut would leave another trace: its own frames, names and reads.
+    """
+    from thunder.core.interpreter import _interpret_call
+
+    if callable(own) and isinstance(new, FunctionType) and not isinstance(replacement.holder, dict):
+        _lookasides()[new] = _lookasides().get(own) or partial(_interpret_call, own)
+
+
+def _lookasides() -> dict[Any, Any]:
+    from thunder.core import interpreter
+
+    return getattr(interpreter, "_default_lookaside_map", {})
+
+
+def _is_there(replacement: Replacement, other: Replacement) -> bool:
+    return other.around and other.holder is replacement.holder and other.key == replacement.key
 
 
 def uninstall() -> None:
@@ -97,33 +158,5 @@ def uninstall() -> None:
     with _lock:
         while _installed:
             replacement, own, new = _installed.pop()
-            if replacement.get() is new:
-                replacement.put(own)
-
-
-def replacements() -> tuple[Replacement, ...]:
-    """Returns what ``install`` replaces."""
-    from thunder.core import interpreter
-
-    handlers, lookasides = interpreter._default_opcode_handler_map, interpreter._default_lookaside_map
-    frame = interpreter.InterpreterFrame
-    return (
-        Replacement(interpreter, "globals_lookup", "7cc0d44bcf43854c", shortcuts.shorten_globals),
-        Replacement(handlers, "BINARY_SUBSCR", "b2e3186dfb932905", shortcuts.shorten_subscript),
-        Replacement(handlers, "CONTAINS_OP", "e586789bf05a9ffc", shortcuts.shorten_contains),
-        Replacement(lookasides, len, "9f057d29fa62bfbc", shortcuts.shorten_len),
-        Replacement(lookasides, bool, "6b366b2aa762c893", shortcuts.shorten_bool),
-        # Of Python's own library, where any version will do.
-        Replacement(interpreter, "dis", None, shortcuts.cache_instructions),
-        Replacement(frame, "get_or_make_python_frame", "5b5ddf0171f34fb9", shortcuts.sleep_for_frame),
-    )
-
-
-def digest_source(function: Callable[..., Any]) -> str:
-    """Returns the first digits of the SHA-256 of a function's source.
-
-    Raises:
-        OSError: if there is no source.
-        TypeError: if it is not a function written in Python.
-    """
-    return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
+            replacement.swap(new, own)
+            _lookasides().pop(new, None)

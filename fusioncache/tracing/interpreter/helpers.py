@@ -1,0 +1,236 @@
+"""Thunder's own helpers, done instead of interpreted.
+
+Where the interpreter has to subscript, merge, or call something, it writes a small Python function that does so, and
+interprets that. Each native function here does to the wrapped values what interpreting one of these helpers comes down
+to, the items of tuples that pass its stack included, and returns None where it does not know, before anything is done.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from inspect import unwrap
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from fusioncache.tracing.interpreter.observers import is_watched
+from fusioncache.tracing.interpreter.wrapped import (
+    call_method,
+    find_function,
+    is_wrapped,
+    look_up_builtins,
+    pass_stack,
+    wrap_globals,
+)
+from fusioncache.tracing.replacement import Replacement, digest_source
+
+logger = logging.getLogger("fusioncache")
+
+
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """A helper that Thunder has the interpreter run, and what it comes down to.
+
+    Attributes:
+        owner: the function that the helper is written in.
+        name: the name of the helper in it. All of this name do the same.
+        source: the first 16 digits of the SHA-256 of the source of the owner.
+        native: does the same to wrapped values, or returns None and does nothing.
+    """
+
+    owner: Callable[..., Any]
+    name: str
+    source: str
+    native: Callable[..., Any]
+
+    def list_code(self) -> list[CodeType]:
+        """Returns the code of the helper; nothing if its owner is not the one that is known."""
+        owner = unwrap(self.owner)
+        if digest_source(owner) != self.source:
+            logger.info("tracing interprets %s of %s: it is not the known one", self.name, owner.__qualname__)
+            return []
+        return [each for each in owner.__code__.co_consts if isinstance(each, CodeType) and each.co_name == self.name]
+
+
+def replacements() -> tuple[Replacement, ...]:
+    """Returns what this group of shortcuts replaces."""
+    from thunder.core import interpreter
+
+    return (
+        Replacement(interpreter, "_interpret_call", "2da021611509a081", shorten_helpers, everywhere=True),
+        Replacement(interpreter, "wrap_args_from_list", "a425c01409b4bef7", shorten_arguments),
+    )
+
+
+def list_helpers() -> tuple[Helper, ...]:
+    """Returns the helpers that are known."""
+    from thunder.core import interpreter
+
+    handlers, mapping = interpreter._default_opcode_handler_map, interpreter.MutMappingWrapperMethods
+    return (
+        Helper(interpreter.wrap_kwargs_from_dict, "<lambda>", "6d4472e204a57b1a", subscript),
+        Helper(interpreter._setup_frame_and_run_python_function, "<lambda>", "045b9af163819fc0", subscript),
+        Helper(handlers["LIST_EXTEND"], "<lambda>", "de9aedfde58c06fb", extend),
+        Helper(handlers["DICT_MERGE"], "<lambda>", "2f676fdacdbc147e", merge),
+        Helper(mapping.update, "impl_other_keys", "229a8f98df7b93fe", copy_items),
+        Helper(mapping.__or__, "impl", "19369db1924ad79b", join),
+        Helper(interpreter._call_dispatch, "_impl", "02d9d2ff994cde88", call_bound_method),
+        Helper(interpreter.partial_call_lookaside, "partial_call_impl", "1ec172ba73c6d434", call_partial),
+    )
+
+
+def shorten_helpers(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Does what a helper of Thunder's would do, where Thunder interprets it."""
+    from thunder.core import interpreter
+
+    get_compile_context, get_context = interpreter.get_interpretercompilectx, interpreter.get_interpreterruntimectx
+    values = interpreter.WrappedValue, interpreter.INTERPRETER_SIGNALS
+    # By address, as to hash code takes as long as the code is. The helpers keep it alive.
+    helpers = [(code, each.native) for each in list_helpers() for code in each.list_code()]
+    natives: Mapping[int, Callable[..., Any]] = {id(code): native for code, native in helpers}
+
+    @wraps(original)
+    def _interpret_call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if is_watched():
+            return original(fn, *args, **kwargs)
+        if type(fn) is FunctionType:
+            native = natives.get(id(fn.__code__))
+            if native is not None:
+                result = native(fn, *args, **kwargs)
+                if result is not None:
+                    return result
+        # The rest is the original's, without recording. To call it would make the stack of Python deeper.
+        result = interpreter._call_dispatch(get_compile_context(), get_context(), fn, *args, **kwargs)
+        assert isinstance(result, values), f"return {result} unexpected calling {interpreter.unwrap(fn)}"
+        return result
+
+    _interpret_call.helpers = helpers  # type: ignore[attr-defined]
+    return _interpret_call
+
+
+def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Takes each item of ``*args`` of a call, looking only once for what subscripts a tuple."""
+    from thunder.core.interpreter import wrap_const
+
+    @wraps(original)
+    def wrap_args_from_list(lst: Any) -> Any:
+        if not (is_wrapped(lst, list, tuple) and lst.value) or is_watched():
+            return original(lst)
+        pass_stack(lst)
+        take = find_function(type(lst.value).__getitem__)
+        return [pass_stack(take(lst, wrap_const(index))) for index in range(len(lst.value))]
+
+    return wrap_args_from_list
+
+
+def subscript(_: Any, container: Any, key: Any) -> Any:
+    """Subscripts a plain container with a key that it has."""
+    if not _has(container, key):
+        return None
+    pass_stack(container)
+    return pass_stack(call_method("__getitem__", container, key))
+
+
+def _has(container: Any, key: Any) -> bool:
+    if is_wrapped(container, dict) and is_wrapped(key, str):
+        return key.value in container.value
+    if is_wrapped(container, list, tuple) and is_wrapped(key, int):
+        return 0 <= key.value < len(container.value)
+    return False
+
+
+def extend(_: Any, one: Any, other: Any) -> Any:
+    """Extends a list by a plain container, as a call does for each ``*args``."""
+    if not (is_wrapped(one, list) and is_wrapped(other, list, tuple)):
+        return None
+    return call_method("extend", one, pass_stack(other))
+
+
+def merge(_: Any, one: Any, other: Any) -> Any:
+    """Updates the second of two dicts by the first, as a call does for each ``**kwargs``."""
+    if not (is_wrapped(one, dict) and is_wrapped(other, dict)):
+        return None
+    return call_method("update", other, one)
+
+
+def copy_items(helper: Any, one: Any, other: Any) -> Any:
+    """Sets in one dict all items of another."""
+    from thunder.core.interpreter import wrap_const
+
+    if not (_has_names(one) and _has_names(other)) or one.value is other.value:
+        return None
+    names = wrap_globals(helper)
+    look_up_builtins(names, "hasattr", "setattr", "next")
+    other.track_items()
+    for name in list(other.value):
+        key = other.key_wrappers[name]
+        call_method("__setitem__", one, key, pass_stack(call_method("__getitem__", other, key)))
+    return wrap_const(None)
+
+
+def _has_names(container: Any) -> bool:
+    return is_wrapped(container, dict) and all(type(each) is str for each in container.value)
+
+
+def join(helper: Any, one: Any, other: Any) -> Any:
+    """Makes the dict of the items of two."""
+    if not (_has_names(one) and _has_names(other)):
+        return None
+    names = wrap_globals(helper)
+    look_up_builtins(names, "isinstance", "dict")
+    new = call_method("copy", one)
+    call_method("update", new, other)
+    return new
+
+
+def call_bound_method(helper: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the function of a bound method with what it is bound to."""
+    if not (is_wrapped(method, MethodType) and _asks_for_no_frame(method.value.__func__)):
+        return None
+    names = wrap_globals(helper)
+    function = _load(method, "__func__")
+    result = _call(function, (_load(method, "__self__"), *args), kwargs)
+    del names
+    return result
+
+
+def call_partial(helper: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the function of a ``functools.partial`` that has no keywords with its arguments and those of the call."""
+    if not is_wrapped(partial, functools.partial) or partial.value.keywords:
+        return None
+    if not _asks_for_no_frame(partial.value.func):
+        return None
+    names = wrap_globals(helper)
+    function, first = _load(partial, "func"), _load(partial, "args")
+    _load(partial, "keywords")
+    look_up_builtins(names, "hasattr", "type", "getattr", "isinstance", "dict", "NotImplemented")
+    if kwargs:
+        look_up_builtins(names, "setattr", "next")
+    result = _call(function, (*first.item_wrappers, *args), kwargs)
+    del names
+    return result
+
+
+def _asks_for_no_frame(function: Any) -> bool:
+    """Tells whether this is called the same from any frame, as are not ``super``, ``locals``, or ``namedtuple``."""
+    from thunder.core.symbol import Symbol
+
+    return type(function) is Symbol or (type(function) is FunctionType and function is not namedtuple)
+
+
+def _load(value: Any, name: str) -> Any:
+    from thunder.core.interpreter import wrap_const
+
+    return pass_stack(find_function(getattr)(value, wrap_const(name)))
+
+
+def _call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    from thunder.core import interpreter
+
+    for value in (*kwargs.values(), *args):
+        pass_stack(value)
+    return interpreter._interpret_call(function, *args, **kwargs)

@@ -1,0 +1,71 @@
+"""Values as Thunder's interpreter has them: each in a wrapper that says where it comes from."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+
+def is_wrapped(value: Any, *types: type) -> bool:
+    """Tells whether this is the interpreter's wrapper around a value of exactly one of these types."""
+    return isinstance(value, _thunder().WrappedValue) and type(value.value) in types
+
+
+def call_method(name: str, container: Any, *args: Any) -> Any:
+    """Calls what the interpreter has in place of a container's method."""
+    return find_function(getattr(type(container.value), name))(container, *args)
+
+
+def find_function(function: Any) -> Any:
+    """Returns what the interpreter has in place of a builtin function; None if nothing.
+
+    That stays the same while a program is interpreted. So it is kept with what the interpreter keeps as long.
+    """
+    interpreter = _thunder()
+    found = vars(interpreter.get_interpreterruntimectx()).setdefault("_found_by_fusioncache", {})
+    if function not in found:
+        found[function] = interpreter.get_interpretercompilectx().lookaside(function)
+    return found[function]
+
+
+def wrap_globals(function: Any) -> Any:
+    """Wraps the globals of a function of Thunder's, as its frame has them and keeps them while it is interpreted."""
+    interpreter = _thunder()
+    known = interpreter.get_interpreterruntimectx()._known_wrappers.get(id(function.__globals__))
+    wrapper = known and known[0]()
+    if wrapper is not None:
+        return wrapper
+    wrap = interpreter.wrap_const
+    return interpreter.wrap_attribute(function.__globals__, wrap(function), wrap("__globals__"))
+
+
+def look_up_builtins(globals_dict: Any, *names: str) -> None:
+    """Wraps builtins that the interpreter would look up in what a shortcut does without.
+
+    If somebody has a wrapper of these globals, or of the dict of builtins, theirs live as long. Whoever meets the same
+    builtin elsewhere is then given its wrapper, and the prologue guards, or does not guard, where that is from.
+    """
+    wrap = _thunder().wrap_const
+    builtins = globals_dict.item_wrappers.get("__builtins__")
+    if builtins is None:
+        builtins = call_method("__getitem__", globals_dict, wrap("__builtins__"))
+    for name in names:
+        if name not in builtins.item_wrappers:
+            call_method("__getitem__", builtins, wrap(name))
+
+
+@cache
+def _thunder() -> Any:
+    """Imports it once: an import takes longer than the rest of a question."""
+    from thunder.core import interpreter
+
+    return interpreter
+
+
+def pass_stack(value: Any) -> Any:
+    """Does to a value what it undergoes on the interpreter's stack: if it is a tuple, its items are wrapped."""
+    if isinstance(value, _thunder().WrappedValue) and isinstance(value.value, tuple):
+        value.track_items()
+        for item, wrapper in zip(value.value, value.item_wrappers, strict=False):
+            assert item is wrapper.value or item is wrapper.original_value, f"{item}, {wrapper.value}"
+    return value

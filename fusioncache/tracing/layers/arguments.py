@@ -1,0 +1,72 @@
+"""What a block is called with, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fusioncache.tracing.layers import origins
+from fusioncache.tracing.layers.recording import Recording
+from fusioncache.tracing.layers.refusal import Refused
+from fusioncache.tracing.layers.stamping import describe_value, is_proxy, pair_all
+
+
+def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:
+    """Returns what two calls must have in common: what is known of each argument, and which ones are the same."""
+    from thunder.core.proxies import variableify
+
+    described: list[tuple[Any, ...]] = []
+    first: dict[str, int] = {}
+    for wrapper in _flatten(recording.args):
+        value = wrapper.value
+        if is_proxy(value):
+            renamed = variableify(value) in context._proxy_swapmap
+            seen = first.setdefault(value.name, len(first))
+            described.append(
+                (describe_value(value), renamed, seen, type(wrapper.original_value), value.history is None)
+            )
+        elif value is None or type(value) in (bool, int, float, str):
+            described.append((type(value), repr(value), origins.name_of(wrapper.provenance.inst)))
+        elif type(value) is tuple:
+            described.append((tuple, len(value)))
+        elif hasattr(type(value), "__next__"):
+            raise Refused("an argument is an iterator")
+        else:
+            described.append((id(wrapper),))
+        described.append((wrapper.provenance.ext_flag, wrapper.has_item_tracking))
+    return tuple(described)
+
+
+def _flatten(args: Iterable[Any]) -> Iterator[Any]:
+    for wrapper in args:
+        yield wrapper
+        if type(wrapper.value) is tuple:
+            if any(each is None for each in wrapper.item_wrappers):
+                raise Refused("an argument has items that were not looked at")
+            yield from _flatten(wrapper.item_wrappers)
+
+
+def mixes_up(template: Recording, wanted: Recording) -> bool:
+    """Tells whether what is an argument here was something else of the trace there."""
+    from thunder.core.pytree import tree_flatten
+
+    args = list(pair_all(template.args, wanted.args))
+    changed = {new.value.name for old, new in args if is_proxy(new.value) and new.value.name != old.value.name}
+    used = tree_flatten([(each.args, each.kwargs) for each in template.symbols])[0]
+    taken = {old.value.name for old, _ in args if is_proxy(old.value)}
+    made = tree_flatten([each.output for each in template.symbols])[0]
+    own = taken | {each.name for each in made if is_proxy(each)} | {read.proxy.name for read in template.reads}
+    return any(each.name in changed for each in used if is_proxy(each) and each.name not in own)
+
+
+def check_result(wrapper: Any) -> None:
+    """Refuses results that are neither tensors, nor None, nor tuples of them."""
+    from thunder.core.proxies import TensorProxy
+
+    if type(wrapper.value) is tuple:
+        for item in wrapper.item_wrappers:
+            if item is None:
+                raise Refused("a result has items that were not looked at")
+            check_result(item)
+    elif type(wrapper.value) is not TensorProxy and wrapper.value is not None:
+        raise Refused(f"a block returns a {type(wrapper.value).__name__}")

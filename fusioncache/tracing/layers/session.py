@@ -1,0 +1,301 @@
+"""One trace: which of its blocks are recorded, which ones written out, and what forbids either."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from fusioncache.tracing.layers.agreement import Agreement
+from fusioncache.tracing.layers.arguments import check_result, describe_args, mixes_up
+from fusioncache.tracing.layers.likeness import compare
+from fusioncache.tracing.layers.purity import Purity, is_new, is_plain
+from fusioncache.tracing.layers.recording import Recording, State
+from fusioncache.tracing.layers.refusal import Conflict, Refused
+from fusioncache.tracing.layers.stamping import Stamp, find_reads
+from fusioncache.tracing.layers.surroundings import check_surroundings, check_untouched, find_wrapper
+
+logger = logging.getLogger("fusioncache")
+
+_FEWEST_ALIKE = 3
+_MOST_REFUSALS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the blocks of a model that was traced.
+
+    Attributes:
+        written: how many were written out. All others were interpreted.
+        reasons: why, each with how often.
+    """
+
+    written: int
+    reasons: Mapping[str, int]
+
+
+class Session:
+    """What is known of the blocks of one model while it is traced."""
+
+    def __init__(self, model: Any) -> None:
+        """Takes what is traced."""
+        self.blocks = find_blocks(model)
+        self.recording: Recording | None = None
+        self.written = 0
+        self.reasons: Counter[str] = Counter()
+        self._purity = _know_purity() if self.blocks else None
+        self._templates: list[Recording] = []
+        self._refusals: Counter[type] = Counter()
+        self._epoch = 0
+        self._effect: str | None = None
+        self._owned: dict[int, Any] = {}
+        self._roots: dict[int, Any] = {}
+
+    def wants(self, module: Any) -> bool:
+        """Tells whether this is a block that may be recorded or written out, when it is called here."""
+        is_block = id(module) in self.blocks and self.recording is None and self._effect is None
+        return is_block and self._refusals[type(module)] < _MOST_REFUSALS
+
+    def call(self, module: Any, interpret: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns what a block returns: written out if that can be, interpreted otherwise.
+
+        Args:
+            module: the block.
+            interpret: interprets the call.
+            args: what it is called with, wrapped.
+            kwargs: and by keyword.
+        """
+        from thunder.core.interpreter import get_interpreterruntimectx
+        from thunder.core.jit_ext import get_jit_ctx
+
+        if id(module) in self._owned:
+            raise Conflict("a block is used twice")
+        context, runtime = get_jit_ctx(), get_interpreterruntimectx()
+        wrapper = find_wrapper(module, runtime)
+        try:
+            check_surroundings(context, runtime, wrapper)
+            recording = Recording(
+                module,
+                wrapper.provenance,
+                (*args, *kwargs.values()),
+                tuple(kwargs),
+                State.of(context),
+                epoch=self._epoch,
+            )
+            recording.described = describe_args(recording, context)
+        except Exception as error:
+            self._count(error)
+            return interpret()
+        written = self._write(recording, context, runtime)
+        return written if written is not None else self._record(recording, interpret, context, runtime)
+
+    def _write(self, wanted: Recording, context: Any, runtime: Any) -> Any:
+        for template in self._templates if self._effect is None else ():
+            if not template.is_proved or not self._may_match(template, wanted):
+                continue
+            try:
+                likeness = compare(template.module, wanted.module)
+                check_untouched(wanted.module, runtime, likeness.partners.values())
+                self._check_own(likeness.partners.values())
+                values = find_reads(template, wanted.module, likeness)
+                stamp = Stamp(template, wanted.root, wanted.args, context)
+            except Exception as error:
+                self._count(error)
+                continue
+            try:
+                result = stamp.write(values)
+            except Exception as error:
+                raise Conflict("a block could not be written out") from error
+            self._own(wanted, likeness.partners.values())
+            self.written += 1
+            return result
+        return None
+
+    def _may_match(self, template: Recording, wanted: Recording) -> bool:
+        alike = type(template.module) is type(wanted.module) and template.epoch == wanted.epoch
+        alike = alike and template.keywords == wanted.keywords and template.described == wanted.described
+        return alike and not mixes_up(template, wanted)
+
+    def _check_own(self, partners: Any) -> None:
+        if any(id(each) in self._owned for each in partners):
+            raise Refused("a part of the block is one of another block that was written out")
+
+    def _own(self, wanted: Recording, partners: Any) -> None:
+        import torch
+
+        self._owned[id(wanted.module)] = wanted.module
+        self._owned.update((id(each), each) for each in partners if not isinstance(each, torch.Tensor))
+        self._roots[id(wanted.root)] = wanted.root
+
+    def _record(self, recording: Recording, interpret: Callable[[], Any], context: Any, runtime: Any) -> Any:
+        from thunder.core.interpreter import INTERPRETER_SIGNALS
+
+        try:
+            check_untouched(recording.module, runtime, None)
+        except Exception as error:
+            recording.refuse(_explain(error))
+        self.recording, result = recording, None
+        try:
+            result = interpret()
+        finally:
+            self.recording = None
+            recording.end()
+        if isinstance(result, INTERPRETER_SIGNALS):
+            return result
+        try:
+            self._finish(recording, result, context)
+        except Exception as error:
+            self._count(error)
+            self._refusals[type(recording.module)] += recording.refusal is not None
+        return result
+
+    def _finish(self, recording: Recording, result: Any, context: Any) -> None:
+        check_surroundings(context, None, None)
+        trace = context.computation_trace
+        recording.counts = recording.start.until(State.of(context))
+        if (
+            recording.counts.renamed
+            or recording.counts.stored
+            or recording.counts.objects
+            or recording.counts.operators
+        ):
+            recording.refuse("something was renamed, set or registered")
+        recording.symbols = trace.bound_symbols[recording.start.symbols :]
+        recording.source = trace._current_source_filename, trace._current_source_positions
+        check_result(result)
+        recording.finish(result)
+        for position, template in enumerate(self._templates):
+            if self._may_match(template, recording):
+                try:
+                    likeness = compare(template.module, recording.module)
+                    Agreement(template, recording).check(likeness)
+                except Exception as error:
+                    self._count(error)
+                    continue
+                recording.touched |= template.touched
+                recording.is_proved = True
+                self._templates[position] = recording
+                return
+        self._templates.append(recording)
+
+    def note_call(self, fn: Any, args: tuple[Any, ...], is_opaque: bool) -> None:
+        """Notes a call that is not interpreted, before it is made.
+
+        Raises:
+            Conflict: if it has an effect, and blocks were written out.
+        """
+        purity = self._purity
+        if purity is None:
+            return
+        from thunder.core.interpreter import get_interpreterruntimectx
+
+        frame = get_interpreterruntimectx().peek_frame_stack()
+
+        def explain(born: Any) -> str | None:
+            try:
+                return purity.explain(fn, args, frame, born, is_opaque)
+            except Exception as error:  # whatever is called may answer questions in its own way
+                return _explain(error)
+
+        if not purity.is_undone(fn):
+            self._note_lasting(explain(self.recording or self))
+        reason = explain(self.recording)
+        if reason is not None:
+            self.note_change(reason)
+
+    def note_store(self, name: str, target: Any, frame: Any, *, is_own: bool = False) -> None:
+        """Notes an instruction that changes an object, or something that other code can see, before it is executed.
+
+        Args:
+            name: of the instruction.
+            target: the object; None if what changes is a variable.
+            frame: the interpreter's frame that executes it.
+            is_own: whether it is a variable of the function that is executed.
+
+        Raises:
+            Conflict: if this has an effect, and blocks were written out.
+        """
+        if self._purity is None:
+            return
+        reason = f"executes {name}"
+        if not (is_own or (target is not None and is_new(target, frame, self.recording or self))):
+            self._note_lasting(reason)
+        if not (is_own and self.recording) and (target is None or not is_new(target, frame, self.recording)):
+            self.note_change(reason)
+
+    def _note_lasting(self, reason: str | None) -> None:
+        """Notes what is about to change something that was there before this trace: what must not happen twice."""
+        if reason is None or self._effect is not None:
+            return
+        if self.written:
+            raise Conflict(f"{reason} after blocks were written out")
+        self._effect = reason
+        self.reasons[f"{reason} before a block could be written out"] += 1
+
+    def note_comparison(self, one: Any, other: Any, *, by_identity: bool) -> None:
+        """Notes that two objects are compared, which says more of a block than what it is made of."""
+        if self.recording is None:
+            return
+        plain = is_plain(one), is_plain(other)
+        if not (any(plain) if by_identity else all(plain)):
+            self.recording.refuse("compares objects")
+
+    def note_change(self, reason: str) -> None:
+        """Notes that something may have changed that code of a block can see."""
+        self._epoch += 1
+        if self.recording is not None:
+            self.recording.refuse(reason)
+
+    def check_wrapper(self, wrapper: Any) -> None:
+        """Looks at each new wrapper: it belongs to what is recorded, and must not be of a block that was written out.
+
+        Raises:
+            Conflict: if it is.
+        """
+        wrapper.born = self.recording or self
+        if self._owned and (
+            id(wrapper.value) in self._owned or any(id(each) in self._roots for each in wrapper.provenance.inputs)
+        ):
+            raise Conflict("a block that was written out is looked at")
+
+    def end(self) -> Outcome:
+        """Forgets the model, and returns what has become of its blocks."""
+        self.blocks, self.recording = {}, None
+        self._templates, self._owned, self._roots = [], {}, {}
+        return Outcome(self.written, dict(self.reasons))
+
+    def _count(self, error: Exception) -> None:
+        self.reasons[_explain(error)] += 1
+        logger.debug("a block is interpreted: %s", _explain(error))
+
+
+def _explain(error: Exception) -> str:
+    return str(error) if isinstance(error, Refused) else f"{type(error).__name__} was raised while it was looked at"
+
+
+@lru_cache(maxsize=1)
+def _know_purity() -> Purity:
+    return Purity()
+
+
+def find_blocks(model: Any) -> dict[int, Any]:
+    """Returns the modules, by address, of which a list has at least three of one class."""
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        return {}
+    blocks: dict[int, Any] = {}
+    for container in model.modules():
+        if isinstance(container, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
+            children = list(container.children())
+            kinds = Counter(type(each) for each in children)
+            blocks.update((id(each), each) for each in children if kinds[type(each)] >= _FEWEST_ALIKE)
+    return blocks
+
+
+CURRENT: ContextVar[Session | None] = ContextVar("fusioncache_layers", default=None)
+"""The trace that is being made here."""

@@ -1,0 +1,47 @@
+"""What a block is called in: whatever a trace depends on, and is not looked at again for each block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusioncache.tracing.layers.refusal import Refused
+
+
+def find_wrapper(value: Any, runtime: Any) -> Any:
+    """Returns the wrapper that the interpreter has for an object; None if it has none."""
+    known = runtime._known_wrappers.get(id(value))
+    return known[0]() if known is not None else None
+
+
+def check_surroundings(context: Any, runtime: Any, wrapper: Any) -> None:
+    """Refuses whatever a block might be called in that a trace depends on, and that is not looked at."""
+    from thunder.core.compile_data import get_compile_data
+    from thunder.core.options import CACHE_OPTIONS, SHARP_EDGES_OPTIONS
+    from thunder.core.symbol import _bsym_header
+    from thunder.core.trace import get_tracectx
+
+    compiled, trace = get_compile_data(), context.computation_trace
+    if compiled is None or compiled.cache_option is not CACHE_OPTIONS.CONSTANT_VALUES:
+        raise Refused("sizes are symbolic")
+    if context.sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
+        raise Refused("sharp edges are reported")
+    if len(trace.scopes) != 1 or get_tracectx() is not trace or _bsym_header.get():
+        raise Refused("the block is called inside of a symbol")
+    if not compiled.is_grad_enabled or not compiled.autocast_stack.is_empty():
+        raise Refused("the block is called without gradients, or under autocast")
+    if runtime is None:
+        return
+    if runtime._record_history or runtime.curexc is not None or runtime.exception_stack != [None]:
+        raise Refused("the block is called while an exception is handled, or a history is kept")
+    if wrapper is None or wrapper.attribute_wrappers or wrapper.has_item_tracking:
+        raise Refused("the block has been looked at before")
+
+
+def check_untouched(module: Any, runtime: Any, objects: Any) -> None:
+    """Refuses a block of which anything but itself has been looked at."""
+    if objects is None:
+        objects = [each for one in module.modules() for each in (one, vars(one), *vars(one).values())]
+        objects = [each for each in objects if isinstance(each, dict | list) or hasattr(each, "_parameters")]
+    for each in objects:
+        if each is not module and find_wrapper(each, runtime) is not None:
+            raise Refused("a part of the block has been looked at before")

@@ -1,0 +1,107 @@
+"""No garbage collection while Thunder traces and transforms: it would look through millions of objects that stay.
+
+For the whole process no number of new objects starts it from when a trace is begun while none else is to the end of the
+last one, however that ends. Reference counts free memory all the while; only cycles wait. Whether it is enabled is left
+alone, for a program may ask for that or change it while it is traced; only of thresholds it may see another one.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from fusioncache.process import forks
+from fusioncache.tracing.replacement import Replacement
+
+_NEVER = 2_147_483_629
+"""So many new objects do not exist at once. A program that sets a threshold itself does not choose this one."""
+
+
+def replacements() -> tuple[Replacement, ...]:
+    """Returns what this group of shortcuts replaces."""
+    from thunder.core import compile_data
+
+    name = "compile_data_and_stats"
+    return (Replacement(compile_data, name, "6d35fc27cbcd5ec4", pause_collector, everywhere=True),)
+
+
+def pause_collector(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Pauses the collector in the context in which Thunder traces, and in that in which it transforms.
+
+    It enters that context also to try each program that is there. Of these there are as many as calls that missed, or
+    fewer after an error; but then it has not noted yet that this search has ended.
+    """
+
+    @wraps(original)
+    def compile_data_and_stats(cd: Any, cs: Any, /) -> Any:
+        context = original(cd, cs)
+        return _paused(context) if _is_compiling(cs) else context
+
+    return compile_data_and_stats
+
+
+def _is_compiling(statistics: Any) -> bool:
+    try:
+        found_nothing = statistics.last_trace_cache_stop >= statistics.last_trace_cache_start
+        return bool(found_nothing and statistics.cache_misses > len(statistics.interpreter_cache))
+    except Exception:  # something else than what Thunder counts in
+        return False
+
+
+@contextmanager
+def _paused(context: Any) -> Iterator[None]:
+    with _pause, context:
+        yield
+
+
+class Pause:
+    """The collector does not start by itself while any thread is in this context, once or more often."""
+
+    def __init__(self) -> None:
+        self._lock = forks.lock()
+        self._inside: dict[int, int] = {}
+        self._threshold = 0
+        self._has_begun = False
+        forks.register(self)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._begin()
+            thread = threading.get_ident()
+            self._inside[thread] = self._inside.get(thread, 0) + 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            thread = threading.get_ident()
+            depth = self._inside.pop(thread, 0) - 1
+            if depth > 0:
+                self._inside[thread] = depth
+            self._end()
+
+    def _begin(self) -> None:
+        threshold = gc.get_threshold()[0]
+        self._has_begun = threshold != 0  # or it does not start by itself anyway
+        if self._has_begun:
+            self._threshold = self._threshold if threshold == _NEVER else threshold
+            gc.set_threshold(_NEVER)
+
+    def _end(self) -> None:
+        if self._inside or not self._has_begun:
+            return
+        self._has_begun = False
+        if gc.get_threshold()[0] == _NEVER:  # or somebody has set another one since
+            gc.set_threshold(self._threshold)
+
+    def after_fork(self) -> None:
+        """Forgets the threads that the child has not."""
+        thread = threading.get_ident()
+        self._inside = {each: depth for each, depth in self._inside.items() if each == thread}
+        self._end()
+
+
+_pause = Pause()
