@@ -94,11 +94,14 @@ class Backend(ABC):
         title: for people.
         source_hint: a sentence that tells how to see the source of kernels where it was not persisted. ``{name}`` in
             it is the template's name.
+        returns_views: whether a function may return a view of what it computes, as torch's do, rather than a tensor
+            without gaps.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     source_hint: ClassVar[str] = ""
+    returns_views: ClassVar[bool] = True
 
     def __init__(self, *, fold: str = "auto"):
         check_fold(fold)
@@ -126,6 +129,23 @@ class Backend(ABC):
     def artifact_environment(self) -> Mapping[str, str] | None:
         """Returns what artifacts depend on besides ``environment``, by ingredient; None if there are never any."""
         return None
+
+    def why_unkept(self, graph: Graph) -> str | None:
+        """Tells why ``persist`` would give no artifacts for this graph, whatever the arguments; None if it might."""
+        return None if self.artifact_environment() is not None else f"backend {self.name} persists nothing"
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Imports all that compiling needs, and opens no device: a process that is forked afterwards can use one."""
+        import torch  # noqa: F401
+
+    @classmethod  # noqa: B027  # most have none to open
+    def open_device(cls, number: int | None) -> None:
+        """Makes the device ready to compile for: a GPU of this number, or the one that is in use.
+
+        Raises:
+            Exception: if nothing can be compiled for it here. The message says why.
+        """
 
     @abstractmethod
     def layout(self, args: Sequence[Any]) -> Hashable:

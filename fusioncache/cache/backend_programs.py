@@ -49,5 +49,12 @@ class BackendPrograms:
         store = self._cache.store
         if store is None or self.backend.artifact_environment() is None:
             return Builder(self.backend)
-        ranks, refused = self._cache.ranks, self.ledger.count_unkept
-        return PersistentBuilder(self.backend, store, ranks, environment, refused, read_torch_settings())
+        return PersistentBuilder(
+            self.backend,
+            store,
+            self._cache.ranks,
+            environment,
+            self.ledger.count_unkept,
+            read_torch_settings(),
+            helpers=lambda: self._cache.helpers,
+        )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.program import Program
 from fusioncache.cache.ranks import Ranks
@@ -42,6 +43,7 @@ class Cache:
     Attributes:
         ledger: counts for all users of this cache.
         ranks: the other processes of a distributed job.
+        helpers: the processes that compile for this one, if there are any.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
@@ -52,6 +54,7 @@ class Cache:
         self._store_option = _read_store_option(store)
         self._store: Store | None = None
         self.ranks = Ranks()
+        self.helpers: Helpers | None = None
         self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:

@@ -11,14 +11,17 @@ from typing import Any
 from fusioncache.backends.api import Run, Sum
 from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
+from fusioncache.cache.helpers import Ask
 from fusioncache.cache.program import BuiltFunction, Program, layouts_of
 from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL
+from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.process.warning import warn
 from fusioncache.record.events import CompileEvent
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.plan import Arities, Plan
+from fusioncache.template.strides import contiguous_layouts
 
 logger = logging.getLogger("fusioncache")
 
@@ -125,6 +128,19 @@ class TemplateCall:
         folded = fold(self.template.graph, arities)
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
         return [self._programs.program(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
+
+    def foresee(self, arities: Arities, layouts: ArgumentLayouts) -> list[Ask]:
+        """Returns what the first call with these arities, and arguments of these layouts, will ask the store for.
+
+        Of folds only those of contiguous terms are foreseen.
+        """
+        graph = inline(self.template.graph, arities)
+        if self._plans[arities] is Plan.INLINE or depends_on_operand_order(graph, layouts):
+            return _without_none([self._inline_program(arities).foresee(layouts, self._instances[arities])])
+        if layouts != contiguous_layouts(graph):
+            return []
+        programs = self.programs(arities)
+        return _without_none([program.foresee(contiguous_layouts(program.graph) or ()) for program in programs])
 
     def _begin(self, args: Sequence[Any], arities: Arities | None) -> tuple[Run, Sequence[Any]]:
         if arities is None:
@@ -258,11 +274,12 @@ class TemplateCall:
         event = CompileEvent(
             backend=self._programs.backend.name,
             seconds=function.seconds,
-            loaded=function.loaded,
+            loaded=function.loaded and not function.made_here,
             compile_seconds=function.compile_seconds,
             template=self.template,
             graph=program.graph,
             key=function.key,
+            helped=function.helped,
         )
         self._ledger.tell(self.template, event)
 
@@ -270,3 +287,7 @@ class TemplateCall:
         """Counts what the backend compiled to sum chains in its own way."""
         event = CompileEvent(self._programs.backend.name, seconds, template=self.template)
         self._ledger.tell(self.template, event)
+
+
+def _without_none(asks: Sequence[Ask | None]) -> list[Ask]:
+    return [ask for ask in asks if ask is not None]

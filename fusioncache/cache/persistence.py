@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled
+from fusioncache.cache.helpers import Ask, Helpers, Wait
 from fusioncache.cache.program import Builder, BuiltFunction
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Instance, Key, codec, request
@@ -15,6 +17,8 @@ from fusioncache.ir.permutation import pick
 from fusioncache.ir.request import ArgumentLayouts, Option, Request
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
+from fusioncache.store.flight import TOO_LONG
+from fusioncache.store.store import COMPILE_SECONDS
 from fusioncache.template.key import artifact_key
 from fusioncache.template.name import template_name
 
@@ -28,6 +32,10 @@ REQUEST = "request"
 _STALE = "an artifact that does not load"
 
 
+class Busy(Exception):
+    """Another process compiles the same at this moment, and is not to be waited for."""
+
+
 class PersistentBuilder(Builder):
     """Builds functions with a backend and a store: each is loaded, or else compiled once for all processes.
 
@@ -38,6 +46,9 @@ class PersistentBuilder(Builder):
         environment: of the backend, when the build was asked for. Those of its artifacts are added to it.
         refused: is told why a function could not be persisted.
         settings: of this process that another one has to make to ask for the same.
+        helpers: returns those who compile for this process, if there are any at the moment.
+        patience: how many seconds to wait for another process of this machine that compiles the same. With 0 it is not
+            compiled here while another one is at it: ``build`` raises ``Busy``.
     """
 
     def __init__(
@@ -48,6 +59,9 @@ class PersistentBuilder(Builder):
         environment: Mapping[str, str],
         refused: Callable[[str], None],
         settings: Mapping[str, Option],
+        *,
+        helpers: Callable[[], Helpers | None] = lambda: None,
+        patience: float = COMPILE_SECONDS,
     ):
         super().__init__(backend)
         self._store = store
@@ -55,24 +69,39 @@ class PersistentBuilder(Builder):
         self._environment = environment
         self._refused = refused
         self._settings = settings
+        self._helpers = helpers
+        self._patience = patience
 
     def key(self, graph: Graph, layouts: ArgumentLayouts, instance: Instance) -> Key:
         """Returns the artifact key of what is stored."""
         environment = {**self._environment, **(self.backend.artifact_environment() or {})}
         return artifact_key(graph, environment, layouts, instance)
 
+    def foresee(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts) -> Ask | None:
+        """See ``Builder``."""
+        if self.backend.why_unkept(graph) is not None:
+            return None
+        return Ask(self.key(graph, layouts, instance), self._request(graph, layouts), instance)
+
     def build(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]) -> BuiltFunction:
         """See ``Builder``. The function is for arguments of these very layouts if it was loaded."""
         key, name = self.key(graph, layouts, instance), self.backend.name
+        helpers = self._helpers()
+        wait = Wait() if helpers is None else helpers.wait_for(key)
         function = self._load(self._store.load(key, name), key, instance, args)
         if function is None:
             with self._ranks.turn(key, name) as turn:
                 function = self._load(turn.artifacts, key, instance, args)
                 if function is None:
-                    request_ = Request(graph, layouts, name, self.backend.options(), self._settings)
+                    request_ = self._request(graph, layouts)
                     function, artifacts = self._compile_once(key, request_, instance, args)
                     turn.publish(artifacts)
-        return function
+        if not function.loaded:
+            return function
+        return replace(function, helped=wait.beside, made_here=bool(wait.here), shifted=wait.here - wait.on_others)
+
+    def _request(self, graph: Graph, layouts: ArgumentLayouts) -> Request:
+        return Request(graph, layouts, self.backend.name, self.backend.options(), self._settings)
 
     def _load(
         self, artifacts: StoredArtifacts | None, key: Key, instance: Instance, args: Sequence[Any]
@@ -97,11 +126,17 @@ class PersistentBuilder(Builder):
     def _compile_once(
         self, key: Key, request_: Request, instance: Instance, args: Sequence[Any]
     ) -> tuple[BuiltFunction, StoredArtifacts | None]:
-        """Compiles while the other processes of this machine wait, and stores the artifacts."""
-        with self._store.take_turn(key, self.backend.name) as turn:
+        """Compiles while the other processes of this machine wait, and stores the artifacts.
+
+        Raises:
+            Busy: if another process is at it, and there is no patience.
+        """
+        with self._store.take_turn(key, self.backend.name, self._patience) as turn:
             function = self._load(turn.artifacts, key, instance, args)
             if function:
                 return function, turn.artifacts
+            if turn.alone == TOO_LONG and not self._patience:
+                raise Busy
             start = time.perf_counter()
             compiled = self.backend.persist(instance.region, pick(args, instance.inputs))
             seconds = time.perf_counter() - start

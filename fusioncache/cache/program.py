@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusioncache.backends.api import Backend, Run
+from fusioncache.cache.helpers import Ask
 from fusioncache.ir import Graph, Instance, Key
 from fusioncache.ir.ops import writes_of
 from fusioncache.ir.permutation import pick, picker
@@ -29,6 +30,9 @@ class BuiltFunction:
         loaded: whether it was loaded, rather than compiled here.
         compile_seconds: that compiling what was loaded took, where it was compiled.
         seconds: that compiling or loading it took here.
+        helped: whether it was loaded because a helper of this process had just compiled it.
+        made_here: whether it was loaded because this process had compiled it while it waited for a helper.
+        shifted: seconds that count as its own although they were spent before, less those that do not.
     """
 
     run: Run
@@ -37,6 +41,9 @@ class BuiltFunction:
     loaded: bool = False
     compile_seconds: float = 0.0
     seconds: float = 0.0
+    helped: bool = False
+    made_here: bool = False
+    shifted: float = 0.0
 
 
 class Builder:
@@ -65,6 +72,10 @@ class Builder:
             Exception: whatever the backend raises.
         """
         return BuiltFunction(self.backend.compile(instance.region, pick(args, instance.inputs)), instance)
+
+    def foresee(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts) -> Ask | None:
+        """Returns what ``build`` is going to ask the store for; None if it asks no store, or in vain."""
+        return None
 
 
 class Program:
@@ -118,6 +129,20 @@ class Program:
             self._seen[layouts, own] = run
         return run
 
+    def foresee(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Ask | None:
+        """Returns what the first call with arguments of these layouts asks for; None if nothing of it can be foreseen.
+
+        Of a program that was called before nothing is: what is there may do for these layouts as well.
+
+        Args:
+            layouts: of the arguments, as far as is known now.
+            instance: the region that is going to ask, if it may be another one than the first.
+        """
+        if self._variants or self._loaded:
+            return None
+        own = instance if depends_on_operand_order(self.graph, layouts) else None
+        return self._builder.foresee(self.graph, own or self._instance, layouts)
+
     def _variant(self, layouts: ArgumentLayouts, own: Instance | None, args: Sequence[Any], on_build: OnBuild) -> Run:
         """Returns the function of a region of its own, or of the first one."""
         layout = self._builder.backend.layout(args)
@@ -135,7 +160,7 @@ class Program:
                     self._loaded[layouts, own] = run
                 else:
                     self._variants[layout, own] = run
-                on_build(self, replace(function, seconds=time.perf_counter() - start))
+                on_build(self, replace(function, seconds=time.perf_counter() - start + function.shifted))
         return run
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fusioncache.ir import Graph, NumberType, Ref, TensorType
@@ -19,6 +20,24 @@ def available_device_types() -> frozenset[str]:
     import torch
 
     return frozenset({"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"})
+
+
+@contextmanager
+def on_gpu(number: int | None) -> Iterator[None]:
+    """Makes a GPU the one in use for the moment, if a number is given."""
+    if number is None:
+        yield
+        return
+    import torch
+
+    with torch.cuda.device(number):
+        yield
+
+
+def gpu_in_use() -> int | None:
+    """Returns the number of the GPU that this process uses; None if it uses none so far. Opens none."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else None
 
 
 def device_types_of(graph: Graph) -> frozenset[str]:

@@ -1,26 +1,35 @@
-"""Compiles what one entry asks for, for this device and these versions, if that is not there yet."""
+"""Compiles what an entry or a call asks for, for this device and these versions, if that is not there yet."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from fusioncache.backends.registry import make_backend
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.cache.persistence import PersistentBuilder, not_kept
+from fusioncache.cache.persistence import Busy, PersistentBuilder, not_kept
 from fusioncache.cache.ranks import Ranks
-from fusioncache.ir import Bypass, Instance
+from fusioncache.ir import Bypass
 from fusioncache.ir.request import Request
-from fusioncache.precompile.arguments import available_device_types, device_types_of, make_arguments, release_memory
+from fusioncache.precompile.arguments import (
+    available_device_types,
+    device_types_of,
+    make_arguments,
+    on_gpu,
+    release_memory,
+)
 from fusioncache.precompile.requests import Refused, StoredRequest, read_request
+from fusioncache.precompile.tasks import Received
 from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
+from fusioncache.store.store import COMPILE_SECONDS
 
 logger = logging.getLogger("fusioncache")
 
 FAILED, NOT_STORED = "failed", "not stored"
+ELSEWHERE, OTHER_KEY = "another process is at it", "other settings here"
 
 Result = Literal["compiled", "ready", "refused"]
 
@@ -41,48 +50,73 @@ class Outcome:
 
 
 class EntryCompiler:
-    """Compiles what entries of one store ask for.
+    """Compiles what entries of one store ask for, and calls of other processes.
 
     Args:
         store: the store, which the compiled programs go into as well.
         dry_run: whether to compile nothing, and say what would be compiled.
+        patience: how many seconds to wait for another process that compiles the same. With 0 that is refused.
+        releases: whether to give back to the device, after each, the memory that torch holds and nobody uses.
     """
 
-    def __init__(self, store: Store, *, dry_run: bool = False):
+    def __init__(
+        self, store: Store, *, dry_run: bool = False, patience: float = COMPILE_SECONDS, releases: bool = True
+    ):
         self._store = store
+        self._releases = releases
         self._dry_run = dry_run
+        self._patience = patience
         self._builders: dict[tuple[str, str, str], tuple[PersistentBuilder, list[str]]] = {}
 
     def compile(self, id_: str) -> Outcome:
         """Compiles what this entry asks for. What goes wrong is its outcome: nothing is raised."""
+        return self._guard(id_[:12], lambda: self._compile(read_request(self._store, id_)))
+
+    def compile_received(self, received: Received) -> Outcome:
+        """Compiles what a call of another process is going to ask for, if it would be that here. Nothing is raised."""
+
+        def compile_() -> Outcome:
+            with on_gpu(received.device):
+                return self._compile(received.stored, received.digest)
+
+        return self._guard(received.digest[:12], compile_)
+
+    def _guard(self, what: str, compile_: Callable[[], Outcome]) -> Outcome:
+        """Compiles something. What goes wrong is its outcome."""
         try:
-            return self._compile(read_request(self._store, id_))
+            return compile_()
         except Refused as refusal:
             return Outcome("refused", str(refusal), refusal.passing)
-        except Exception as error:  # whatever it is, the other entries can be compiled
-            logger.info("%s is not compiled ahead", id_[:12], exc_info=error)
+        except Exception as error:  # whatever it is, others can be compiled
+            logger.info("%s is not compiled ahead", what, exc_info=error)
             return Outcome("refused", f"{FAILED}: {type(error).__name__}")
         finally:
-            release_memory()
+            if self._releases:
+                release_memory()
 
-    def _compile(self, stored: StoredRequest) -> Outcome:
-        asked, instance = stored.request, stored.instance
-        missing = device_types_of(asked.graph) - available_device_types()
+    def _compile(self, stored: StoredRequest, digest: str | None = None) -> Outcome:
+        missing = device_types_of(stored.request.graph) - available_device_types()
         if missing:
             raise Refused(f"other device type: {', '.join(sorted(missing))}")
-        with apply_torch_settings(asked.settings):
-            return self._build(asked, instance)
+        with apply_torch_settings(stored.request.settings):
+            return self._build(stored, digest)
 
-    def _build(self, asked: Request, instance: Instance) -> Outcome:
+    def _build(self, request: StoredRequest, digest: str | None) -> Outcome:
+        asked, instance = request.request, request.instance
         builder, reasons = self._builder_for(asked)
         key = builder.key(asked.graph, asked.layouts, instance)
+        if digest not in (None, key.digest):
+            raise Refused(OTHER_KEY, passing=True)
         found = self._store.load(key, asked.backend)
         if found is not None:
             return _outcome_of(found)
         if self._dry_run:
             return Outcome("compiled")
         reasons.clear()
-        built = builder.build(asked.graph, instance, asked.layouts, make_arguments(asked.graph, asked.layouts))
+        try:
+            built = builder.build(asked.graph, instance, asked.layouts, make_arguments(asked.graph, asked.layouts))
+        except Busy as busy:
+            raise Refused(ELSEWHERE, passing=True) from busy
         stored = self._store.entry(key.digest, asked.backend) is not None
         if reasons:
             raise Refused(reasons[-1], passing=not stored)  # what is so for good leaves a note
@@ -110,7 +144,9 @@ class EntryCompiler:
                 environment = backend.environment()
             except Bypass as bypass:
                 raise Refused(bypass.reason) from bypass
-            builder = PersistentBuilder(backend, self._store, Ranks(), environment, reasons.append, asked.settings)
+            builder = PersistentBuilder(
+                backend, self._store, Ranks(), environment, reasons.append, asked.settings, patience=self._patience
+            )
             self._builders[identity] = builder, reasons
         return self._builders[identity]
 

@@ -50,19 +50,24 @@ class Survey:
 
     Attributes:
         entries: how many there are.
-        ids: of one entry for each distinct request, the newest.
+        seconds: by the id of one entry for each distinct request, the newest: how long it took to compile.
         refused: how many other entries cannot be compiled again, by reason.
     """
 
     entries: int
-    ids: tuple[str, ...]
+    seconds: Mapping[str, float]
     refused: Mapping[str, int]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of these entries."""
+        return tuple(self.seconds)
 
 
 def survey(store: Store) -> Survey:
     """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
     summaries = store.entries()
-    ids: dict[tuple[str, str | None], str] = {}
+    found: dict[tuple[str, str | None], tuple[str, float]] = {}
     refused: Counter[str] = Counter()
     for summary in summaries:
         entry = store.entry(summary.digest, summary.backend)
@@ -70,10 +75,11 @@ def survey(store: Store) -> Survey:
         if REQUEST in objects:
             # Where the order of operands shows, one request has an entry for each region that asked.
             region = objects.get(REGION) if entry and ORDER in dict(entry.ingredients) else None
-            ids.setdefault((objects[REQUEST], region), f"{summary.digest}.{summary.backend}")
+            id_ = f"{summary.digest}.{summary.backend}"
+            found.setdefault((objects[REQUEST], region), (id_, entry.seconds if entry else 0.0))
         else:
             refused[OLDER if entry else DAMAGED] += 1
-    return Survey(len(summaries), tuple(ids.values()), refused)
+    return Survey(len(summaries), dict(found.values()), refused)
 
 
 def read_request(store: Store, id_: str) -> StoredRequest:

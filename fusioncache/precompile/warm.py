@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from fusioncache.precompile.crew import Crew, iterate_answers
 from fusioncache.precompile.entry_compiler import FAILED, NOT_STORED, EntryCompiler, Outcome
+from fusioncache.precompile.nursery import DIED, NO_WORKER
 from fusioncache.precompile.requests import DAMAGED, Survey, survey
-from fusioncache.precompile.workers import DIED, NO_WORKER, compile_in_workers
+from fusioncache.precompile.tasks import EntryTask
 from fusioncache.store import Store
 
 Progress = Callable[[int, int], None]
 """Is told how many templates are done, and how many there are."""
 
-_WRONG = (DAMAGED, FAILED, NOT_STORED, DIED.reason, NO_WORKER.reason)
+_WRONG = (DAMAGED, FAILED, NOT_STORED, DIED, NO_WORKER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,17 @@ def _open(store: Store | str | Path | None) -> Store:
 def compile_entries(store: Store, found: Survey, jobs: int, dry_run: bool) -> Iterator[Outcome]:
     """Compiles what was found, in this process or in workers, and yields what became of each."""
     if jobs > 1 and store.directory is not None:
-        yield from compile_in_workers(store.directory, found.ids, jobs)
+        yield from _compile_in_crew(store.directory, found, jobs)
     elif found.ids:
         yield from map(EntryCompiler(store, dry_run=dry_run).compile, found.ids)
+
+
+def _compile_in_crew(directory: Path, found: Survey, jobs: int) -> Iterator[Outcome]:
+    backends = Counter(id_.rpartition(".")[2] for id_ in found.ids)
+    for backend, _ in backends.most_common(1):
+        crew = Crew(directory, min(jobs, len(found.ids)), backend, quiet=False)
+        try:
+            numbers = [crew.hand_over(EntryTask(id_, seconds)) for id_, seconds in found.seconds.items()]
+            yield from (answer.outcome for answer in iterate_answers(crew, numbers))
+        finally:
+            crew.end()

@@ -47,6 +47,10 @@ def _one_of(first: str, *others: str) -> Callable[[str], str | None]:
     return find_demand
 
 
+def _find_demand_on_number(text: str) -> str | None:
+    return None if text.isdecimal() and text.isascii() else f"a number of processes, 0 or more, got {text!r}"
+
+
 _UNLIKELY_FILES = {"-": "stderr or stdout", "0": "./0", "1": "stderr, or ./1"}
 """What people write who mean something else than a file of that name, and what they may mean."""
 
@@ -66,7 +70,12 @@ VERIFY = Setting(
     "says whether templates are compared with their regions: in the first call for each layout, or in all calls",
     _one_of("0", "1", "all"),
 )
-SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY)
+JOBS = Setting(
+    "FUSIONCACHE_JOBS",
+    "says how many processes compile beside the one that traces, 0 for none; by default as many as pay",
+    _find_demand_on_number,
+)
+SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS)
 
 
 def find_directory() -> Path:

@@ -82,6 +82,7 @@ class CompileEvent:
         graph: what it computes, without parameters; None for a region that is compiled by itself, and for a sum of
             residual terms in the backend's own way.
         key: under which the store has it; None if it is not persisted.
+        helped: whether it was loaded because a worker of this process compiled it beside.
     """
 
     backend: str
@@ -91,6 +92,7 @@ class CompileEvent:
     template: Template | None = None
     graph: Graph | None = None
     key: Key | None = None
+    helped: bool = False
 
 
 CompileObserver = Callable[[CompileEvent], None]

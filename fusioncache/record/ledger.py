@@ -88,6 +88,7 @@ class Ledger:
         self._bypasses: Counter[str] = Counter()
         self._unkept: Counter[str] = Counter()
         self._bypassed_regions = self._verified = self._verify_compiles = 0
+        self._handed_over = self._helped = 0
         self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
@@ -126,6 +127,8 @@ class Ledger:
         """Counts a function that was compiled or loaded for a template, and tells the observers."""
         if event.loaded:
             self.count_load(template, event.seconds, event.compile_seconds)
+            if event.helped:
+                self.count_helped()
         else:
             self.count_compile(template, event.seconds)
         ledger: Ledger | None = self
@@ -142,6 +145,20 @@ class Ledger:
             self._parent.count_compile(template, seconds)
         else:
             self._add_compile(template, seconds, seconds, loaded=False)
+
+    def count_handed_over(self, number: int) -> None:
+        """Counts what processes beside this one are to compile for it."""
+        with self._lock:
+            self._handed_over += number
+        if self._parent:
+            self._parent.count_handed_over(number)
+
+    def count_helped(self) -> None:
+        """Counts what was loaded because such a process had compiled it."""
+        with self._lock:
+            self._helped += 1
+        if self._parent:
+            self._parent.count_helped()
 
     def count_load(self, template: Template, seconds: float, compile_seconds: float = 0.0) -> None:
         """Counts something that was loaded from the store for this template.
@@ -211,6 +228,8 @@ class Ledger:
                 loads=total.loads,
                 load_seconds=total.load_seconds,
                 loaded_compile_seconds=total.loaded_compile_seconds,
+                handed_over=self._handed_over,
+                helped=self._helped,
                 unkept=MappingProxyType(dict(self._unkept)),
                 saved_seconds=self._saved_seconds,
                 canonicalize_seconds=self._canonicalize_seconds,

@@ -30,7 +30,8 @@ _TABLES = (
     command TEXT NOT NULL, models TEXT NOT NULL,
     regions INTEGER NOT NULL, templates INTEGER NOT NULL, hits INTEGER NOT NULL, misses INTEGER NOT NULL,
     bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
-    load_seconds REAL NOT NULL, loaded_compile_seconds REAL NOT NULL, unkept TEXT NOT NULL,
+    load_seconds REAL NOT NULL, loaded_compile_seconds REAL NOT NULL, handed_over INTEGER NOT NULL,
+    helped INTEGER NOT NULL, unkept TEXT NOT NULL,
     saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,
     verify_compiles INTEGER NOT NULL, verify_compile_seconds REAL NOT NULL,
     phases TEXT NOT NULL, unrecorded INTEGER NOT NULL)""",
@@ -65,7 +66,7 @@ Regions of equal layers come from the same lines, so each is there once, whichev
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(4, _TABLES, "PRAGMA synchronous = OFF")
+SCHEMA = Schema(5, _TABLES, "PRAGMA synchronous = OFF")
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own."""
 
 OF_RUNS = ("uses", "regions", "choices", "compiles")

@@ -28,6 +28,9 @@ class Stats:
         loads: programs that were loaded from the store, where an earlier process or another one had compiled them.
         load_seconds: seconds spent in these.
         loaded_compile_seconds: seconds that compiling took what was loaded, where it was compiled.
+        handed_over: programs that processes beside this one were to compile for it: see ``FusionCache(jobs=...)``.
+        helped: those of them that were loaded when they were called for. The others were compiled here all the same,
+            or nobody called for them yet.
         unkept: compilations whose result could not be stored, by reason.
         saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
             the seconds that its template's programs take to compile, whether they were compiled here or loaded; what
@@ -51,6 +54,8 @@ class Stats:
     loads: int = 0
     load_seconds: float = 0.0
     loaded_compile_seconds: float = 0.0
+    handed_over: int = 0
+    helped: int = 0
     unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0

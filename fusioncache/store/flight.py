@@ -77,7 +77,7 @@ class SingleFlight:
             waiting.users += 1
         held = waiting.lock.acquire(timeout=max(0.0, timeout))
         try:
-            yield None if held else _TOO_LONG
+            yield None if held else TOO_LONG
         finally:
             if held:
                 waiting.lock.release()
@@ -91,11 +91,11 @@ class SingleFlight:
         self._waiting = {}
 
 
-_TOO_LONG = "waited too long for another compile"
+TOO_LONG = "waited too long for another compile"
 
 
 def _reason_to_go_alone(lock: FileLock, timeout: float) -> str | None:
     try:
-        return None if lock.acquire(timeout) else _TOO_LONG
+        return None if lock.acquire(timeout) else TOO_LONG
     except OSError as error:
         return f"no lock: {name_cause(error)}"

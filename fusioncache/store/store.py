@@ -140,7 +140,8 @@ class Store:
         Args:
             key: what is to be compiled.
             backend: that compiles it.
-            timeout: how many seconds to wait for others. After that, everybody compiles alone.
+            timeout: how many seconds to wait for others. After that, everybody compiles alone, or with 0 whoever did
+                not want to wait is told that somebody else is at it.
         """
         start = time.perf_counter()
         try:
@@ -150,7 +151,7 @@ class Store:
             yield Turn(None, refusal.reason, 0.0)
             return
         with self._flights.take_turn(id_, timeout) as alone:
-            if alone:
+            if alone and timeout:
                 self._journal.count_bypass(alone, f"{key.digest[:12]} may be compiled more than once ({alone})")
             found = self._load(key, backend)
             yield Turn(found, alone, time.perf_counter() - start)

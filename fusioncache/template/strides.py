@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusioncache.ir import Const, Op
+from fusioncache.ir import Const, Graph, Op, TensorType, ValueType
 from fusioncache.ir.ops import op_traits
+from fusioncache.ir.request import ArgumentLayout, ArgumentLayouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,18 @@ class Strided:
 def row_major(shape: tuple[int, ...]) -> Strided:
     """Returns the layout of a contiguous tensor."""
     return _pack(shape, range(len(shape)))
+
+
+def contiguous_layouts(graph: Graph) -> ArgumentLayouts | None:
+    """Returns the layouts of a graph's arguments if all are contiguous; None if the graph does not say their sizes."""
+    return None if graph.sizes else tuple(map(_contiguous_layout, graph.inputs))
+
+
+def _contiguous_layout(type_: ValueType) -> ArgumentLayout | None:
+    if not isinstance(type_, TensorType):
+        return None
+    packed = row_major(tuple(size for size in type_.shape if isinstance(size, int)))
+    return packed.shape, packed.strides
 
 
 def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...]) -> Strided | None:

@@ -12,13 +12,14 @@ trace never comes, because there is none or because something failed in between.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fusioncache.process import forks
 from fusioncache.provenance.compilation import current_forward_trace
 from fusioncache.provenance.watch import ForwardTrace
+from fusioncache.trace.foresight import Layouts
 from fusioncache.trace.recompute import Recompute
 
 
@@ -29,10 +30,12 @@ class ForwardState:
     Attributes:
         watched: the forward trace's number, compilation and sources.
         recompute: what the backward trace must rebuild, if the forward trace saves less than Thunder made it save.
+        layouts: of the values that may be saved, as far as they were asked for: see ``Foresight``.
     """
 
     watched: ForwardTrace
     recompute: Recompute | None
+    layouts: Layouts = field(default_factory=dict)
 
 
 class Handover:

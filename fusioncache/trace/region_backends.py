@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusioncache.backends.registry import best_backend, make_backend
+from fusioncache.backends.registry import best_backend, make_backend, problem
 from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.cache import Cache
 from fusioncache.ir import Arithmetic, Bypass
@@ -45,6 +45,11 @@ class RegionBackends:
         except Bypass:
             return Arithmetic(rounds=False, contracts_alike=False)
         return self.choose(fusion, origin).backend.arithmetic(_device_of(fusion))
+
+
+def name_backend(asked: str) -> str:
+    """Returns the name of the backend that most regions have if the user asks for this one."""
+    return asked if asked != "auto" else best_backend("cuda" if problem("nvfuser", "cuda") is None else "cpu")
 
 
 def _device_of(fusion: Any) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as remember
 from typing import Any
@@ -25,8 +25,11 @@ from fusioncache.backends.symbols import outputs_of
 from fusioncache.cache.backend_programs import BackendPrograms
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.cache.helpers import Helpers
 from fusioncache.ir import Binding, Bypass, Instance, Key, Region, Template
 from fusioncache.ir.permutation import pick
+from fusioncache.precompile.ahead import find_helpers
+from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.provenance.misses import Misses, should_explain
 from fusioncache.provenance.watch import TraceWatch, watch_trace
@@ -38,13 +41,14 @@ from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import Origin, origin_of, why_unfused
+from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.handover import ForwardState, Handover
 from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
-from fusioncache.trace.region_backends import RegionBackends
+from fusioncache.trace.region_backends import RegionBackends, name_backend
 from fusioncache.trace.rewrite import call_of, replace_symbols
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
-from fusioncache.tracing import install
+from fusioncache.tracing import BY_DEFAULT, install
 from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.verification.verifier import Site, Verifier, choose_when
 
@@ -106,7 +110,8 @@ class FusionCache(Transform):
             launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
         fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
             does not. Traces stay the same. It changes functions of Thunder in the whole process, from now on: it calls
-            ``fusioncache.tracing.install()``, and ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
+            ``fusioncache.tracing.install()`` with the groups of shortcuts ``BY_DEFAULT``, which are all but ``layers``,
+            and ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
         verify: whether each region is compiled on its own as well, and what its template computes compared with that,
             in its first call for each layout, or with ``"all"`` in every call; a difference raises a
             ``fusioncache.VerificationError``. ``stats()`` counts what was verified. None asks the environment:
@@ -114,9 +119,13 @@ class FusionCache(Transform):
         explain: whether to say of each new template that had to be compiled, on stderr and once it was, which template
             is nearest and which ingredient keeps them apart; those that were loaded are one line. None asks the
             environment: ``FUSIONCACHE_EXPLAIN`` is 0 or 1.
+        jobs: how many processes compile beside this one what the store does not have, from the moment in which a trace
+            is ready: see ``precompile/``. They start now, in the background, and end soon after they have nothing to
+            do. 0 is none. None asks the environment, ``FUSIONCACHE_JOBS``, and then is what pays: some where nvFuser
+            has the cores for it, and none in verify mode, with few cores, or without a store.
 
     Raises:
-        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify`` or ``explain`` is none of the above.
+        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain`` or ``jobs`` is none of these.
         ValueError: if the backend is unknown or does not work here, or another option is none of the above.
     """
 
@@ -132,6 +141,7 @@ class FusionCache(Transform):
         fast_tracing: bool = True,
         verify: bool | str | None = None,
         explain: bool | None = None,
+        jobs: int | None = None,
     ):
         super().__init__()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
@@ -147,7 +157,7 @@ class FusionCache(Transform):
         self.backend = backend
         check_fold(fold)
         if fast_tracing:
-            install()
+            install(BY_DEFAULT)
         self._ledger = Ledger(self.cache.ledger)
         self._misses = Misses(self.cache) if explains else None
         if self._misses:
@@ -158,6 +168,9 @@ class FusionCache(Transform):
         self._choices: list[Choice] = []
         self._handover = Handover()
         self._verifier = Verifier(when, self._ledger, self.cache.append) if when else None
+        compiler = "" if self._untried else name_backend(backend)
+        processes = choose_jobs(jobs, "" if when else compiler)
+        self._helpers = find_helpers(self.cache, processes, compiler) if compiler else None
 
     def stats(self) -> Stats:
         """Returns what this transform has done so far."""
@@ -183,9 +196,10 @@ class FusionCache(Transform):
         if forward and forward.recompute:
             trace = rebuild_sums(trace, forward.recompute)
         planned = PlannedStreams(trace)
+        foresight = Foresight(forward.layouts if forward else None)
         try:
             planned = self._plan_streams(trace, watch, start)
-            trace = self._share_regions(planned.trace, watch, start)
+            trace = self._share_regions(planned.trace, watch, start, foresight)
         except Exception as error:
             self._report_failure("a trace", error)
             trace = planned.trace
@@ -194,7 +208,7 @@ class FusionCache(Transform):
             self._ledger.add_canonicalize_seconds(time.perf_counter() - start)
             self.cache.save()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            self._handover.put(trace, ForwardState(watch.forward_trace, planned.recompute))
+            self._handover.put(trace, ForwardState(watch.forward_trace, planned.recompute, foresight.layouts))
         return trace
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:
@@ -212,7 +226,7 @@ class FusionCache(Transform):
         self._ledger.add_plan_seconds(time.perf_counter() - start)
         return planned
 
-    def _share_regions(self, trace: Any, watch: TraceWatch, start: float) -> Any:
+    def _share_regions(self, trace: Any, watch: TraceWatch, start: float, foresight: Foresight) -> Any:
         """Returns the trace with a call of its template for each region that can be shared."""
         watch.locate_regions(trace)
         fusions = {position: symbol for position, symbol in enumerate(trace.bound_symbols) if symbol.sym.is_fusion}
@@ -224,9 +238,25 @@ class FusionCache(Transform):
         shared = [region for region in found if region is not None]
         wanted = _arities_by_template(shared)
         calls = {region.position: self._call_of(region, wanted[region.call.template.key], watch) for region in shared}
+        if self._helpers:
+            self._hand_over(self._helpers, trace, shared, foresight)
         trace = replace_symbols(trace, calls, start) if calls else trace
         watch.note_rewritten()
         return trace
+
+    def _hand_over(self, helpers: Helpers, trace: Any, regions: Sequence[_SharedRegion], foresight: Foresight) -> None:
+        """Has what the calls of a trace will ask for compiled beside what this process does until then."""
+        try:
+            foresight.read(trace, {one.position: (one.region, one.programs.backend.returns_views) for one in regions})
+            wanted = {
+                (id(one.call), one.binding.arities, layouts): one.call
+                for one in regions
+                if (layouts := foresight.layouts_of(one.fusion, one.binding)) is not None
+            }
+            asks = [ask for (_, arities, layouts), call in wanted.items() for ask in call.foresee(arities, layouts)]
+            self._ledger.count_handed_over(helpers.hand_over(asks))
+        except Exception as error:  # whatever it is, this process compiles for itself
+            logger.info("nothing is compiled beside", exc_info=error)
 
     def _find_template(
         self, position: int, fusion: Any, environment: _Environment, watch: TraceWatch

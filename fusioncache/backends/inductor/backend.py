@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -71,6 +72,18 @@ class Inductor(Backend):
         from fusioncache.backends.inductor.environment import artifact_environment
 
         return artifact_environment()
+
+    def why_unkept(self, graph: Graph) -> str | None:
+        """See ``Backend``."""
+        from fusioncache.backends.inductor.persistence import find_obstacle
+
+        return find_obstacle(graph)
+
+    @classmethod
+    def prepare(cls) -> None:
+        """See ``Backend``."""
+        for name in ("thunder", "torch._inductor.compile_fx", "fusioncache.backends.inductor.persistence"):
+            importlib.import_module(name)
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Returns sizes and strides: code is generated for these."""

@@ -17,6 +17,8 @@ from fusioncache.ir import Graph, TensorType
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.process import forks
 
+_ELSEWHERE = "a tensor that is not on the CPU"
+
 
 def persist(backend: Backend, graph: Graph, args: Sequence[Any], mode: str | None) -> Compiled:
     """Compiles a graph and gives the artifacts to load it from, or the reason why there are none.
@@ -74,16 +76,24 @@ def refuse_unpersistable(graph: Graph, args: Sequence[Any]) -> None:
     Raises:
         NotPersistable: names it.
     """
-    if not all(isinstance(type_, TensorType) for type_ in graph.inputs):
-        raise NotPersistable("a number among the inputs")
-    if not args:
-        raise NotPersistable("no inputs")
+    if (obstacle := find_obstacle(graph)) is not None:
+        raise NotPersistable(obstacle)
     if any(arg.device.type != "cpu" for arg in args):
-        raise NotPersistable("a tensor that is not on the CPU")
+        raise NotPersistable(_ELSEWHERE)
     if (problem := _find_mode() or _find_odd_tensor(args)) is not None:
         raise NotPersistableNow(problem)
-    if writes_in_place(graph):  # what slips through is found again in what was compiled
-        raise NotPersistable("in-place effects")
+
+
+def find_obstacle(graph: Graph) -> str | None:
+    """Tells why nothing of a graph can be persisted, whatever its arguments; None if something might."""
+    if not all(isinstance(type_, TensorType) for type_ in graph.inputs):
+        return "a number among the inputs"
+    if not graph.inputs:
+        return "no inputs"
+    if any(isinstance(type_, TensorType) and type_.device != "cpu" for type_ in graph.inputs):
+        return _ELSEWHERE
+    # What slips through is found again in what was compiled.
+    return "in-place effects" if writes_in_place(graph) else None
 
 
 def _find_mode() -> str | None:

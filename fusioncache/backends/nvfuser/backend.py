@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -24,6 +25,8 @@ from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.request import Option
 
+LEAST_MEMORY = 2 << 30
+"""How many bytes of a GPU must be free so that a process that only compiles takes some."""
 _VARIABLES = ("NVFUSER_", "PYTORCH_NVFUSER_")
 """What the names of nvFuser's variables begin with."""
 _ELSEWHERE = ("NVFUSER_MASTER_", "NVFUSER_DUMP", "PYTORCH_NVFUSER_DUMP")
@@ -49,6 +52,7 @@ class NvFuser(Backend):
 
     name = "nvfuser"
     title = "nvFuser"
+    returns_views = False
     source_hint = (
         "To see nvFuser's CUDA: fusioncache show {name} --repro > repro.py && "
         "NVFUSER_DUMP=cuda_kernel python repro.py --executor nvfuser"
@@ -90,6 +94,31 @@ class NvFuser(Backend):
         from fusioncache.backends.nvfuser import persistence
 
         return persistence.artifact_environment()
+
+    def why_unkept(self, graph: Graph) -> str | None:
+        """See ``Backend``."""
+        from fusioncache.backends.nvfuser import persistence
+
+        return super().why_unkept(graph) or persistence.find_obstacle(graph)
+
+    @classmethod
+    def prepare(cls) -> None:
+        """See ``Backend``."""
+        from fusioncache.backends.nvfuser.lean_import import import_translators
+
+        import_translators()
+        importlib.import_module("fusioncache.backends.nvfuser.persistence")
+
+    @classmethod
+    def open_device(cls, number: int | None) -> None:
+        """See ``Backend``."""
+        import torch
+
+        if number is not None:
+            torch.cuda.set_device(number)
+        free, _ = torch.cuda.mem_get_info()
+        if free < LEAST_MEMORY:
+            raise ValueError(f"{free >> 20} MiB of the GPU are free, and a compiler needs {LEAST_MEMORY >> 20}")
 
     def layout(self, args: Sequence[Any]) -> Hashable:
         """Returns contiguity and stride order of each tensor: a definition is written for these."""

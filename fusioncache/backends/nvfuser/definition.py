@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.machinery import ModuleSpec
@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from fusioncache.backends.api import Run
+from fusioncache.backends.nvfuser.lean_import import pretend_gpu
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
 
 Switches = tuple[tuple[str, ...], tuple[str, ...]]
@@ -106,12 +107,14 @@ def definition_text(graph: Graph) -> str:
     Raises:
         ValueError: if nvFuser is not installed, or has no translation for it; the message says what to do.
     """
+    import torch
+
     if importlib.util.find_spec("nvfuser_direct") is None:
         raise ValueError(f"nvFuser writes the definition, and it is not installed. Seen working: {SEEN_WORKING}")
     if not any(isinstance(type_, TensorType) and type_.device == "cuda" for type_ in graph.inputs):
         graph = _move_to_gpu(graph)
     try:
-        with _pretend_gpu():
+        with nullcontext() if torch.cuda.is_available() else pretend_gpu():
             nvfuser_executor()
             return repr(define(graph, describe_contiguous(graph))).strip() + "\n"
     except Exception as error:  # whatever Thunder or nvFuser raise
@@ -136,18 +139,3 @@ def _move_argument(arg: Arg) -> Arg:
     if isinstance(arg, tuple):
         return tuple(map(_move_argument, arg))
     return replace(arg, text="cuda:0") if isinstance(arg, Const) and arg.kind == "device" else arg
-
-
-@contextmanager
-def _pretend_gpu() -> Iterator[None]:
-    """Lets Thunder's translators be imported on a machine without a GPU: here they only write a text."""
-    from unittest.mock import patch
-
-    import torch
-
-    if torch.cuda.is_available():
-        yield
-        return
-    one_gpu: dict[str, Any] = {"is_available": lambda: True, "device_count": lambda: 1}
-    with patch.multiple(torch.cuda, **one_gpu, get_device_capability=lambda *_: (9, 0)):
-        yield

@@ -121,20 +121,26 @@ def check_persistable(graph: Graph, args: Sequence[Any]) -> None:
     Raises:
         NotPersistable: if it is known that nothing of it can be persisted. The message says why.
     """
-    if any(isinstance(type_, NumberType) for type_ in graph.inputs):
-        raise NotPersistable("a number among the inputs")
-    if graph.sizes:
-        raise NotPersistable("symbolic sizes")
-    if any(op_traits(op.name).random for op in graph.ops):
-        raise NotPersistable("random numbers")
-    if not args:
-        raise NotPersistable("no inputs")
+    obstacle = find_obstacle(graph)
+    if obstacle:
+        raise NotPersistable(obstacle)
     if not all(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args):
         raise NotPersistable("an input that is no CUDA tensor")
     if len(list_device_kinds()) > 1:
         # The key does not say on which of them a region runs, and kernels are scheduled for one.
         raise NotPersistable("GPUs of several kinds in one process")
     check_tensors(args)
+
+
+def find_obstacle(graph: Graph) -> str | None:
+    """Tells why nothing of a graph can be persisted, whatever its arguments; None if something might."""
+    if any(isinstance(type_, NumberType) for type_ in graph.inputs):
+        return "a number among the inputs"
+    if graph.sizes:
+        return "symbolic sizes"
+    if any(op_traits(op.name).random for op in graph.ops):
+        return "random numbers"
+    return None if graph.inputs else "no inputs"
 
 
 def check_tensors(args: Sequence[Any]) -> None:

@@ -1,0 +1,129 @@
+"""What is compiled for this process by its crew while it traces, and how its calls get it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fusioncache.backends.api import Backend
+from fusioncache.backends.registry import backend_class
+from fusioncache.cache.cache import Cache
+from fusioncache.cache.helpers import Ask, Helpers, Wait
+from fusioncache.ir import Key
+from fusioncache.precompile.arguments import gpu_in_use
+from fusioncache.precompile.crew import Crew
+from fusioncache.precompile.entry_compiler import EntryCompiler, Outcome
+from fusioncache.precompile.requests import StoredRequest
+from fusioncache.precompile.tasks import Received, RequestTask
+from fusioncache.process import forks
+from fusioncache.store import Store
+
+logger = logging.getLogger("fusioncache")
+
+GONE = Outcome("refused", "nobody wants it any more")
+
+
+class Ahead:
+    """The ``Helpers`` of a cache: a crew for its store.
+
+    Args:
+        store: where what is compiled will be.
+        crew: compiles.
+    """
+
+    def __init__(self, store: Store, crew: Crew):
+        self._store = store
+        self._crew = crew
+        self._numbers: dict[Key, int] = {}
+        self._asks: dict[int, Ask] = {}
+        # Its memory stays with torch: this process needs it in a moment.
+        self._compiler = EntryCompiler(store, patience=0.0, releases=False)
+        self._lock = forks.lock()
+
+    def hand_over(self, asks: Sequence[Ask]) -> int:
+        """See ``Helpers``."""
+        wanted = {ask.key: ask for ask in asks if ask.key not in self._numbers}
+        missing = [ask for key, ask in wanted.items() if self._store.entry(key.digest, ask.request.backend) is None]
+        for count, ask in enumerate(missing):
+            # Under the lock, because whoever hears of the number looks here for what it is.
+            with self._lock:
+                number = self._crew.hand_over(RequestTask(ask, gpu_in_use()))
+                if number is None:
+                    return count
+                self._numbers[ask.key], self._asks[number] = number, ask
+        return len(missing)
+
+    def wait_for(self, key: Key) -> Wait:
+        """See ``Helpers``."""
+        with self._lock:
+            number = self._numbers.pop(key, None)
+        try:
+            return Wait() if number is None else self._wait_for(number)
+        except Exception as error:  # whatever it is, this process can compile
+            logger.info("a crew is of no use", exc_info=error)
+            return Wait()
+
+    def _wait_for(self, number: int) -> Wait:
+        helped: list[float] = []
+        answer = self._crew.take(number, lambda other: self._compile(other, helped))
+        with self._lock:
+            self._asks.pop(number, None)
+        if answer is None or answer.outcome.result == "refused":
+            return Wait(on_others=sum(helped))
+        return Wait(not answer.here, answer.seconds if answer.here else 0.0, sum(helped))
+
+    def waiting(self) -> int:
+        """Returns how many of those that were handed over are not compiled yet."""
+        return self._crew.waiting()
+
+    def _compile(self, number: int, took: list[float]) -> Outcome:
+        """Compiles here what nobody has begun, while this process waits for something else."""
+        with self._lock:
+            ask = self._asks.get(number)
+        if ask is None:
+            return GONE
+        start = time.perf_counter()
+        stored = StoredRequest(ask.request, ask.instance)
+        outcome = self._compiler.compile_received(Received(stored, ask.key.digest, gpu_in_use()))
+        took.append(time.perf_counter() - start)
+        return outcome
+
+
+def find_helpers(cache: Cache, jobs: int, backend: str) -> Helpers | None:
+    """Returns those who compile for a cache, who start now if they are not there; None if there are none.
+
+    Args:
+        cache: it. Its store is what they answer through.
+        jobs: how many processes, at most. Who asks first for a store decides.
+        backend: that most is compiled with.
+    """
+    store = cache.store if jobs else None
+    if store is None or store.directory is None or not keeps_anything(backend):
+        return None
+    if cache.helpers is None:
+        cache.helpers = Ahead(store, _find_crew(store, store.directory, jobs, backend))
+    return cache.helpers
+
+
+crews: dict[Path, Crew] = {}
+"""The crews of this process, by the directory of their store."""
+_making = forks.lock()
+
+
+def keeps_anything(backend: str) -> bool:
+    """Tells whether a backend persists what it compiles. It is not made, because it might open a device."""
+    return backend_class(backend).persist is not Backend.persist
+
+
+def _find_crew(store: Store, directory: Path, jobs: int, backend: str) -> Crew:
+    """Returns the crew of this process for a store, which is made if there is none or its time is over."""
+    with _making:
+        if directory not in crews or crews[directory].over:
+            device = gpu_in_use()
+            # Of a store that has something most may be there already, and then no device is opened for it.
+            early = device is not None and not store.entries()
+            crews[directory] = Crew(directory, jobs, backend, device, early=early)
+            crews[directory].start()
+        return crews[directory]
