@@ -22,6 +22,8 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("fusioncache")))
     # Most tests count what a process compiles that finds nothing. Those of the store say so.
     monkeypatch.setenv("FUSIONCACHE_STORE", "0")
+    # And what it compiles itself, on machines with many cores as well.
+    monkeypatch.setenv("FUSIONCACHE_JOBS", "0")
     # A worker of pytest-xdist has the terminal's width there, which commands go by.
     monkeypatch.delenv("COLUMNS", raising=False)
 

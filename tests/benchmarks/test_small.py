@@ -10,6 +10,9 @@ import pytest
 from click.testing import CliRunner
 from repository import ROOT
 
+from benchmarks.common import processes
+from benchmarks.common.environment import Machine
+from benchmarks.detours import __main__ as detours
 from benchmarks.first_step.__main__ import main
 from benchmarks.store import commands
 
@@ -37,8 +40,65 @@ def test_first_step_takes_a_step_apart(tmp_path, monkeypatch):
     for point in points:
         seconds = dict(point["seconds"])
         total = seconds.pop("total")
+        assert seconds.pop("trace") + seconds.pop("after_trace") == pytest.approx(total)
         assert all(seconds[phase] > 0 for phase in ("interpret", "grad", "claim", "fuse", "fusioncache", "compile"))
         assert sum(seconds.values()) == pytest.approx(total)
+
+
+def test_points_of_a_first_step_take_turns_and_jobs_are_of_the_fast_ones(tmp_path, monkeypatch):
+    asked = []
+
+    def call(module, argument, *, environment, root=None):
+        model = argument.get("model")
+        asked.append((argument["tracing"], argument.get("jobs"), argument.get("start"), root))
+        if model["layers"] == 4 and argument["jobs"] == 2:
+            raise processes.ProcessFailed("it died", "log")
+        return {"interpret": 1.0, "compile": 2.0, "rest": 0.0, "total": 3.0, "trace": 1.0, "after_trace": 2.0}
+
+    monkeypatch.setattr("benchmarks.first_step.__main__.inspect_machine", lambda _: Machine({}, "cpu", "eager"))
+    monkeypatch.setattr(processes, "call", call)
+    file = tmp_path / "first_step.json"
+    options = ("--layers", "2,4", "--own-layers", "2", "--tracing", "own,fast,torch.compile", "--jobs", "0,2")
+    done = CliRunner().invoke(main, [*options, "--start", "hidden,ready", "--repeat", "2", "--json", str(file)])
+    assert done.exit_code == 1 and "4 layers, fast: it died" in done.stdout
+    fast = [("fast", 0, "hidden", None), ("fast", 2, "hidden", None), ("fast", 2, "ready", None)]
+    others = ("own", None, "hidden", None), ("torch.compile", None, "hidden", None)
+    assert asked == 2 * [others[0], *fast, others[1], *fast, others[1]]
+    points = json.loads(file.read_text())["points"]
+    assert len(points) == 9 and sum("error" in point for point in points) == 2
+    assert all(len(point["repeats"]) == 2 for point in points if "error" not in point)
+
+
+def test_an_earlier_state_runs_in_its_own_root(tmp_path, monkeypatch):
+    asked = {}
+
+    def call(module, argument, *, environment, root):
+        asked.update({"module": module, "root": root, **argument})
+        return {"total": 3.0, "trace": 1.0, "after_trace": 2.0}
+
+    monkeypatch.setattr("benchmarks.first_step.__main__.inspect_machine", lambda _: Machine({}, "cpu", "eager"))
+    monkeypatch.setattr(processes, "call", call)
+    options = ("--layers", "2", "--tracing", "before")
+    assert CliRunner().invoke(main, options).exit_code == 2
+    assert CliRunner().invoke(main, [*options, "--before", str(tmp_path)]).exit_code == 0
+    assert (asked["module"].name, asked["root"]) == ("earlier.py", tmp_path)
+    assert (asked["layers"], asked["mode"], asked["tracing"]) == (2, "cached", "fast")
+
+
+def test_detours_are_sorted_by_what_they_cost(tmp_path, monkeypatch):
+    def call(module, options):
+        if not options:
+            return [{"group": "a", "name": "one"}, {"group": "b", "name": "two"}]
+        seconds = {"all": 2.0, "none": 9.0, "0": 2.5, "1": 3.0}
+        return {way: {"seconds": seconds[way], "calls": 10 * seconds[way]} for way in ("all", *options["ways"])}
+
+    monkeypatch.setattr(detours, "inspect_machine", lambda _: Machine({}, "cpu", "eager"))
+    monkeypatch.setattr(processes, "call", call)
+    file = tmp_path / "detours.json"
+    done = CliRunner().invoke(detours.main, ["--parallel", "2", "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    found = [(point["name"], point["seconds"], point["calls"]) for point in json.loads(file.read_text())["points"]]
+    assert found == [("all", 7.0, 70.0), ("two", 1.0, 10.0), ("one", 0.5, 5.0)]
 
 
 def test_every_figure_is_there(tmp_path, monkeypatch):

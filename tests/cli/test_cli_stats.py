@@ -171,6 +171,7 @@ def test_stats_as_json(monkeypatch):
         **{"schema": 2, "id": FIRST_RUN, "name": "train.py · 2023-11-14 22:13", "command": "train.py --depth 4"},
         **{"started": STARTED, "updated": STARTED, "ended": False, "pid": 4321, "models": []},
         **{"regions": 7, "templates": 2, "hits": 3, "misses": 2, "compiles": 3, "loads": 1},
+        **{"handed_over": 0, "helped": 0},
         "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
         "unkept": {"a number among its inputs": 1},
         **{"compile_seconds": 2.125, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125},

@@ -1,38 +1,36 @@
 """Compiling ahead for real: in processes of their own, and with a compiler."""
 
 import os
-import sys
+import signal
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
-from repository import HELPERS
-from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
+from crew_processes import fork_module
+from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
+from fusioncache.backends.api import Run
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.precompile import workers
+from fusioncache.ir import Graph
+from fusioncache.precompile import crew, entry_compiler
 
-# A worker whose backend is the double, on another machine than the test's; one operation is its death.
-_WORKER = """
-import os, signal, sys
-from store_processes import PersistentEager
-from fusioncache.precompile import entry_compiler as warmer
-from fusioncache.precompile import worker
+pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
-class Mortal(PersistentEager):
-    def compile(self, graph, args):
+
+class _Mortal(PersistentEager):
+    """The backend of the workers, on another machine than the test's; one operation is its death."""
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         if any(op.name == "prims.exp" for op in graph.ops):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().compile(graph, args)
 
-warmer.make_backend = lambda name, **options: Mortal({"machine": "there"})
-worker.main(sys.argv[1])
-"""
-
 
 def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "worker_command", lambda directory: [sys.executable, "-c", _WORKER, str(directory)])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HELPERS), *filter(None, sys.path)]))
+    monkeypatch.setattr(crew, "start_module", fork_module)
+    monkeypatch.setattr(entry_compiler, "make_backend", lambda name, **options: _Mortal({"machine": "there"}))
     before, after = Process(tmp_path), Process(tmp_path, PersistentEager({"machine": "there"}))
     before.run(make_region(), X, Y)
     before.run(make_unary_region("exp"), X)
@@ -40,6 +38,12 @@ def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
     assert (warmed.known, warmed.compiled, warmed.refused, warmed.failed) == (2, 1, {"worker died": 1}, 1)
     after.run(make_region(), X, Y)
     assert after.told == [True]
+
+
+def test_a_crew_that_is_started_anew_imports_what_it_needs_by_itself(tmp_path):
+    """Its backends are no doubles: the eager one says that it keeps nothing."""
+    fill_store(tmp_path)
+    assert fusioncache.warm(tmp_path, jobs=2).refused == {"backend eager keeps nothing": 2}
 
 
 def test_what_an_older_torchinductor_compiled(tmp_path):

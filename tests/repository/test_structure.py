@@ -26,7 +26,7 @@ _IMPORTS = {
     "tracing": "",
     "provenance": "ir template explain residual record backends cache humanize",
     "verification": "ir template record backends cache",
-    "trace": "ir template explain residual record backends cache tracing provenance verification",
+    "trace": "ir template explain residual record backends cache precompile tracing provenance verification",
     "report": "ir template drawing explain record humanize",
     "cli": "ir template drawing explain store record backends cache precompile report humanize",
 }

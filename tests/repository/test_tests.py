@@ -56,6 +56,10 @@ def find_root(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+OF_OTHERS = {"_name", "_constraints", "_replace"}
+"""Private names of ours that Thunder's proxies and contexts, or Python's named tuples, have as well."""
+
+
 def find_uses(tree: ast.AST) -> Iterator[str]:
     """Yields uses of names that are private to other files."""
     ours = {"fusioncache", *(path.stem for path in HELPERS.iterdir())}
@@ -65,6 +69,8 @@ def find_uses(tree: ast.AST) -> Iterator[str]:
         f"{module}.{name}" for module, name, _ in imports if module.partition(".")[0] in ours and is_private(name)
     )
     for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute | ast.Call) or getattr(node, "attr", None) in OF_OTHERS:
+            continue
         if isinstance(node, ast.Attribute) and node.attr in find_private_names() and find_root(node) not in others:
             yield ast.unparse(node)
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("setattr", "delattr", "object"):

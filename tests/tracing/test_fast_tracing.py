@@ -13,12 +13,12 @@ import thunder
 import torch
 from models import Blocks, Residual
 from threads_at_once import run_at_once
-from thunder.core import interpreter
+from thunder.core import interpreter, jit_ext
 
 import fusioncache
 from fusioncache import tracing
-from fusioncache.tracing import installation
-from fusioncache.tracing.interpreter import sleep_for_frame
+from fusioncache.tracing.installation import GROUPS
+from fusioncache.tracing.interpreter.frames import sleep_for_frame
 
 SCALE = 3
 TABLE = {"half": 0.5, 1: 2.0}
@@ -159,9 +159,14 @@ def test_fewer_frames_are_interpreted():
     assert frames() * 3 < slow
 
 
+def all_replacements():
+    """What may be replaced, of every group."""
+    return [each for replacements in GROUPS.values() for each in replacements()]
+
+
 def in_place():
     """What Thunder finds in each place."""
-    return [replacement.get() for replacement in installation.replacements()]
+    return [each.get() for each in all_replacements()]
 
 
 def all_differ(these, those):
@@ -230,11 +235,13 @@ def of_another_version(_):
 @pytest.mark.parametrize("digest", [no_source, no_file, of_another_version])
 def test_unknown_source_is_left_alone(monkeypatch, caplog, digest):
     """Python's own library needs no known source, so that a Python without sources has that shortcut."""
-    own = in_place()
-    monkeypatch.setattr(installation, "digest_source", digest)
+    places, own = all_replacements(), in_place()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fusioncache.tracing.") and hasattr(module, "digest_source"):
+            monkeypatch.setattr(module, "digest_source", digest)
     caplog.set_level(logging.INFO, "fusioncache")
     fusioncache.FusionCache()
-    changed = [replacement.key for replacement in installation.replacements() if replacement.get() not in own]
+    changed = [each.key for each, before in zip(places, own, strict=True) if each.get() is not before]
     assert changed == ["dis"]
     assert "keeps Thunder's own globals_lookup" in caplog.text
 
@@ -252,10 +259,11 @@ def test_a_place_that_is_gone_is_left_alone(monkeypatch):
 
 
 def test_the_transform_installs_it_unless_told_not_to():
-    own = interpreter.globals_lookup
+    own, own_jit = interpreter.globals_lookup, jit_ext.thunder_general_jit
     fusioncache.FusionCache(fast_tracing=False)
     assert interpreter.globals_lookup is own
     fusioncache.FusionCache()
+    assert jit_ext.thunder_general_jit is own_jit
     assert inspect.unwrap(interpreter.globals_lookup) is own is not interpreter.globals_lookup
 
 

@@ -75,7 +75,8 @@ def test_nothing_is_asked_of_a_trace(other_version):
 def test_tracing_is_left_as_it_is(other_version, monkeypatch):
     installation.uninstall()
     asked: list[str] = []
-    monkeypatch.setattr(installation, "replacements", lambda: asked.append("replacements") or ())
+    groups = dict.fromkeys(installation.GROUPS, lambda: asked.append("replacements") or ())
+    monkeypatch.setattr(installation, "GROUPS", groups)
     fusioncache.FusionCache(fast_tracing=True)
     fusioncache.tracing.install()
     assert not asked

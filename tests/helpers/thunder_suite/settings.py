@@ -10,6 +10,9 @@ from pathlib import Path
 
 VARIABLE = "FUSIONCACHE_THUNDER_SUITE"
 
+TRACING = "tracing"
+"""In place of a backend: tests run with shortcuts in tracing and nothing else of fusioncache."""
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -32,7 +35,8 @@ class Settings:
 
     Attributes:
         results: the file that gets a line of JSON for each event.
-        inject: the backend of fusioncache, or None for a run without it.
+        inject: the backend of fusioncache, ``TRACING`` for its shortcuts in tracing and nothing else, or None for a
+            run without it.
         share: whether the calls of a ``test`` or of a ``process`` share one cache.
         files: what to select of each file, by its name.
         only: if not empty, the ids of the tests to run; ``files`` is not asked then.

@@ -1,0 +1,316 @@
+"""Numbers that look alike, operators that refuse, in-place operations, conversions."""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import torch
+
+from hostile_programs.observation import Runner, program
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+LOOK_ALIKE = (0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), float("inf"), -1, 1 + 0j, 2**70)
+
+
+@program
+def that_look_alike_as_arguments(run: Runner) -> None:
+    def f(x, n):
+        return x * n + n
+
+    for n in (*LOOK_ALIKE, *LOOK_ALIKE):
+        run(f, X, n)
+
+
+@program
+def that_look_alike_from_outside(run: Runner) -> None:
+    n, table = 0, {"n": 0}
+
+    def f(x):
+        return x * n
+
+    def g(x):
+        return x + table["n"]
+
+    for each in LOOK_ALIKE:
+        n = table["n"] = each
+        run(f, X)
+        run(g, X)
+
+
+@program
+def that_look_alike_as_attributes(run: Runner) -> None:
+    class Scale(torch.nn.Module):
+        def forward(self, x):
+            return x * self.n
+
+    model = Scale()
+    for n in LOOK_ALIKE:
+        model.n = n
+        run(model, X)
+
+
+@program
+def arithmetic_of_constants(run: Runner) -> None:
+    def f(x, a, b):
+        values = [a + b, a - b, a * b, a / b, a // b, a % b, a**b, -a, +a, abs(-a), divmod(a, b)[1]]
+        values += [a < b, a <= b, a == b, a != b, a > b, a >= b, a is b, min(a, b), max(a, b), round(a / b, 2)]
+        return x * sum(values)
+
+    def g(x, a, b):
+        values = [a & b, a | b, a ^ b, a << b, a >> b, ~a, not a, int(a), float(b), complex(a, b).imag]
+        a += b
+        a -= 1
+        a *= 2
+        a //= 1
+        a **= 2
+        a %= 7
+        a <<= 1
+        a |= 8
+        return x * sum(values) + a
+
+    for a, b in ((5, 3), (5.5, 2), (True, 2), (-7, 3), (2, 2)):
+        run(f, X, a, b)
+    run(g, X, 5, 3)
+    run(g, X, True, 2)
+    run(f, X, 1, 0)
+    run(f, X, 1.0, 0.0)
+    run(f, X, X, 2)
+
+
+@program
+def operators_that_refuse(run: Runner) -> None:
+    events = []
+
+    class Left:
+        def __add__(self, other):
+            events.append("left add")
+            return NotImplemented
+
+        def __mul__(self, other):
+            return 3 if isinstance(other, int) else NotImplemented
+
+        def __eq__(self, other):
+            events.append("left eq")
+            return NotImplemented
+
+        __hash__ = object.__hash__
+
+    class Right:
+        def __radd__(self, other):
+            events.append("right add")
+            return 7
+
+        def __rmul__(self, other):
+            return 11
+
+        def __rsub__(self, other):
+            return 13
+
+        def __rtruediv__(self, other):
+            return NotImplemented
+
+        def __eq__(self, other):
+            events.append("right eq")
+            return True
+
+        __hash__ = object.__hash__
+
+    class Sub(Left):
+        def __radd__(self, other):
+            events.append("sub first")
+            return 17
+
+    class InPlace:
+        def __init__(self):
+            self.n = 1
+
+        def __iadd__(self, other):
+            self.n += other
+            return self
+
+        def __imul__(self, other):
+            return NotImplemented
+
+        def __mul__(self, other):
+            return 5
+
+        def __matmul__(self, other):
+            return 19
+
+        def __neg__(self):
+            return 23
+
+        def __invert__(self):
+            return 29
+
+        def __index__(self):
+            return 2
+
+        def __int__(self):
+            return 31
+
+        def __float__(self):
+            return 3.5
+
+        def __getitem__(self, key):
+            return 37
+
+    def f(x):
+        one = InPlace()
+        one += 3
+        x = x + one.n + one @ 2 + -one + ~one + one[1, 2:3, ...]
+        one *= 2
+        return x + one
+
+    def g(x):
+        x = x + (Left() + Right()) + (Left() * 2) + (Left() * Right()) + (4 - Right()) + (Left() == Right())
+        return x + (Left() + Sub()) + (Left() == 3) + (Left() != 3) + (2 * Right())
+
+    def added(x):
+        return Left() + 3
+
+    def divided(x):
+        return 4 / Right()
+
+    def ordered(x):
+        return Left() < Left()
+
+    def with_tensor(x):
+        return x + Right()
+
+    def with_tensor_first(x):
+        return Left() * x
+
+    def index(x):
+        return x + [1, 2, 3][InPlace()] + range(5)[InPlace()]
+
+    def converted(x):
+        return x + int(InPlace()) + float(InPlace())
+
+    for each in (f, g, index, converted, added, divided, ordered, with_tensor, with_tensor_first):
+        run(each, X)
+    run.note("events", events)
+
+
+@program
+def tensors_with_numbers(run: Runner) -> None:
+    def f(x, n):
+        y = n + x - n * x / 2 + x**2 + 2**x + x // 3 + x % 2 + (-x) + abs(x) + (1 - x) + (x > n) + (x == 0)
+        return y + operator.add(x, 1) + math.sqrt(4) + torch.sqrt(x * x)
+
+    def g(x, n):
+        return (3 <= x) + (~(x > 0)) + ((x > 0) & (x < 1)) + (n != x)
+
+    run(f, X, 2)
+    run(f, X, 2.0)
+    run(f, X.double(), 2)
+    run(g, X, 2)
+
+
+@program
+def in_place_operations(run: Runner) -> None:
+    def f(x):
+        y = x * 1
+        y += 2
+        y *= y
+        y.add_(1)
+        y.mul_(x)
+        y -= x
+        y /= 2
+        return y
+
+    def g(x):
+        x += 1
+        return x * 2
+
+    def h(x, y):
+        x.add_(y)
+        y.mul_(2)
+        return x + y
+
+    def k(x):
+        y = x * 2
+        z = y.view(3, 2)
+        z.add_(1)
+        return y, z
+
+    def m(x):
+        y = torch.zeros(2, 3)
+        y[0] = x[0]
+        y[:, 1] = 5
+        return y
+
+    run(f, X)
+    run(g, X.clone())
+    run(h, X.clone(), X.clone())
+    same = X.clone()
+    run(h, same, same)
+    run(k, X)
+    run(m, X)
+
+
+@program
+def kinds_of_tensors(run: Runner) -> None:
+    def f(x, y):
+        return x * 2 + y
+
+    run(f, X, torch.ones(3))
+    run(f, X, torch.tensor(2))
+    run(f, X, torch.tensor(2.0, dtype=torch.float64))
+    run(f, X.T, torch.ones(2))
+    run(f, X.bool(), torch.ones(3))
+    run(f, X[:0], torch.ones(3))
+    run(f, X.clone().requires_grad_(), torch.ones(3))
+    run(f, torch.nn.Parameter(X.clone()), torch.ones(3))
+    run(f, X.to(torch.complex64), torch.ones(3))
+    run(f, X, X)
+
+
+@program
+def math_functions(run: Runner) -> None:
+    def f(x, n):
+        return x * math.sqrt(n) + math.ceil(n / 3) + math.floor(2.5) + math.inf * 0 + math.gcd(4, 6) + math.prod([2, 3])
+
+    def g(x):
+        return x * math.sqrt(-1)
+
+    def h(x):
+        return x / math.sqrt(x.size(-1)) + math.log2(x.shape[0])
+
+    run(f, X, 9)
+    run(f, X, 9.0)
+    run(g, X)
+    run(h, X)
+    run(h, X.T.contiguous())
+
+
+@program
+def dtypes_and_devices_as_values(run: Runner) -> None:
+    config = {"dtype": torch.float64, "device": "cpu"}
+
+    def f(x):
+        return x.to(config["dtype"]) + torch.ones(3, dtype=config["dtype"], device=config["device"])
+
+    run(f, X)
+    config["dtype"] = torch.bfloat16
+    run(f, X)
+    config["device"] = torch.device("cpu")
+    run(f, X)
+
+    def g(x, dtype):
+        return x.to(dtype) * (2 if dtype == torch.float64 else 3)
+
+    run(g, X, torch.float64)
+    run(g, X, torch.float16)
+
+
+@program
+def random_numbers(run: Runner) -> None:
+    def f(x):
+        return torch.nn.functional.dropout(x, 0.5) + torch.rand(3)
+
+    torch.manual_seed(3)
+    run(f, X)
+    torch.manual_seed(3)
+    run(f, X)

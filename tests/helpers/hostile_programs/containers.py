@@ -1,0 +1,774 @@
+"""Containers, subclasses of them that do otherwise, iterators and comprehensions."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import itertools
+import types
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+
+from hostile_programs.observation import Runner, program
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+class LoudDict(dict):
+    """Every method that a shortcut may go around."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) * 10
+
+    def __contains__(self, key):
+        return key == "ghost" or super().__contains__(key)
+
+    def __len__(self):
+        return 17
+
+    def __iter__(self):
+        return iter(["a", "a"])
+
+    def get(self, key, default=None):
+        return 5
+
+    def keys(self):
+        return ["a"]
+
+    def items(self):
+        return [("a", 1), ("b", 2)]
+
+    def __missing__(self, key):
+        return 4
+
+
+class LoudList(list):
+    def __getitem__(self, index):
+        return 100 if isinstance(index, int) else [7, 8]
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        yield 5
+        yield 6
+
+    def __contains__(self, value):
+        return value == "ghost"
+
+    def __bool__(self):
+        return False
+
+    def __add__(self, other):
+        return 41
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+class LoudTuple(tuple):
+    __slots__ = ()
+
+    def __getitem__(self, index):
+        return 1000
+
+    def __iter__(self):
+        return iter((1, 2))
+
+    def __len__(self):
+        return 5
+
+    def __bool__(self):
+        return False
+
+
+class QuietDict(dict):
+    """Overrides nothing."""
+
+
+class QuietList(list):
+    """Overrides nothing."""
+
+
+class QuietTuple(tuple):
+    """Overrides nothing."""
+
+
+class LoudInt(int):
+    def __add__(self, other):
+        return 50
+
+    def __bool__(self):
+        return False
+
+    def __index__(self):
+        return 1
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = int.__hash__
+
+
+class LoudStr(str):
+    def __eq__(self, other):
+        return True
+
+    def __len__(self):
+        return 30
+
+    def __hash__(self):
+        return hash("a")
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2.5
+
+    @property
+    def double(self):
+        return self.value * 2
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 3
+
+
+class Point(NamedTuple):
+    a: object
+    b: int = 3
+
+    @property
+    def total(self):
+        return self.a * self.b
+
+
+Old = collections.namedtuple("Old", "a b")
+
+
+@dataclass
+class Config:
+    scale: float = 2.0
+    sizes: list = field(default_factory=lambda: [1, 2])
+    colour: Colour = Colour.RED
+
+    def apply(self, x):
+        return x * self.scale + self.sizes[-1] + self.colour.value
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Frozen:
+    a: int
+    b: int = 2
+
+
+@program
+def subclasses_with_methods_of_their_own(run: Runner) -> None:
+    def of_dict(x, d):
+        x = x * d["a"] + len(d) + ("ghost" in d) + ("a" in d) + sum(1 for _ in d) + d.get("zz") + (3 if d else 4)
+        for k, v in d.items():
+            x = x + len(k) * v
+        return x + len(d.keys())
+
+    def of_missing(x, d):
+        return x * d["nothing"]
+
+    def of_list(x, l):
+        x = x + l[0] + l[1:][0] + len(l) + ("ghost" in l) + (1 in l) + sum(l) + bool(l) + (5 if l else 6)
+        a, b = l
+        return x + a * b + (not l)
+
+    def of_list_operators(x, l):
+        return x + (l == [1]) + (l + [2])
+
+    def of_tuple(x, t):
+        c, e = t
+        return x + len(t) + sum(t) + (7 if t else 8) + c * e
+
+    def of_tuple_item(x, t):
+        return x + t[0] + t[-1]
+
+    def everything(*args, **kwargs):
+        return sum(args) + len(kwargs)
+
+    def spread_list(x, l):
+        return x + everything(*l)
+
+    def spread_tuple(x, t):
+        return x + everything(*t)
+
+    def spread_dict(x, d):
+        return x + everything(**d) + sum(len(name) for name in {**d})
+
+    d, l, t = LoudDict(a=2, b=3), LoudList([1, 2, 3]), LoudTuple((1, 2, 3))
+    functions = {of_dict: d, of_missing: d, spread_dict: d, of_list: l, of_list_operators: l, spread_list: l}
+    for function, value in {**functions, of_tuple: t, of_tuple_item: t, spread_tuple: t}.items():
+
+        def inside(x, function=function, value=value):
+            return function(x, value)
+
+        def closed(x):
+            return function(x, value)
+
+        run(function, X, value)
+        run(closed, X)
+        run(inside, X)
+    d["a"] = 3
+    run(of_dict, X, d)
+
+
+@program
+def subclasses_without_methods_of_their_own(run: Runner) -> None:
+    d, l, t = QuietDict(a=2, b=X), QuietList([1, X, 3]), QuietTuple((X, 2, 3))
+    d.extra, l.extra = 5, 6
+
+    def f(x):
+        x = x * d["a"] + d["b"] + len(d) + ("a" in d) + sum(1 for _ in d) + d.get("zz", 3) + d.extra
+        x = x + l[0] + l[1] + l[-1:][0] + len(l) + (1 in (l[0], 2)) + l.extra + (5 if l else 6)
+        a, b, c = t
+        return x + a + b * c + len(t) + (0 if not t else 1)
+
+    run(f, X)
+    d["a"] = 9
+    run(f, X)
+    l.append(3)
+    run(f, X)
+
+    def g(x, d, l, t):
+        return x * d["a"] + l[0] + t[1]
+
+    run(g, X, d, l, t)
+    run(g, X, dict(d), list(l), tuple(t))
+
+
+@program
+def numbers_and_texts_of_subclasses(run: Runner) -> None:
+    n, s, table, names = LoudInt(2), LoudStr("a"), [10, 20, 30], {"a": 1, "b": 2}
+
+    def f(x):
+        x = x * (n + 3) + (1 if n else 2) + table[n] + names[s] + len(s) + (s == "zz") + (n == 9)
+        return x + (s in names) + (n in table) + n * 2
+
+    run(f, X)
+
+    def g(x, n, s):
+        return x * n + len(s)
+
+    run(g, X, n, s)
+    run(g, X, 2, "a")
+    run(g, X, True, "a")
+
+
+@program
+def enums_and_named_tuples_and_dataclasses(run: Runner) -> None:
+    config, frozen, point = Config(), Frozen(1), Point(X)
+
+    def f(x, colour):
+        x = config.apply(x) + Colour.BLUE.value + Colour("RED" and 1).double + Level.HIGH * 2 + (Level.LOW < 2)
+        x = x + frozen.a * frozen.b + point.total + point[0] + point.b + (colour is Colour.RED)
+        a, b = point
+        return x + a * b + len(point)
+
+    class Flag(enum.Flag):
+        A = enum.auto()
+        B = enum.auto()
+
+    def flags(x):
+        return x + (Flag.A in Flag.B) + (Flag.A | Flag.B).value
+
+    def g(x):
+        made = Config(scale=3.0)
+        made.sizes.append(x.shape[0])
+        other = replace(made, colour=Colour.BLUE)
+        p = Point(x)._replace(b=5)
+        old = Old(b=x, a=1)
+        return other.apply(p.total) + old.a + old.b + len(Old._fields) + p._asdict()["b"]
+
+    def h(x):
+        return Frozen(1, 3).a * x + (Frozen(1) < Frozen(2)) + (Frozen(1) == Frozen(1, 2)) + len({Colour.RED: 1})
+
+    run(f, X, Colour.RED)
+    run(f, X, Colour.BLUE)
+    for change in (("scale", 3.0), ("sizes", [4]), ("colour", Colour.BLUE), ("scale", 3)):
+        setattr(config, *change)
+        run(f, X, Colour.RED)
+    run(g, X)
+    run(h, X)
+
+    def k(x):
+        frozen.a = 3
+        return x
+
+    run(k, X)
+
+    def returned(x):
+        return Point(x, 2), Colour.RED, Old(x, 1)
+
+    run(returned, X)
+    run(flags, X)
+
+
+@program
+def changed_inside(run: Runner) -> None:
+    def f(x):
+        l, d, s = [1, 2, 3], {"a": 1}, {1}
+        l.append(4)
+        l.extend([5, x])
+        l[1] = 8
+        l[2:4] = [7]
+        l += [1]
+        popped = l.pop(2)
+        l.reverse()
+        d["b"] = x
+        d.update(c=3, **{"e": 4})
+        d |= {"f": 5}
+        d.setdefault("g", []).append(x)
+        del d["a"]
+        s.add(4)
+        s |= {5}
+        total = popped + d.pop("c") + d.pop("zz", 0) + len(s) + len(l) + len(d) + l.count(1) + l.index(8)
+        l.clear()
+        last = d.popitem()
+        return x * total + last[1][0] + d["b"] + (not l)
+
+    def g(x, l, d):
+        l.append(x)
+        d["new"] = x * 2
+        return l[-1] + d["new"]
+
+    def inserted(x):
+        l = [1, 2]
+        l.insert(0, x)
+        return l[0]
+
+    def deleted(x):
+        l = [1, 2]
+        del l[0]
+        return x * l[0]
+
+    def of_set(x):
+        s = {1}
+        s.add(4)
+        s |= {5}
+        return x * len(s)
+
+    def of_dict(x):
+        d = {"a": 1}
+        d["b"] = x
+        d.update(c=3, **{"e": 4})
+        del d["a"]
+        return x * d.pop("c") + d["b"] + len(d)
+
+    def of_list(x):
+        l = [1, x]
+        l.append(4)
+        l.extend([5, x])
+        l[0] = 3
+        return l[0] * l[1] + l[-1] + l.pop() + len(l)
+
+    for each in (f, inserted, deleted, of_set, of_dict, of_list):
+        run(each, X)
+    run(g, X, [1], {})
+
+
+@program
+def of_outside_changed_inside(run: Runner) -> None:
+    l, d = [1], {"a": 1}
+
+    def f(x):
+        l.append(2)
+        d["b"] = 3
+        return x * len(l) * len(d)
+
+    run(f, X)
+    run.note("l", l)
+    run.note("d", d)
+    run(f, X)
+    run.note("l", l)
+
+
+@program
+def comprehensions(run: Runner) -> None:
+    def f(x):
+        n = 3
+        a = [k * n for k in range(4) if k % 2 if k]
+        b = {k: v for k, v in zip("abc", a, strict=False)}
+        c = {k % 2 for k in range(5)}
+        d = [[i * j for j in range(i)] for i in range(3)]
+        e = sum(x * k for k in a)
+        g = tuple(y for y in (k + n for k in a))
+        return e + sum(b.values()) + len(c) + d[2][1] + sum(g) + sum([y := 3, y])
+
+    run(f, X)
+
+
+@program
+def iterators(run: Runner) -> None:
+    def f(x):
+        it = iter([1, 2, 3, 4, 5])
+        a = next(it) + next(it)
+        rest = list(it)
+        b = next(it, 7)
+        for place, (one, other) in enumerate(zip([x, x * 2], (3, 4), strict=True), start=1):
+            x = x + one * other * place
+        for one, other in zip(reversed([1, 2]), {"a": 1, "b": 2}.items(), strict=True):
+            x = x + one * other[1]
+        for k in reversed(range(3)):
+            x = x * (k + 1)
+        x = x + sum(itertools.chain([1], (2,))) + sum(itertools.islice(itertools.count(), 3, 7, 2))
+        for one, other in itertools.product((1, 2), repeat=2):
+            x = x + one * other
+        for one, other in itertools.pairwise([1, 2, 3]):
+            x = x + one - other
+        for k, group in itertools.groupby("aabb"):
+            x = x + len(list(group))
+        return x * a + sum(rest) + b + list(map(int, "12"))[1] + list(itertools.accumulate([1, 2]))[1]
+
+    def partly(x):
+        it = iter(range(6))
+        for k in it:
+            x = x + k
+            if k == 2:
+                break
+        for k in it:
+            x = x * 2
+            next(it, None)
+        z = zip(iter([1, 2, 3]), [4, 5], strict=False)
+        return x + next(z)[1] + sum(a * b for a, b in z)
+
+    def called(x):
+        values = [1, 2, 3]
+        return x + sum(iter(values.pop, 1))
+
+    def shrinking(x):
+        values = [1, 2, 3, 4]
+        for k in values:
+            values.remove(k)
+            x = x + k
+        return x
+
+    def growing(x):
+        d = {"a": 1}
+        for k in d:
+            d[k + "b"] = 1
+        return x
+
+    for each in (f, partly, called, shrinking, growing):
+        run(each, X)
+
+
+@program
+def an_iterator_of_outside(run: Runner) -> None:
+    it = iter([1, 2, 3])
+
+    def f(x):
+        return x * next(it)
+
+    run(f, X)
+    run(f, X)
+    gen = (k for k in (5, 6))
+
+    def g(x):
+        for k in gen:
+            return x * k
+        return x
+
+    run(g, X)
+    run.note("left", list(gen))
+
+
+@program
+def iteration_by_index_and_by_effects(run: Runner) -> None:
+    events = []
+
+    class ByIndex:
+        def __getitem__(self, index):
+            events.append(index)
+            if index > 2:
+                raise IndexError
+            return index * 10
+
+    class Counting:
+        def __init__(self):
+            self.at = 0
+
+        def __iter__(self):
+            events.append("iter")
+            return self
+
+        def __next__(self):
+            self.at += 1
+            if self.at > 3:
+                raise StopIteration
+            return self.at
+
+        def __len__(self):
+            events.append("len")
+            return 2
+
+        def __contains__(self, value):
+            events.append("contains")
+            return value == 2
+
+        def __bool__(self):
+            events.append("bool")
+            return True
+
+        def __reversed__(self):
+            return iter((9, 8))
+
+        def __length_hint__(self):
+            return 4
+
+    def f(x):
+        for k in ByIndex():
+            x = x + k
+        one = Counting()
+        if one:
+            x = x + len(one)
+        while one and len(one) == 2:
+            break
+        return x + (2 in one) + (3 not in one) + (not one) + (one and 3)
+
+    def summed(x):
+        return x + sum(ByIndex())
+
+    def contained(x):
+        return x + (10 in ByIndex())
+
+    def unpacked(x):
+        a, *b = Counting()
+        return x + a + sum(b) + sum(Counting())
+
+    def backward(x):
+        return x + sum(reversed(Counting()))
+
+    def listed(x):
+        return x + len(list(Counting())) + tuple(Counting())[1] + max(Counting())
+
+    for each in (f, summed, contained, unpacked, backward, listed):
+        run(each, X)
+    run.note("events", events)
+
+
+@program
+def unpacking(run: Runner) -> None:
+    def f(x, pair):
+        a, b = pair
+        (c, d), *e = [(1, 2), 3, 4]
+        first, *middle, last = range(5)
+        g = h = [1]
+        h.append(2)
+        i, j = j, i = (x, 2)
+        k = [*middle, *{"a": 1}, *"bc", *(1, 2)]
+        m = {**{"a": 1}, "b": 2, **{"a": 3}}
+        n = {*middle, 9}
+        return a + b * c + d + e[1] + first + last + len(g) + i * j + len(k) + m["a"] + len(n)
+
+    run(f, X, (X, 2))
+    run(f, X, [X, 2])
+    run(f, X, (X, 2, 3))
+    run(f, X, "ab")
+
+
+@program
+def slices_and_subscripts(run: Runner) -> None:
+    index = slice(0, 2)
+
+    def f(x, k):
+        l, t = list(range(10)), tuple(range(10))
+        a = l[k] + t[-k] + l[1:3][0] + t[::2][1] + l[::-1][k] + sum(l[index]) + "abc".index("c") + l[True]
+        x = x[..., 1:] + x[:, k - 1 : k] + x[None, 0, :2] + x[0][1] + x[-1, -1]
+        return x * a + {1: 2, True: 3}[1] + {(1, 2): 4}[1, 2] + {None: 5}[None] + {1.0: 6}[1]
+
+    run(f, X, 1)
+    run(f, X, 1)
+    run(f, X, 2)
+
+
+@program
+def other_mappings(run: Runner) -> None:
+    made = collections.defaultdict(lambda: 3, a=1)
+    chain = collections.ChainMap({"a": 1}, {"b": 2})
+    proxy = types.MappingProxyType({"a": X})
+    count = collections.Counter("aab")
+    ordered = collections.OrderedDict(a=1, b=2)
+    space = types.SimpleNamespace(a=1, b=X)
+    queue = collections.deque([1, X], maxlen=3)
+
+    def f(x):
+        x = x * made["a"] + proxy["a"] + count["a"]
+        x = x + ordered["b"] + space.a * space.b + queue[0] + queue[-1] + ("a" in ordered) + len(queue)
+        for name in ordered:
+            x = x + len(name)
+        return x + (2 if ordered else 3)
+
+    def others(x):
+        return x + chain["b"] + ("a" in chain) + len(proxy) + count["zz"]
+
+    def backward(x):
+        for name, value in reversed(ordered.items()):
+            x = x + value
+        return x
+
+    def missing(x):
+        return x * made["new"]
+
+    def moved(x):
+        mine = collections.OrderedDict(a=1, b=2)
+        mine.move_to_end("a")
+        return x + list(mine)[-1].index("a") + list(mine.values())[0]
+
+    run(f, X)
+    ordered["b"] = 7
+    run(f, X)
+    ordered.move_to_end("a")
+    run(f, X)
+    space.a = 2.0
+    run(f, X)
+    for each in (others, backward, missing):
+        run(each, X)
+    run.note("made", dict(made))
+    run(moved, X)
+
+
+@program
+def sets(run: Runner) -> None:
+    def f(x, s):
+        a = {1, 2} & {2, 3} | {4}
+        return x * len(a) + (2 in a) + (5 in s) + len(s) + sum(sorted(a ^ {1})) + ({1} < a) + len(frozenset([1, 1]))
+
+    run(f, X, {5, 6})
+    run(f, X, frozenset({5}))
+
+
+@program
+def keys_that_look_alike(run: Runner) -> None:
+    table = {1: 10, "1": 20, 2.5: 30, None: 40, (1, 2): 50}
+
+    def f(x, key):
+        return x * table[key]
+
+    for key in (1, True, 1.0, "1", 2.5, None, (1, 2), 1):
+        run(f, X, key)
+
+    def g(x):
+        return x * table[1] + table[True] + table[1.0]
+
+    run(g, X)
+    table[True] = 11
+    run(g, X)
+
+
+@program
+def nested_containers_of_outside(run: Runner) -> None:
+    tree = {"a": [{"b": (1, [2, X])}, {"b": (3, [4, X])}], "n": 5}
+
+    def f(x):
+        total = x
+        for each in tree["a"]:
+            one, (two, three) = each["b"]
+            total = total + one * two * three
+        return total * tree["n"]
+
+    run(f, X)
+    tree["a"][1]["b"][1][0] = 8
+    run(f, X)
+    tree["a"].append({"b": (1, [1, X])})
+    run(f, X)
+    tree["a"][0]["b"] = (1, [2, X * 2])
+    run(f, X)
+    tree["n"] = 5.0
+    run(f, X)
+
+
+@program
+def strings(run: Runner) -> None:
+    name = "block.3"
+
+    def f(x, mode):
+        n = int(name.split(".")[1]) + len(f"{name!r:>20}{3:.2f}") + len("%s-%d" % ("a", 3)) + len("a" * 3 + "b")
+        if mode == "fast" and mode.startswith("fa") and "as" in mode:
+            x = x * 2
+        for letter in mode:
+            x = x + ord(letter) % 3
+        return x + n + (mode > "b") + len(mode.upper().join(["a", "b"])) + "abc"[1:].count("c")
+
+    run(f, X, "fast")
+    run(f, X, "slow")
+    name = "block.4"
+    run(f, X, "fast")
+
+
+@program
+def changed_behind_the_interpreter(run: Runner) -> None:
+    """Functions written in C change what the interpreter has wrapped."""
+    import bisect
+    import functools
+    import heapq
+    import operator
+
+    class One:
+        k = 1
+
+    def try_all(make, changes, reads):
+        for change in changes:
+            for read in reads:
+
+                def f(x, change=change, read=read):
+                    value = make()
+                    before = read(value)
+                    change(value)
+                    return x * before + read(value)
+
+                run(f, X)
+
+    of_lists = [
+        lambda v: heapq.heapify(v),
+        lambda v: bisect.insort(v, 0),
+        lambda v: operator.setitem(v, 0, 8),
+        lambda v: list(map(v.append, [5])),
+        lambda v: sorted([1], key=v.append),
+    ]
+    try_all(
+        lambda: [3, 1, 2],
+        of_lists,
+        [lambda v: v[0] + v[-1], len, sum, lambda v: [k for k in v][0], lambda v: 5 if v else 6, lambda v: 3 in v],
+    )
+    of_dicts = [
+        lambda v: operator.setitem(v, "a", 8),
+        lambda v: operator.setitem(v, "z", 8),
+        lambda v: operator.delitem(v, "b"),
+        lambda v: sorted(["n"], key=lambda k: v.setdefault(k, 4)),
+    ]
+    try_all(
+        lambda: {"a": 1, "b": 2},
+        of_dicts,
+        [lambda v: v["b"] if "b" in v else 3, len, lambda v: sum(v.values()), lambda v: sum(len(k) for k in v)],
+    )
+    of_objects = [
+        lambda v: sorted([1], key=lambda k: setattr(v, "k", 5) or 1),
+        lambda v: operator.setitem(vars(v), "k", 6),
+        lambda v: object.__setattr__(v, "k", 7),
+        lambda v: functools.update_wrapper(v, One, assigned=("k",), updated=()),
+    ]
+    try_all(One, of_objects, [lambda v: v.k, lambda v: getattr(v, "k", 3), lambda v: vars(v).get("k", 4)])
+
+    def cell(x):
+        n = 1
+
+        def change(k):
+            nonlocal n
+            n = k + 10
+            return k
+
+        before = n
+        max([1, 2], key=change)
+        return x * n + before
+
+    run(cell, X)

@@ -1,0 +1,285 @@
+"""What is outside and changes between calls: globals, builtins, functions of torch, default dtype, threads."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import threading
+from math import *
+from unittest import mock
+
+import torch
+
+from hostile_programs.observation import Runner, describe, program
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+SCALE = 2
+TABLE = {"a": 1, "b": [1, 2]}
+STEPS = 0
+
+
+def helper(x):
+    return x * SCALE
+
+
+@program
+def globals_that_change(run: Runner) -> None:
+    def f(x):
+        return x * SCALE + TABLE["a"] + TABLE["b"][-1]
+
+    def g(x):
+        return helper(x)
+
+    module = sys.modules[__name__]
+    for value in (2, 3, 3.0, 2):
+        with mock.patch.object(module, "SCALE", value):
+            run(f, X)
+            run(g, X)
+    with mock.patch.dict(TABLE, a=5):
+        run(f, X)
+    with mock.patch.object(module, "helper", lambda x: x - 1):
+        run(g, X)
+    with mock.patch.object(module, "SCALE", X):
+        run(f, X)
+    run(f, X)
+
+
+@program
+def globals_that_are_missing_or_new(run: Runner) -> None:
+    def f(x):
+        return x * NEW
+
+    module = sys.modules[__name__]
+    run(f, X)
+    with mock.patch.object(module, "NEW", 3, create=True):
+        run(f, X)
+        run(f, X)
+    run(f, X)
+
+
+@program
+def globals_that_are_written(run: Runner) -> None:
+    def f(x):
+        global STEPS
+        STEPS = STEPS + 1
+        return x * STEPS
+
+    module = sys.modules[__name__]
+    module.STEPS = 0
+    run(f, X)
+    run(f, X)
+    run.note("steps", STEPS)
+    module.STEPS = 0
+
+
+@program
+def builtins_that_change(run: Runner) -> None:
+    def f(x):
+        return x * len([1, 2]) + max(1, 2) + abs(-3)
+
+    module = sys.modules[__name__]
+    run(f, X)
+    with mock.patch.object(module, "len", lambda values: 7, create=True):
+        run(f, X)
+    with mock.patch.object(builtins, "max", lambda *values: 11):
+        run(f, X)
+    run(f, X)
+
+    def g(x):
+        return x * made_up(3)
+
+    with mock.patch.object(builtins, "made_up", lambda n: n * 2, create=True):
+        run(g, X)
+
+
+@program
+def builtins_of_a_functions_own(run: Runner) -> None:
+    space = {"__builtins__": {"len": lambda values: 42, "sum": sum}}
+    exec("def f(x):\n    return x * len([1]) + sum([1, 2])", space)
+    run(space["f"], X)
+    empty = {"__builtins__": {}}
+    exec("def f(x):\n    return x * len([1])", empty)
+    run(empty["f"], X)
+    whole = {"__builtins__": builtins}
+    exec("def f(x):\n    return x * len([1])", whole)
+    run(whole["f"], X)
+
+
+class Globals(dict):
+    """Globals that make up what is missing, which Python asks only where a name is looked up by a subclass."""
+
+    def __missing__(self, key):
+        return 5
+
+
+@program
+def globals_of_a_subclass(run: Runner) -> None:
+    import types
+
+    def f(x):
+        return x * SCALE
+
+    space = Globals(SCALE=3, __builtins__=builtins)
+    run(types.FunctionType(f.__code__, space), X)
+    run(types.FunctionType(f.__code__, Globals(__builtins__=builtins)), X)
+
+
+@program
+def star_imports(run: Runner) -> None:
+    def f(x):
+        return x * pi + floor(2.5) + sqrt(4)
+
+    run(f, X)
+
+
+@program
+def functions_of_torch_that_change(run: Runner) -> None:
+    def f(x):
+        return torch.nn.functional.silu(x) + torch.sin(x)
+
+    run(f, X)
+    with mock.patch.object(torch, "sin", torch.cos):
+        run(f, X)
+    with mock.patch.object(torch.nn.functional, "silu", lambda x: x * 3):
+        run(f, X)
+    run(f, X)
+
+
+@program
+def default_dtype_and_grad_mode(run: Runner) -> None:
+    def f(x):
+        return x + torch.ones(3) + torch.full((3,), 2.0) * (2 if torch.is_grad_enabled() else 3)
+
+    W = X.clone().requires_grad_()
+    run(f, W)
+    torch.set_default_dtype(torch.float64)
+    try:
+        run(f, W)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.no_grad():
+        run(f, W)
+    with torch.inference_mode():
+        run(f, X)
+    run(f, W)
+
+
+@program
+def options_of_the_compiler(run: Runner) -> None:
+    def f(x, n):
+        return x * n + x.shape[0]
+
+    for cache in ("no caching", "same input", "constant values"):
+        run.options = {"executors": [], "cache": cache}
+
+        def g(x, n):
+            return f(x, n)
+
+        run(g, X, 2)
+        run(g, X, 3)
+    run.options = {"executors": [], "cache": "symbolic values"}
+
+    def h(x, n):
+        return x * n + n
+
+    run(h, X, 2)
+    run(h, X, 3)
+    run(h, X, 2.5)
+    run(h, torch.ones(4), 2)
+
+
+@program
+def sharp_edges(run: Runner) -> None:
+    import warnings
+
+    def f(x):
+        return x * SCALE + TABLE["a"]
+
+    for kind in ("error", "warn"):
+        run.options = {"executors": [], "sharp_edges": kind}
+
+        def g(x):
+            return f(x) + SCALE
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(g, X)
+            run.note("warnings", [str(each.message) for each in caught if "sharp" in str(each.message).lower()])
+
+
+@program
+def threads_that_trace_at_once(run: Runner) -> None:
+    barrier = threading.Barrier(3)
+    results: dict[int, str] = {}
+
+    def f(x, n):
+        total = x
+        for k in range(n):
+            try:
+                total = total + {1: 2}[k] * x
+            except KeyError:
+                total = total * (k + 1)
+        return total
+
+    def work(n):
+        barrier.wait()
+        results[n] = describe(run.compiled_apart(f)(X, n))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run(f, X, 3)
+    run.note("of threads", sorted(results.items()))
+
+
+@program
+def nested_compiled_functions(run: Runner) -> None:
+    import thunder
+
+    inner = thunder.jit(lambda x: x * 2, executors=[])
+
+    def f(x):
+        return inner(x) + 1
+
+    run(f, X)
+
+
+@program
+def a_tracer_that_is_set(run: Runner) -> None:
+    """Debuggers and coverage are told of what runs, and change nothing."""
+
+    def f(x):
+        return sum(x * k for k in range(3))
+
+    before = sys.gettrace()
+    sys.settrace(lambda *args: None)
+    try:
+        run(f, X)
+    finally:
+        sys.settrace(before)
+
+
+@program
+def the_collector(run: Runner) -> None:
+    import gc
+
+    def f(x):
+        return x * gc.isenabled() + gc.collect() * 0
+
+    def g(x):
+        gc.disable()
+        return x * 2
+
+    before = gc.isenabled(), gc.get_threshold()
+    gc.enable()
+    gc.set_threshold(700, 10, 10)
+    run(f, X)
+    run.note("collector", (gc.isenabled(), gc.get_threshold()))
+    run(g, X)
+    run.note("collector", (gc.isenabled(), gc.get_threshold()))
+    run(f, X[:1])
+    gc.set_threshold(*before[1])
+    if before[0]:
+        gc.enable()

@@ -1,0 +1,33 @@
+"""What Thunder makes of a program, with and without shortcuts in its tracing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import thunder
+
+from fusioncache import tracing
+
+
+def trace(program: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
+    """Returns the text of every trace, prologue and backward pass included, or what is raised."""
+    compiled = thunder.jit(program)
+    try:
+        compiled(*args, **kwargs)
+    except Exception as error:
+        return [type(error).__name__, re.sub("0x[0-9a-f]+", "", str(error).partition(" while tracing ")[0])]
+    of_all = (thunder.last_prologue_traces, thunder.last_traces, thunder.last_backward_traces)
+    texts = [str(each) for traces in of_all for each in traces(compiled) or ()]
+    return [re.sub(r"took \d+ milliseconds", "", text) for text in texts]
+
+
+def trace_with(groups: Iterable[str], program: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
+    """Returns the same, of tracing with these groups of shortcuts and no others."""
+    tracing.uninstall()
+    tracing.install(groups)
+    try:
+        return trace(program, *args, **kwargs)
+    finally:
+        tracing.uninstall()

@@ -1,0 +1,258 @@
+"""Bound symbols of real traces and made-up ones, copied and renamed with and without shortcuts: the same symbols."""
+
+from types import SimpleNamespace
+
+import pytest
+import thunder
+import torch
+from models import Blocks
+from thunder.core import devices, dtypes, prims, proxies, pytree, transform_common, utils
+from thunder.core.proxies import Variable
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.core.transform_common import VJPDual
+
+from fusioncache import tracing
+from fusioncache.tracing.passes import dead_code, lookups, mapping, symbols
+
+PROPERTIES = ("flat_args", "flat_outs", "flat_proxy_args", "flat_proxy_outs")
+
+
+@pytest.fixture(autouse=True)
+def thunders_own():
+    """Both ways are taken from here, not from what is installed."""
+    tracing.uninstall()
+
+
+def tensor(name):
+    return proxies.TensorProxy(name, shape=(2,), device=devices.cpu, dtype=dtypes.float32, requires_grad=True)
+
+
+with tracectx(TraceCtx()):
+    A, B, C, D = (tensor(name) for name in "abcd")
+    N = proxies.IntegerProxy("n", value=1)
+    PAIR = proxies.TupleProxy((A, 1), name="pair")
+
+
+def own(function):
+    """Thunder's own function, should a shortcut be in its place."""
+    return getattr(function, "__wrapped__", function)
+
+
+def made_up():
+    with tracectx(TraceCtx()):
+        collection = proxies.CollectionProxy([A, [B]], name="collection")
+    trees = [(), (A, 1), (A, B, None), ([A, {"y": B, "x": N}], "s"), (VJPDual(A, (B, C)),), (torch.Size([2]),), (PAIR,)]
+    trees += [(collection,), (A, 2.0, dtypes.float32, slice(A, N))]
+    for args in trees:
+        for output in (None, A, [A, N], (C, (D,)), {"b": A, "a": C}, PAIR):
+            for kwargs in ({}, {"z": A, "a": (B,)}):
+                yield BoundSymbol(prims.add, args, kwargs, output, header="header")
+
+
+def of_traces():
+    compiled = thunder.jit(Blocks(2, 4))
+    compiled(torch.ones(4, 4, requires_grad=True)).sum().backward()
+    for traces in (thunder.last_traces, thunder.last_prologue_traces, thunder.last_backward_traces):
+        for trace in traces(compiled):
+            yield from trace.bound_symbols
+
+
+TRACED = [*of_traces()]
+SYMBOLS = [*made_up(), *TRACED]
+
+
+def copy(symbol):
+    """A copy that has computed nothing yet."""
+    return BoundSymbol(*(getattr(symbol, name) for name in BoundSymbol.__dataclass_fields__))
+
+
+def described(value):
+    """Everything that a symbol or a tree is, proxies by name."""
+    if isinstance(value, BoundSymbol):
+        return {name: described(getattr(value, name)) for name in BoundSymbol.__dataclass_fields__ if name != "sym"}
+    if isinstance(value, proxies.CollectionProxy):
+        return ("collection", value.name, described(value.coll))
+    if isinstance(value, proxies.Proxy):
+        return (type(value), value.name, id(value))
+    if isinstance(value, VJPDual):
+        return (VJPDual, described(value.primal), described(value.residuals))
+    if isinstance(value, dict):
+        return (type(value), [(key, described(each)) for key, each in value.items()])
+    return (type(value), [described(each) for each in value]) if isinstance(value, tuple | list) else value
+
+
+def test_proxies_are_found_alike():
+    found = 0
+    for symbol in SYMBOLS:
+        slow, fast = copy(symbol), copy(symbol)
+        for name in PROPERTIES:
+            original = vars(BoundSymbol)[name]
+            shortcut = getattr(symbols, f"shorten_{name}")(original)
+            expected, result = getattr(slow, name), shortcut.__get__(fast, BoundSymbol)
+            assert type(expected) is type(result) and len(expected) == len(result) and vars(fast)[name] is result
+            assert all(one is other for one, other in zip(expected, result, strict=True))
+            found += len(result)
+    assert found > 100
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"args": [A, 1]}, {"output": B, "tags": set()}, {"_line_no": 3, "kwargs": {"name": "x"}}]
+)
+def test_copies_are_alike(changes):
+    original = BoundSymbol.from_bsym
+    for symbol in SYMBOLS:
+        slow, fast = original(symbol, **changes), symbols.shorten_copy(original)(symbol, **changes)
+        assert described(slow) == described(fast) and type(fast) is BoundSymbol and fast.sym is slow.sym
+        assert list(vars(slow)) == list(vars(fast)) and fast.tags is not symbol.tags
+
+
+def test_what_is_no_field_is_an_error():
+    with pytest.raises(TypeError, match="other"):
+        symbols.shorten_copy(BoundSymbol.from_bsym)(SYMBOLS[0], other=1)
+
+
+def test_a_copy_is_processed_as_its_symbol_says():
+    seen = []
+    object.__setattr__(symbol := thunder.core.symbol.Symbol("name", lambda: None), "_bind_postprocess", seen.append)
+    new = symbols.shorten_copy(BoundSymbol.from_bsym)(BoundSymbol(symbol, (), {}, None))
+    assert seen == [new] and seen[0] is new
+
+
+CHAIN = {Variable(A): B, Variable(B): C, Variable(C): C}
+FLAGS = [{}, {"skip_inputs": True}, {"skip_output": True}, {"skip_subsymbols": True}]
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+@pytest.mark.parametrize("swap_map", [{}, {Variable(A): D}, CHAIN, {Variable(N): A, Variable(D): 7}], ids=str)
+def test_proxies_are_exchanged_alike(monkeypatch, swap_map, flags):
+    """Each way has symbols of its own: what is in a collection is exchanged in place."""
+    original = BoundSymbol.from_bsym_swap_proxies
+    slow = [original(symbol, swap_map, **flags) for symbol in (*made_up(), *TRACED)]
+    shortcut = symbols.shorten_swap(original)
+    monkeypatch.setattr(BoundSymbol, "from_bsym_swap_proxies", shortcut)
+    again = [*made_up(), *TRACED]
+    fast = [shortcut(symbol, swap_map, **flags) for symbol in again]
+    assert list(map(described, slow)) == list(map(described, fast))
+    assert all((new is old) is (not swap_map) for new, old in zip(fast, again, strict=True))
+    assert (list(map(described, fast)) == list(map(described, (*made_up(), *TRACED)))) is (not swap_map)
+
+
+def test_a_cycle_is_an_error():
+    cycle = {Variable(A): B, Variable(B): A}
+    symbol = BoundSymbol(prims.add, (A,), {}, A)
+    original = BoundSymbol.from_bsym_swap_proxies
+    for function in (original, symbols.shorten_swap(original)):
+        with pytest.raises(RuntimeError, match="Detected a cycle while swapping"):
+            function(symbol, cycle)
+
+
+def test_proxies_are_ordered_alike():
+    original = own(transform_common.order_proxies)
+    expected, result = original(SYMBOLS), mapping.shorten_order_proxies(original)(SYMBOLS)
+    assert list(result.items()) == list(expected.items()) and len(result) > 20
+
+
+TREES = [symbol.args for symbol in made_up()] + [A, None, [A, (B, 1)], {"b": A, "a": [B]}, torch.Size([2]), PAIR]
+
+
+def test_trees_are_mapped_alike():
+    def replace(leaf):
+        seen.append(leaf)
+        return len(seen)
+
+    original = own(pytree.tree_map)
+    fast = mapping.shorten_tree_map(original)
+    for tree in TREES:
+        found = []
+        for function in (original, fast):
+            seen = []
+            found += [(described(function(replace, tree)), list(map(described, seen)))]
+        assert found[0] == found[1]
+    assert fast(lambda one, other: (one, other), (1, 2), (3, (4,))) == ((1, 3), (2, (4,)))
+    assert fast(len, ([1], [2, 3]), is_leaf=lambda tree: isinstance(tree, list)) == (1, 2)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+@pytest.mark.parametrize("kind", ["producers", "consumers"])
+def test_producers_and_consumers_are_alike(kind, numbers):
+    original = own(getattr(utils, kind))
+    fast = getattr(lookups, f"shorten_{kind}")(original)
+    for bsyms in (TRACED, list(made_up()), SimpleNamespace(bound_symbols=TRACED)):
+        expected, result = (function(bsyms, _map_to_numbers=numbers) for function in (original, fast))
+        assert list(result._dict) == list(expected._dict) and type(result) is type(expected)
+        assert list(map(described, result._dict.values())) == list(map(described, expected._dict.values()))
+    assert len(result._dict) > 20
+
+
+def test_a_dict_of_proxies_answers_alike():
+    own_dict, fast_dict = utils.ProxyDict(), utils.ProxyDict()
+    for each in (own_dict, fast_dict):
+        each[A], each[N] = 1, None
+    for key in (A, B, N, PAIR, "a", 1, None, Variable(A)):
+        for name, *more in (("get", 7), ("__getitem__",), ("__contains__",)):
+            original = own(vars(utils.ProxyDict)[name])
+            shortcut = getattr(lookups, f"shorten_{name.strip('_')}")(original)
+            assert error_or_result(original, own_dict, key, *more) == error_or_result(shortcut, fast_dict, key, *more)
+
+
+def error_or_result(function, *args):
+    try:
+        return function(*args)
+    except Exception as error:
+        return type(error), str(error)
+
+
+def test_the_same_operations_within_operations_are_dead():
+    def add(*subsymbols, symbol=prims.add, output=A, tags=()):
+        return BoundSymbol(symbol, (A,), {}, output, subsymbols=list(subsymbols), tags=set(tags))
+
+    def composite(*subsymbols, **options):
+        return add(*subsymbols, symbol=thunder.torch.add, **options)
+
+    def trees():
+        kept = add(symbol=prims.python_print, output=None)
+        yield composite(add(), composite(), add(output=None), composite(add(output=2), composite()))
+        yield composite(composite(tags={prims.OpTags.DONT_DCE}), add(output=None))
+        yield composite(add(output=None), composite(tags={prims.OpTags.DONT_DCE}), add(output=None))
+        yield composite(composite(composite(tags={prims.OpTags.DONT_DCE})), add(output=()), add(output=(None, A)))
+        yield composite(kept, add(output=None), composite(kept, output=None))
+        yield from TRACED
+
+    original = own(transform_common._remove_noop_subsymbols)
+    fast = dead_code.shorten_remove_noop(original)
+    changed = 0
+    for tree, one, other in zip(trees(), copies(trees()), copies(trees()), strict=True):
+        original(one)
+        fast(other)
+        assert described(one) == described(other)
+        changed += described(one) != described(tree)
+    assert changed >= 3
+
+
+def copies(symbols):
+    for symbol in symbols:
+        new = copy(symbol)
+        new.subsymbols = list(copies(symbol.subsymbols))
+        yield new
+
+
+FLAT = [[], [A], [A, 1, None], (A, B), (A, [B]), ["s", A], [{"a": 1}], [PAIR], [torch.Size([1])], (VJPDual(A, ()),)]
+
+
+def test_functions_are_mapped_alike():
+    original = own(utils.safe_map_flat)
+    fast = mapping.shorten_safe_map_flat(original)
+    for one in FLAT:
+        for other in (*FLAT, one):
+            expected, result = (outcome(function, one, other) for function in (original, fast))
+            assert expected == result
+    assert fast(abs, [-1, 2]) == original(abs, [-1, 2]) == (1, 2)
+
+
+def outcome(function, *args):
+    calls = []
+    try:
+        return described(function(lambda *each: calls.append(described(each)) or len(calls), *args)), calls
+    except Exception as error:
+        return type(error), str(error), calls

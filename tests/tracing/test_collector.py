@@ -1,0 +1,187 @@
+"""The garbage collector rests while Thunder traces and transforms, and afterwards is as it was before."""
+
+import gc
+import os
+import threading
+
+import pytest
+import thunder
+import torch
+from thunder.core.transform_common import Transform
+
+from fusioncache import tracing
+from fusioncache.tracing.passes.collector import Pause
+
+X = torch.ones(3)
+
+
+@pytest.fixture(autouse=True)
+def installed():
+    """Only this is in place, and whatever a test leaves behind, the collector is as it was."""
+    tracing.uninstall()
+    tracing.install(("collector",))
+    thresholds = gc.get_threshold()
+    yield
+    tracing.uninstall()
+    gc.enable()
+    gc.set_threshold(*thresholds)
+
+
+def rests():
+    """Tells whether no number of new objects starts the collector."""
+    return gc.get_threshold()[0] > 2**30
+
+
+class Watch(Transform):
+    """Does something before and after Thunder's passes, and notes whether the collector rests."""
+
+    def __init__(self, work=lambda: None):
+        self.work = work
+        self.seen = []
+
+    def transform_traces_pre_prologue(self, prologue, computation, epilogue, **_):
+        self.work()
+        self.seen.append(rests())
+        return prologue, computation, epilogue
+
+    def transform_trace_post_optimization(self, computation, **_):
+        self.seen.append(rests())
+        return computation
+
+
+def compiled(watch, traced=None):
+    def model(x):
+        watch.seen.append(rests()) if traced is None else traced()
+        return torch.sin(x)
+
+    return thunder.jit(model, transforms=[watch])
+
+
+def test_it_rests_from_the_first_operation_to_the_last_pass():
+    before, watch = gc.get_threshold(), Watch()
+    compiled(watch)(X)
+    assert watch.seen == [True] * 3 and gc.get_threshold() == before != (0, 0, 0)
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_whether_it_is_enabled_is_seen_as_it_is(is_on):
+    if not is_on:
+        gc.disable()
+    seen = []
+    compiled(Watch(), lambda: seen.append(gc.isenabled()))(X)
+    assert seen == [is_on] and gc.isenabled() is is_on
+
+
+@pytest.mark.parametrize(("change", "is_on"), [(gc.disable, False), (gc.enable, True)])
+def test_what_a_program_does_to_it_stays(change, is_on):
+    if is_on:
+        gc.disable()
+    compiled(Watch(), change)(X)
+    assert gc.isenabled() is is_on and not rests()
+
+
+@pytest.mark.parametrize("threshold", [0, 12345])
+def test_a_threshold_that_a_program_sets_stays(threshold):
+    compiled(Watch(), lambda: gc.set_threshold(threshold))(X)
+    assert gc.get_threshold()[0] == threshold
+
+
+def test_a_threshold_of_never_is_left_alone():
+    gc.set_threshold(0)
+    seen = []
+    compiled(Watch(), lambda: seen.append(gc.get_threshold()[0]))(X)
+    assert seen == [0] == [gc.get_threshold()[0]]
+
+
+def test_a_rest_that_somebody_else_has_set_again_ends_with_the_next():
+    before, pause = gc.get_threshold(), Pause()
+    with pause:
+        during = gc.get_threshold()
+    gc.set_threshold(*during)
+    with pause:
+        assert rests()
+    assert gc.get_threshold() == before
+
+
+def fail():
+    raise KeyError("of the model or of a transform")
+
+
+@pytest.mark.parametrize(("work", "traced"), [(fail, None), (lambda: None, fail)])
+def test_it_works_after_an_error(work, traced):
+    model = compiled(Watch(work), traced)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            model(X)
+        assert not rests()
+
+
+def test_a_trace_within_a_pass_does_not_end_it():
+    inner = Watch()
+    outer = Watch(lambda: compiled(inner)(X))
+    compiled(outer)(X)
+    assert inner.seen == outer.seen == [True] * 3 and not rests()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_that_compiles_nothing_leaves_it_alone(monkeypatch, fails):
+    watch = Watch()
+    model = compiled(watch)
+    if fails:
+        watch.work = fail
+        with pytest.raises(KeyError):
+            model(X)
+        watch.work = lambda: None
+    model(X)
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "set_threshold", lambda *_: pytest.fail("nothing is compiled"))
+        model(X)
+    assert thunder.cache_hits(model) == 1
+
+
+def test_it_works_when_the_last_thread_is_done():
+    pause, first_is_in, first_may_end = Pause(), threading.Event(), threading.Event()
+
+    def be_inside():
+        with pause:
+            first_is_in.set()
+            assert first_may_end.wait(30)
+
+    first = threading.Thread(target=be_inside)
+    first.start()
+    assert first_is_in.wait(30)
+    with pause, pause:
+        first_may_end.set()
+        first.join()
+        assert rests()
+    assert not rests()
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+@pytest.mark.parametrize("forks_inside", [False, True])
+def test_it_works_in_a_child_in_which_nobody_traces(forks_inside):
+    """The child has only the thread that forked: it works at once, or when that thread is done."""
+    pause, inside, may_end = Pause(), threading.Event(), threading.Event()
+
+    def be_inside():
+        with pause:
+            inside.set()
+            assert may_end.wait(30)
+
+    other = threading.Thread(target=be_inside)
+    other.start()
+    assert inside.wait(30)
+    if forks_inside:
+        pause.__enter__()
+    child = os.fork()
+    if not child:
+        as_it_should_be = rests() is forks_inside
+        if forks_inside:
+            pause.__exit__()
+        os._exit(0 if as_it_should_be and not rests() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    if forks_inside:
+        pause.__exit__()
+    may_end.set()
+    other.join()
+    assert not rests()

@@ -1,0 +1,65 @@
+"""Programs that are hard to trace: nobody can tell from anything whether shortcuts traced them.
+
+Each is traced with all groups of shortcuts. What came of Thunder's own tracing is written down; where that is another
+outcome, Thunder traces by itself here too. ``python tests/helpers/hostile_programs/run.py --sets every`` compares with
+each group by itself and with all but each, and ``--record`` writes down anew.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from hostile_programs import PROGRAMS, observe
+from hostile_programs.record import digest, find_difference, read_record
+
+from fusioncache import tracing
+
+RECORD = read_record()
+
+
+@pytest.fixture(autouse=True)
+def _thunders_own() -> Iterator[None]:
+    tracing.uninstall()
+    yield
+    tracing.uninstall()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nobody_can_tell_that_a_program_was_traced_with_shortcuts(name):
+    tracing.install()
+    found = observe(PROGRAMS[name])
+    tracing.uninstall()
+    if digest(found) != RECORD.get(name):
+        assert find_difference(observe(PROGRAMS[name]), found) is None
+
+
+def test_every_fact_is_in_the_digest_but_for_bits():
+    facts = {"result": "Tensor((2,) bits=00ff)", "error": "ValueError: 3"}
+    changed = [
+        {**facts, "result": "Tensor((3,) bits=00ff)"},
+        {**facts, "error": "ValueError: 4"},
+        {"result": facts["result"]},
+        {**facts, "call 2, cache": "1 misses"},
+    ]
+    assert digest(facts) == digest({**facts, "result": "Tensor((2,) bits=ff00)"})
+    assert len({digest(each) for each in [facts, *changed]}) == 5
+    assert all(find_difference(facts, each) for each in changed)
+    assert find_difference(facts, dict(facts)) is None
+
+
+def test_what_a_program_returns_raises_and_leaves_behind_are_facts():
+    state = []
+
+    def program(run):
+        def f(x, n):
+            state.append(n)
+            return x * n if n else x.no_such_thing
+
+        run(f, 2.0, 3)
+        run(f, 2.0, 0)
+        run(f, 2.0, 3)
+
+    facts = observe(program)
+    assert "call 1, result" in facts and "prologue" in "".join(facts) and "call 2, error" in facts
+    assert facts["call 3, cache"] == "0 misses, 1 hits so far"
+    assert "no_such_thing" in facts["call 2, error"] and "at f:" in facts["call 2, error"]

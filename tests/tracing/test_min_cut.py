@@ -1,0 +1,58 @@
+"""The cut that stands in for networkx' one: the same sides, not only a cut of the same value."""
+
+import networkx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from thunder.core import rematerialization
+
+from fusioncache import tracing
+from fusioncache.tracing.passes import min_cut
+
+NAMES = ("source", "a", "b", "c", "d", "sink")
+CAPACITIES = (0.0, 0.5, 1.0, 2.0, 4.0, float("inf"))
+nodes = st.sampled_from(NAMES)
+edges = st.lists(st.tuples(nodes, nodes, st.sampled_from(CAPACITIES)), min_size=1, max_size=16)
+
+
+def cut_by(module, found):
+    graph = module.DiGraph()
+    graph.add_edges_from((one, other, {"capacity": capacity}) for one, other, capacity in found)
+    try:
+        return module.minimum_cut(graph, "source", "sink")
+    except Exception as error:
+        return type(error), str(error)
+
+
+@given(edges)
+def test_the_sides_are_those_of_networkx(found):
+    expected, result = cut_by(networkx, found), cut_by(min_cut.shorten_networkx(networkx), found)
+    assert result == expected
+
+
+def test_of_several_minimum_cuts_it_is_the_one_next_to_the_sink():
+    chain = [("source", "a", 1.0), ("a", "b", 1.0), ("b", "sink", 1.0)]
+    assert cut_by(min_cut.shorten_networkx(networkx), chain) == (1.0, ({"source", "a", "b"}, {"sink"}))
+
+
+def test_neighbours_are_those_of_the_graph():
+    graphs = [module.DiGraph() for module in (networkx, min_cut.shorten_networkx(networkx))]
+    for graph in graphs:
+        graph.add_edges_from(
+            [("a", "b", {"capacity": 1.0}), ("a", "a", {"capacity": 2.0}), ("b", "c", {"capacity": 0})]
+        )
+    assert [set(graphs[0][name]) for name in "abc"] == [set(graphs[1][name]) for name in "abc"]
+
+
+@pytest.mark.parametrize("changed", ["_FIND_CUT", "_MINIMUM_CUT"])
+def test_another_networkx_or_another_use_of_it_is_left_alone(monkeypatch, changed):
+    tracing.uninstall()
+    assert [each.key for each in min_cut.replacements()] == ["nx"]
+    monkeypatch.setattr(min_cut, changed, "of another version")
+    assert min_cut.replacements() == ()
+
+
+def test_another_implementation_of_networkx_is_left_alone(monkeypatch):
+    monkeypatch.setattr(networkx.config.backend_priority, "algos", ["networkx"])
+    assert min_cut.replacements() == ()
+    assert rematerialization.nx is networkx

@@ -1,0 +1,259 @@
+"""What passes ask for, asked with and without shortcuts: the same answers and the same errors."""
+
+import dataclasses
+import re
+from collections import OrderedDict, namedtuple
+from functools import partial, wraps
+
+import optree
+import pytest
+import thunder
+import torch
+from thunder.core import codeutils, devices, dtypes, prims, proxies, pytree
+from thunder.core.compile_data import compile_data_and_stats
+from thunder.core.symbol import BoundSymbolTag, Symbol, gather_tags, has_tags
+from thunder.core.trace import TraceCtx, tracectx
+from torch.fx.immutable_collections import immutable_list
+
+from fusioncache.tracing.passes.flattening import shorten_flatten, shorten_with_dataclass
+from fusioncache.tracing.passes.printing import shorten_to_printable
+from fusioncache.tracing.passes.signatures import shorten_normalize
+from fusioncache.tracing.passes.tags import shorten_has_tags
+from fusioncache.tracing.passes.tensors import shorten_infer_properties
+
+
+@dataclasses.dataclass
+class Pair:
+    left: object
+    right: object
+
+
+Named = namedtuple("Named", "b a")
+
+
+def own(function):
+    """Thunder's own function, whether or not a test before has left a shortcut in its place."""
+    return getattr(function, "__wrapped__", function)
+
+
+def outcome(function, *args, **kwargs):
+    """What comes of a call: a result, or the type and text of an error."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        return type(error), str(error)
+
+
+with tracectx(TraceCtx()):
+    TENSOR = proxies.TensorProxy(
+        "t", shape=(2,), device=devices.cpu, dtype=dtypes.float32, requires_grad=False, tags=set()
+    )
+    NUMBER = proxies.IntegerProxy("n", value=3)
+    TUPLE = proxies.TupleProxy((1, 2), name="tuple")
+    LIST = proxies.CollectionProxy([TENSOR], name="collection")
+LEAVES = [TENSOR, NUMBER, TUPLE, LIST, 1, 1.5, True, "a", None, 1j, ..., dtypes.float32, dtypes.bool8, devices.cpu]
+LEAVES += [torch.float32, torch.device("cpu"), int, slice(1, 2), torch.Size([2, 3]), immutable_list([1, TENSOR])]
+LEAVES += [
+    Named(2, 1),
+    Pair(TENSOR, (1, 2)),
+    object(),
+    dtypes.uint8,
+    dtypes.complex64,
+    {1, 2},
+    proxies.Variable(TENSOR),
+]
+TREES = [
+    *LEAVES,
+    *((leaf, {"b": [leaf, None], "a": {}}) for leaf in LEAVES),
+    {2: TENSOR, "a": 1, None: 3},
+    OrderedDict(b=1, a=TENSOR),
+    ((), [], {}),
+]
+
+
+def name_tree(tree):
+    """The same in each process, as those that share the tests compare their names."""
+    return re.sub(r" at 0x\w+", "", str(tree))[:40]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=name_tree)
+@pytest.mark.parametrize("namespace", [None, "", "thunder"])
+def test_trees_are_flattened_alike(tree, namespace):
+    original = own(pytree.tree_flatten)
+    options = {} if namespace is None else {"namespace": namespace}
+    assert_same_flat(outcome(original, tree, **options), outcome(shorten_flatten(original), tree, **options))
+
+
+@pytest.mark.parametrize("tree", TREES, ids=name_tree)
+def test_data_classes_are_found_alike(tree):
+    original = own(pytree.tree_flatten_with_dataclass)
+    assert_same_flat(outcome(original, tree), outcome(shorten_with_dataclass(original), tree))
+
+
+def assert_same_flat(slow, fast):
+    assert type(slow) is type(fast) and len(slow) == len(fast)
+    if isinstance(slow[0], list):
+        assert all(one is other for one, other in zip(slow[0], fast[0], strict=True))
+        assert slow[1] == fast[1] and repr(slow[1]) == repr(fast[1]) and slow[1].namespace == fast[1].namespace
+    else:
+        assert slow == fast
+
+
+def test_another_data_class_than_those_before_is_found():
+    @dataclasses.dataclass
+    class New:
+        inner: object
+
+    fast = shorten_with_dataclass(own(pytree.tree_flatten_with_dataclass))
+    assert fast((New(TENSOR),))[0] == [TENSOR]
+
+
+def plain(a, b=2):
+    pass
+
+
+def named(a, *, b, c=3):
+    pass
+
+
+def several(a, *rest, b=None):
+    pass
+
+
+def any_names(a, **names):
+    pass
+
+
+def positional(a, /, b=1):
+    pass
+
+
+@wraps(named)
+def wrapping(*args, **kwargs):
+    pass
+
+
+def lying(*args):
+    pass
+
+
+lying.__signature__ = __import__("inspect").signature(named)
+
+
+def nearly_symbol(a, /, *rest, b=1, **names):
+    pass
+
+
+class Callable:
+    def __call__(self, a, b=1):
+        pass
+
+
+ARGUMENTS = [(), (1,), (1, 2), (1, 2, 3)]
+NAMES = [{}, {"a": 1}, {"b": 2}, {"b": 2, "a": 1}, {"c": 1, "b": 2}, {"d": 1}]
+
+
+@pytest.mark.parametrize("names", NAMES, ids=str)
+@pytest.mark.parametrize("args", ARGUMENTS, ids=str)
+@pytest.mark.parametrize(
+    "meta",
+    [plain, named, several, any_names, positional, wrapping, lying, Callable(), partial(plain, 1), int.bit_length],
+)
+def test_arguments_are_bound_alike(meta, args, names):
+    symbol, original = Symbol("name", meta), own(vars(Symbol)["normalize"])
+    given = dict(names)
+    slow, fast = (outcome(normalize, symbol, *args, **given) for normalize in (original, shorten_normalize(original)))
+    assert slow == fast and given == names
+    if isinstance(slow[1], dict):
+        assert list(slow[1]) == list(fast[1]) and type(slow[0]) is type(fast[0])
+
+
+def test_defaults_that_are_changed_are_seen():
+    def meta(a, b=1, *, c=2):
+        pass
+
+    fast = shorten_normalize(own(vars(Symbol)["normalize"]))
+    assert fast(Symbol("name", meta), 0) == ((0, 1), {"c": 2})
+    meta.__defaults__, meta.__kwdefaults__["c"] = (5,), 6
+    assert fast(Symbol("name", meta), 0) == ((0, 5), {"c": 6})
+
+
+def test_tags_are_found_alike():
+    compiled = thunder.jit(lambda x: torch.nn.functional.dropout(torch.softmax(x @ x, 0), 0.5))
+    compiled(torch.ones(2, 2))
+    symbols = [symbol for trace in thunder.last_traces(compiled) for symbol in trace.bound_symbols]
+    symbols[0].tags.add(BoundSymbolTag.BACKWARD)
+    for symbol in list(symbols):
+        symbols.extend(symbol.subsymbols)
+    every = [*prims.OpTags, BoundSymbolTag.BACKWARD, BoundSymbolTag.RECOMPUTE_IN_BACKWARD]
+    original, found = own(has_tags), []
+    fast = shorten_has_tags(original)
+    for asked in [set(), *({tag} for tag in every), *({tag, every[0]} for tag in every)]:
+        found += [fast(symbol, asked) for symbol in symbols]
+        assert found[-len(symbols) :] == [original(symbol, asked) for symbol in symbols]
+    assert 0 < found.count(True) < len(found)
+    assert fast(symbols[0], frozenset(gather_tags(symbols[0]))) is True
+
+
+def test_another_optree_is_left_alone(monkeypatch):
+    from fusioncache.tracing.passes import flattening
+
+    assert flattening.replacements()
+    monkeypatch.setattr(optree, "tree_flatten", own)
+    assert flattening.replacements() == ()
+
+
+@pytest.mark.parametrize("tree", TREES, ids=name_tree)
+def test_things_are_made_printable_alike(tree):
+    original = own(codeutils.to_printable)
+    found = []
+    for function in (original, shorten_to_printable(original)):
+        imports, objects = {}, {}
+        trace = TraceCtx()
+        printable = outcome(function, trace, tree, import_ctx=imports, object_ctx=objects)
+        if isinstance(printable, codeutils.ContextObject):
+            printable = printable.name, printable.obj
+        found.append((type(printable), printable, list(imports), list(objects), list(trace.names)))
+    slow, fast = (re.sub(" at 0x[0-9a-f]+", "", repr(each)) for each in found)
+    assert slow == fast
+
+
+def test_a_dict_that_is_printed_is_not_the_one_that_is_given():
+    empty = {}
+    assert shorten_to_printable(own(codeutils.to_printable))(None, empty) is not empty
+
+
+SHAPES = [(), (2, 3), [4], (0,), (-1,), (True, 2), (2.5,), None, 3, (NUMBER,)]
+WHAT_TENSORS_ARE = [
+    *({"shape": shape} for shape in SHAPES),
+    *({"dtype": dtype} for dtype in sorted(dtypes.all_dtypes, key=str)),
+    *({"dtype": dtype} for dtype in (None, float, int, torch.float32, "float32", dtypes.uint64)),
+    *(
+        {"requires_grad": flag, "dtype": dtype}
+        for flag in (True, False, None)
+        for dtype in (dtypes.int64, dtypes.float64)
+    ),
+    *({"grad": TENSOR, "requires_grad": flag} for flag in (True, False)),
+    *({"device": device} for device in (None, "cpu", torch.device("cpu"))),
+    *({"distparallel_type": kind} for kind in (*proxies.DistParallelType, None, "none")),
+    {"thunder_fsdp_padding_size": 2},
+    {"like": TENSOR},
+    {"like": TENSOR, "shape": None, "device": None, "dtype": None, "requires_grad": None},
+]
+
+
+@pytest.mark.parametrize("changes", WHAT_TENSORS_ARE, ids=str)
+def test_tensors_are_alike(changes):
+    original = own(proxies._infer_tensor_properties)
+    usual = {"shape": (2, 3), "device": devices.cpu, "dtype": dtypes.float32, "requires_grad": True}
+    slow, fast = (outcome(each, **usual | changes) for each in (original, shorten_infer_properties(original)))
+    assert repr(slow) == repr(fast) and list(map(type, slow)) == list(map(type, fast))
+
+
+def test_a_symbolic_shape_is_worked_out_by_thunder():
+    compiled = thunder.jit(torch.sin, cache="symbolic values")
+    with compile_data_and_stats(thunder.compile_data(compiled), thunder.compile_stats(compiled)):
+        count = shorten_infer_properties(own(proxies._infer_tensor_properties))(
+            None, (2, 3), devices.cpu, dtypes.float32, False
+        )[4]
+    assert callable(count) and count() == 6

@@ -1,0 +1,156 @@
+"""A replacement stands in wherever the original was imported by name, and only for the source that is known."""
+
+import sys
+from functools import cached_property, wraps
+from types import ModuleType
+from unittest import mock
+
+import pytest
+import thunder
+import torch
+from thunder.core import interpreter, pytree
+
+from fusioncache.tracing import installation
+from fusioncache.tracing.replacement import Replacement, digest_source
+
+
+def original():
+    return "original"
+
+
+def shorten(function):
+    @wraps(function)
+    def shortcut():
+        return f"shortened {function()}"
+
+    return shortcut
+
+
+class Methods:
+    def method(self):
+        return "method"
+
+    @staticmethod
+    def static():
+        return "static"
+
+    @classmethod
+    def of_class(cls):
+        return "class"
+
+    @property
+    def plain(self):
+        return "property"
+
+    @cached_property
+    def cached(self):
+        return "cached"
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Makes modules of some name that have imported the original by name."""
+
+    def make(name, **values):
+        made = ModuleType(name)
+        vars(made).update(values)
+        monkeypatch.setitem(sys.modules, name, made)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Installs replacements, alone."""
+    installation.uninstall()
+
+    def install_only(*replacements):
+        monkeypatch.setattr(installation, "GROUPS", {"tried": lambda: replacements})
+        installation.install(("tried",))
+
+    yield install_only
+    installation.uninstall()
+
+
+def test_everywhere_is_where_it_was_imported_by_name(install, module):
+    home = module("thunder.home", original=original)
+    importer = module("thunder.deep.importer", renamed=original, twice=original, other=shorten)
+    stranger = module("thunderous", original=original)
+    install(Replacement(home, "original", digest_source(original), shorten, everywhere=True))
+    ours = home.original
+    assert ours is importer.renamed is importer.twice is not original
+    assert (stranger.original, importer.other) == (original, shorten)
+
+    meanwhile = module("fusioncache.meanwhile", original=ours)
+    importer.twice = "somebody else's"
+    installation.uninstall()
+    assert home.original is importer.renamed is meanwhile.original is original
+    assert importer.twice == "somebody else's"
+
+
+def test_it_is_taken_out_where_somebody_replaced_it_at_home(install, module):
+    home, importer = (module(name, original=original) for name in ("thunder.home", "thunder.importer"))
+    install(Replacement(home, "original", digest_source(original), shorten, everywhere=True))
+    home.original = len
+    installation.uninstall()
+    assert home.original is len and importer.original is original
+
+
+def test_only_the_holder_is_changed_by_default(install, module):
+    home, importer = (module(name, original=original) for name in ("thunder.home", "thunder.importer"))
+    install(Replacement(home, "original", None, shorten))
+    assert home.original is not original and importer.original is original
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_somebody_wrapped_is_not_what_is_known(install, module, before):
+    home = module("thunder.home", original=original)
+    replacement = Replacement(home, "original", digest_source(original), shorten)
+    if not before:
+        install(replacement)
+
+    @wraps(home.original)
+    def theirs():
+        return "theirs"
+
+    home.original = theirs
+    install(replacement)
+    assert home.original is theirs
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Methods) if not name.startswith("_")])
+def test_methods_and_properties_have_a_source_and_come_back_as_they_were(install, name):
+    own = vars(Methods)[name]
+    changed = property(lambda self: "changed")
+    known, others = digest_source(own), [digest_source(other) for key, other in vars(Methods).items() if key[0] != "_"]
+    assert others.count(known) == 1
+    install(Replacement(Methods, name, known, lambda _: changed))
+    assert vars(Methods)[name] is changed and getattr(Methods(), name) == "changed"
+    installation.uninstall()
+    assert vars(Methods)[name] is own
+
+
+def test_code_that_is_interpreted_has_thunders_own_function_interpreted():
+    """As in Thunder's ``test_eval_trace``: what a model calls of Thunder's own must not show that it was replaced."""
+
+    def twice(x):
+        return x * 2
+
+    def model(x):
+        return pytree.tree_map(twice, x)
+
+    def interpreted():
+        with mock.patch.object(interpreter, "_run_frame", wraps=interpreter._run_frame) as run:
+            thunder.jit(model)(torch.ones(2))
+        return [call.args[0].code.co_name for call in run.call_args_list]
+
+    installation.uninstall()
+    own = interpreted()
+    before = dict(interpreter._default_lookaside_map)
+    installation.install(groups=["mapping"])
+    try:
+        assert interpreted() == own
+    finally:
+        installation.uninstall()
+    assert interpreter._default_lookaside_map == before
