@@ -17,12 +17,14 @@ class Numbers(click.ParamType):
     Args:
         real: whether ``real`` may be among them, for as many layers as a model's configuration has. It becomes None,
             and comes last.
+        least: the least of the numbers: 1, or 0.
     """
 
     name = "numbers"
 
-    def __init__(self, real: bool = False):
+    def __init__(self, real: bool = False, least: int = 1):
         self._real = real
+        self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | None, ...]:
         """Reads the numbers."""
@@ -30,9 +32,10 @@ class Numbers(click.ParamType):
             return tuple(value)
         words = {word.strip() for word in value.split(",")}
         numbers = words - {"real"} if self._real else words
-        if not all(word.isdecimal() and int(word) > 0 for word in numbers):
+        if not all(word.isdecimal() and int(word) >= self._least for word in numbers):
             expected = " and real, such as 2,4,real" if self._real else " such as 1,2,4,8"
-            self.fail(f"{value!r} is no list of positive numbers{expected}", param, ctx)
+            kind = "positive numbers" if self._least else "numbers"
+            self.fail(f"{value!r} is no list of {kind}{expected}", param, ctx)
         return (*sorted({int(word) for word in numbers}), *[None] * (numbers < words))
 
 

@@ -40,27 +40,35 @@ class ProcessFailed(click.ClickException):
 
 
 def call(
-    module: str, argument: Any, *, caches: Path | None = None, environment: Mapping[str, str] = MappingProxyType({})
+    module: str | Path,
+    argument: Any,
+    *,
+    caches: Path | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    root: Path = ROOT,
 ) -> Any:
     """Runs a module, and returns what ``serve`` in its process answers to an argument. Both are JSON.
 
     Args:
-        module: the one to run.
+        module: the one to run, or its file.
         argument: of its function.
         caches: where the cache directories are made, or found as the last process left them; not given: somewhere
             new that is removed afterwards.
         environment: more variables for the process.
+        root: where it runs, and imports from first: that of this project, or of an earlier state of it.
 
     Raises:
         ProcessFailed: if the process raised or died.
     """
     with TemporaryDirectory(prefix="fusioncache-benchmark-") as directory:
         answer, log = Path(directory, "answer.json"), Path(directory, "log")
-        variables = {**environment_in(directory if caches is None else str(caches)), **environment}
-        command = [sys.executable, "-m", module, json.dumps(argument), str(answer)]
+        variables = {**environment_in(directory if caches is None else str(caches), root), **environment}
+        # Without -P the folder of a file would be imported from first.
+        what = ("-P", str(module)) if isinstance(module, Path) else ("-m", module)
+        command = [sys.executable, *what, json.dumps(argument), str(answer)]
         with log.open("wb") as output:
             code = subprocess.run(
-                command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command, cwd=root, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             ).returncode
         end = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:])
         if not answer.exists():
@@ -83,9 +91,9 @@ def serve(function: Any) -> None:
     answer.write_text(json.dumps({"value": value}))
 
 
-def environment_in(directory: str) -> dict[str, str]:
+def environment_in(directory: str, root: Path = ROOT) -> dict[str, str]:
     """Returns the variables of a process whose caches are in this directory, and makes the folders for them."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     # Without it cuBLAS may pick its workspace, and so its order of summation, differently in each process.
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

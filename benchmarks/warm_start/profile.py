@@ -42,7 +42,7 @@ def _inclusive(file: Path) -> dict[str, float]:
     """Returns the seconds in each function, calls of a function by itself counted once."""
     seconds: dict[str, float] = defaultdict(float)
     entered: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for name, thread, moment, is_begin in _events(file):
+    for name, thread, moment, is_begin in read_events(file):
         stack = entered[thread, name]
         if is_begin:
             stack.append(moment)
@@ -53,7 +53,8 @@ def _inclusive(file: Path) -> dict[str, float]:
     return seconds
 
 
-def _events(file: Path) -> Iterator[tuple[str, str, float, bool]]:
+def read_events(file: Path) -> Iterator[tuple[str, str, float, bool]]:
+    """Returns each event: the function's name, the thread, the moment in seconds, and whether that is its begin."""
     with file.open(errors="replace") as lines:
         for found in filter(None, map(_EVENT.match, lines)):
             yield found[1], found[3], int(found[4]) / 1e6, found[2] == "B"

@@ -1,0 +1,30 @@
+"""The shortcuts in Thunder's tracing by group and name, as they are written in ``docs/upstream.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from fusioncache.tracing.installation import GROUPS
+from fusioncache.tracing.replacement import Replacement
+
+
+def name_place(replacement: Replacement) -> str:
+    """Returns the name of what a shortcut replaces: of an attribute with its class, or of what is looked up."""
+    holder, key = replacement.holder, replacement.key
+    if isinstance(key, Enum):
+        return key.name
+    if not isinstance(key, str):
+        return getattr(key, "__qualname__", repr(key))
+    return f"{holder.__name__}.{key}" if isinstance(holder, type) else key
+
+
+def is_around(group: str) -> bool:
+    """Tells whether a group stands around others, all of it or none: its parts rely on each other."""
+    return any(each.around for each in GROUPS[group]())
+
+
+def list_shortcuts() -> Iterator[tuple[str, str, Replacement]]:
+    """Returns each shortcut after its group and its name."""
+    for group, replacements in GROUPS.items():
+        yield from ((group, name_place(each), each) for each in replacements())
