@@ -16,6 +16,7 @@ from fusioncache.ir.types import Ref
 ADD = "prims.add"
 MUL = "prims.mul"
 CONVERT = "prims.convert_element_type"
+RESHAPE = "prims.reshape"
 COPY = "prims.copy_"
 """``copy_(source, target)``: writes a value into the memory of a region input. Its result has the source's value."""
 RESIDUAL = "residual"

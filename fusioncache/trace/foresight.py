@@ -11,7 +11,7 @@ from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Binding, Graph, TensorType, operands
-from fusioncache.ir.ops import op_traits
+from fusioncache.ir.ops import RESHAPE, op_traits
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.template.strides import Strided, row_major, strides_of
 
@@ -23,8 +23,6 @@ _FLASH_BACKWARD = "sdpafx_scaled_dot_product_efficient_attention_backward"
 """Thunder's name for the backward pass of flash attention."""
 _FLASH_MULTIPLE = 8
 """Heads of other sizes are padded for it."""
-
-_RESHAPE = "prims.reshape"
 
 Layouts = dict[str, Strided | None]
 """By name, the layout of values that are not contiguous; None where it is not known."""
@@ -157,4 +155,4 @@ def _follow(op: Any, source: Strided | None, type_: Any, *, view: bool) -> Strid
     if source is None:
         return None
     # Where a reshape can be a view it is one, and torch knows where.
-    return _describe(_make_meta(source).reshape(shape)) if op.name == _RESHAPE else strides_of(op, [source], shape)
+    return _describe(_make_meta(source).reshape(shape)) if op.name == RESHAPE else strides_of(op, [source], shape)

@@ -133,7 +133,7 @@ def test_a_run_that_was_stopped_left_tests_unreached(tmp_path: Path) -> None:
 def test_counts_are_added_up(tmp_path: Path) -> None:
     counts = {"calls": 1, "regions": 3, "hits": 1, "misses": 1, "compiles": 1, "bypasses": {"random": 1}}
     one = _load(tmp_path, *_events("passed", fusioncache=counts)).result("a").counts
-    assert Counts.total([one, one]) == Counts(2, 6, 2, 2, 2, {"random": 2})
+    assert Counts.total([one, one]) == Counts(calls=2, regions=6, hits=2, misses=2, compiles=2, bypasses={"random": 2})
 
 
 def test_the_report_says_when_nothing_was_tested(capsys: pytest.CaptureFixture[str]) -> None:
