@@ -24,15 +24,16 @@ _IMPORTS = {
     "cache": "ir template store record backends",
     "precompile": "ir template store backends cache",
     "tracing": "",
+    "program": "ir template store record backends cache precompile tracing",
     "provenance": "ir template explain residual record backends cache humanize",
     "verification": "ir template record backends cache",
-    "trace": "ir template explain residual record backends cache precompile tracing provenance verification",
+    "trace": "ir template explain residual record backends cache precompile tracing program provenance verification",
     "report": "ir template drawing explain record humanize",
     "cli": "ir template drawing explain store record backends cache precompile report humanize",
 }
 MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()}
 EVERYBODY_MAY = {"process"}
-KNOW_THUNDER = {"trace", "tracing", "backends", "provenance", "verification"}
+KNOW_THUNDER = {"trace", "program", "tracing", "backends", "provenance", "verification"}
 KNOW_TORCH = {"cache/call.py", "cache/dispatch.py", "cache/ranks.py", "precompile/arguments.py"}
 
 

@@ -1,0 +1,95 @@
+"""Classes: what each is by itself, and what it is with everything that it reaches.
+
+A class by itself is its metaclass, its MRO and everything in its own ``__dict__``, with other classes by their names.
+Each class has a name of its own, so that the contents of all classes that are met, name by name, are a description of
+the whole graph of classes, cycles and all.
+
+An attribute of a class that has no value (a lock, a logger) would make every model of the class one without a value. It
+is written as unknown, with the type and the reason, and noted in the memory. This is safe only together with the
+recorder, which refuses a program for which such an attribute was read: one that nobody read has changed nothing. What
+changed from a value to an unknown one, or to an unknown one of another type, is a difference all the same.
+"""
+
+from __future__ import annotations
+
+import _abc
+import types
+from typing import Any
+
+from fusioncache.program.literals import LITERALS, digest, write_class_name, write_name
+from fusioncache.program.memory import ClassContent, Memory
+from fusioncache.program.objects import is_enumeration, is_written_in_python, mro_of, namespace_of
+from fusioncache.program.writer import Writer
+
+_COUNTERS = {("torch.utils.hooks.RemovableHandle", "next_id")}
+"""Attributes that count what happened in the process, and that nothing but the counting reads."""
+
+
+def write_content(writer: Writer, cls: type) -> None:
+    """Writes what a class is by itself. One written in C is its name."""
+    parts = writer.parts
+    parts.append(f"class {writer.memory.name_class(cls)} ")
+    writer.write_class(type(cls))
+    for base in mro_of(cls)[1:]:
+        parts.append(" ")
+        writer.write_class(base)
+    if not is_written_in_python(cls):
+        return
+    for name, value in namespace_of(cls).items():
+        if not _is_left_out(cls, name, value):
+            parts.append(f"\n{write_name(name)} ")
+            _write_attribute(writer, cls, name, value)
+
+
+def _is_left_out(cls: type, name: str, value: object) -> bool:
+    """Returns whether an attribute follows from others, or says nothing."""
+    if name in ("__dict__", "__weakref__"):
+        return type(value) is types.GetSetDescriptorType
+    if name == "_value2member_map_":  # a table of the members, to which a flag adds combinations as they are asked for
+        return is_enumeration(cls)
+    return (write_class_name(cls), name) in _COUNTERS
+
+
+def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
+    parts = writer.parts
+    if name == "__annotations__" and type(value) is dict:
+        parts.append(", ".join(f"{write_name(key)}: {_describe_annotation(item)}" for key, item in value.items()))
+    elif name == "_abc_impl":
+        registered = (reference() for reference in _abc._get_dump(cls)[0])
+        parts.append(", ".join(sorted(write_class_name(other) for other in registered if other is not None)))
+    elif type(value) is types.MemberDescriptorType and value.__objclass__ is cls:
+        parts.append("slot")
+    else:
+        reason = writer.attempt(lambda: writer.write_named(name, value))
+        if reason is not None:
+            parts.append(f"unknown {write_class_name(type(value))}: {reason}")
+            writer.memory.unknown[writer.memory.name_class(cls), name] = reason
+
+
+def _describe_annotation(value: object) -> str:
+    """Returns the name of a type: what an annotation stands for is not called."""
+    literal = LITERALS.get(id(type(value)))
+    if literal is not None:
+        return literal(value)
+    return write_class_name(value if isinstance(value, type) else type(value))
+
+
+def digest_graph(memory: Memory, cls: type) -> str:
+    """Returns the hash of a class and all classes that it reaches."""
+    reached: dict[int, type] = {}
+    waiting = [cls]
+    while waiting:
+        found = waiting.pop()
+        if id(found) not in reached:
+            reached[id(found)] = found
+            waiting += memory.contents[id(found)].classes
+    lines = sorted(
+        f"{memory.name_class(found)} {memory.contents[identity].digest}" for identity, found in reached.items()
+    )
+    return digest("\n".join([memory.name_class(cls), *lines]))
+
+
+def make_content(writer: Writer, cls: type) -> ClassContent:
+    """Returns what a class is by itself."""
+    write_content(writer, cls)
+    return ClassContent(digest(writer.text()), tuple(writer.classes))

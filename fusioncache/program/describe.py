@@ -1,0 +1,170 @@
+"""Values as text: two values that a trace could tell apart have different texts, in this process and in another.
+
+    describer = Describer()
+    dict(describer.walk("model", model))     # {"model": "module litgpt.model.GPT", "model.lm_head": ..., ...}
+    describer.describe(config)               # a line
+    describer.classes                        # {"litgpt.model.GPT": "5f...", ...}: what the walks' texts name
+
+Nothing of a value's own is called: no ``__repr__``, ``__eq__``, ``__hash__``, ``__getattr__``, ``__reduce__`` or
+property. What has state that cannot be read so (a lock, a file, a generator, most of what is written in C) raises
+``NoValue``.
+
+A describer is made anew for each comparison. It remembers classes and code, so it must not outlive a change of these.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from fusioncache.program.classes import digest_graph, make_content
+from fusioncache.program.literals import digest, write_name
+from fusioncache.program.memory import Memory
+from fusioncache.program.modules import describe_absence, list_parts
+from fusioncache.program.objects import find_handler, mro_of
+from fusioncache.program.writer import Handler, NoValue, Writer
+
+__all__ = ["Describer", "NoValue"]
+
+
+class Describer:
+    """Describes values, and remembers what it described."""
+
+    __slots__ = ("_graphs", "_memory")
+
+    def __init__(self) -> None:
+        self._memory = Memory()
+        self._graphs: dict[int, str] = {}
+
+    def describe(self, value: object) -> str:
+        """Returns a value as one line that says all of it, each class with the hash of everything it reaches.
+
+        Objects that a walk met have the walk's name for them. All others have names of this text alone, but for tensors
+        and bare ``object()``s: so describe things in the order in which those were that they are compared with.
+
+        Raises:
+            NoValue: if it has no value.
+        """
+        writer = self._writer(digests=True)
+        self._write(writer, value)
+        return writer.text()
+
+    def describe_function(self, function: types.FunctionType) -> str:
+        """Returns module, qualified name and the hash of all that a function consists of but its globals.
+
+        Raises:
+            NoValue: if it has no value.
+        """
+        return self._name_and_digest(function, self.describe(function))
+
+    def describe_class(self, cls: type) -> str:
+        """Returns module, qualified name and the hash of a class and everything that it reaches."""
+        return self.describe(cls)
+
+    def walk(self, path: str, value: object) -> Iterator[tuple[str, str]]:
+        """Yields each part of a value: its path, which has no spaces, and a text.
+
+        Modules of torch.nn are walked into, attribute by attribute; everything else is one text. Classes are named in
+        the texts, and ``classes`` says what they are.
+
+        Raises:
+            NoValue: if a part has no value.
+        """
+        yield from self._walk(path, value)
+        self._look_at_classes()
+
+    @property
+    def classes(self) -> Mapping[str, str]:
+        """Every class met so far: its name, numbered if several have it, and the hash of what it is by itself."""
+        self._look_at_classes()
+        return {
+            name: self._memory.contents[identity].digest for identity, (_, name) in self._memory.class_names.items()
+        }
+
+    @property
+    def unknown(self) -> Mapping[tuple[str, str], str]:
+        """Why an attribute of a class has no value, by the class's name in ``classes`` and its own."""
+        self._look_at_classes()
+        return self._memory.unknown
+
+    def find_unknown(self, cls: type, attribute: str) -> str | None:
+        """Returns why what a class has under a name, by itself or from a base, has no value; None if that is not so."""
+        self._look_at_classes()
+        for base in mro_of(cls):
+            named = self._memory.class_names.get(id(base))
+            if named is not None and (named[1], attribute) in self._memory.unknown:
+                return self._memory.unknown[named[1], attribute]
+        return None
+
+    def covers(self, code: types.CodeType) -> bool:
+        """Returns whether a code object was described, by itself or as a constant of another."""
+        self._look_at_classes()
+        return id(code) in self._memory.codes
+
+    def holds(self, value: object) -> bool:
+        """Returns whether this very object was described, with all that it reaches."""
+        return id(value) in self._memory.held
+
+    def _walk(self, path: str, value: object) -> Iterator[tuple[str, str]]:
+        if id(torch.nn.Module) not in {id(base) for base in mro_of(type(value))} or id(value) in self._memory.names:
+            writer = self._writer(path)
+            self._write(writer, value)
+            yield path, writer.text()
+            return
+        writer = self._writer(path)
+        writer.enter(value)
+        writer.parts.append("module ")
+        writer.write_class(type(value))
+        attributes: dict[str, Any] = object.__getattribute__(value, "__dict__")
+        writer.parts.append(describe_absence(attributes))
+        yield path, writer.text()
+        for table, name, part in list_parts(attributes):
+            below = f"{path}.{_escape(name)}"
+            if table == "module":
+                yield from self._walk(below, part)
+                continue
+            writer = self._writer(below)
+            writer.parts.append(f"{table} " if table else "")
+            self._write(writer, part, name)
+            yield below, writer.text()
+
+    def _writer(self, path: str | None = None, digests: bool = False) -> Writer:
+        return Writer(self._memory, self._find_handler, path, self._digest_class if digests else None)
+
+    def _write(self, writer: Writer, value: object, name: object = None) -> None:
+        try:
+            writer.write_named(name, value)
+        except RecursionError as error:
+            raise NoValue("values are nested too deeply") from error
+
+    def _find_handler(self, cls: type) -> Handler:
+        handler = self._memory.handlers.get(id(cls))
+        if handler is None:
+            handler = self._memory.handlers[id(cls)] = find_handler(cls)
+            self._memory.held[id(cls)] = cls
+        return handler
+
+    def _look_at_classes(self) -> None:
+        pending = self._memory.pending
+        while pending:
+            cls = pending.pop()
+            self._memory.contents[id(cls)] = make_content(self._writer(), cls)
+
+    def _digest_class(self, cls: type) -> str:
+        self._look_at_classes()
+        if id(cls) not in self._graphs:
+            self._graphs[id(cls)] = digest_graph(self._memory, cls)
+        return f"#{self._graphs[id(cls)]}"
+
+    @staticmethod
+    def _name_and_digest(function: types.FunctionType, text: str) -> str:
+        return f"{write_name(function.__module__)}.{write_name(function.__qualname__)} {digest(text)}"
+
+
+def _escape(name: object) -> str:
+    """Returns a name as a part of a path, in which dots, spaces and what else could mislead are written as numbers."""
+    text = name if type(name) is str else f"({type(name).__qualname__})"
+    return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in text)

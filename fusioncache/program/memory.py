@@ -1,0 +1,72 @@
+"""What a describer knows: names of objects, digests of classes, and which code and which objects were described.
+
+Everything is found by identity, never by a hash or an equality that may be anybody's code, and everything that is named
+here is kept alive, so that no identity is given away again.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusioncache.program.literals import write_class_name
+
+
+@dataclass(frozen=True, slots=True)
+class ClassContent:
+    """What a class is by itself.
+
+    Attributes:
+        digest: the hash of its text, in which other classes stand by their names.
+        classes: the classes that the text names.
+    """
+
+    digest: str
+    classes: tuple[type, ...]
+
+
+@dataclass(slots=True)
+class Memory:
+    """The tables of a describer.
+
+    Attributes:
+        names: the names that last, by the object's identity.
+        storages: the name of the first tensor in each storage, by the storage's address.
+        held: each object that was described, by its identity.
+        codes: each code object that was described.
+        code_digests: the hash of each code object that was looked at.
+        class_names: the name of each class that was met.
+        contents: what each class is, for those that were looked at.
+        pending: the classes that were met and not looked at.
+        unknown: why an attribute of a class, by the class's name and its own, has no value.
+        handlers: what writes the instances of each class that was met.
+        values: how many values were written.
+        lasting: how many names without a path last.
+    """
+
+    names: dict[int, str] = field(default_factory=dict)
+    storages: dict[int, str] = field(default_factory=dict)
+    held: dict[int, object] = field(default_factory=dict)
+    codes: dict[int, types.CodeType] = field(default_factory=dict)
+    code_digests: dict[int, tuple[types.CodeType, str]] = field(default_factory=dict)
+    class_names: dict[int, tuple[type, str]] = field(default_factory=dict)
+    contents: dict[int, ClassContent] = field(default_factory=dict)
+    pending: list[type] = field(default_factory=list)
+    unknown: dict[tuple[str, str], str] = field(default_factory=dict)
+    handlers: dict[int, Any] = field(default_factory=dict)
+    values: int = 0
+    lasting: int = 0
+    _taken: dict[str, int] = field(default_factory=dict)
+
+    def name_class(self, cls: type) -> str:
+        """Returns the name of a class, with a number if another class has the same one."""
+        known = self.class_names.get(id(cls))
+        if known is not None:
+            return known[1]
+        name = write_class_name(cls)
+        count = self._taken[name] = self._taken.get(name, 0) + 1
+        label = name if count == 1 else f"{name}({count})"
+        self.class_names[id(cls)] = cls, label
+        self.pending.append(cls)
+        return label

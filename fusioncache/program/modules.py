@@ -1,0 +1,78 @@
+"""Modules of torch.nn: what one holds that a module does not always hold.
+
+A module has fifteen tables that are empty nearly always. They are left out where they are as ``Module.__init__`` makes
+them, and a table that is missing is said to be missing, so that what is left out can be told from the text.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+
+from fusioncache.program.containers import ordered_pairs
+
+HOOKS = (
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+_TABLES = {"parameter": "_parameters", "buffer": "_buffers", "module": "_modules"}
+_OTHERS: Mapping[str, object] = {"training": True, "_non_persistent_buffers_set": set(), "_is_full_backward_hook": None}
+
+
+def describe_absence(attributes: Mapping[str, object]) -> str:
+    """Returns the names of what every module has and this one has not, each after a minus."""
+    return "".join(f" -{name}" for name in (*_TABLES.values(), *HOOKS, *_OTHERS) if name not in attributes)
+
+
+def list_parts(attributes: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
+    """Yields what a module consists of: what each part is (nothing for an attribute), its name, and the part."""
+    for kind, table in _TABLES.items():
+        if kind == "module":
+            yield from (("", name, value) for name, value in _list_own(attributes))
+        children = attributes.get(table)
+        if type(children) is dict:
+            yield from ((kind, name, child) for name, child in children.items())
+
+
+def _list_own(attributes: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Returns the attributes that are not as in every module, without the tables of parameters, buffers and submodules.
+
+    Hooks are numbered in the order of their registration: their own numbers count all hooks of the process.
+    """
+    found: list[tuple[str, object]] = []
+    numbers: dict[int, int] | None = None
+    for name, value in attributes.items():
+        if type(value) is OrderedDict:
+            if name not in HOOKS:
+                found.append((name, value))
+            elif value:
+                numbers = numbers if numbers is not None else _number_hooks(attributes)
+                found.append(
+                    (name, [(numbers[key] if type(key) is int else key, hook) for key, hook in ordered_pairs(value)])
+                )
+        elif type(value) is dict:
+            if name not in _TABLES.values():
+                found.append((name, value))
+        elif name not in _OTHERS or not _is_same(value, _OTHERS[name]):
+            found.append((name, value))
+    return found
+
+
+def _is_same(value: object, usual: object) -> bool:
+    return value is usual or (type(value) is set and not value and type(usual) is set)
+
+
+def _number_hooks(attributes: Mapping[str, object]) -> dict[int, int]:
+    keys = {
+        key for name in HOOKS if type(hooks := attributes.get(name)) is OrderedDict for key in hooks if type(key) is int
+    }
+    return {key: number for number, key in enumerate(sorted(keys))}

@@ -1,0 +1,211 @@
+"""Objects of classes: the class, and the state that Python keeps for it, read without running any code of the class.
+
+The state is the instance's ``__dict__``, its slots, and the content of a builtin type that the class is derived from. A
+class written in C may keep more than that. It does if its instances are larger than those of its base and its slots
+account for; then they have no value here, unless its type has a handler of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from fusioncache.program.code import FUNCTIONS
+from fusioncache.program.containers import CONTAINERS, ordered_pairs, write_items, write_module, write_pairs, write_set
+from fusioncache.program.literals import LITERALS, write_class_name
+from fusioncache.program.modules import describe_absence, list_parts
+from fusioncache.program.tensors import TENSORS, write_foreign_tensor
+from fusioncache.program.writer import Handler, NoValue, Writer
+
+_HEAP = 1 << 9
+_IMMUTABLE = 1 << 8
+_POINTER = 8
+
+mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+namespace_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
+_base_of = type.__dict__["__base__"].__get__
+_size_of = type.__dict__["__basicsize__"].__get__
+_flags_of = type.__dict__["__flags__"].__get__
+
+
+def _write_base_integer(writer: Writer, value: int) -> None:
+    writer.parts.append(LITERALS[id(int)](int.__index__(value)))
+
+
+def _write_base_float(writer: Writer, value: float) -> None:
+    writer.parts.append(float.__repr__(value))
+
+
+def _write_base_string(writer: Writer, value: str) -> None:
+    writer.parts.append(LITERALS[id(str)](str.__str__(value)))
+
+
+_CONTENT: dict[int, Handler] = {
+    id(int): _write_base_integer,
+    id(float): _write_base_float,
+    id(complex): lambda writer, value: writer.parts.append(complex.__repr__(value)),
+    id(str): _write_base_string,
+    id(bytes): lambda writer, value: writer.write(bytes.__add__(value, b"")),
+    id(tuple): lambda writer, value: write_items(writer, tuple.__iter__(value), "(", ")"),
+    id(list): lambda writer, value: write_items(writer, list.__iter__(value)),
+    id(dict): lambda writer, value: write_pairs(writer, dict.items(value)),
+    id(set): lambda writer, value: write_set(writer, set.__iter__(value)),
+    id(frozenset): lambda writer, value: write_set(writer, frozenset.__iter__(value)),
+    id(collections.OrderedDict): lambda writer, value: write_pairs(writer, ordered_pairs(value)),
+    id(collections.deque): lambda writer, value: write_items(writer, collections.deque.__iter__(value)),
+    id(functools.partial): lambda writer, value: writer.write(
+        tuple(functools.partial.__dict__[name].__get__(value) for name in ("func", "args", "keywords"))
+    ),
+    id(types.SimpleNamespace): lambda writer, value: None,
+    id(object): lambda writer, value: None,
+}
+"""What writes the content of a builtin type that a class is derived from, by the type's identity."""
+
+
+def is_written_in_python(cls: type) -> bool:
+    """Returns whether a class is one whose attributes can be set, as those that a ``class`` statement makes."""
+    return _flags_of(cls) & (_HEAP | _IMMUTABLE) == _HEAP
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the instances of a class keep their state.
+
+    Attributes:
+        content: what writes the content of the builtin type that the class is derived from.
+        slots: each slot's name and what reads it.
+        attributes: what returns the instance's ``__dict__``, if it has one.
+    """
+
+    content: Handler
+    slots: tuple[tuple[str, Any], ...]
+    attributes: Callable[[object], dict[str, object]] | None
+
+
+def find_layout(cls: type) -> Layout:
+    """Returns where the instances of a class keep their state.
+
+    Raises:
+        NoValue: if they have some that is not known.
+    """
+    slots: list[tuple[str, Any]] = []
+    base = cls
+    while is_written_in_python(base):
+        own = [
+            (name, member)
+            for name, member in namespace_of(base).items()
+            if type(member) is types.MemberDescriptorType and member.__objclass__ is base
+        ]
+        above = _base_of(base)
+        if above is None or _size_of(base) != _size_of(above) + _POINTER * len(own):
+            raise NoValue(f"the state of a {write_class_name(cls)} is not Python's")
+        slots[:0] = own
+        base = above
+    content = _CONTENT.get(id(base))
+    if content is None:
+        raise NoValue(f"the state of a {write_class_name(cls)} is that of a {write_class_name(base)}, written in C")
+    return Layout(content, tuple(slots), _find_attributes(cls))
+
+
+def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:
+    for base in mro_of(cls):
+        found = namespace_of(base).get("__dict__")
+        if isinstance(found, types.GetSetDescriptorType | types.MemberDescriptorType):
+            return found.__get__
+        if found is not None:
+            raise NoValue(f"the attributes of a {write_class_name(cls)} are behind a __dict__ of its own")
+    if cls.__dictoffset__:
+        raise NoValue(f"the attributes of a {write_class_name(cls)} cannot be read")
+    return None
+
+
+def find_handler(cls: type) -> Handler:
+    """Returns what writes the instances of a class.
+
+    Raises:
+        NoValue: if these have no value.
+    """
+    handler = FUNCTIONS.get(id(cls)) or CONTAINERS.get(id(cls)) or TENSORS.get(id(cls))
+    if handler is not None:
+        return handler
+    bases = {id(base) for base in mro_of(cls)}
+    if id(type) in bases:
+        return _write_class
+    if id(torch.Tensor) in bases:
+        return write_foreign_tensor
+    if id(types.ModuleType) in bases:
+        return write_module
+    if cls is object:
+        return _write_bare_object
+    if cls is RemovableHandle:
+        return _write_handle
+    layout = find_layout(cls)
+    is_module = id(torch.nn.Module) in bases
+
+    def write(writer: Writer, value: object) -> None:
+        if writer.enter(value):
+            writer.parts.append("<")
+            writer.write_class(cls)
+            write_state(writer, value, layout, is_module)
+            writer.parts.append(">")
+
+    return write
+
+
+def write_state(writer: Writer, value: object, layout: Layout, is_module: bool) -> None:
+    """Writes content, slots and attributes of an object."""
+    parts = writer.parts
+    parts.append(" ")
+    layout.content(writer, value)
+    for slot_name, slot in layout.slots:
+        parts.append(f" {slot_name} ")
+        try:
+            content = slot.__get__(value)
+        except AttributeError:
+            parts.append("empty")
+        else:
+            writer.write_named(slot_name, content)
+    if layout.attributes is None:
+        return
+    attributes = layout.attributes(value)
+    if type(attributes) is not dict:
+        raise NoValue(
+            f"the attributes of a {write_class_name(type(value))} are in a {write_class_name(type(attributes))}"
+        )
+    if not is_module:
+        write_pairs(writer, attributes.items())
+        return
+    parts.append(describe_absence(attributes))
+    for kind, name, part in list_parts(attributes):
+        parts.append(f" {kind} ")
+        write_pairs(writer, [(name, part)])
+
+
+def _write_class(writer: Writer, value: type) -> None:
+    writer.parts.append("class ")
+    writer.write_class(value)
+
+
+def _write_bare_object(writer: Writer, value: object) -> None:
+    if writer.enter(value, lasting=True):
+        writer.parts.append("<object>")
+
+
+def _write_handle(writer: Writer, value: RemovableHandle) -> None:
+    """Writes the handle of a hook by the place of its hook: its number counts all hooks of the process."""
+    hooks = value.hooks_dict_ref()
+    place = None if hooks is None else [number for number, key in enumerate(hooks) if key == value.id]
+    writer.parts.append(f"<handle of hook {place}>")
+
+
+def is_enumeration(cls: type) -> bool:
+    """Returns whether a class is an enumeration."""
+    return id(enum.EnumType) in {id(base) for base in mro_of(type(cls))}

@@ -1,0 +1,182 @@
+"""One text being written: a walk over values that names each object once and comes back to it by that name.
+
+Values without an identity that matters (numbers, strings, tuples) are written wherever they are met. Objects are
+written where they are met first, and as ``@name`` from then on, so that two equal lists differ from one list that is
+met twice, and a cycle ends. Three kinds of names:
+
+- in a walk, the path where the object was met; they last as long as the describer;
+- for tensors and bare ``object()``s, which are told apart by nothing but their identity, names that last, too:
+  ``lasting~0`` and so on, in the order in which they are met;
+- for everything else a number that begins again with each text.
+
+So descriptions are equal in two processes if these describe the same things in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from fusioncache.program.literals import LITERALS, digest, may_be_secret
+from fusioncache.program.memory import Memory
+
+MOST_VALUES = 1_000_000
+DEEPEST = 150
+
+Handler = Callable[["Writer", Any], None]
+"""Writes a value of the type that it stands for."""
+
+
+class NoValue(Exception):
+    """Something has no value to compare, so that what depends on it cannot be reused. The text is the reason."""
+
+
+class TooMuch(NoValue):
+    """There are too many values, or they are nested too deeply. Unlike another value, this one is never left out."""
+
+
+class Writer:
+    """The text of one value, or of one line of a walk.
+
+    Attributes:
+        memory: what the describer knows so far.
+        parts: the text so far.
+        classes: the classes that the text names.
+    """
+
+    __slots__ = (
+        "_count",
+        "_depth",
+        "_digests",
+        "_find_handler",
+        "_journal",
+        "_names",
+        "_prefix",
+        "classes",
+        "memory",
+        "parts",
+    )
+
+    def __init__(
+        self,
+        memory: Memory,
+        find_handler: Callable[[type], Handler],
+        path: str | None = None,
+        digests: Callable[[type], str] | None = None,
+    ) -> None:
+        """Makes a writer.
+
+        Args:
+            memory: what the describer knows so far.
+            find_handler: what finds the handler for a type.
+            path: where a walk is, if the text is a line of one.
+            digests: what returns the digest of a class and everything that it reaches, to be written behind its name.
+        """
+        self.memory = memory
+        self.parts: list[str] = []
+        self.classes: list[type] = []
+        self._find_handler = find_handler
+        self._digests = digests
+        self._prefix = path
+        self._names: MutableMapping[int, str] = {} if path is None else memory.names
+        self._journal: list[tuple[MutableMapping[int, Any], int]] = []
+        self._depth = 0
+        self._count = 0
+
+    def text(self) -> str:
+        """Returns what was written."""
+        return "".join(self.parts)
+
+    def write(self, value: object) -> None:
+        """Writes a value.
+
+        Raises:
+            NoValue: if it has none.
+        """
+        literal = LITERALS.get(id(type(value)))
+        if literal is not None:
+            self.parts.append(literal(value))
+            return
+        self.memory.values += 1
+        if self.memory.values > MOST_VALUES:
+            raise TooMuch(f"there are more than {MOST_VALUES} values")
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise TooMuch(f"values are nested more than {DEEPEST} deep")
+        self._find_handler(type(value))(self, value)
+        self._depth -= 1
+
+    def write_named(self, name: object, value: object) -> None:
+        """Writes a value that has a name, by which a string may be a secret one."""
+        if type(value) is str and type(name) is str and may_be_secret(name):
+            self.parts.append(f"str, hash {digest(value)}")
+        else:
+            self.write(value)
+
+    def write_class(self, cls: type) -> None:
+        """Writes the name of a class, and notes that the text depends on it."""
+        self.classes.append(cls)
+        self.parts.append(self.memory.name_class(cls))
+        if self._digests is not None:
+            self.parts.append(self._digests(cls))
+
+    def enter(self, value: object, lasting: bool = False) -> bool:
+        """Returns whether an object is met for the first time; writes its name if it is not.
+
+        Args:
+            value: the object.
+            lasting: whether its name is to last longer than the text.
+        """
+        identity = id(value)
+        name = self.memory.names.get(identity) or self._names.get(identity)
+        if name is not None:
+            self.parts.append(f"@{name}")
+            return False
+        if self._prefix is not None:
+            name = f"{self._prefix}~{self._count}" if self._count else self._prefix
+            self._count += 1
+        elif lasting:
+            name = f"lasting~{self.memory.lasting}"
+            self.memory.lasting += 1
+        else:
+            name = f"~{len(self._names)}"
+        self.note(self.memory.names if lasting else self._names, identity, name)
+        self.note(self.memory.held, identity, value)
+        return True
+
+    def note(self, table: MutableMapping[int, Any], identity: int, value: object) -> None:
+        """Notes something in a table of the memory, so that ``attempt`` can take it back."""
+        if identity not in table:
+            table[identity] = value
+            self._journal.append((table, identity))
+
+    def attempt(self, write: Callable[[], None]) -> str | None:
+        """Writes something that may have no value. Then nothing of it stays, and the reason is returned."""
+        before = self._state()
+        try:
+            write()
+        except TooMuch:
+            raise
+        except NoValue as reason:
+            self._restore(before)
+            return str(reason)
+        return None
+
+    def write_alone(self, value: object) -> str:
+        """Returns what would be written for a value, and writes nothing."""
+        before = self._state()
+        self.write(value)
+        text = "".join(self.parts[before[0] :])
+        self._restore(before)
+        return text
+
+    def _state(self) -> tuple[int, ...]:
+        return len(self.parts), len(self._journal), len(self.classes), self._depth, self._count, self.memory.lasting
+
+    def _restore(self, state: tuple[int, ...]) -> None:
+        parts, journal, classes, self._depth, self._count, self.memory.lasting = state
+        del self.parts[parts:]
+        for table, identity in self._journal[journal:]:
+            del table[identity]
+        del self._journal[journal:]
+        del self.classes[classes:]
