@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from fusioncache.backends.api import Backend
 from fusioncache.backends.torch_settings import read_torch_settings
@@ -24,15 +26,20 @@ class BackendPrograms:
         backend: makes them.
         cache: where they are.
         ledger: counts.
+        options: those with which the backend was made for its regions.
 
     Attributes:
         backend: the same.
         ledger: the same.
+        options: the same.
     """
 
-    def __init__(self, backend: Backend, cache: Cache, ledger: Ledger):
+    def __init__(
+        self, backend: Backend, cache: Cache, ledger: Ledger, options: Mapping[str, Any] = MappingProxyType({})
+    ):
         self.backend = backend
         self.ledger = ledger
+        self.options = options
         self._cache = cache
 
     def program(self, graph: Graph, instance: Instance | None = None) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,16 +56,35 @@ class Fallback:
         inputs: for each input of the region, the position of the template's argument; None for an input that the
             region does not use.
         outputs: for each output of the template, the position of the region's output.
+        executor: the name of Thunder's executor that made the region.
     """
 
     call: Callable[..., Sequence[Any]]
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
+    executor: str = ""
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
         """Returns the template's outputs."""
         results = self.call(*(None if position is None else args[position] for position in self.inputs))
         return [results[position] for position in self.outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedRegions:
+    """Regions for which a template may be called, as ``TemplateCall.allow`` was told of them.
+
+    Attributes:
+        arities: the number of terms of each of their residual chains.
+        plan: how these are summed.
+        fallback: one of the regions, as Thunder made it.
+        instance: the same in the terms of the template, where that is known.
+    """
+
+    arities: Arities
+    plan: Plan
+    fallback: Fallback
+    instance: Instance | None
 
 
 class TemplateCall:
@@ -83,6 +102,7 @@ class TemplateCall:
     Attributes:
         template: what is called.
         target: the same as a trace calls it.
+        compiler: the backend that compiles it, with the programs that it has.
     """
 
     def __init__(
@@ -93,7 +113,7 @@ class TemplateCall:
         called: Callable[[Template], None] | None = None,
     ):
         self.template = template
-        self._programs = programs
+        self.compiler = programs
         self._ledger = programs.ledger
         self._called = called
         self._plans: dict[Arities, Plan] = {}
@@ -115,7 +135,21 @@ class TemplateCall:
         Regions that write their template in different ways have calls of their own: where their operands do not lie
         alike in memory, they are compiled differently.
         """
-        return self._instances.setdefault(arities, instance) == instance
+        return self.claim_all({arities: instance})
+
+    def claim_all(self, instances: Mapping[Arities, Instance]) -> bool:
+        """Tells whether this is the call of all these regions. If it is not that of one, nothing is decided of any."""
+        if any(self._instances.get(arities, instance) != instance for arities, instance in instances.items()):
+            return False
+        self._instances.update(instances)
+        return True
+
+    def allowed(self) -> tuple[AllowedRegions, ...]:
+        """Returns the regions for which calls are allowed."""
+        return tuple(
+            AllowedRegions(arities, plan, self._fallbacks[arities], self._instances[arities])
+            for arities, plan in self._plans.items()
+        )
 
     def arities(self) -> tuple[Arities, ...]:
         """Returns the numbers of residual terms that calls may have."""
@@ -127,7 +161,7 @@ class TemplateCall:
             return [self._inline_program(arities)]
         folded = fold(self.template.graph, arities)
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
-        return [self._programs.program(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
+        return [self.compiler.program(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
 
     def foresee(self, arities: Arities, layouts: ArgumentLayouts) -> list[Ask]:
         """Returns what the first call with these arities, and arguments of these layouts, will ask the store for.
@@ -176,7 +210,7 @@ class TemplateCall:
         return self._inline_program(arities).run_for(args, self._on_build, self._instances[arities])
 
     def _inline_program(self, arities: Arities) -> Program:
-        return self._programs.program(inline(self.template.graph, arities), self._instances[arities])
+        return self.compiler.program(inline(self.template.graph, arities), self._instances[arities])
 
     def _prepare_folds(self, args: Sequence[Any], arities: Arities) -> Run:
         folded = fold(self.template.graph, arities)
@@ -220,7 +254,7 @@ class TemplateCall:
         """Finds the backend's own way to sum a chain of such arguments, if there is one and it works."""
         terms = args[chain.terms.start : chain.terms.stop]
         try:
-            return self._programs.backend.sum_chain(chain.dtype, args[chain.head], terms, self._on_compile)
+            return self.compiler.backend.sum_chain(chain.dtype, args[chain.head], terms, self._on_compile)
         except Exception as error:
             self._fold_instead(error)
             return None
@@ -247,7 +281,7 @@ class TemplateCall:
         return add
 
     def _make_launcher(self, graph: Graph) -> Run:
-        program, on_build = self._programs.program(graph), self._on_build
+        program, on_build = self.compiler.program(graph), self._on_build
         return lambda args: program.run_for(args, on_build)(args)
 
     def _fall_back(self, arities: Arities, error: Exception) -> Run:
@@ -272,7 +306,7 @@ class TemplateCall:
     def _on_build(self, program: Program, function: BuiltFunction) -> None:
         """Counts a function that was compiled or loaded."""
         event = CompileEvent(
-            backend=self._programs.backend.name,
+            backend=self.compiler.backend.name,
             seconds=function.seconds,
             loaded=function.loaded and not function.made_here,
             compile_seconds=function.compile_seconds,
@@ -285,7 +319,7 @@ class TemplateCall:
 
     def _on_compile(self, seconds: float) -> None:
         """Counts what the backend compiled to sum chains in its own way."""
-        event = CompileEvent(self._programs.backend.name, seconds, template=self.template)
+        event = CompileEvent(self.compiler.backend.name, seconds, template=self.template)
         self._ledger.tell(self.template, event)
 
 

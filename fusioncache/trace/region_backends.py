@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fusioncache.backends.registry import best_backend, make_backend, problem
@@ -30,12 +31,19 @@ class RegionBackends:
     def choose(self, fusion: Any, origin: Origin) -> BackendPrograms:
         """Returns the backend that compiles a fused call, and the programs that it has."""
         name = origin.backend or best_backend(_device_of(fusion)) if self._name == "auto" else self._name
-        options = dict(origin.options) if name == origin.backend else {}
+        return self.find(name, dict(origin.options) if name == origin.backend else {})
+
+    def find(self, name: str, options: Mapping[str, Any]) -> BackendPrograms:
+        """Returns a backend with these options, and the programs that it has.
+
+        Raises:
+            ValueError: if it is unknown or does not work here.
+        """
         identity = (name, repr(sorted(options.items())))
         if identity not in self._programs:
             # How chains are summed is none of what is compiled, and so of no key.
             backend = make_backend(name, fold=self._fold, **options)
-            self._programs[identity] = BackendPrograms(backend, self._cache, self._ledger)
+            self._programs[identity] = BackendPrograms(backend, self._cache, self._ledger, options)
         return self._programs[identity]
 
     def arithmetic(self, fusion: Any) -> Arithmetic:

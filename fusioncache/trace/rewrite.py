@@ -38,7 +38,12 @@ def call_of(fusion: Any, binding: Binding, target: CallTarget) -> list[Any]:
 
 def _alias(source: Any, target: Any) -> Any:
     """Gives a value another name. For autograd a tensor that is returned twice is not the same as its copy."""
-    return _make_symbol("same", lambda value: value, target).bind(source, output=target)
+    return _make_symbol("same", same, target).bind(source, output=target)
+
+
+def same(value: Any) -> Any:
+    """Returns its argument. Traces call it, and stored programs refer to it by its name."""
+    return value
 
 
 def _make_symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:
@@ -96,10 +101,15 @@ class _Group:
 def fuse_like(
     model: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[Any], operations: Sequence[Any]
 ) -> Any:
-    """Returns a new fused call, made by the executor of another one.
+    """Returns a new fused call, made by the executor of another one, and else as ``fuse`` does."""
+    return fuse(model.sym.executor, counter, inputs, outputs, operations)
+
+
+def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[Any], operations: Sequence[Any]) -> Any:
+    """Returns a new fused call.
 
     Args:
-        model: the other fused call.
+        executor: of Thunder, makes it.
         counter: ends the name of the new call; no other call of the trace may have it.
         inputs: the proxies that the new call takes.
         outputs: the proxies that the new call returns.
@@ -108,7 +118,7 @@ def fuse_like(
     from thunder.core.proxies import variableify
 
     group = _Group(tuple(map(variableify, inputs)), tuple(map(variableify, outputs)), tuple(operations))
-    return model.sym.executor.fuse(group, counter)
+    return executor.fuse(group, counter)
 
 
 def free_numbers(models: Iterable[Any], trace: Any) -> Iterator[int]:

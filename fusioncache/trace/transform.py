@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as remember
@@ -48,6 +48,7 @@ from fusioncache.trace.region import region_of
 from fusioncache.trace.region_backends import RegionBackends, name_backend
 from fusioncache.trace.rewrite import call_of, replace_symbols
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
+from fusioncache.trace.templates import TemplateCalls
 from fusioncache.tracing import BY_DEFAULT, install
 from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.verification.verifier import Site, Verifier, choose_when
@@ -163,8 +164,7 @@ class FusionCache(Transform):
         if self._misses:
             self._ledger.observers.append(self._misses.note_compile)
         self._backends = RegionBackends(backend, fold, self.cache, self._ledger)
-        self._calls: defaultdict[Key, list[TemplateCall]] = defaultdict(list)
-        self._names: Counter[str] = Counter()
+        self._calls = TemplateCalls(self._count_first_call)
         self._choices: list[Choice] = []
         self._handover = Handover()
         self._verifier = Verifier(when, self._ledger, self.cache.append) if when else None
@@ -178,7 +178,7 @@ class FusionCache(Transform):
 
     def calls(self) -> tuple[TemplateCall, ...]:
         """Returns the templates that the traces seen so far call: once for each way in which regions write them."""
-        return tuple(call for calls in self._calls.values() for call in calls)
+        return self._calls.all()
 
     def choices(self) -> tuple[Choice, ...]:
         """Returns how the sums of each residual stream seen so far come about, and what the alternatives would cost."""
@@ -291,27 +291,8 @@ class FusionCache(Transform):
         programs = self._backends.choose(fusion, origin)
         template, hit = self.cache.template(canonical.graph, environment(programs))
         instance = instance_of(region, canonical.binding)
-        call = self._find_call(template, canonical.binding.arities, instance, programs)
+        call = self._calls.find(template, {canonical.binding.arities: instance}, programs)
         return _SharedRegion(position, fusion, origin, programs, region, canonical.binding, instance, call), hit
-
-    def _find_call(
-        self, template: Template, arities: Arities, instance: Instance, programs: BackendPrograms
-    ) -> TemplateCall:
-        """Returns the call of a template for such a region."""
-        calls = self._calls[template.key]
-        call = next((call for call in calls if call.claim(arities, instance)), None)
-        if call is None:
-            name = self._new_name(template)
-            call = TemplateCall(template, programs, name, self._count_first_call)
-            call.claim(arities, instance)
-            calls.append(call)
-        return call
-
-    def _new_name(self, template: Template) -> str:
-        """Returns a name that no call of this transform has: two templates may have one name, as it is cut short."""
-        self._names[template.name] += 1
-        number = self._names[template.name]
-        return template.name if number == 1 else f"{template.name}_{number}"
 
     def _call_of(self, shared: _SharedRegion, wanted: set[Arities], watch: TraceWatch) -> list[Any]:
         """Returns the bound symbols that replace a region: the call of its template, verified if that was asked for."""
@@ -364,7 +345,8 @@ def _fallback_of(shared: _SharedRegion) -> Fallback:
     defined = [listed.index(proxy.name) for proxy in outputs_of(shared.fusion)]
     argument = dict(zip(sorted(shared.binding.arguments), shared.instance.inputs, strict=True))
     inputs = tuple(map(argument.get, range(len(shared.fusion.args))))
-    return Fallback(shared.origin.call, inputs, pick(defined, shared.instance.outputs))
+    executor = str(shared.fusion.sym.executor.name)
+    return Fallback(shared.origin.call, inputs, pick(defined, shared.instance.outputs), executor)
 
 
 def _site_of(shared: _SharedRegion, fallback: Fallback) -> Site:

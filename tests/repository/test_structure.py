@@ -29,7 +29,7 @@ _IMPORTS = {
     "verification": "ir template record backends cache",
     "trace": "ir template explain residual record backends cache precompile tracing program provenance verification",
     "report": "ir template drawing explain record humanize",
-    "cli": "ir template drawing explain store record backends cache precompile report humanize",
+    "cli": "ir template drawing explain store record backends cache precompile program report humanize",
 }
 MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()}
 EVERYBODY_MAY = {"process"}

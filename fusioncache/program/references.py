@@ -1,0 +1,205 @@
+"""References: how the text of a trace names what it calls, so that another process can find it.
+
+They are data and resolve nothing: ``program/build.py`` does. None of them holds an object or code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.ir import Graph, Instance, codec
+from fusioncache.ir.strict_json import Value
+from fusioncache.template.plan import Arities, Plan
+
+REVIEWED = frozenset(
+    {"builtins", "cmath", "fusioncache", "math", "numbers", "nvfuser_direct", "operator", "thunder", "torch"}
+)
+"""The packages whose modules may be imported, and whose functions may be called, because a stored program says so."""
+
+Option = str | bool | int | float | tuple[str, ...] | None
+"""The value of a backend's option."""
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def is_reviewed(module: str) -> bool:
+    """Tells whether a module belongs to a package that stored programs may use."""
+    return module.partition(".")[0] in REVIEWED
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleReference:
+    """A module.
+
+    Attributes:
+        module: its name.
+    """
+
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedReference:
+    """A function, a class, a member of an enumeration or a constant of a module.
+
+    Attributes:
+        module: where it is.
+        name: its qualified name there.
+    """
+
+    module: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolReference:
+    """The function with which one of Thunder's executors implements an operation.
+
+    Attributes:
+        executor: the executor's name.
+        symbol: the operation's name among those of the executor.
+    """
+
+    executor: str
+    symbol: str
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateUse:
+    """Regions of a template with one number of residual terms.
+
+    Attributes:
+        arities: these numbers, one for each chain.
+        plan: how the chains are summed.
+        executor: the name of Thunder's executor that made the regions.
+        instance: one of them.
+    """
+
+    arities: Arities
+    plan: Plan
+    executor: str
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateReference:
+    """A template that a trace calls.
+
+    Attributes:
+        backend: the name of what compiles it.
+        options: of the backend, each with its name.
+        graph: of the template, in canonical order.
+        digest: of the template's key. What another process makes of the graph has to have it too.
+        uses: the regions for which the template is called.
+    """
+
+    backend: str
+    options: tuple[tuple[str, Option], ...]
+    graph: Graph
+    digest: str
+    uses: tuple[TemplateUse, ...]
+
+
+Reference = ModuleReference | NamedReference | SymbolReference | TemplateReference
+
+
+def encode_reference(reference: Reference) -> dict[str, Any]:
+    """Returns a reference as fields of a body."""
+    match reference:
+        case ModuleReference(module):
+            return {"kind": "module", "module": module}
+        case NamedReference(module, name):
+            return {"kind": "name", "module": module, "name": name}
+        case SymbolReference(executor, symbol):
+            return {"kind": "symbol", "executor": executor, "symbol": symbol}
+    return {
+        "kind": "template",
+        "backend": reference.backend,
+        "options": dict(reference.options),
+        "graph": codec.encode_graph(reference.graph),
+        "digest": reference.digest,
+        "uses": [_encode_use(use) for use in reference.uses],
+    }
+
+
+def _encode_use(use: TemplateUse) -> dict[str, Any]:
+    return {
+        "arities": use.arities,
+        "plan": use.plan.value,
+        "executor": use.executor,
+        "instance": codec.encode(use.instance).decode(),
+    }
+
+
+def decode_reference(value: Value) -> Reference:
+    """Returns the reference that was encoded.
+
+    Raises:
+        ValueError: if the value is none, or names what a stored program may not use.
+    """
+    kind = value.content.get("kind") if isinstance(value.content, dict) else None
+    reader = _READERS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        raise value.error(f"a reference of one of the kinds {', '.join(_READERS)}")
+    return reader(value)
+
+
+def _read_module(value: Value) -> ModuleReference:
+    _, module = value.fields("kind", "module")
+    if not is_reviewed(module.text(_MODULE)):
+        raise module.error("a module that a stored program may use")
+    return ModuleReference(module.text())
+
+
+def _read_name(value: Value) -> NamedReference:
+    _, module, name = value.fields("kind", "module", "name")
+    return NamedReference(module.text(_MODULE), name.text(_MODULE))
+
+
+def _read_symbol(value: Value) -> SymbolReference:
+    _, executor, symbol = value.fields("kind", "executor", "symbol")
+    return SymbolReference(executor.text(), symbol.text())
+
+
+def _read_template(value: Value) -> TemplateReference:
+    _, backend, options, graph, digest, uses = value.fields("kind", "backend", "options", "graph", "digest", "uses")
+    return TemplateReference(
+        backend.text(),
+        tuple((name, _read_option(option)) for name, option in _items(options)),
+        codec.decode_graph(*graph.fields(*codec.GRAPH_FIELDS)),
+        digest.text(_DIGEST),
+        tuple(map(_read_use, uses.items())),
+    )
+
+
+def _read_use(value: Value) -> TemplateUse:
+    arities, plan, executor, instance = value.fields("arities", "plan", "executor", "instance")
+    if plan.content not in {kind.value for kind in Plan if isinstance(plan.content, str)}:
+        raise plan.error("a plan")
+    return TemplateUse(arities.integers(), Plan(plan.text()), executor.text(), codec.decode(instance.text().encode()))
+
+
+def _read_option(value: Value) -> Option:
+    if isinstance(value.content, list):
+        return tuple(item.text() for item in value.items())
+    if value.content is None or isinstance(value.content, bool):
+        return value.content
+    return value.text() if isinstance(value.content, str) else value.number()
+
+
+def _items(value: Value) -> list[tuple[str, Value]]:
+    if not isinstance(value.content, dict):
+        raise value.error("an object")
+    return [(name, Value(f"{value.name}.{name}", content)) for name, content in value.content.items()]
+
+
+_READERS: Mapping[str, Callable[[Value], Reference]] = {
+    "module": _read_module,
+    "name": _read_name,
+    "symbol": _read_symbol,
+    "template": _read_template,
+}

@@ -1,0 +1,88 @@
+"""From a reference to the object that it names. Nothing is called, and only reviewed packages are imported."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from importlib import import_module
+from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference, is_reviewed
+
+
+def module_named(reference: ModuleReference) -> ModuleType:
+    """Returns the module of this name, which is imported if it is one of a reviewed package.
+
+    Raises:
+        ValueError: if it is not there.
+    """
+    module = sys.modules.get(reference.module)
+    if module is None and is_reviewed(reference.module):
+        try:
+            module = import_module(reference.module)
+        except ImportError as error:
+            raise ValueError(f"module {reference.module} cannot be imported: {error}") from error
+    if module is None:
+        raise ValueError(f"module {reference.module} is not there")
+    return module
+
+
+def value_named(reference: NamedReference) -> Any:
+    """Returns the function, class, member of an enumeration or constant of this name.
+
+    Of packages that are not reviewed only classes and members of enumerations are returned, and those only if the
+    package was imported: a trace checks for them and makes the results that a model returns.
+
+    Raises:
+        ValueError: if it is not there, or the name leads through or to another module.
+    """
+    value: Any = module_named(ModuleReference(reference.module))
+    for name in reference.name.split("."):
+        value = getattr(value, name, None)
+        if value is None or isinstance(value, ModuleType):
+            raise ValueError(f"{reference.module} has no {reference.name}")
+    if not isinstance(value, (type, Enum)) and not _is_function_or_constant(value, reference):
+        raise ValueError(f"{reference.module}.{reference.name} is nothing that stored programs may use")
+    return value
+
+
+def _is_function_or_constant(value: Any, reference: NamedReference) -> bool:
+    import torch
+
+    if not is_reviewed(reference.module):
+        return False
+    if isinstance(value, (FunctionType, BuiltinFunctionType)):
+        return value.__module__ == reference.module and value.__qualname__ == reference.name
+    return isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
+
+
+def symbol_named(reference: SymbolReference) -> Any:
+    """Returns the function with which an executor implements an operation.
+
+    Raises:
+        ValueError: if there is no such executor, or it has no such operation.
+    """
+    from thunder.extend import get_executor
+
+    executor = get_executor(reference.executor)
+    function = executor and symbol_function(executor, reference.symbol)
+    if function is None:
+        raise ValueError(f"executor {reference.executor} has no function for {reference.symbol}")
+    return function
+
+
+def symbol_function(executor: Any, name: str) -> Any:
+    """Returns the function with which an executor implements an operation; None if there is none.
+
+    Thunder keeps it nowhere but in the function that completes bound symbols of the operation, so one is completed.
+    """
+    symbol = executor.opmap.get(name)
+    if symbol is None or symbol._bind_postprocess is None:
+        return None
+    bound = SimpleNamespace(_call_ctx=None)
+    try:
+        symbol._bind_postprocess(bound)
+    except Exception:  # the operation's own code, which expects more of a bound symbol
+        return None
+    return (bound._call_ctx or {}).get(name)

@@ -1,0 +1,166 @@
+"""From what Thunder made of a model, one of its cache entries, to a program as data.
+
+What is written is what runs: the source that was compiled, and the globals of the function that came of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from enum import Enum
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from fusioncache.program.references import (
+    ModuleReference,
+    NamedReference,
+    Reference,
+    SymbolReference,
+    TemplateReference,
+    is_reviewed,
+)
+from fusioncache.program.refusal import NotKept
+from fusioncache.program.resolve import symbol_function, value_named
+from fusioncache.program.text import ProgramText, TraceText, check_trace
+
+FindTemplate = Callable[[Callable[..., Any]], TemplateReference | None]
+"""Takes a function that a trace calls, and says which template it stands for; None if for none."""
+
+FUNCTION_OBJECT = "__function_obj"
+"""The name by which a prologue finds the module or the function that was compiled."""
+
+_OF_EACH = frozenset({FUNCTION_OBJECT, "__builtins__", "__global_dicts", "no_autocast", "thunder"})
+
+
+def write_program(entry: Any, function: object, find_template: FindTemplate) -> ProgramText:
+    """Returns a program as data.
+
+    Args:
+        entry: Thunder's cache entry.
+        function: the module or the function that was compiled.
+        find_template: knows the calls of templates.
+
+    Raises:
+        NotKept: if another process could not run the program. The reason names what stands in the way.
+    """
+    prologue = _find_function(entry.prologue_fn, "prologue")
+    if prologue.__globals__.get(FUNCTION_OBJECT) is not function:
+        raise NotKept("its prologue checks another function than the one that was compiled")
+    return ProgramText(
+        _write_trace(prologue, find_template, is_prologue=True),
+        _write_trace(_find_function(entry.computation_fn, "computation"), find_template),
+        entry.backward_fn and _write_trace(_find_function(entry.backward_fn, "backward_fn"), find_template),
+        _write_trace(_find_function(entry.epilogue_fn, "epilogue"), find_template),
+        bool(entry.return_none_instead_of_grads),
+    )
+
+
+def _find_function(function: Any, name: str) -> FunctionType:
+    """Returns the function that was compiled from a trace, out of what was wrapped around it.
+
+    Raises:
+        NotKept: if there is none.
+    """
+    waiting, seen = [function], set()
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        if function.__code__.co_name == name and linecache.getlines(function.__code__.co_filename):
+            return function
+        seen.add(id(function))
+        waiting += [cell.cell_contents for cell in function.__closure__ or () if callable(cell.cell_contents)]
+    raise NotKept(f"its {name} is no function that Thunder compiled")
+
+
+def _write_trace(function: FunctionType, find_template: FindTemplate, *, is_prologue: bool = False) -> TraceText:
+    name, source = function.__code__.co_name, "".join(linecache.getlines(function.__code__.co_filename))
+    if "__global_dicts" in source or (FUNCTION_OBJECT in source and not is_prologue):
+        raise NotKept(f"its {name} takes values from where another process cannot")
+    if function.__defaults__ or function.__kwdefaults__ or function.__closure__:
+        raise NotKept(f"its {name} has values of its own")
+    imported = _imported_names(source)
+    # A name of an attribute can be that of a global as well. Then there is a reference too many, and no harm.
+    names = sorted(function.__globals__.keys() & set(_names(function.__code__)) - imported - _OF_EACH - {name})
+    context = {used: _refer(used, function.__globals__[used], find_template) for used in names}
+    trace = TraceText(name, source, context)
+    try:
+        check_trace(trace)
+    except ValueError as error:
+        raise NotKept(f"its {name} {error}") from error
+    return trace
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _imported_names(source: str) -> set[str]:
+    """Returns the names that a source imports."""
+    heads = source.partition("\ndef ")[0].split("\n")
+    imports = [line.split() for line in heads if line.startswith(("import ", "from "))]
+    return {words[-1] if "as" in words or words[0] == "from" else words[1].partition(".")[0] for words in imports}
+
+
+def _refer(name: str, value: Any, find_template: FindTemplate) -> Reference:
+    """Returns a reference that leads back to a value of a trace's context.
+
+    Raises:
+        NotKept: if there is none.
+    """
+    template = find_template(value) if isinstance(value, FunctionType) else None
+    reference = template or _refer_to_symbol(name, value) or _refer_to_module(value) or _refer_by_name(value)
+    if reference is None:
+        raise NotKept(f"it {_describe_use(name, value)}, which another process cannot find again")
+    return reference
+
+
+def _describe_use(name: str, value: Any) -> str:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return "holds a tensor as a constant"
+    if callable(value) and not isinstance(value, type):
+        return f"calls {name.rstrip('0123456789_')}"
+    return f"holds a value of type {(value if isinstance(value, type) else type(value)).__qualname__}"
+
+
+def _refer_to_symbol(name: str, value: Any) -> SymbolReference | None:
+    from thunder.extend import get_all_executors
+
+    for executor in get_all_executors():
+        if isinstance(executor.name, str) and symbol_function(executor, name) is value:
+            return SymbolReference(executor.name, name)
+    return None
+
+
+def _refer_to_module(value: Any) -> ModuleReference | None:
+    found = isinstance(value, ModuleType) and is_reviewed(value.__name__) and sys.modules.get(value.__name__) is value
+    return ModuleReference(value.__name__) if found else None
+
+
+def _refer_by_name(value: Any) -> NamedReference | None:
+    named = _name_value(value)
+    if named is None:
+        return None
+    try:
+        return named if value_named(named) is value else None
+    except ValueError:
+        return None
+
+
+def _name_value(value: Any) -> NamedReference | None:
+    import torch
+
+    if isinstance(value, (type, FunctionType, BuiltinFunctionType)) and value.__module__:
+        return NamedReference(value.__module__, value.__qualname__)
+    if isinstance(value, Enum):
+        return NamedReference(type(value).__module__, f"{type(value).__qualname__}.{value.name}")
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return NamedReference("torch", str(value).removeprefix("torch."))
+    return None

@@ -1,0 +1,170 @@
+"""The calls of templates in the traces of one transform, and the way from a call to a reference and back."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache as remember
+from functools import partial
+from typing import Any
+
+from fusioncache.backends.bound_symbols import bind, on_each_gpu
+from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.cache import Cache
+from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.ir import Bypass, Graph, Instance, Key, Template
+from fusioncache.program.references import TemplateReference, TemplateUse
+from fusioncache.template.plan import Arities
+from fusioncache.trace.region_backends import RegionBackends
+from fusioncache.trace.rewrite import fuse
+
+
+class TemplateCalls:
+    """The calls of templates that the traces of one transform have.
+
+    Args:
+        called: is told at the end of each first call for a layout.
+    """
+
+    def __init__(self, called: Callable[[Template], None]):
+        self._calls: defaultdict[Key, list[TemplateCall]] = defaultdict(list)
+        self._names: Counter[str] = Counter()
+        self._called = called
+
+    def all(self) -> tuple[TemplateCall, ...]:
+        """Returns the templates that are called: once for each way in which regions write them."""
+        return tuple(call for calls in self._calls.values() for call in calls)
+
+    def find(
+        self, template: Template, instances: Mapping[Arities, Instance], programs: BackendPrograms
+    ) -> TemplateCall:
+        """Returns the call of a template for such regions, which is made if it is not there."""
+        calls = self._calls[template.key]
+        call = next((call for call in calls if call.claim_all(instances)), None)
+        if call is None:
+            call = TemplateCall(template, programs, self._new_name(template), self._called)
+            call.claim_all(instances)
+            calls.append(call)
+        return call
+
+    def _new_name(self, template: Template) -> str:
+        """Returns a name that no call of this transform has: two templates may have one name, as it is cut short."""
+        self._names[template.name] += 1
+        number = self._names[template.name]
+        return template.name if number == 1 else f"{template.name}_{number}"
+
+
+def find_references(calls: Iterable[TemplateCall]) -> Callable[[Callable[..., Any]], TemplateReference | None]:
+    """Returns what says of a function that a trace calls which template it stands for; None if it is none of these."""
+    by_function = {call.target.function: call for call in calls}
+
+    def find(function: Callable[..., Any]) -> TemplateReference | None:
+        call = by_function.get(function)
+        return None if call is None else refer_to(call)
+
+    return find
+
+
+def refer_to(call: TemplateCall) -> TemplateReference | None:
+    """Returns a reference to the template that is called; None if another process could not call it alike."""
+    uses = tuple(
+        TemplateUse(allowed.arities, allowed.plan, allowed.fallback.executor, allowed.instance)
+        for allowed in call.allowed()
+        if allowed.instance is not None
+    )
+    if len(uses) < len(call.arities()):
+        return None
+    compiler, template = call.compiler, call.template
+    options = tuple(sorted(compiler.options.items()))
+    return TemplateReference(compiler.backend.name, options, template.graph, template.key.digest, uses)
+
+
+class TemplateLoader:
+    """Gives the functions for the calls of templates in one stored program, under the settings of this moment.
+
+    Args:
+        cache: where templates are.
+        backends: compile them.
+        calls: those of the transform, which get the new ones.
+        compile_data: Thunder's, of the function that is compiled.
+    """
+
+    def __init__(self, cache: Cache, backends: RegionBackends, calls: TemplateCalls, compile_data: Any):
+        self._cache = cache
+        self._backends = backends
+        self._calls = calls
+        self._executors = {executor.name: executor for executor in reversed(compile_data.executors_list)}
+        self._compile_options = dict(compile_data.compile_options)
+        self._environment = remember(lambda programs: programs.backend.environment())
+
+    def __call__(self, name: str, reference: TemplateReference) -> Callable[..., Any]:
+        """Returns the function to call in a trace, for ``fusioncache.program.build``."""
+        return self.load(reference).target.function
+
+    def load(self, reference: TemplateReference) -> TemplateCall:
+        """Returns the call of a template that a stored program has.
+
+        Raises:
+            ValueError: if the template is another one here, because of its backend or the settings, or if the executor
+                that made its regions is not there.
+        """
+        try:
+            programs = self._backends.find(reference.backend, dict(reference.options))
+            template, _ = self._cache.template(reference.graph, self._environment(programs))
+        except (Bypass, TypeError) as error:
+            raise ValueError(f"a template cannot be had from the backend {reference.backend}: {error}") from error
+        if template.key.digest != reference.digest:
+            raise ValueError(f"{template.name} is another template here")
+        fallbacks = {use.arities: self._make_fallback(use) for use in reference.uses}
+        call = self._calls.find(template, {use.arities: use.instance for use in reference.uses}, programs)
+        for use in reference.uses:
+            call.allow(use.arities, use.plan, fallbacks[use.arities], use.instance)
+        return call
+
+    def _make_fallback(self, use: TemplateUse) -> Fallback:
+        """Returns a region of a stored template as Thunder made it. It is made anew when it is first called.
+
+        Its bits are those of the region in the process that stored it. The instance has every operation of that
+        region that anything used, in the same order, with the same operands, literals, dtypes and shapes. The executor
+        of the same name makes its call of these, as it did then; that it is the same and has the same options is what
+        the program's key says. Only the names of values are others, and no executor computes with names.
+        """
+        executor = self._executors.get(use.executor)
+        if executor is None or not hasattr(executor, "fuse"):
+            raise ValueError(f"there is no executor {use.executor} that fuses")
+        make = partial(_make_region, executor, self._compile_options, use.instance.region)
+        return Fallback(
+            _make_when_called(use.instance.region, make), use.instance.inputs, use.instance.outputs, use.executor
+        )
+
+
+def _make_when_called(region: Graph, make: Callable[[int], Callable[..., Any]]) -> Callable[..., Any]:
+    run: Callable[[Sequence[Any]], Any] | None = None
+
+    def call(*args: Any) -> Any:
+        nonlocal run
+        run = run or on_each_gpu(region, args, make)
+        return run(args)
+
+    return call
+
+
+def _make_region(executor: Any, compile_options: Mapping[str, Any], region: Graph, gpu: int) -> Callable[..., Any]:
+    """Returns a region as this executor makes it.
+
+    Args:
+        executor: of Thunder.
+        compile_options: those of ``thunder.jit``, which executors ask for.
+        region: as Thunder wrote it.
+        gpu: the number of the one that inputs lie on.
+    """
+    from thunder.common import CompileData, CompileStats
+    from thunder.core.compile_data import compile_data_and_stats
+
+    bound = bind(region, gpu)
+    options = CompileData(
+        fn=_make_region, executors_list=(), disable_preprocessing=True, compile_options=dict(compile_options)
+    )
+    with compile_data_and_stats(options, CompileStats()):
+        fusion = fuse(executor, 0, bound.inputs, bound.outputs, bound.bound_symbols)
+    return fusion._call_ctx[fusion.sym.name]
