@@ -34,7 +34,6 @@ _HEADER = re.compile(rb"fusioncache program (\d{1,9}) ([0-9a-f]{64})\n")
 _NAME = re.compile(r"[^\W\d]\w*")
 _IMPORT = re.compile(r"import ([\w.]+)(?: as \w+)?|from ([\w.]+) import \w+")
 _DECORATORS = frozenset({"@torch.no_grad()", "@no_autocast"})
-_OUTSIDE = re.compile(r"^(?!  |$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,8 @@ def check_trace(trace: TraceText) -> None:
     for line in head.split("\n"):
         _check_head(line)
     signature, _, statements = body.partition("\n")
-    if not signature.endswith("):") or not statements or _OUTSIDE.search(statements):
+    inside = all(line.startswith("  ") or not line for line in statements.split("\n"))
+    if not signature.endswith("):") or not statements or not inside:
         raise ValueError(f"has something else than the function {trace.name}")
 
 

@@ -1,0 +1,63 @@
+"""Programs written, read and built again in one process, as another process would do it."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import thunder
+import torch
+from models import compile_with
+
+import fusioncache
+from fusioncache.program.build import build_program
+from fusioncache.program.text import ProgramText, decode, encode
+from fusioncache.program.write import write_program
+from fusioncache.record.ledger import Ledger
+from fusioncache.trace.region_backends import RegionBackends
+from fusioncache.trace.templates import TemplateCalls, TemplateLoader, find_references
+
+
+def write(compiled: Any, transform: fusioncache.FusionCache, position: int = -1) -> ProgramText:
+    """Returns a program that Thunder derived for a compiled function, as its bytes say it."""
+    entry = thunder.compile_stats(compiled).interpreter_cache[position]
+    program = write_program(entry, thunder.compile_data(compiled).fn, find_references(transform.calls()))
+    assert decode(encode(program)) == program
+    return program
+
+
+def build(compiled: Any, program: ProgramText, backend: str = "eager") -> tuple[Any, TemplateCalls]:
+    """Returns the entry of a program for a compiled function, over an empty cache, and the calls that it has."""
+    cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template: None)
+    data = thunder.compile_data(compiled)
+    backends = RegionBackends(backend, "auto", cache, Ledger(cache.ledger))
+    return build_program(program, data.fn, TemplateLoader(cache, backends, calls, data)), calls
+
+
+def load(model: Any, program: ProgramText, backend: str = "eager", **options: Any) -> Any:
+    """Compiles a model anew and gives it a program, as if Thunder had derived it."""
+    compiled, _ = compile_with(model, backend, fusioncache.Cache(record=False, store=False), **options)
+    thunder.compile_stats(compiled).interpreter_cache.append(build(compiled, program, backend)[0])
+    return compiled
+
+
+@contextlib.contextmanager
+def no_interpretation() -> Iterator[None]:
+    """Lets Thunder derive nothing."""
+    with mock.patch.object(thunder, "thunder_general_jit", side_effect=AssertionError("interpreted")):
+        yield
+
+
+def run(compiled: Any, model: Any, *args: Any) -> list[torch.Tensor]:
+    """Calls a model, and returns its outputs, then what it writes into its buffers, then every gradient there is."""
+    torch.manual_seed(3)
+    parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    for parameter in parameters:
+        parameter.grad = None
+    output = compiled(*args)
+    outputs = [output] if isinstance(output, torch.Tensor) else list(output)
+    if any(tensor.requires_grad for tensor in outputs):
+        sum(tensor.sum() for tensor in outputs if tensor.requires_grad).backward()
+    gradients = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+    buffers = [buffer.clone() for buffer in model.buffers()] if parameters else []
+    return [*(tensor.detach() for tensor in outputs), *buffers, *gradients]

@@ -1,0 +1,147 @@
+"""Programs as bytes: every program survives, and nothing else passes for one."""
+
+import pytest
+import random_regions
+from drawn_regions import Sketch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusioncache.ir import Instance
+from fusioncache.program.references import (
+    ModuleReference,
+    NamedReference,
+    SymbolReference,
+    TemplateReference,
+    TemplateUse,
+)
+from fusioncache.program.text import ProgramText, TraceText, decode, encode
+from fusioncache.template.plan import Plan
+
+HEADS = ("# Constructed by nobody", "import torch", "import thunder.core.dtypes as dtypes", "from torch import Tensor")
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
+
+
+@st.composite
+def uses(draw: st.DrawFn) -> TemplateUse:
+    region = draw(random_regions.graphs())
+    inputs = draw(st.permutations(range(len(region.inputs))))
+    outputs = draw(st.permutations(range(len(region.outputs))))
+    arities = tuple(draw(st.lists(st.integers(0, 40), max_size=2)))
+    return TemplateUse(
+        arities, draw(st.sampled_from(Plan)), draw(NAMES), Instance(region, tuple(inputs), tuple(outputs))
+    )
+
+
+@st.composite
+def templates(draw: st.DrawFn) -> TemplateReference:
+    option = (
+        st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=3) | st.lists(NAMES, max_size=2).map(tuple)
+    )
+    options = draw(st.dictionaries(NAMES, option, max_size=2))
+    digest = draw(st.from_regex(r"[0-9a-f]{64}", fullmatch=True))
+    used = tuple(draw(st.lists(uses(), max_size=2)))
+    return TemplateReference(draw(NAMES), tuple(options.items()), draw(random_regions.graphs()), digest, used)
+
+
+def references():
+    modules = st.sampled_from(["torch", "thunder.core.dtypes", "operator"])
+    return st.one_of(
+        st.builds(ModuleReference, modules),
+        st.builds(NamedReference, modules | st.just("__main__"), st.sampled_from(["Tensor", "Outer.Inner"])),
+        st.builds(SymbolReference, st.text(max_size=5), NAMES),
+        templates(),
+    )
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> TraceText:
+    name = draw(NAMES)
+    head = draw(st.lists(st.sampled_from(HEADS), max_size=3))
+    comments = draw(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=8), max_size=3))
+    body = [f"def {name}(x):", *(f"  # {comment}" for comment in comments), "", "  return x"]
+    return TraceText(name, "\n".join([*head, *body]), draw(st.dictionaries(NAMES, references(), max_size=3)))
+
+
+PROGRAMS = st.builds(ProgramText, traces(), traces(), st.none() | traces(), traces(), st.booleans())
+
+
+@settings(max_examples=40, deadline=None)
+@given(PROGRAMS, st.data())
+def test_programs_survive_and_damaged_ones_do_not(program, data):
+    content = encode(program)
+    assert decode(content) == program
+    assert encode(decode(content)) == content
+    position = data.draw(st.integers(0, len(content) - 1))
+    changed = bytes([content[position] ^ data.draw(st.integers(1, 255))])
+    for damaged in (
+        content[:position] + changed + content[position + 1 :],
+        content[:position],
+        content[:position] + content[position + 1 :],
+        content + b" ",
+    ):
+        with pytest.raises(ValueError):
+            decode(damaged)
+
+
+def trace(*lines: str, **context) -> TraceText:
+    return TraceText("run", "\n".join(lines), context)
+
+
+WHOLE = ("import torch", "", "@torch.no_grad()", "@no_autocast", "def run(x):", "  # x", "", "  return x")
+
+
+def program_of(one: TraceText) -> ProgramText:
+    return ProgramText(trace(*WHOLE), one, None, trace(*WHOLE))
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (("import os", *WHOLE), "imports os, which stored programs may not use"),
+        (("from subprocess import run", *WHOLE), "imports subprocess"),
+        (("import torch; import os", *WHOLE), "has the line"),
+        (("print()", *WHOLE), "has the line 'print\\(\\)' before its function"),
+        (("@decorated", *WHOLE), "has the line '@decorated'"),
+        ((*WHOLE, "print()"), "has something else than the function run"),
+        (("def run(x): return x",), "has something else than the function run"),
+        (("def run(x):",), "has something else than the function run"),
+        (("def other(x):", "  return x"), "has no function run"),
+        ((), "has no function run"),
+    ],
+)
+def test_a_source_is_one_function_and_imports_what_was_reviewed(lines, reason):
+    assert decode(encode(program_of(trace(*WHOLE)))) == program_of(trace(*WHOLE))
+    with pytest.raises(ValueError, match=f"^program.computation {reason}"):
+        decode(encode(program_of(trace(*lines))))
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"os": ModuleReference("os")},
+        {"a b": ModuleReference("torch")},
+        {"f": NamedReference("torch", "no name")},
+        {"f": NamedReference("torch", "outer.<locals>.f")},
+        {"f": NamedReference("tor-ch", "f")},
+    ],
+)
+def test_references_name_what_stored_programs_may_use(context):
+    with pytest.raises(ValueError, match="context"):
+        decode(encode(program_of(trace(*WHOLE, **context))))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"fusioncache program 1", b"{}", encode(program_of(trace(*WHOLE))).replace(b"program 1", b"program 2", 1)],
+)
+def test_what_is_no_program_of_this_format_is_none(content):
+    with pytest.raises(ValueError, match=r"no program|format 2, not 1"):
+        decode(content)
+
+
+def test_templates_are_listed_by_the_names_of_their_calls():
+    sketch = Sketch()
+    reference = TemplateReference("eager", (), sketch.graph(sketch.op("tanh", sketch.input())), "0" * 64, ())
+    program = program_of(trace(*WHOLE, one=reference, torch=ModuleReference("torch")))
+    assert program.templates() == {"one": reference}
+    assert [each.name for each in program.traces()] == ["run"] * 3

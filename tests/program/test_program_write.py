@@ -1,0 +1,182 @@
+"""What is not kept of a program, and why."""
+
+import enum
+from dataclasses import dataclass
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import thunder
+import torch
+from loaded_programs import write
+from models import Residual, compile_plain, compile_with
+from thunder.core.baseutils import build_callable
+from thunder.executors import pythonex
+
+import fusioncache
+from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
+from fusioncache.program.refusal import NotKept
+from fusioncache.program.resolve import module_named, symbol_named, value_named
+from fusioncache.program.write import write_program
+from fusioncache.trace.executor import FusionCacheExecutor
+
+
+@dataclass
+class Result:
+    value: object
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+def helper(x):
+    return x
+
+
+def make(name: str, *lines: str, **context):
+    """A function as Thunder compiles the text of a trace."""
+    return build_callable(name, "\n".join(lines), f"thunder.{name}", context)
+
+
+def entry_of(computation, *, function=helper, prologue=None, backward=None):
+    empty = make("epilogue", "def epilogue():", "  return ()")
+    prologue = prologue or make("prologue", "def prologue(*args):", "  return args", __function_obj=function)
+    return SimpleNamespace(
+        prologue_fn=prologue,
+        computation_fn=computation,
+        epilogue_fn=empty,
+        backward_fn=backward,
+        return_none_instead_of_grads=False,
+    )
+
+
+def write_calling(value, *head: str):
+    """Writes a program whose forward pass uses this value."""
+    computation = make("computation", *head, "def computation(x):", "  return used(x)", used=value)
+    return write_program(entry_of(computation), helper, lambda function: None).computation.context
+
+
+@pytest.mark.parametrize(
+    ("value", "reference"),
+    [
+        (torch, ModuleReference("torch")),
+        (torch.preserve_format, NamedReference("torch", "preserve_format")),
+        (torch.float16, NamedReference("torch", "float16")),
+        (torch.strided, NamedReference("torch", "strided")),
+        (torch.nn.functional.silu, NamedReference("torch.nn.functional", "silu")),
+        (torch.Tensor, NamedReference("torch", "Tensor")),
+        (Result, NamedReference(__name__, "Result")),
+        (Color.RED, NamedReference(__name__, "Color.RED")),
+    ],
+)
+def test_a_value_is_referred_to_by_its_name(value, reference):
+    assert write_calling(value) == {"used": reference}
+    assert (module_named if isinstance(reference, ModuleReference) else value_named)(reference) is value
+
+
+def test_an_implementation_is_referred_to_by_its_executor():
+    lines = ("def computation(x):", "  return check_len(x, 1)")
+    (function,) = pythonex.ex.opmap["check_len"].bind([], 0, output=None)._call_ctx.values()
+    computation = make("computation", *lines, check_len=function)
+    context = write_program(entry_of(computation), helper, lambda function: None).computation.context
+    assert context == {"check_len": SymbolReference("python", "check_len")}
+    assert symbol_named(context["check_len"]) is function
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (helper, "it calls used, which another process cannot find again"),
+        (lambda x: x, "it calls used, which another process cannot find again"),
+        (pytest, "it holds a value of type module, which another process cannot find again"),
+        (torch.ones(1), "it holds a tensor as a constant, which another process cannot find again"),
+        (object(), "it holds a value of type object, which another process cannot find again"),
+        (type("Local", (), {}), "it holds a value of type Local, which another process cannot find again"),
+    ],
+)
+def test_what_cannot_be_found_again_is_not_kept(value, reason):
+    with pytest.raises(NotKept) as refusal:
+        write_calling(value)
+    assert str(refusal.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (
+            entry_of(make("computation", "import random", "def computation(x):", "  return x")),
+            "its computation imports random, which stored programs may not use",
+        ),
+        (
+            entry_of(make("computation", "def computation(x):", "  return __function_obj(x)")),
+            "its computation takes values from where another process cannot",
+        ),
+        (
+            entry_of(make("computation", "def computation(x=[]):", "  return x")),
+            "its computation has values of its own",
+        ),
+        (entry_of(helper), "its computation is no function that Thunder compiled"),
+        (entry_of(len), "its computation is no function that Thunder compiled"),
+        (
+            entry_of(make("computation", "def computation(x):", "  return x"), function=len),
+            "its prologue checks another function than the one that was compiled",
+        ),
+    ],
+)
+def test_what_has_no_text_is_not_kept(entry, reason):
+    with pytest.raises(NotKept) as refusal:
+        write_program(entry, helper, lambda function: None)
+    assert str(refusal.value) == reason
+
+
+def test_regions_as_thunder_made_them_are_not_kept():
+    compiled = compile_plain(Residual(1))
+    with mock.patch.object(FusionCacheExecutor, "own_backend", return_value="eager"):
+        compiled(torch.randn(10, 10))
+    with pytest.raises(NotKept, match="it calls Fusion, which another process cannot find again"):
+        write(compiled, fusioncache.FusionCache(backend="eager"))
+
+
+def test_verified_calls_are_not_kept():
+    compiled, transform = compile_with(Residual(1), verify=True)
+    compiled(torch.randn(10, 10))
+    with pytest.raises(NotKept, match="cannot find again"):
+        write(compiled, transform)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        NamedReference("torch", "os.system"),
+        NamedReference("torch", "nn"),
+        NamedReference("torch", "nothing"),
+        NamedReference("torch.nn.functional", "torch.rsqrt"),
+        NamedReference("pytest", "raises"),
+        NamedReference("not_imported_anywhere", "Result"),
+        NamedReference("thunder.not_there", "Result"),
+        SymbolReference("python", "not_there"),
+        SymbolReference("not there", "check_len"),
+    ],
+)
+def test_a_reference_leads_to_nothing_else(reference):
+    with pytest.raises(ValueError, match=r"not there|has no|may use|cannot be imported"):
+        (symbol_named if isinstance(reference, SymbolReference) else value_named)(reference)
+
+
+def without_provenance(source: str) -> str:
+    """The text of a trace without what it says of who made it: Thunder compiles a copy of the last one."""
+    return "\n".join(line for line in source.split("\n") if not line.startswith("# Constructed by"))
+
+
+def test_what_is_written_is_what_thunder_compiled():
+    compiled, transform = compile_with(Residual(1))
+    compiled(torch.randn(10, 10))
+    program = write(compiled, transform)
+    prologue, forward, backward = (
+        last(compiled)[-1] for last in (thunder.last_prologue_traces, thunder.last_traces, thunder.last_backward_traces)
+    )
+    assert program.backward is not None
+    assert program.prologue.source == prologue.python(include_decorators=False)
+    assert without_provenance(program.computation.source) == without_provenance(forward.python())
+    assert program.backward.source == backward.python()
