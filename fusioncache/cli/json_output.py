@@ -29,6 +29,8 @@ def encode_run(run: Run) -> dict[str, Any]:
     counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
     counts["bypasses"] = dict(run.stats.bypasses)
     counts["unkept"] = dict(run.stats.unkept)
+    counts["programs_refused"] = dict(run.stats.programs_refused)
+    counts["program_seconds"] = dict(run.stats.program_seconds)
     head = {"id": run.id, "name": run.name, "started": run.started, "updated": run.updated, "ended": run.ended}
     what = {"pid": run.pid, "command": run.command, "models": run.models}
     return {**head, **what, **counts, "phases": run.phases.to_dict(), "unrecorded": run.unrecorded}

@@ -81,6 +81,8 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     yield "compiled", f"{_programs(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
     before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} back then" if stats.loads else ""
     yield "loaded", f"{_programs(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
+    if stats.programs_loaded or stats.programs_made or stats.programs_refused:
+        yield "programs", _format_programs(run)
     yield "saved", _format_saved(stats)
     if phases := run.phases.to_dict():
         yield "time", _time(phases)
@@ -121,6 +123,20 @@ def _format_saved(stats: Stats) -> str:
     if stats.saved_seconds < 0:
         return f"nothing: loading took {format_duration(-stats.saved_seconds)} longer than compiling had"
     return f"about {format_duration(stats.saved_seconds)} of compiling" if stats.saved_seconds else "nothing"
+
+
+def _format_programs(run: Run) -> str:
+    """Returns what became of whole programs: those that Thunder makes of models, and not of regions."""
+    stats, parts = run.stats, []
+    if stats.programs_loaded:
+        took = format_duration(run.phases.loading_programs or 0.0)
+        spared = f"where deriving took {format_duration(stats.loaded_program_seconds)}"
+        parts.append(f"{stats.programs_loaded} loaded in {took}, {spared}")
+    if stats.programs_made:
+        parts.append(f"{stats.programs_made} derived and kept")
+    if stats.programs_refused:
+        parts.append(_reasons(stats.programs_refused, "derived and not kept, or not used"))
+    return "; ".join(parts)
 
 
 def _time(phases: Mapping[str, float]) -> str:
@@ -178,6 +194,13 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("compile seconds of loads", format_seconds(stats.loaded_compile_seconds)),
         ("not kept", str(sum(stats.unkept.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
+        ("programs loaded", str(stats.programs_loaded)),
+        ("programs made", str(stats.programs_made)),
+        ("programs refused", str(sum(stats.programs_refused.values()))),
+        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.programs_refused.items())),
+        ("seconds on programs", format_seconds(sum(stats.program_seconds.values()))),
+        *((f"  {escape_controls(part)}", format_seconds(took)) for part, took in stats.program_seconds.items()),
+        ("seconds of what they spare", format_seconds(stats.loaded_program_seconds)),
         ("saved seconds", f"{format_seconds(stats.saved_seconds)} (an estimate)"),
         ("verified", str(stats.verified)),
         ("verify compiles", str(stats.verify_compiles)),

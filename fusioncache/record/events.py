@@ -32,7 +32,9 @@ SCHEMA = 1
 
 _RANK_VARIABLE = "RANK"
 
-What = Literal["hit", "miss", "bypass", "compile", "load", "unkept"]
+What = Literal[
+    "hit", "miss", "bypass", "compile", "load", "unkept", "program loaded", "program made", "program refused"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,15 @@ class Event:
         time: seconds since the epoch.
         pid: of the process.
         what: a region was a ``hit``, a ``miss`` or a ``bypass``; or there was a ``compile`` or a ``load`` for a
-            template; or what was compiled is ``unkept``.
+            template; or what was compiled is ``unkept``; or a program, which is what Thunder makes of a model for one
+            kind of input, was loaded, made or refused.
         template: its name. A bypass has one if its region was a hit or a miss before.
         digest: of the template's key.
         arities: the numbers of residual terms of a hit or a miss, a chain each.
-        reason: of a bypass, and of what is not kept.
+        reason: of a bypass, and of what is not kept or not used.
         seconds: that a compile or a load took, up to ``time``.
         backend: that the template is for.
+        model: that a program is for: class of the module, or name of the function.
     """
 
     time: float
@@ -61,11 +65,12 @@ class Event:
     reason: str | None = None
     seconds: float | None = None
     backend: str | None = None
+    model: str | None = None
 
     def __str__(self) -> str:
         terms = f"(arities {' / '.join(map(str, self.arities))})" if self.arities else None
         took = f"in {self.seconds:.3f} s" if self.seconds is not None else None
-        text = " ".join(part for part in (self.what, self.template, terms, took) if part)
+        text = " ".join(part for part in (self.what, self.template or self.model, terms, took) if part)
         return f"{text}: {self.reason}" if self.reason else text
 
 
@@ -173,8 +178,18 @@ def describe(event: Event) -> str | None:
             return f"{which} as Thunder made it: {reason}"
         case "unkept":
             return f"not kept for later processes: {reason.removeprefix('not kept: ')}"
+        case "program loaded":
+            return f"loaded the program of {_name_model(event)} in {format_duration(event.seconds or 0.0)}"
+        case "program made":
+            return f"made and kept a program of {_name_model(event)}"
+        case "program refused":
+            return f"a program is not kept or not used: {reason}"
         case _:
             return None
+
+
+def _name_model(event: Event) -> str:
+    return escape_controls(event.model) if event.model else "a model"
 
 
 def _name_process() -> str:
@@ -216,6 +231,7 @@ class EventPublisher:
         arities: tuple[int, ...] | None = None,
         reason: str | None = None,
         seconds: float | None = None,
+        model: str | None = None,
     ) -> None:
         """Publishes an event. This costs next to nothing if nobody listens."""
         level = logging.DEBUG if what == "hit" else logging.INFO
@@ -223,7 +239,7 @@ class EventPublisher:
         if not logged and self._log is None:
             return
         name, digest, backend = _describe_template(template) if template else (None, None, None)
-        event = Event(time.time(), os.getpid(), what, name, digest, arities, reason, seconds, backend)
+        event = Event(time.time(), os.getpid(), what, name, digest, arities, reason, seconds, backend, model)
         if logged:
             logger.log(level, "%s", event, extra=asdict(event))
         if self._log is not None:

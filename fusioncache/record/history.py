@@ -81,6 +81,12 @@ class History:
                 self._models[model] = None
             return self._traces - 1
 
+    def add_model(self, model: str | None) -> None:
+        """Adds a model that nobody traced, because its program was loaded."""
+        if model is not None:
+            with self._lock:
+                self._models[model] = None
+
     @property
     def traces(self) -> int:
         """How many forward traces there were."""
@@ -88,7 +94,7 @@ class History:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that were traced, in their order, each once."""
+        """The models that were traced or loaded, in their order, each once."""
         with self._lock:
             return tuple(self._models)
 

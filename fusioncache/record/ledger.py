@@ -11,7 +11,7 @@ from fusioncache.process import forks
 from fusioncache.record.events import CompileEvent, CompileObserver, EventPublisher
 from fusioncache.record.history import History
 from fusioncache.record.observations import CompileRecord, Phases
-from fusioncache.record.stats import AllTemplates, Stats, TemplateStats
+from fusioncache.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 
 
 class _Counts:
@@ -63,6 +63,16 @@ class _Account(_Counts):
         )
 
 
+class _ProgramCounts:
+    __slots__ = ("loaded", "loaded_seconds", "made", "refused", "seconds")
+
+    def __init__(self) -> None:
+        self.loaded = self.made = 0
+        self.loaded_seconds = 0.0
+        self.refused: Counter[str] = Counter()
+        self.seconds: dict[str, float] = {}
+
+
 class Ledger:
     """The running counts behind ``Stats``. Each event costs the same, and so do the counts, however many there were.
 
@@ -89,6 +99,7 @@ class Ledger:
         self._unkept: Counter[str] = Counter()
         self._bypassed_regions = self._verified = self._verify_compiles = 0
         self._handed_over = self._helped = 0
+        self._programs = _ProgramCounts()
         self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
@@ -184,6 +195,51 @@ class Ledger:
         else:
             self._events.publish("unkept", reason=reason)
 
+    def count_program_loaded(self, model: str | None, seconds: float, made_seconds: float) -> None:
+        """Counts a program that came from the store.
+
+        Args:
+            model: class of the module, or name of the function, that it is for.
+            seconds: that it took, those of ``add_program_seconds`` together.
+            made_seconds: that deriving it took, where it was derived.
+        """
+        with self._lock:
+            self._programs.loaded += 1
+            self._programs.loaded_seconds += made_seconds
+        if self._parent:
+            self._parent.count_program_loaded(model, seconds, made_seconds)
+        else:
+            self.history.add_model(model)
+            self._events.publish("program loaded", model=model, seconds=seconds)
+
+    def count_program_made(self, model: str | None) -> None:
+        """Counts a program that Thunder derived here and that the store has now."""
+        with self._lock:
+            self._programs.made += 1
+        if self._parent:
+            self._parent.count_program_made(model)
+        else:
+            self._events.publish("program made", model=model)
+
+    def count_program_refused(self, reason: str) -> bool:
+        """Counts a program that is not kept, or that was found and is not used. Returns whether the reason is new."""
+        with self._lock:
+            self._programs.refused[reason] += 1
+            first = self._programs.refused[reason] == 1
+        if self._parent:
+            self._parent.count_program_refused(reason)
+        else:
+            self._events.publish("program refused", reason=reason)
+        return first
+
+    def add_program_seconds(self, part: str, seconds: float) -> None:
+        """Adds seconds spent on a program to one of the parts that ``Stats.program_seconds`` has."""
+        with self._lock:
+            parts = self._programs.seconds
+            parts[part] = parts.get(part, 0.0) + seconds
+        if self._parent:
+            self._parent.add_program_seconds(part, seconds)
+
     def count_verified(self) -> None:
         """Counts a region that verify mode compared with its template for a layout and found equal."""
         with self._lock:
@@ -231,6 +287,11 @@ class Ledger:
                 handed_over=self._handed_over,
                 helped=self._helped,
                 unkept=MappingProxyType(dict(self._unkept)),
+                programs_loaded=self._programs.loaded,
+                loaded_program_seconds=self._programs.loaded_seconds,
+                programs_made=self._programs.made,
+                programs_refused=MappingProxyType(dict(self._programs.refused)),
+                program_seconds=MappingProxyType(dict(self._programs.seconds)),
                 saved_seconds=self._saved_seconds,
                 canonicalize_seconds=self._canonicalize_seconds,
                 verified=self._verified,
@@ -258,6 +319,8 @@ class Ledger:
     def phases(self) -> Phases:
         """Returns where the seconds went, up to now."""
         stats = self.stats()
+        programs = dict(stats.program_seconds)
+        keeping = programs.pop(PROGRAM_RECORD, None)
         with self._lock:
             planning = self._plan_seconds
         return Phases(
@@ -265,6 +328,8 @@ class Ledger:
             canonicalizing=max(stats.canonicalize_seconds - planning, 0.0),
             compiling=stats.compile_seconds,
             loading=stats.load_seconds,
+            loading_programs=sum(programs.values()) if programs else None,
+            keeping_programs=keeping,
             **self.history.read_seconds(),
         )
 

@@ -145,11 +145,14 @@ class Phases:
     """Where the seconds of a run went. None where it was not measured. The phases do not overlap.
 
     Attributes:
+        loading_programs: whole programs from the store: their keys, comparing what they read, and putting them
+            together, in place of tracing, fusing, planning and canonicalizing. Lookups in vain are in it as well.
         tracing: Thunder ran the model's Python and wrote the first trace; its own figure.
         fusing: from there until the traces were fused: prologue, autograd, Thunder's executors, rematerialization, and
             transforms that were registered before this one.
         planning: choosing how the sums of residual streams come about, and rewriting the traces for it.
         canonicalizing: turning regions into templates, keys and calls, and finding where they come from.
+        keeping_programs: recording what Thunder reads while it traces, and writing programs into the store.
         recording: writing the record. What the last save took is missing, because it is in that record.
         compiling: in the backend: lowering, compiling, and the execution that a compilation ends with, because that is
             when nvFuser compiles.
@@ -159,10 +162,12 @@ class Phases:
             region that is called first, and compiled.
     """
 
+    loading_programs: float | None = None
     tracing: float | None = None
     fusing: float | None = None
     planning: float | None = None
     canonicalizing: float | None = None
+    keeping_programs: float | None = None
     recording: float | None = None
     compiling: float | None = None
     loading: float | None = None

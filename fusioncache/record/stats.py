@@ -12,6 +12,9 @@ from fusioncache.humanize import escape_controls, format_arities, format_seconds
 _TITLES = ("template", "digest", "regions", "hits", "terms", "compiles", "compile seconds")
 _SHOWN_DIGITS = 12
 
+PROGRAM_RECORD = "record"
+"""The part of ``Stats.program_seconds`` that keeping programs takes. All others are spent to load them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -32,6 +35,15 @@ class Stats:
         helped: those of them that were loaded when they were called for. The others were compiled here all the same,
             or nobody called for them yet.
         unkept: compilations whose result could not be stored, by reason.
+        programs_loaded: programs that came from the store: what Thunder makes of a model for one kind of input, so that
+            it interpreted nothing for it.
+        loaded_program_seconds: seconds that deriving them took, where they were derived.
+        programs_made: programs that Thunder derived here and that are kept for later processes.
+        programs_refused: programs that Thunder derived here and that are not kept, or that were found and not used, by
+            reason.
+        program_seconds: seconds spent on programs, by what they were spent on. To load one: ``key``, ``load`` (looking
+            into the store), ``reads`` (comparing them), ``build`` and ``templates`` (putting it together), the first
+            three also where none fitted. To keep one: ``record``.
         saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
             the seconds that its template's programs take to compile, whether they were compiled here or loaded; what
             was loaded saves them once more, less the seconds that loading took. Less than nothing if loading takes
@@ -57,6 +69,11 @@ class Stats:
     handed_over: int = 0
     helped: int = 0
     unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    programs_loaded: int = 0
+    loaded_program_seconds: float = 0.0
+    programs_made: int = 0
+    programs_refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    program_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0
     verified: int = 0
@@ -70,6 +87,8 @@ class Stats:
         rows += [("compiles", str(self.compiles)), ("compile seconds", format_seconds(self.compile_seconds))]
         rows += [("loads", str(self.loads)), ("load seconds", format_seconds(self.load_seconds))]
         rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
+        rows += [("programs loaded", str(self.programs_loaded)), ("programs made", str(self.programs_made))]
+        rows += [(f"program refused: {reason}", str(count)) for reason, count in sorted(self.programs_refused.items())]
         rows += [("saved seconds, an estimate", format_seconds(self.saved_seconds))]
         rows += [("canonicalize seconds", format_seconds(self.canonicalize_seconds))]
         rows += [("verified regions and layouts", str(self.verified))] if self.verified else []

@@ -116,6 +116,8 @@ _ABOUT = {
     "compiling": "the backend lowers and compiles, first execution of each program included",
     "loading": "programs come from the store",
     "first_execution": "each template is called for the first time for each layout",
+    "loading_programs": "whole programs come from the store, in place of all up to the templates' calls",
+    "keeping_programs": "what Thunder reads is recorded, and its programs are written into the store",
 }
 
 

@@ -62,6 +62,11 @@ load seconds                  0.004
 compile seconds of loads      0.125
 not kept                      1
   a number among its inputs   1
+programs loaded               0
+programs made                 0
+programs refused              0
+seconds on programs           0.000
+seconds of what they spare    0.000
 saved seconds                 6.121 (an estimate)
 verified                      2
 verify compiles               1
@@ -124,6 +129,52 @@ def test_loading_that_takes_longer_than_compiling_saves_nothing(monkeypatch):
     assert json.loads(get_output("stats", "--json"))["saved_seconds"] == -0.25
 
 
+def test_whole_programs_are_counted(monkeypatch):
+    ledger = make_ledger(CAST)
+    for part, seconds in (("key", 0.25), ("load", 0.125), ("reads", 0.0625), ("record", 0.5)):
+        ledger.add_program_seconds(part, seconds)
+    ledger.count_program_loaded("GPT", 0.4375, 38.5)
+    ledger.count_program_made("GPT")
+    for _ in range(2):
+        ledger.count_program_refused("a lock has no value to compare")
+    save_ledger(monkeypatch, ledger)
+    text = " ".join(get_output("stats").split())
+    assert (
+        "programs 1 loaded in 438 ms, where deriving took 38.5 s; 1 derived and kept; 2 derived and not kept, or not "
+        "used: a lock has no value to compare (2) saved" in text
+    )
+    assert text.startswith("train.py · GPT · ")
+    assert "time compiling 1 s, keeping programs 500 ms, loading programs 438 ms" in text
+    counted = get_output("stats", "-v")
+    assert (
+        drop_first_break("""
+programs loaded                   1
+programs made                     1
+programs refused                  2
+  a lock has no value to compare  2
+seconds on programs               0.938
+  key                             0.250
+  load                            0.125
+  reads                           0.062
+  record                          0.500
+seconds of what they spare        38.500
+saved seconds""")
+        in counted
+    )
+    data = json.loads(get_output("stats", "--json"))
+    assert (data["programs_loaded"], data["programs_made"], data["loaded_program_seconds"]) == (1, 1, 38.5)
+    assert data["programs_refused"] == {"a lock has no value to compare": 2}
+    assert data["program_seconds"] == {"key": 0.25, "load": 0.125, "reads": 0.0625, "record": 0.5}
+    assert (data["phases"]["loading_programs"], data["phases"]["keeping_programs"]) == (0.4375, 0.5)
+
+
+def test_a_run_that_only_loads_is_recorded_and_says_why_it_has_no_regions(monkeypatch):
+    ledger = Ledger()
+    ledger.count_program_loaded("GPT", 0.5, 8.0)
+    save_ledger(monkeypatch, ledger)
+    assert "\nregions     0. its programs were loaded, so that nothing was traced\n" in get_output("stats")
+
+
 def test_a_run_without_regions_says_why(monkeypatch):
     ledger = Ledger()
     ledger.history.begin_trace("GPT")
@@ -174,6 +225,8 @@ def test_stats_as_json(monkeypatch):
         **{"handed_over": 0, "helped": 0},
         "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
         "unkept": {"a number among its inputs": 1},
+        **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},
+        **{"program_seconds": {}, "loaded_program_seconds": 0.0},
         **{"compile_seconds": 2.125, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125},
         **{"saved_seconds": 6.12109375, "canonicalize_seconds": 0.03125},
         **{"verified": 0, "verify_compiles": 0, "verify_compile_seconds": 0.0},

@@ -70,6 +70,9 @@ def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
         ledger.count_compile(template, 0.5)
     ledger.count_bypass(HOSTILE)
     ledger.count_unkept(HOSTILE)
+    ledger.count_program_loaded(HOSTILE, 0.5, 8.0)
+    ledger.count_program_refused(HOSTILE)
+    ledger.add_program_seconds(HOSTILE, 0.5)
     source = Source(HOSTILE, 3, (Line(HOSTILE, 1), Line(HOSTILE, 2), Line(HOSTILE, 3), Line(HOSTILE, 4)))
     bad = {"model": HOSTILE, "reason": HOSTILE, "name": HOSTILE, "source": source}
     for number, digest in enumerate((chain.key.digest, cast.key.digest, None)):

@@ -53,8 +53,10 @@ def check(told: list[Event], stats: Stats) -> None:
     assert len({event.digest for event in told if event.what in ("hit", "miss")}) == stats.templates
     made = (stats.hits, stats.misses, stats.compiles, stats.loads)
     assert tuple(counts[what] for what in ("hit", "miss", "compile", "load")) == made
-    for what, reasons in (("bypass", stats.bypasses), ("unkept", stats.unkept)):
+    refused = ("program refused", stats.programs_refused)
+    for what, reasons in (("bypass", stats.bypasses), ("unkept", stats.unkept), refused):
         assert Counter(event.reason for event in told if event.what == what) == reasons
+    assert (counts["program loaded"], counts["program made"]) == (stats.programs_loaded, stats.programs_made)
     for what, seconds in (("compile", stats.compile_seconds), ("load", stats.load_seconds)):
         assert sum(event.seconds for event in told if event.what == what) == pytest.approx(seconds)
 
@@ -88,8 +90,11 @@ def test_each_thing_is_told_once_by_the_ledger_at_the_root(file, monkeypatch):
         ledger.count_unkept("a number among its inputs")
         ledger.count_bypass("unknown op")
         ledger.count_bypass("compile failed: ValueError", CHAIN)
+        ledger.count_program_loaded("GPT", 0.5, 8.0)
+        ledger.count_program_made("GPT")
+        ledger.count_program_refused("a lock has no value to compare")
     told = events(file)
-    assert len(told) == 12
+    assert len(told) == 18
     check(told, parent.stats())
 
 
@@ -103,18 +108,24 @@ def test_each_field(file):
     ledger.count_bypass("unknown op")
     ledger.count_bypass("compile failed: ValueError", CHAIN)
     ledger.count_unkept("a number among its inputs")
+    ledger.count_program_loaded("GPT", 0.5, 8.0)
+    ledger.count_program_made(None)
+    ledger.count_program_refused("a lock has no value to compare")
     told = events(file)
     assert all(before <= event.time <= time.time() and event.pid == os.getpid() for event in told)
     chain, cast = ((template.name, template.key.digest) for template in (CHAIN, EAGER))
     fields = [list(asdict(event).values())[2:] for event in told]
     assert fields == [
-        ["hit", *chain, [3], None, None, None],
-        ["miss", *cast, [], None, None, "eager"],
-        ["compile", *cast, None, None, 0.125, "eager"],
-        ["load", *cast, None, None, 0.25, "eager"],
-        ["bypass", None, None, None, "unknown op", None, None],
-        ["bypass", *chain, None, "compile failed: ValueError", None, None],
-        ["unkept", None, None, None, "a number among its inputs", None, None],
+        ["hit", *chain, [3], None, None, None, None],
+        ["miss", *cast, [], None, None, "eager", None],
+        ["compile", *cast, None, None, 0.125, "eager", None],
+        ["load", *cast, None, None, 0.25, "eager", None],
+        ["bypass", None, None, None, "unknown op", None, None, None],
+        ["bypass", *chain, None, "compile failed: ValueError", None, None, None],
+        ["unkept", None, None, None, "a number among its inputs", None, None, None],
+        ["program loaded", None, None, None, None, 0.5, None, "GPT"],
+        ["program made", None, None, None, None, None, None, None],
+        ["program refused", None, None, None, "a lock has no value to compare", None, None, None],
     ]
 
 
@@ -138,6 +149,7 @@ def test_what_is_said_to_people():
     assert str(Event(0.0, 1, "compile", *chain, seconds=0.0625)) == f"compile {CHAIN.name} in 0.062 s"
     assert str(Event(0.0, 1, "bypass", *chain, reason="too late")) == f"bypass {CHAIN.name}: too late"
     assert str(Event(0.0, 1, "unkept", reason="no room")) == "unkept: no room"
+    assert str(Event(0.0, 1, "program loaded", model="GPT", seconds=0.5)) == "program loaded GPT in 0.500 s"
 
 
 def test_where_nobody_listens_nothing_is_made(monkeypatch):

@@ -67,6 +67,25 @@ def test_saving_again_brings_the_run_up_to_date():
     assert {template.digest for template in RecordReader().templates(run.id)} == {t.digest for t in ledger.templates()}
 
 
+def test_counts_of_programs_come_back_and_go_to_the_parent():
+    parent = Ledger()
+    ledger = Ledger(parent)
+    ledger.add_program_seconds("key", 0.25)
+    ledger.add_program_seconds("key", 0.25)
+    ledger.add_program_seconds("record", 1.0)
+    ledger.count_program_loaded("GPT", 0.5, 8.0)
+    ledger.count_program_made("GPT")
+    assert [ledger.count_program_refused("a lock") for _ in range(2)] == [True, False]
+    stats = ledger.stats()
+    assert stats == parent.stats()
+    assert (stats.programs_loaded, stats.programs_made, dict(stats.programs_refused)) == (1, 1, {"a lock": 2})
+    assert (dict(stats.program_seconds), stats.loaded_program_seconds) == ({"key": 0.5, "record": 1.0}, 8.0)
+    RecordWriter(ledger).save()
+    (run,) = RecordReader().runs()
+    assert (run.stats, run.models) == (stats, ("GPT",))
+    assert (run.phases.loading_programs, run.phases.keeping_programs) == (0.5, 1.0)
+
+
 def test_nothing_is_written_when_nothing_was_counted():
     RecordWriter(Ledger()).save()
     assert not record_path().exists()
@@ -116,7 +135,7 @@ def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
     directory = tmp_path / "not" / "yet"
     monkeypatch.setenv(DIRECTORY.name, str(directory))
     RecordWriter(make_ledger(make_chain_template())).save()
-    assert (directory / "record-5.sqlite").exists()
+    assert (directory / "record-6.sqlite").exists()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from dataclasses import fields
 
 import pytest
 from commands import CAST, CHAIN, save_run
@@ -132,6 +133,31 @@ def test_phases_add_up_to_the_whole_bar():
         ("first execution", 0.875, 0.125),
     ]
     assert len({item.colour for item in found}) == 4
+
+
+def test_every_phase_has_a_colour_of_its_own():
+    found = cut_slices(Phases(**{field.name: 1.0 for field in fields(Phases)}))
+    style = Page(Contents(make_run(), (), (), ())).html
+    assert len({item.colour for item in found}) == len(found)
+    assert all(f".phases rect.k{item.colour} " in style and f".swatch.k{item.colour} " in style for item in found)
+
+
+def test_what_loading_whole_programs_took_out(monkeypatch):
+    ledger = make_ledger(make_cast_template())
+    for part, seconds in (("key", 0.25), ("reads", 0.125), ("record", 4.0)):
+        ledger.add_program_seconds(part, seconds)
+    ledger.count_program_loaded("GPT", 0.375, 37.5)
+    ledger.count_program_refused("a lock has no value to compare")
+    save_ledger(monkeypatch, ledger)
+    page = Page(read_newest())
+    time = page.section("time")
+    assert 'loading programs</th><td class="n">375 ms' in time and 'keeping programs</th><td class="n">4 s' in time
+    assert "1 program was loaded whole" in time and '<td class="n">37.5 s</td>' in time
+    assert "Of loading: key 250 ms, reads 125 ms." in time
+    assert '1 program was <a href="#loaded">loaded whole</a>' in page.section("summary")
+    assert '<tr><th scope="row">a lock has no value to compare</th><td class="n">1</td></tr>' in page.section(
+        "bypasses"
+    )
 
 
 def test_phases_without_a_second_in_them():
