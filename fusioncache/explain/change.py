@@ -10,6 +10,10 @@ from fusioncache.ir import Op
 NONE = "none"
 """What stands for a value where there is none."""
 
+_LONGEST = 60
+_BEFORE = 20
+"""Characters of a long value that are shown before it differs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -46,6 +50,21 @@ def write_ordinal(number: int) -> str:
 def join_words(items: list[str]) -> str:
     """Returns ``a``, ``a and b``, or ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(items[:-1]), items[-1])))
+
+
+def shorten_values(a: str, b: str) -> tuple[str, str]:
+    """Returns two values, long ones from where they begin to differ."""
+    if max(len(a), len(b)) <= _LONGEST:
+        return a, b
+    pairs = enumerate(zip(a, b, strict=False))
+    first = next((position for position, (x, y) in pairs if x != y), min(len(a), len(b)))
+    start = max(first - _BEFORE, 0)
+    return _cut(a, start), _cut(b, start)
+
+
+def _cut(text: str, start: int) -> str:
+    part = text[start : start + _LONGEST]
+    return f"{'...' if start else ''}{part}{'...' if start + _LONGEST < len(text) else ''}"
 
 
 def name_op(nodes: Nodes, node: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from fusioncache.explain.change import NONE, Change
+from fusioncache.explain.change import NONE, Change, shorten_values
 from fusioncache.explain.graph_changes import find_graph_changes
 from fusioncache.explain.pairing import pair_graphs
 from fusioncache.ir.ingredients import BACKEND, GRAPH, Comparison, IngredientKind, kind_of
@@ -14,10 +14,6 @@ from fusioncache.ir.key_text import read_changed, read_layouts, read_values, wri
 
 Texts = Mapping[str, str]
 """The ingredients of a key, name to text."""
-
-_LONGEST = 60
-_BEFORE = 20
-"""Characters of a long value that are shown before it differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +126,4 @@ def _compare_layouts(kind: IngredientKind, a: str, b: str) -> list[Change]:
 
 def _change(kind: IngredientKind, subject: str | None, a: str | None, b: str | None) -> Change:
     x, y = (NONE if text is None else text.replace("\n", "; ") for text in (a, b))
-    return Change(kind.name, subject or kind.subject, *_shorten(x or "empty", y or "empty"))
-
-
-def _shorten(a: str, b: str) -> tuple[str, str]:
-    """Returns long values from where they begin to differ."""
-    if max(len(a), len(b)) <= _LONGEST:
-        return a, b
-    pairs = enumerate(zip(a, b, strict=False))
-    first = next((position for position, (x, y) in pairs if x != y), min(len(a), len(b)))
-    start = max(first - _BEFORE, 0)
-    return _cut(a, start), _cut(b, start)
-
-
-def _cut(text: str, start: int) -> str:
-    part = text[start : start + _LONGEST]
-    return f"{'...' if start else ''}{part}{'...' if start + _LONGEST < len(text) else ''}"
+    return Change(kind.name, subject or kind.subject, *shorten_values(x or "empty", y or "empty"))

@@ -1,0 +1,193 @@
+"""Why a program is not the one that is stored: what differs in its key, or in what its derivation read.
+
+A program is what Thunder makes of a model for one kind of input. Its key has lists of values, a line for each thing
+that could matter; a read has one text. All of it is texts that describe values, so that nothing of a model, of torch or
+of Thunder is needed to compare them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusioncache.explain.change import NONE, shorten_values
+from fusioncache.explain.difference import Texts
+from fusioncache.ir.ingredients import Comparison, kind_of
+from fusioncache.ir.key_text import read_values
+
+_LOOKED_INTO = 24
+"""Keys whose lines are compared. Of all others, whole ingredients are."""
+
+_FIRST = ("program format", "program versions", "jit options", "state", "variables", "arguments", "model", "classes")
+"""The ingredients in the order in which they explain: what comes later may differ because of what comes before."""
+
+_NOUN = re.compile(r"(function|class|method|module|property|type|object)\b")
+_HASHED = re.compile(r"\bhash\b|\b[0-9a-f]{24,}\b")
+_IN_READS = {
+    "function": "`{}`",
+    "global": "`{}`",
+    "attribute": "`{}`",
+    "builtin": "the builtin `{}`",
+    "variable": "the variable `{}` of the environment",
+    "query": "what `{}` says",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDifference:
+    """One thing in which a program differs from a stored one.
+
+    Attributes:
+        where: the name of the ingredient, or the kind of the read.
+        name: what differs, as the key or the read names it.
+        what: the same in words, such as ``the option nv_enable_linear``.
+        before: the description of its value when the stored program was made; None if it was not there.
+        after: the description of its value now; None if it is not there.
+    """
+
+    where: str
+    name: str
+    what: str
+    before: str | None
+    after: str | None
+
+    @property
+    def sentence(self) -> str:
+        """What differs, as the end of a sentence about a program that was derived again."""
+        before, after = self.values
+        if self.before is None:
+            return f"{self.what} is {after}, and was not there when this program was made"
+        if self.after is None:
+            return f"{self.what} is not there, and was {before} when this program was made"
+        noun = _find_noun(self.before, self.after)
+        if noun is not None:
+            return f"{self.what} is another {noun} than when this program was made"
+        if _HASHED.search(self.before) and _HASHED.search(self.after):
+            return f"{self.what} is not what it was when this program was made"
+        return f"{self.what} is {after}, and was {before} when this program was made"
+
+    @property
+    def values(self) -> tuple[str, str]:
+        """Both descriptions, long ones from where they begin to differ, and ``none`` where there is none."""
+        before, after = (NONE if text is None else text or "empty" for text in (self.before, self.after))
+        return shorten_values(before, after)
+
+    def compare(self, a: str, b: str) -> str:
+        """Returns a sentence for two stored programs, of which the first is before; ``a`` and ``b`` are their names."""
+        before, after = self.values
+        return f"They differ in {self.what}: {before} in {a}, {after} in {b}."
+
+    def data(self) -> dict[str, str | None]:
+        """Returns the difference as JSON has it."""
+        return {"where": self.where, "name": self.name, "what": self.what, "before": self.before, "after": self.after}
+
+
+def compare_program_keys(before: Texts, after: Texts) -> tuple[ProgramDifference, ...]:
+    """Returns in what the keys of two programs differ, what explains most first.
+
+    Args:
+        before: the ingredients of the stored program's key.
+        after: those of the other one.
+    """
+    names = sorted(before.keys() | after.keys(), key=lambda name: (_rank(name), name))
+    return tuple(
+        difference
+        for name in names
+        if before.get(name) != after.get(name)
+        for difference in _compare_ingredient(name, before.get(name), after.get(name))
+    )
+
+
+def compare_read(kind: str, name: str, before: str, after: str | None) -> ProgramDifference:
+    """Returns in what a read differs from what it finds now.
+
+    Args:
+        kind: of the read, such as ``global``.
+        name: of what was read.
+        before: its description when the program was made.
+        after: its description now; None if there is none.
+    """
+    return ProgramDifference(kind, name, _IN_READS.get(kind, "`{}`").format(name), before, after)
+
+
+def compare_reads(
+    before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str], str]
+) -> tuple[ProgramDifference, ...]:
+    """Returns in what the reads of two stored programs differ, each by its kind and name."""
+    both = dict.fromkeys([*before, *after])
+    return tuple(
+        ProgramDifference(*key, _IN_READS.get(key[0], "`{}`").format(key[1]), before.get(key), after.get(key))
+        for key in both
+        if before.get(key) != after.get(key)
+    )
+
+
+def find_nearest_program(key: Texts, candidates: Sequence[Texts]) -> int | None:
+    """Returns the position of the key that differs in the fewest lines; of several, the first. None if there is none.
+
+    Ingredients are compared as wholes, and the lines of the few that share most of them.
+    """
+    rough = [(_count_unequal(key, other), position) for position, other in enumerate(candidates)]
+    best = [position for _, position in heapq.nsmallest(_LOOKED_INTO, rough)]
+    return min(best, key=lambda position: (_count_lines(key, candidates[position]), rough[position]), default=None)
+
+
+def write_program_miss(model: str, difference: ProgramDifference, others: int = 0) -> str:
+    """Returns the sentence that says why a stored program was not reused.
+
+    Args:
+        model: class of the module, or name of the function.
+        difference: what keeps it from the stored one.
+        others: how many more things differ.
+    """
+    more = f" ({others} more {'thing differs' if others == 1 else 'things differ'})" if others else ""
+    return f"the program of {model} was derived again: {difference.sentence}{more}"
+
+
+def find_source_line(source: str, name: str) -> str | None:
+    """Returns the line of a user's source, out of the comments of a trace, that says the last word of a name.
+
+    Args:
+        source: of a trace, as Thunder prints it.
+        name: of what differs, such as ``torch.nn.functional.silu``.
+    """
+    word = re.split(r"\W+", name.strip())[-1]
+    if not word:
+        return None
+    said = re.compile(rf"^ *# (\S.*:\d+):\s+(.*\b{re.escape(word)}\b.*)$", re.MULTILINE)
+    found = said.search(source)
+    return f"{found[1]}: {found[2].strip()}" if found else None
+
+
+def _compare_ingredient(name: str, before: str | None, after: str | None) -> Iterator[ProgramDifference]:
+    kind = kind_of(name)
+    if kind.comparison is not Comparison.VALUES or before is None or after is None:
+        yield ProgramDifference(name, "", kind.subject, before, after)
+        return
+    x, y = read_values(before), read_values(after)
+    for line in dict.fromkeys([*x, *y]):
+        if x.get(line) != y.get(line):
+            yield ProgramDifference(name, line, kind.phrase.format(line) or line, x.get(line), y.get(line))
+
+
+def _find_noun(before: str, after: str) -> str | None:
+    """Returns what both values are, if they are of one sort that has no value that people would read."""
+    x, y = _NOUN.match(before), _NOUN.match(after)
+    return x[0] if x and y and x[0] == y[0] else None
+
+
+def _rank(name: str) -> int:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def _count_unequal(key: Texts, other: Texts) -> int:
+    return sum(key.get(name) != other.get(name) for name in key.keys() | other.keys())
+
+
+def _count_lines(key: Texts, other: Texts) -> int:
+    """Returns how many lines only one of the two has."""
+    names = [name for name in key.keys() | other.keys() if key.get(name) != other.get(name)]
+    pairs = ((set(key.get(name, "").split("\n")), set(other.get(name, "").split("\n"))) for name in names)
+    return sum(len(a ^ b) for a, b in pairs)
