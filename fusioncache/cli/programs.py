@@ -15,7 +15,7 @@ from fusioncache.backends.registry import BACKENDS, backend_class, describe
 from fusioncache.cli.source import read_graph
 from fusioncache.cli.storage import open_existing, open_store, read_refusals, report_store_errors
 from fusioncache.cli.template_parts import Part
-from fusioncache.cli.terminal import highlight_source
+from fusioncache.cli.terminal import highlight_source, remove_controls
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.ir import Graph
 from fusioncache.record.stats import TemplateStats
@@ -202,11 +202,6 @@ def _text(program: _Program) -> str:
         for one in description.launches
     ]
     for source in description.sources:
-        text = highlight_source(_remove_controls(source.text), source.language)
+        text = highlight_source(remove_controls(source.text), source.language)
         lines += [f"\n# {escape_controls(source.name)}", text.rstrip("\n")]
     return "\n".join(lines)
-
-
-def _remove_controls(text: str) -> str:
-    """Returns the text without what would tell a terminal more than to print it."""
-    return "".join(char if char in "\n\t" else escape_controls(char) for char in text)

@@ -106,7 +106,8 @@ def _surroundings(lifetime: Lifetime, store: StoreUsage | None) -> Iterator[tupl
     if store is None:
         yield "store", "none yet"
     else:
-        yield "store", f"{_programs(store.programs)}, {format_bytes(store.size)}, in {store.path}"
+        derived = f" and {store.derived} derived from models" if store.derived else ""
+        yield "store", f"{_programs(store.programs)}{derived}, {format_bytes(store.size)}, in {store.path}"
 
 
 def _next(stats: Stats) -> Iterator[tuple[str, str]]:

@@ -64,14 +64,19 @@ def open_store(directory: Path | None, *, make: bool) -> Store:
 
 
 def list_store(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mapping[str, str]]:
-    """Returns where the store is, what is in it, newest first, and why programs are not kept, by digest and backend."""
+    """Returns where the store is, what was compiled, newest first, and why it is not kept, by digest and backend.
+
+    What Thunder made of whole models is left out: see ``kept_programs.py``.
+    """
+    from fusioncache.store.slots import is_program
+
     with report_store_errors():
         store = open_store(directory, make=False)
         path, programs, refused = store.directory, store.entries(), read_refusals(store)
         store.close()
     if path is None:
         raise click.ClickException("the store went away while it was opened: try again")
-    return path, programs, refused
+    return path, tuple(program for program in programs if not is_program(program.backend)), refused
 
 
 def read_refusals(store: Store) -> Mapping[str, str]:
@@ -87,12 +92,14 @@ class StoreUsage:
 
     Attributes:
         path: the directory.
-        programs: how many there are.
+        programs: how many there are that a backend compiled.
+        derived: how many programs there are that Thunder derived from whole models.
         size: of all files, in bytes.
     """
 
     path: Path
     programs: int
+    derived: int
     size: int
 
 
@@ -100,13 +107,16 @@ def measure_store() -> StoreUsage | None:
     """Returns what is in the store that is used by default; None if there is none that can be read."""
     from fusioncache.store import StoreError
     from fusioncache.store.folders import EntryFolder, ObjectFolder
+    from fusioncache.store.slots import is_program
 
     try:
         path = open_existing(None).path
         entries, objects = EntryFolder(path / "entries").list_files(), ObjectFolder(path / "objects").sizes()
     except (StoreError, OSError):
         return None
-    return StoreUsage(path, len(entries), sum(file.size for file in entries.values()) + sum(objects.values()))
+    derived = sum(is_program(id_.partition(".")[2]) for id_ in entries)
+    size = sum(file.size for file in entries.values()) + sum(objects.values())
+    return StoreUsage(path, len(entries) - derived, derived, size)
 
 
 def encode_removal(swept: SweepResult) -> dict[str, int]:

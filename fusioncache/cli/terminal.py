@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fusioncache.humanize import escape_controls
+
 if TYPE_CHECKING:
     from fusioncache.store.sharing import Progress
 
@@ -31,6 +33,11 @@ def highlight_source(text: str, language: str) -> str:
     from pygments.lexers import get_lexer_by_name
 
     return str(highlight(text, get_lexer_by_name(language), TerminalFormatter()))
+
+
+def remove_controls(text: str) -> str:
+    """Returns source without what would tell a terminal more than to print it."""
+    return "".join(char if char in "\n\t" else escape_controls(char) for char in text)
 
 
 ID_DIGITS = 12

@@ -23,13 +23,14 @@ _LOOKED_INTO = 24
 _FIRST = ("program format", "program versions", "jit options", "state", "variables", "arguments", "model", "classes")
 """The ingredients in the order in which they explain: what comes later may differ because of what comes before."""
 
-_NOUN = re.compile(r"(function|class|method|module|property|type|object)\b")
-_HASHED = re.compile(r"\bhash\b|\b[0-9a-f]{24,}\b")
+_CALLABLE = re.compile(r"<?(function|builtin|class) ([\w.<>\-]+?)(?=[# >]|$)")
+"""How the description of a function or a class begins: what it is, and its name."""
+_HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{16,56}\b")
+_HASHED = re.compile(rf"\bhash\b|{_HASH.pattern}")
 _IN_READS = {
-    "function": "`{}`",
-    "global": "`{}`",
-    "attribute": "`{}`",
     "builtin": "the builtin `{}`",
+    "function": "the function `{}`",
+    "class": "the class `{}`",
     "variable": "the variable `{}` of the environment",
     "query": "what `{}` says",
 }
@@ -60,10 +61,10 @@ class ProgramDifference:
         if self.before is None:
             return f"{self.what} is {after}, and was not there when this program was made"
         if self.after is None:
-            return f"{self.what} is not there, and was {before} when this program was made"
-        noun = _find_noun(self.before, self.after)
-        if noun is not None:
-            return f"{self.what} is another {noun} than when this program was made"
+            return f"{self.what} is not there or has no value, and was {before} when this program was made"
+        kind = _compare_callables(self.before, self.after)
+        if kind is not None and self.where not in _IN_READS:
+            return f"{self.what} is another {kind} than when this program was made"
         if _HASHED.search(self.before) and _HASHED.search(self.after):
             return f"{self.what} is not what it was when this program was made"
         return f"{self.what} is {after}, and was {before} when this program was made"
@@ -71,7 +72,8 @@ class ProgramDifference:
     @property
     def values(self) -> tuple[str, str]:
         """Both descriptions, long ones from where they begin to differ, and ``none`` where there is none."""
-        before, after = (NONE if text is None else text or "empty" for text in (self.before, self.after))
+        texts = (NONE if text is None else text or "empty" for text in (self.before, self.after))
+        before, after = (_HASH.sub(r"\1", text) for text in texts)
         return shorten_values(before, after)
 
     def compare(self, a: str, b: str) -> str:
@@ -109,7 +111,7 @@ def compare_read(kind: str, name: str, before: str, after: str | None) -> Progra
         before: its description when the program was made.
         after: its description now; None if there is none.
     """
-    return ProgramDifference(kind, name, _IN_READS.get(kind, "`{}`").format(name), before, after)
+    return ProgramDifference(kind, name, _name_read(kind, name), before, after)
 
 
 def compare_reads(
@@ -118,7 +120,7 @@ def compare_reads(
     """Returns in what the reads of two stored programs differ, each by its kind and name."""
     both = dict.fromkeys([*before, *after])
     return tuple(
-        ProgramDifference(*key, _IN_READS.get(key[0], "`{}`").format(key[1]), before.get(key), after.get(key))
+        ProgramDifference(*key, _name_read(*key), before.get(key), after.get(key))
         for key in both
         if before.get(key) != after.get(key)
     )
@@ -153,12 +155,16 @@ def find_source_line(source: str, name: str) -> str | None:
         source: of a trace, as Thunder prints it.
         name: of what differs, such as ``torch.nn.functional.silu``.
     """
-    word = re.split(r"\W+", name.strip())[-1]
-    if not word:
+    words = re.findall(r"\w+", name)
+    if not words:
         return None
-    said = re.compile(rf"^ *# (\S.*:\d+):\s+(.*\b{re.escape(word)}\b.*)$", re.MULTILINE)
+    said = re.compile(rf"^ *# (\S.*:\d+):\s+(.*\b{words[-1]}\b.*)$", re.MULTILINE)
     found = said.search(source)
     return f"{found[1]}: {found[2].strip()}" if found else None
+
+
+def _name_read(kind: str, name: str) -> str:
+    return _IN_READS.get(kind, "`{}`").format(name.replace(":", "."))
 
 
 def _compare_ingredient(name: str, before: str | None, after: str | None) -> Iterator[ProgramDifference]:
@@ -172,10 +178,13 @@ def _compare_ingredient(name: str, before: str | None, after: str | None) -> Ite
             yield ProgramDifference(name, line, kind.phrase.format(line) or line, x.get(line), y.get(line))
 
 
-def _find_noun(before: str, after: str) -> str | None:
-    """Returns what both values are, if they are of one sort that has no value that people would read."""
-    x, y = _NOUN.match(before), _NOUN.match(after)
-    return x[0] if x and y and x[0] == y[0] else None
+def _compare_callables(before: str, after: str) -> str | None:
+    """Returns what both values are, if they are functions or classes, with their names if these differ."""
+    x, y = _CALLABLE.match(before), _CALLABLE.match(after)
+    if not (x and y) or (x[1] == "class") != (y[1] == "class"):
+        return None
+    kind = "class" if x[1] == "class" else "function"
+    return kind if x[2] == y[2] else f"{kind} ({y[2]}, and not {x[2]})"
 
 
 def _rank(name: str) -> int:

@@ -12,6 +12,7 @@ from fusioncache.ir.ingredients import ORDER
 from fusioncache.ir.key_text import read_key
 from fusioncache.ir.request import Request
 from fusioncache.store import Entry, Store
+from fusioncache.store.slots import is_program
 from fusioncache.template.key import call_ingredients
 from fusioncache.template.text import write_graph
 
@@ -49,7 +50,7 @@ class Survey:
     """The contents of a store, as far as they can be compiled again.
 
     Attributes:
-        entries: how many there are.
+        entries: how many there are, but for the programs of models, which only tracing makes.
         seconds: by the id of one entry for each distinct request, the newest: how long it took to compile.
         refused: how many other entries cannot be compiled again, by reason.
     """
@@ -66,7 +67,7 @@ class Survey:
 
 def survey(store: Store) -> Survey:
     """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
-    summaries = store.entries()
+    summaries = [summary for summary in store.entries() if not is_program(summary.backend)]
     found: dict[tuple[str, str | None], tuple[str, float]] = {}
     refused: Counter[str] = Counter()
     for summary in summaries:

@@ -10,12 +10,14 @@ from pathlib import Path
 import click
 import pytest
 from commands import CHAIN, call, save_two_runs
+from kept_programs import SavedProgram
 from store_contents import make_numbered_key
 from store_contents import save as fill
 
 from fusioncache.cli.main import COMMANDS, main
 from fusioncache.store import Store, transport
 
+_PROGRAMS = (SavedProgram(), SavedProgram({"model": "model module mine.Llama"}))
 _TRIES = 60
 _QUIET = {"bench", "report", "graph"}
 """What starts a benchmark, and what writes a file where it is told to."""
@@ -24,6 +26,7 @@ _VALUES = [
     *("0", "-1", "1", "9" * 23, "nan", "inf", "1GiB", "30d", "residual", "eager", "seconds", "hits"),
     *("memory://x", "file://", "file:///no/where", "nothing://x", "://", "http://[", "http:/x", "data:,x"),
     *("http://127.0.0.1:1/x", "dir://x", "reference://", CHAIN.key.digest, CHAIN.key.digest[:4]),
+    *("Llama", "forward", *(program.make_key().digest for program in _PROGRAMS)),
 ]
 """Nothing among them is a folder that could be written outside of where the test works."""
 _NOT_WAITED_FOR = ("--open", "--definition")
@@ -31,13 +34,15 @@ _NOT_WAITED_FOR = ("--open", "--definition")
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch) -> Path:
-    """A directory with two runs and four programs."""
+    """A directory with two runs, what was compiled for four graphs, and two programs of one model."""
     monkeypatch.setattr(transport, "PAUSES", (0.0,))
     monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "kept"))
     save_two_runs(monkeypatch)
     store = Store.open()
     fill(store, 1, 2, 3)
     assert store.save(make_numbered_key(4), "inductor", {"refused": b"a reason"})
+    for program in _PROGRAMS:
+        program.save(store)
     store.close()
     return tmp_path / "kept"
 

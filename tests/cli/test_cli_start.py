@@ -100,7 +100,7 @@ def test_the_completion_script_calls_the_command(shell):
 
 def test_commands_and_options_complete():
     assert _completed("s") == ["show", "stats"]
-    assert _completed("show", "x", "--re") == ["--regions", "--repro"]
+    assert _completed("show", "x", "--re") == ["--regions", "--repro", "--reads"]
     assert _completed("ls", "--sort", "s") == ["seconds", "size"]
 
 

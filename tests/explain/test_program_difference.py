@@ -25,26 +25,49 @@ TRACE = """
     ("read", "sentence"),
     [
         (
-            ("global", SILU, f"function {SILU} {ONE}", f"function mine.silu {OTHER}"),
-            f"`{SILU}` is another function than when this program was made",
+            ("attribute", SILU, f"<function {SILU} {ONE} defaults (False, )>", f"<function mine.silu {OTHER}>"),
+            f"`{SILU}` is another function (mine.silu, and not {SILU}) than when this program was made",
         ),
-        (("function", "mine.f", f"function mine.f {ONE}", f"function mine.f {OTHER}"), "`mine.f` is another function"),
-        (("global", "mine.A", f"class mine.A {ONE}", f"class mine.A {OTHER}"), "`mine.A` is another class than when"),
+        (
+            ("attribute", SILU, f"<function {SILU} {ONE}>", "<builtin torch._C._nn.silu>"),
+            f"`{SILU}` is another function (torch._C._nn.silu, and not {SILU}) than when this program was made",
+        ),
+        (
+            (
+                "global",
+                "mine.f",
+                f"<function f.<locals>.<lambda> {ONE}>",
+                f"<function f.<locals>.<lambda> {OTHER}>",
+            ),
+            "`mine.f` is another function than when this program was made",
+        ),
+        (
+            ("function", "mine:A.f", f"<function mine.A.f {ONE}>", f"<function mine.A.f {OTHER}>"),
+            "the function `mine.A.f` is not what it was when this program was made",
+        ),
+        (
+            ("global", "mine.A", f"class mine.A#{ONE}", f"class mine.A#{OTHER}"),
+            "`mine.A` is another class than when this program was made",
+        ),
+        (("global", "mine.A", f"class mine.A#{ONE}", f"<function mine.A {OTHER}>"), "`mine.A` is not what it was when"),
         (
             ("global", "mine.EPS", "1e-05", "1e-06"),
             "`mine.EPS` is 1e-06, and was 1e-05 when this program was made",
         ),
-        (("global", "mine.f", f"function mine.f {ONE}", "3"), f"`mine.f` is 3, and was function mine.f {ONE} when"),
-        (("attribute", "mine.g", "3", None), "`mine.g` is not there, and was 3 when this program was made"),
+        (
+            ("global", "mine.f", f"<function mine.f {ONE}>", "3"),
+            "`mine.f` is 3, and was <function mine.f 01234567> when this program was made",
+        ),
+        (("attribute", "mine.g", "3", None), "`mine.g` is not there or has no value, and was 3 when this"),
         (
             ("variable", "SCALE", f"hash {ONE}", f"hash {OTHER}"),
             "the variable `SCALE` of the environment is not what it was when this program was made",
         ),
         (
             ("variable", "SCALE", "unset", f"hash {OTHER}"),
-            f"the variable `SCALE` of the environment is hash {OTHER}, and was unset when this program was made",
+            "the variable `SCALE` of the environment is hash fedcba98, and was unset when this program was made",
         ),
-        (("builtin", "len", "", "function mine.len"), "the builtin `len` is function mine.len, and was empty when"),
+        (("builtin", "len", "", "<function mine.len>"), "the builtin `len` is <function mine.len>, and was empty when"),
         (("a later kind", "x", "1", "2"), "`x` is 2, and was 1 when this program was made"),
     ],
 )
@@ -53,7 +76,7 @@ def test_a_read_that_differs(read, sentence):
 
 
 def test_the_sentence_of_a_program_that_was_derived_again():
-    difference = compare_read("global", SILU, f"function {SILU} {ONE}", f"function mine.silu {OTHER}")
+    difference = compare_read("global", SILU, f"<function {SILU} {ONE}>", f"<function {SILU} {OTHER}>")
     again = f"the program of Llama was derived again: `{SILU}` is another function than when this program was made"
     assert write_program_miss("Llama", difference) == again
     assert write_program_miss("Llama", difference, 1) == f"{again} (1 more thing differs)"
@@ -61,9 +84,9 @@ def test_the_sentence_of_a_program_that_was_derived_again():
 
 
 def test_long_values_are_shown_from_where_they_differ():
-    difference = compare_read("global", "mine.TABLE", "a" * 500 + "1", "a" * 500 + "2")
-    assert max(map(len, difference.values)) < 70 and difference.values[0].endswith("a1")
-    assert difference.compare("A", "B") == f"They differ in `mine.TABLE`: ...{'a' * 20}1 in A, ...{'a' * 20}2 in B."
+    difference = compare_read("global", "mine.TABLE", "z" * 500 + "1", "z" * 500 + "2")
+    assert max(map(len, difference.values)) < 70 and difference.values[0].endswith("z1")
+    assert difference.compare("A", "B") == f"They differ in `mine.TABLE`: ...{'z' * 20}1 in A, ...{'z' * 20}2 in B."
 
 
 def test_a_line_of_a_key_that_differs():
@@ -75,7 +98,7 @@ def test_a_line_of_a_key_that_differs():
         **{"before": "4", "after": "5"},
     }
     (gone,) = compare_program_keys(one, {"settings": "width 8", "backend": "x"})
-    assert gone.sentence == "the setting depth is not there, and was 4 when this program was made"
+    assert gone.sentence == "the setting depth is not there or has no value, and was 4 when this program was made"
     (new,) = compare_program_keys({**one, "settings": "width 8"}, one)
     assert new.sentence == "the setting depth is 4, and was not there when this program was made"
     assert compare_program_keys(one, dict(reversed(one.items()))) == ()
@@ -121,7 +144,7 @@ def test_the_nearest_key_differs_in_the_fewest_lines():
     [
         (SILU, "/home/me/model.py:31: return F.silu(x) * self.scale"),
         ("layers.0.scale", "/home/me/model.py:31: return F.silu(x) * self.scale"),
-        ("mine unsilu", "/home/me/model.py:40: return unsilu(x)"),
+        ("mine:unsilu", "/home/me/model.py:40: return unsilu(x)"),
         ("t281", None),
         ("lu", None),
         ("", None),

@@ -38,12 +38,14 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
 
     store = None if record_only and not store_only else directory or default_path()
     record = None if store_only and not record_only else record_path()
+    with report_store_errors():
+        there = [path for path in (store, record) if path and path.exists()]
     if not (dry_run or yes):
-        what = " and ".join(str(path) for path in (store, record) if path and path.exists())
+        what = " and ".join(map(str, there))
         click.confirm(
             f"Remove what is in {what}?" if what else "There is nothing to remove. Go on?", abort=True, err=True
         )
-    swept = _clear_store(store, dry_run) if store and store.exists() else None
+    swept = _clear_store(store, dry_run) if store in there and store else None
     had_record = record is not None and (record.exists() if dry_run else forget(record))
     if as_json:
         print_json({"dry_run": dry_run, "store": encode_removal(swept) if swept else None, "record": had_record})

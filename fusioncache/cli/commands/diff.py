@@ -1,21 +1,24 @@
-"""The command diff: what changed from one run to another."""
+"""The command diff: what changed from one run to another, or from one program of a model to another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
 from fusioncache.cli.json_output import encode_template, print_json
-from fusioncache.cli.lookup import pick_run
-from fusioncache.cli.options import RunId, json_option
+from fusioncache.cli.lookup import LAST, pick_run
+from fusioncache.cli.options import RunId, directory_option, json_option
+from fusioncache.cli.program_comparison import diff_programs, find_pair
 from fusioncache.cli.runs import format_run_label
 from fusioncache.cli.terminal import Column, print_table
 from fusioncache.humanize import format_seconds
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
+from fusioncache.record.schema import RecordError
 from fusioncache.record.stats import TemplateCounts
 
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads")
@@ -36,13 +39,17 @@ class _Change:
 @click.command()
 @click.argument("old", type=RunId(), required=False)
 @click.argument("new", type=RunId(), required=False)
+@directory_option
 @json_option
-def diff(old: str | None, new: str | None, as_json: bool) -> None:
-    """Show what changed from run OLD to run NEW.
+def diff(old: str | None, new: str | None, directory: Path | None, as_json: bool) -> None:
+    """Show what changed from run OLD to run NEW, or from one program of a model to another.
 
     Both are starts of run ids or parts of run names: see 'stats --runs'. Without NEW it is the newest run, without both
     the newest and the one before it. Templates are the same if their keys are, so a change of a version makes all of
     them new.
+
+    Where both are ids or names of programs, as 'ls --programs' shows them, and not of runs, it shows the lines of their
+    keys that differ, what Thunder read for them, and their traces.
 
     Loaded compile seconds are what compiling took that which a run loaded, when it was compiled. What was saved is an
     estimate: 'stats --help' says of what.
@@ -53,7 +60,14 @@ def diff(old: str | None, new: str | None, as_json: bool) -> None:
         fusioncache diff 5f3a 91c0
         fusioncache diff old.py new.py
         fusioncache diff 5f3a --json
+        fusioncache diff 3f9a2c778a1b c04d1f6e2b90
     """
+    pair = find_pair(old, new, directory) if old and new and not _are_runs(old, new) else None
+    if pair:
+        diff_programs(*pair, as_json=as_json)
+        return
+    if directory is not None:
+        raise click.UsageError("--dir names a store: give the ids of two programs that are in it.")
     record = RecordReader()
     runs = _pair(record, old, new)
     change = _change(*(record.templates(run.id) for run in runs))
@@ -61,6 +75,15 @@ def diff(old: str | None, new: str | None, as_json: bool) -> None:
         print_json(_data(*runs, change))
     else:
         _print(*runs, change)
+
+
+def _are_runs(*wanted: str) -> bool:
+    """Returns whether the record has runs that may be meant by any of these."""
+    try:
+        runs = RecordReader().runs()
+    except RecordError:
+        return False
+    return any(run.id.startswith(one) or one in run.name or one == LAST for run in runs for one in wanted)
 
 
 def _pair(record: RecordReader, old: str | None, new: str | None) -> tuple[Run, Run]:

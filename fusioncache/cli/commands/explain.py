@@ -1,4 +1,4 @@
-"""The command explain: why a run compiled, and why two templates are not one."""
+"""The command explain: why a run compiled, and why two templates, or two programs of models, are not one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.cli.json_output import print_json
+from fusioncache.cli.kept_programs import find_programs, pick_one
 from fusioncache.cli.lookup import (
     SourceLocation,
     find_locations,
@@ -23,6 +24,7 @@ from fusioncache.cli.lookup import (
 )
 from fusioncache.cli.misses import print_misses
 from fusioncache.cli.options import TemplateId, directory_option, json_option, run_option
+from fusioncache.cli.program_comparison import explain_program
 from fusioncache.cli.programs import find_reasons_not_kept
 from fusioncache.cli.storage import open_existing, read_refusals, report_store_errors
 from fusioncache.humanize import escape_controls
@@ -67,7 +69,7 @@ class _Subject:
 def explain(
     a: str | None, b: str | None, width: int | None, run_id: str | None, directory: Path | None, as_json: bool
 ) -> None:
-    """Say why a run compiled, or why two templates are not one.
+    """Say why a run compiled, or why two templates, or two programs of models, are not one.
 
     Without A, it lists what the newest run compiled. One sentence for each template says what keeps it from its
     nearest, of those that were known before; a line at the end counts what was loaded.
@@ -77,12 +79,16 @@ def explain(
     something else does. Below it the two stand side by side, each op beside the one that takes its place: | marks a
     line that differs, < and > one that only A or only B has.
 
+    A and B may also be programs of models, as 'ls --programs' shows them. What differs is a line of their keys, or
+    something that Thunder read while it traced.
+
     \b
     Examples:
         fusioncache explain
         fusioncache explain --run 5f3a
         fusioncache explain residual_tanh_3f9a2c71
         fusioncache explain 3f9a2c 77b1 --width 200
+        fusioncache explain Llama
         fusioncache explain 3f9a2c --json
     """
     if a is None:
@@ -100,6 +106,10 @@ def _compare(a: str, b: str | None, width: int | None, directory: Path | None, a
     from fusioncache.explain.difference import compare
     from fusioncache.explain.side_by_side import align
 
+    derived = () if _is_compiled(a, directory) else find_programs(a, directory)
+    if derived:
+        explain_program(pick_one(a, derived), b, directory, as_json=as_json)
+        return
     one = _find(a, directory)
     other = _find_neighbour(one, directory) if b is None else _find(b, directory)
     difference, lines = compare(one.texts, other.texts), align(one.texts, other.texts)
@@ -131,6 +141,14 @@ def _find(prefix: str, directory: Path | None) -> _Subject:
             "and 'fusioncache ls --store'"
         )
     return found[0]
+
+
+def _is_compiled(prefix: str, directory: Path | None) -> bool:
+    """Returns whether a template of the record, or what was compiled for one, may be meant."""
+    record = _record()
+    if record and record.find(prefix):
+        return True
+    return any(program.digest.startswith(prefix) for program in _programs(directory))
 
 
 def _find_neighbour(subject: _Subject, directory: Path | None) -> _Subject:
@@ -178,6 +196,7 @@ def _programs(directory: Path | None) -> Sequence[_Subject]:
     """Returns the programs of the store, if there is one."""
     from fusioncache.ir.key_text import read_key
     from fusioncache.store import Store, StoreError
+    from fusioncache.store.slots import is_program
 
     with report_store_errors():
         try:
@@ -188,10 +207,13 @@ def _programs(directory: Path | None) -> Sequence[_Subject]:
             return ()
         store = Store.open(path, remote="")
         texts, notes = store.texts(), read_refusals(store)
+        derived = {entry.digest for entry in store.entries() if is_program(entry.backend)}
         store.close()
     reasons = {id_.partition(".")[0]: (reason,) for id_, reason in notes.items()}
     programs = []
     for digest, text in texts.items():
+        if digest in derived:
+            continue
         try:
             programs.append(_Subject("store", digest, digest[:12], read_key(text), (), reasons.get(digest, ())))
         except ValueError:

@@ -1,4 +1,4 @@
-"""The command ls: which templates a run had, or which programs the store has."""
+"""The command ls: which templates a run had, or what the store has: what was compiled, or the programs of models."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from fusioncache.cli.json_output import encode_summary, encode_template, print_json
+from fusioncache.cli.kept_programs import KeptProgram, list_programs
 from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import directory_option, json_option, run_option
 from fusioncache.cli.storage import list_store
@@ -35,6 +36,7 @@ _PROGRAM_ORDERS: Mapping[str, Callable[[Any], Any]] = {
 @click.command()
 @run_option
 @click.option("--store", "of_store", is_flag=True, help="List the programs of the store instead, newest first.")
+@click.option("--programs", "of_models", is_flag=True, help="List the programs of models instead, newest first.")
 @click.option("--name", metavar="TEXT", help="Only those with this in their name.")
 @click.option("--backend", metavar="NAME", help="Only those of this backend: nvfuser, inductor or eager.")
 @click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
@@ -45,7 +47,15 @@ _PROGRAM_ORDERS: Mapping[str, Callable[[Any], Any]] = {
 @click.option("--wide", is_flag=True, help="Leave nothing out, however wide the terminal is.")
 @directory_option
 @json_option
-def ls(run_id: str | None, of_store: bool, sort: Sort | None, limit: int | None, as_json: bool, **only: Any) -> None:
+def ls(
+    run_id: str | None,
+    of_store: bool,
+    of_models: bool,
+    sort: Sort | None,
+    limit: int | None,
+    as_json: bool,
+    **only: Any,
+) -> None:
     """List the templates of the newest run. Those that took longest to compile come first.
 
     Arities are the numbers of residual terms that regions had: 1-31 is each from 1 to 31, a slash stands between the
@@ -54,6 +64,9 @@ def ls(run_id: str | None, of_store: bool, sort: Sort | None, limit: int | None,
     The store has programs, not templates: a template with residual terms is compiled in parts, which other templates
     share, and once for each layout of its inputs. --store lists them with their sizes in bytes, and says which of them
     are only notes that something cannot be kept, and why.
+
+    --programs lists what Thunder made of whole models, each for one kind of input: a process that has the same need not
+    trace. The seconds are those that this took.
 
     A terminal gets what fits it: the start of each id, which is all that the commands need, and names without their
     middle.
@@ -65,24 +78,32 @@ def ls(run_id: str | None, of_store: bool, sort: Sort | None, limit: int | None,
         fusioncache ls --text prims.exp
         fusioncache ls --run 5f3a --json
         fusioncache ls --store --sort size
+        fusioncache ls --programs
     """
-    if of_store:
-        _refuse(run_id=run_id, text=only["text"], sort=sort if sort not in _PROGRAM_ORDERS else None)
+    if of_store or of_models:
+        _refuse("--programs" if of_models else "--store", run_id, only["text"], sort)
+    if of_models:
+        if of_store or only["backend"]:
+            raise click.UsageError("--programs lists what Thunder made: leave out --store and --backend.")
+        listed = _Programs(only["name"], None, sort, limit)
+        _list_kept(only["directory"], listed, as_json=as_json, wide=only["wide"])
+    elif of_store:
         programs = _Programs(only["name"], only["backend"], sort, limit)
         _list_programs(only["directory"], programs, as_json=as_json, wide=only["wide"])
     elif only["directory"]:
-        raise click.UsageError("--dir names a store: use it with --store.")
+        raise click.UsageError("--dir names a store: use it with --store or --programs.")
     else:
         most = None if limit is None else min(limit, sys.maxsize)  # which is what sqlite can count
         listing = Listing(only["name"], only["backend"], only["text"], sort or "seconds", most)
         _list_templates(run_id, listing, as_json=as_json, wide=only["wide"])
 
 
-def _refuse(**given: str | None) -> None:
-    for name, value in given.items():
+def _refuse(what: str, run_id: str | None, text: str | None, sort: Sort | None) -> None:
+    """Refuses the options that are about templates."""
+    given = {"--run": run_id, "--text": text, f"--sort {sort}": sort if sort not in _PROGRAM_ORDERS else None}
+    for said, value in given.items():
         if value is not None:
-            said = f"--sort {value}" if name == "sort" else "--run" if name == "run_id" else f"--{name}"
-            raise click.UsageError(f"{said} is about templates, and --store lists programs: leave one of them out.")
+            raise click.UsageError(f"{said} is about templates, and {what} lists programs: leave one of them out.")
 
 
 def _list_templates(run_id: str | None, listing: Listing, *, as_json: bool, wide: bool) -> None:
@@ -112,7 +133,11 @@ class _Programs:
 
     def of(self, programs: Sequence[Summary]) -> Sequence[Summary]:
         """Returns those of these programs that are meant."""
-        found = [one for one in programs if (self.name or "") in one.name and self.backend in (None, one.backend)]
+        return self.arrange([one for one in programs if self.backend in (None, one.backend)])
+
+    def arrange[T: Summary | KeptProgram](self, programs: Sequence[T]) -> Sequence[T]:
+        """Returns those of these programs that have the name, in their order."""
+        found = [one for one in programs if (self.name or "") in one.name]
         return (sorted(found, key=_PROGRAM_ORDERS[self.sort]) if self.sort else found)[: self.limit]
 
 
@@ -125,6 +150,22 @@ def _list_programs(directory: Path | None, wanted: _Programs, *, as_json: bool, 
         print_programs(found, refused, wide=wide)
     if not found:
         click.echo(f"{path} has {len(programs) or 'no'} programs{', none like that' if programs else ''}.", err=True)
+
+
+def _list_kept(directory: Path | None, wanted: _Programs, *, as_json: bool, wide: bool) -> None:
+    path, programs = list_programs(directory)
+    found = wanted.arrange(programs)
+    if as_json:
+        print_json({"store": str(path), "programs": [_kept_data(program) for program in found]})
+    else:
+        now = time.time()
+        print_table(_KEPT_COLUMNS, [_kept_row(program, now) for program in found], wide=wide)
+    if not found:
+        click.echo(f"{path} has {len(programs) or 'no'} programs{', none like that' if programs else ''}.", err=True)
+
+
+def _kept_data(program: KeptProgram) -> dict[str, Any]:
+    return {**program.data(), "templates": program.find_templates()}
 
 
 def _program_data(program: Summary, refused: Mapping[str, str]) -> dict[str, Any]:
@@ -151,6 +192,16 @@ _PROGRAM_COLUMNS = (
     Column("seconds", number=True),
 )
 _KEPT_COLUMN = Column("kept")
+_KEPT_COLUMNS = (
+    Column("id"),
+    Column("name", cut=True),
+    Column("inputs", cut=True, rank=2),
+    Column("templates", number=True, rank=1),
+    Column("size", number=True),
+    Column("age", number=True, rank=4),
+    Column("used", number=True, rank=3),
+    Column("seconds", number=True),
+)
 
 
 def print_templates(templates: Sequence[TemplateCounts], *, wide: bool = False) -> None:
@@ -197,4 +248,18 @@ def _program_row(program: Summary, now: float) -> tuple[str, ...]:
         format_bytes(program.size),
         format_age(now - program.created),
         seconds,
+    )
+
+
+def _kept_row(program: KeptProgram, now: float) -> tuple[str, ...]:
+    templates = program.find_templates()
+    ages = (format_age(now - program.entry.created), format_age(now - program.used))
+    return (
+        program.id,
+        escape_controls(program.name) or "-",
+        escape_controls(program.inputs) or "-",
+        "damaged" if templates is None else str(len(templates)),
+        format_bytes(program.size),
+        *ages,
+        format_seconds(program.seconds),
     )

@@ -13,7 +13,7 @@ from fusioncache.cli.json_output import print_json
 from fusioncache.cli.options import directory_option, json_option
 from fusioncache.cli.storage import open_store, report_store_errors
 from fusioncache.cli.terminal import show_progress
-from fusioncache.humanize import format_count
+from fusioncache.humanize import escape_controls, format_count
 
 if TYPE_CHECKING:
     from fusioncache.store.remote import Remote
@@ -112,14 +112,15 @@ def _data(copied: CopyResult) -> dict[str, Any]:
 
 
 def _text(what: str, url: str, dry_run: bool, copied: CopyResult) -> str:
+    where = escape_controls(url)
     if not (copied.entries or copied.skipped or copied.refused):
-        return f"nothing to {what}: " + ("the store has no entries" if what == "push" else f"{url} has no entries")
+        return f"nothing to {what}: " + ("the store has no entries" if what == "push" else f"{where} has no entries")
     did = f"would {what}" if dry_run else f"{what}ed"
     side = "to" if what == "push" else "from"
     counts = (
         f"{format_count(copied.entries, 'entry', 'entries')} and {format_count(copied.objects, 'object', 'objects')}"
     )
-    return f"{did} {counts} ({copied.bytes / 1e6:.1f} MB) {side} {url}; {copied.skipped} were there already"
+    return f"{did} {counts} ({copied.bytes / 1e6:.1f} MB) {side} {where}; {copied.skipped} were there already"
 
 
 def _say_refused(copied: CopyResult) -> None:

@@ -1,20 +1,23 @@
-"""The command show: one template."""
+"""The command show: one template, or one program of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from fusioncache.cli import template_parts
+from fusioncache.cli import program_parts, template_parts
 from fusioncache.cli.json_output import encode_template, print_json
+from fusioncache.cli.kept_programs import TRACES, KeptProgram, find_programs, pick_one, pick_program
 from fusioncache.cli.lookup import find_regions, pick_template
 from fusioncache.cli.options import TemplateId, directory_option, json_option
 from fusioncache.cli.programs import describe_code, find_reasons_not_kept
 from fusioncache.cli.source import describe_definition, describe_repro
 from fusioncache.cli.template_parts import Part
 from fusioncache.record.reader import RecordReader
+from fusioncache.record.schema import RecordError
 from fusioncache.record.stats import TemplateStats
 
 _PARTS = ("inputs", "ops", "parameters", "regions")
@@ -30,14 +33,21 @@ _SOURCES = ("definition", "code", "repro")
 @click.option("--definition", is_flag=True, help="Print what nvFuser is given, as Python. Needs nvFuser, and no GPU.")
 @click.option("--code", is_flag=True, help="Print the C++ or CUDA that the compiler generated, from the store.")
 @click.option("--repro", is_flag=True, help="Print a script that runs the template alone and times it.")
+@click.option("--trace", "traces", type=click.Choice(TRACES), multiple=True, help="Print this trace of a program.")
+@click.option("--reads", is_flag=True, help="Only what Thunder read beside a program's key.")
 @directory_option
 @json_option
-def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
-    """Show one template. Its counts, what its key is made of, and the regions that have it.
+def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...], reads: bool, **chosen: bool) -> None:
+    """Show one template, or one program of a model. What it is made of, and what it is for.
 
-    ID is the start of the template's digest or name, or the whole. The counts are those of the newest run that had it.
-    Where the ops say constant0 or attribute0, the constants and attributes below them say what that is. Programs of it
-    that the store cannot keep are counted with the reason.
+    Of a template it is the counts, what its key is made of, and the regions that have it. Of a program, which is what
+    Thunder makes of a model for one kind of input, it is what its key is made of, in short, and what Thunder read
+    beside that. ID of a program is one that 'ls --programs' shows, or the start of its name; --trace and --reads are
+    for programs, all other options that name a part for templates.
+
+    Of a template, ID is the start of the digest or name, or the whole. The counts are those of the newest run that had
+    it. Where the ops say constant0 or attribute0, the constants and attributes below them say what that is. What of it
+    the store cannot keep is counted with the reason.
 
     Options that name a part leave out all others; several can be given. Of a template with residual terms, the
     definition and the script have the most terms that any region had.
@@ -49,8 +59,16 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
         fusioncache show 3f9a2c --definition
         fusioncache show 3f9a2c --code
         fusioncache show 3f9a2c --repro > repro.py && python repro.py
+        fusioncache show Llama --trace forward
         fusioncache show 3f9a2c --json
     """
+    if traces or reads or not _is_template(id_):
+        programs = find_programs(id_, directory)
+        if programs or traces or reads:
+            _refuse_parts(id_, [name for name, is_chosen in chosen.items() if is_chosen])
+            program = pick_one(id_, programs) if programs else pick_program(id_, directory)
+            _print_program(program, traces, reads=reads, as_json=as_json)
+            return
     record = RecordReader()
     template = pick_template(record, id_)
     describers: Mapping[str, Callable[[], Part]] = {
@@ -72,6 +90,36 @@ def show(id_: str, as_json: bool, directory: Any, **chosen: bool) -> None:
         _print(template, found, as_json, reasons)
     else:
         _print(template, found, as_json)
+
+
+def _is_template(id_: str) -> bool:
+    """Returns whether the record has templates that may be meant."""
+    try:
+        return bool(RecordReader().find(id_))
+    except RecordError:
+        return False
+
+
+def _refuse_parts(id_: str, chosen: Sequence[str]) -> None:
+    for name in chosen:
+        raise click.UsageError(f"--{name} is about a template, and {id_} is a program: leave one of them out.")
+
+
+def _print_program(program: KeptProgram, traces: Sequence[str], *, reads: bool, as_json: bool) -> None:
+    found: dict[str, Part] = {}
+    if traces:
+        found["traces"] = program_parts.describe_traces(program.read_text(), traces)
+    if reads or not traces:
+        found["reads"] = program_parts.describe_reads(program.read_reads())
+    whole = not (traces or reads)
+    if as_json:
+        about = program_parts.describe_program(program).data if whole else program.data()
+        key = {"key": program_parts.describe_key(program).data} if whole else {}
+        every = {"traces": program_parts.describe_traces(program.read_text(), TRACES).data} if whole else {}
+        print_json({**about, **key, **{name: part.data for name, part in found.items()}, **every})
+        return
+    heading = [program_parts.describe_program(program), program_parts.describe_key(program)] if whole else []
+    click.echo("\n\n".join(part.text for part in (*heading, *found.values())))
 
 
 def _print(

@@ -58,5 +58,5 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
 def _surroundings(record: RecordReader) -> dict[str, Any]:
     """Returns what is the same whichever run is asked for."""
     store = measure_store()
-    of_store = {"path": str(store.path), "programs": store.programs, "bytes": store.size} if store else None
-    return {"lifetime": asdict(record.lifetime()), "store": of_store}
+    counts = store and {"programs": store.programs, "derived": store.derived, "bytes": store.size}
+    return {"lifetime": asdict(record.lifetime()), "store": store and {"path": str(store.path), **(counts or {})}}

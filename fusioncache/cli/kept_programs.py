@@ -1,0 +1,208 @@
+"""The programs of a store, as the commands see them: what Thunder made of models, read without Thunder and torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fusioncache.cli.lookup import make_ambiguity_error
+from fusioncache.cli.program_inputs import format_inputs
+from fusioncache.cli.storage import open_existing, report_store_errors
+from fusioncache.cli.terminal import ID_DIGITS
+
+if TYPE_CHECKING:
+    from fusioncache.program.reads import Read
+    from fusioncache.program.text import ProgramText, TraceText
+    from fusioncache.store import Entry
+    from fusioncache.store.disk import DiskStore
+
+TRACES = ("prologue", "forward", "backward", "epilogue")
+"""The traces of a program, in the order in which they are shown."""
+
+_ARGUMENTS = "arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptProgram:
+    """A program that a store has.
+
+    Attributes:
+        entry: of the store.
+        used: when it was last used, in seconds since the epoch.
+        alone: whether no other program has its key.
+        disk: where its artifacts are.
+    """
+
+    entry: Entry
+    used: float
+    alone: bool
+    disk: DiskStore
+
+    @property
+    def id(self) -> str:
+        """What people call it: the start of its key's digest, and its slot's number where the key has several."""
+        number = "" if self.alone else f"-{_slot_number(self.entry.backend)}"
+        return f"{self.entry.digest[:ID_DIGITS]}{number}"
+
+    @property
+    def name(self) -> str:
+        """Class of the module, or name of the function."""
+        return self.entry.name
+
+    @property
+    def seconds(self) -> float:
+        """That deriving it took."""
+        return self.entry.seconds
+
+    @property
+    def size(self) -> int:
+        """Of its artifacts, in bytes."""
+        return sum(artifact.size for artifact in self.entry.artifacts)
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The ingredients of its key, name to text; none if they are of another format."""
+        from fusioncache.ir.key_text import read_key
+
+        try:
+            return read_key(self.entry.text)
+        except ValueError:
+            return {}
+
+    @property
+    def inputs(self) -> str:
+        """The kinds of its inputs, in short."""
+        return format_inputs(self.texts.get(_ARGUMENTS, ""))
+
+    def read_text(self) -> ProgramText:
+        """Reads its traces.
+
+        Raises:
+            click.ClickException: if they are damaged, or of another version.
+        """
+        from fusioncache.program.text import decode
+
+        return self._decode("program", decode)
+
+    def read_reads(self) -> Sequence[Read]:
+        """Reads what its derivation read.
+
+        Raises:
+            click.ClickException: if that is damaged, or of another version.
+        """
+        from fusioncache.program.reads import decode_reads
+
+        return self._decode("reads", decode_reads)
+
+    def find_templates(self) -> Sequence[str] | None:
+        """Returns the names of the templates that its traces call; None if they cannot be read."""
+        try:
+            return sorted(self.read_text().templates())
+        except click.ClickException:
+            return None
+
+    def data(self) -> dict[str, Any]:
+        """Returns what the commands' JSON says of it. ``created`` and ``used`` are in seconds since the epoch."""
+        entry = self.entry
+        about = {"id": self.id, "digest": entry.digest, "slot": entry.backend, "name": entry.name}
+        origin = {"created": entry.created, "used": self.used, "seconds": entry.seconds, "pid": entry.pid}
+        return {**about, **origin, "host": entry.host, "size": self.size, "inputs": self.inputs}
+
+    def _decode(self, name: str, decode: Any) -> Any:
+        from fusioncache.store.errors import Refusal
+
+        try:
+            (artifact,) = [artifact for artifact in self.entry.artifacts if artifact.name == name]
+            return decode(self.disk.content(artifact))
+        except (Refusal, ValueError, OSError) as error:
+            raise click.ClickException(f"the {name} of {self.id} cannot be read: {error}") from error
+
+
+def list_programs(directory: Path | None) -> tuple[Path, tuple[KeptProgram, ...]]:
+    """Returns where the store is, and the programs in it, newest first.
+
+    Raises:
+        click.ClickException: if there is no store, or it cannot be used.
+    """
+    from fusioncache.store.disk import DiskStore
+    from fusioncache.store.store import MAX_AGE, MAX_BYTES
+
+    with report_store_errors():
+        opened = open_existing(directory)
+        disk = DiskStore(opened, MAX_BYTES, MAX_AGE)
+        found = list(_read_entries(disk))
+    digests = Counter(entry.digest for entry, _ in found)
+    programs = (KeptProgram(entry, used, digests[entry.digest] == 1, disk) for entry, used in found)
+    return opened.path, tuple(sorted(programs, key=lambda one: (-one.entry.created, one.entry.id)))
+
+
+def find_programs(wanted: str, directory: Path | None) -> Sequence[KeptProgram]:
+    """Returns the programs that may be meant: by the start of a digest or id, or of a name; none without a store."""
+    from fusioncache.store import default_path
+
+    if not wanted or (directory is None and not default_path().exists()):
+        return ()
+    _, programs = list_programs(directory)
+    head, _, number = wanted.partition("-")
+    found = [one for one in programs if one.entry.digest.startswith(head) and _has_number(one, number)]
+    named = [one for one in programs if one.name == wanted] or [one for one in programs if one.name.startswith(wanted)]
+    return found or named
+
+
+def pick_program(wanted: str, directory: Path | None) -> KeptProgram:
+    """Returns the one program that is meant.
+
+    Raises:
+        click.ClickException: if there is none, or several.
+    """
+    found = find_programs(wanted, directory)
+    if not found:
+        raise click.ClickException(
+            f"no program in the store has an id or name that starts with {wanted!r}: see 'fusioncache ls --programs'"
+        )
+    return pick_one(wanted, found)
+
+
+def pick_one(wanted: str, found: Sequence[KeptProgram]) -> KeptProgram:
+    """Returns the only one of these programs.
+
+    Raises:
+        click.ClickException: if there are several.
+    """
+    if len(found) > 1:
+        raise make_ambiguity_error(wanted, "programs", [f"{one.id}  {one.name}  {one.inputs}" for one in found])
+    return found[0]
+
+
+def select_traces(text: ProgramText) -> Mapping[str, TraceText]:
+    """Returns the traces of a program by the names under which they are shown, without a backward that is not there."""
+    traces = (text.prologue, text.computation, text.backward, text.epilogue)
+    return {name: trace for name, trace in zip(TRACES, traces, strict=True) if trace is not None}
+
+
+def _read_entries(disk: DiskStore) -> Iterator[tuple[Entry, float]]:
+    """Yields each program that can be read, and when it was last used: 'fusioncache verify' lists the others."""
+    from fusioncache.store.errors import Refusal
+    from fusioncache.store.slots import is_program
+
+    for id_, file in disk.entries.list_files().items():
+        if is_program(id_.partition(".")[2]):
+            try:
+                entry = disk.entries.get(id_)
+            except Refusal:
+                continue
+            if entry is not None:
+                yield entry, file.used / 1e9
+
+
+def _slot_number(slot: str) -> int:
+    return int(slot.partition("-")[2] or 0)
+
+
+def _has_number(program: KeptProgram, number: str) -> bool:
+    return not number or str(_slot_number(program.entry.backend)) == number

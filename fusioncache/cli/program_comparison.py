@@ -1,0 +1,163 @@
+"""Two programs of a store beside each other: why they are not one, and how their traces differ."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fusioncache.cli.definitions import find_definition
+from fusioncache.cli.json_output import print_json
+from fusioncache.cli.kept_programs import (
+    TRACES,
+    KeptProgram,
+    find_programs,
+    list_programs,
+    pick_one,
+    pick_program,
+    select_traces,
+)
+from fusioncache.cli.terminal import Column, format_table, remove_controls
+from fusioncache.humanize import escape_controls
+
+if TYPE_CHECKING:
+    from fusioncache.explain.program_difference import ProgramDifference
+
+_MOST = 20
+"""Differences that explain shows; diff shows all of them."""
+_COLUMNS = (Column("differs"), Column("A"), Column("B"))
+_SAME = "They do not differ."
+
+
+def explain_program(program: KeptProgram, other: str | None, directory: Path | None, *, as_json: bool) -> None:
+    """Prints why a program is not another one: a sentence, then each thing that differs.
+
+    Args:
+        program: the one that is meant.
+        other: the id or name of the other; by default the nearest in the store.
+        directory: of the store.
+        as_json: whether to print JSON.
+
+    Raises:
+        click.ClickException: if there is no other one.
+    """
+    neighbour = _find_neighbour(program, directory) if other is None else pick_program(other, directory)
+    found = (*_compare_keys(program, neighbour), *_compare_reads(program, neighbour))
+    sentence, line = _write_sentence(found), find_line(found, program) if found else None
+    if as_json:
+        differences = [difference.data() for difference in found]
+        shown = {"sentence": sentence, "line": line, "differences": differences}
+        print_json({"a": program.data(), "b": neighbour.data(), **shown})
+        return
+    lines = [sentence, *([f"  {line}"] if line else [])]
+    click.echo("\n".join(map(escape_controls, lines)))
+    click.echo(f"\n{_title(program, neighbour)}")
+    if found:
+        click.echo(f"\n{_table(found[:_MOST])}")
+    if len(found) > _MOST:
+        click.echo(f"and {len(found) - _MOST} more: 'fusioncache diff {program.id} {neighbour.id}' shows all of them")
+
+
+def diff_programs(a: KeptProgram, b: KeptProgram, *, as_json: bool) -> None:
+    """Prints all in which two programs differ: the lines of their keys, their reads, and their traces."""
+    keys, reads, traces = _compare_keys(a, b), _compare_reads(a, b), _compare_traces(a, b)
+    if as_json:
+        data = {name: [one.data() for one in found] for name, found in (("key", keys), ("reads", reads))}
+        print_json({"a": a.data(), "b": b.data(), **data, "traces": traces})
+        return
+    blocks = [_title(a, b)]
+    blocks += [f"{name}\n{_mark(found)}" for name, found in (("key", keys), ("reads", reads)) if found]
+    blocks += [f"{name}\n{remove_controls('\n'.join(diff))}" for name, diff in traces.items()]
+    click.echo("\n\n".join(blocks if len(blocks) > 1 else [*blocks, _SAME]))
+
+
+def find_pair(a: str, b: str, directory: Path | None = None) -> tuple[KeptProgram, KeptProgram] | None:
+    """Returns two programs if both ids or names are those of programs; None if one of them is not.
+
+    Raises:
+        click.ClickException: if one of them stands for several.
+    """
+    found = find_programs(a, directory), find_programs(b, directory)
+    return (pick_one(a, found[0]), pick_one(b, found[1])) if all(found) else None
+
+
+def find_line(differences: Sequence[ProgramDifference], program: KeptProgram) -> str | None:
+    """Returns the line of source of the first thing that differs: where it is defined, or where the model says it."""
+    from fusioncache.explain.program_difference import find_source_line
+
+    first = differences[0]
+    text = program.read_text()
+    sources = (trace.source for trace in select_traces(text).values())
+    said = (find_source_line(source, first.name) for source in sources) if first.name else iter(())
+    return find_definition(first.name) or next(filter(None, said), None)
+
+
+def _find_neighbour(program: KeptProgram, directory: Path | None) -> KeptProgram:
+    from fusioncache.explain.program_difference import find_nearest_program
+
+    _, programs = list_programs(directory)
+    others = [one for one in programs if one.entry.id != program.entry.id]
+    position = find_nearest_program(program.texts, [one.texts for one in others])
+    if position is None:
+        raise click.ClickException(
+            f"{program.id} is the only program in the store: there is nothing to compare it with"
+        )
+    return others[position]
+
+
+def _compare_keys(a: KeptProgram, b: KeptProgram) -> tuple[ProgramDifference, ...]:
+    from fusioncache.explain.program_difference import compare_program_keys
+
+    return compare_program_keys(a.texts, b.texts)
+
+
+def _compare_reads(a: KeptProgram, b: KeptProgram) -> tuple[ProgramDifference, ...]:
+    from fusioncache.explain.program_difference import compare_reads
+
+    one, other = ({(read.kind, read.name): read.text for read in program.read_reads()} for program in (a, b))
+    return compare_reads(one, other)
+
+
+def _compare_traces(a: KeptProgram, b: KeptProgram) -> dict[str, list[str]]:
+    """Returns the unified diff of each trace that differs."""
+    sides = [
+        {name: trace.source.splitlines() for name, trace in select_traces(program.read_text()).items()}
+        for program in (a, b)
+    ]
+    diffs = {}
+    for name in TRACES:
+        one, other = (side.get(name, []) for side in sides)
+        if one != other:
+            diffs[name] = list(difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm=""))
+    return diffs
+
+
+def _write_sentence(found: Sequence[ProgramDifference]) -> str:
+    if not found:
+        return _SAME
+    others = len(found) - 1
+    more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
+    return f"{found[0].compare('A', 'B').removesuffix('.')}{more}."
+
+
+def _title(a: KeptProgram, b: KeptProgram) -> str:
+    rows = [(mark, one.entry.digest, one.entry.backend, one.name, one.inputs) for mark, one in (("A", a), ("B", b))]
+    return "\n".join(escape_controls("  ".join(filter(None, row))) for row in rows)
+
+
+def _table(found: Sequence[ProgramDifference]) -> str:
+    rows = [tuple(map(escape_controls, (difference.what, *difference.values))) for difference in found]
+    return format_table(_COLUMNS, rows)
+
+
+def _mark(found: Sequence[ProgramDifference]) -> str:
+    """Writes each difference as the line that is only in A and the line that is only in B."""
+    lines: list[str] = []
+    for difference in found:
+        sides: dict[str, Any] = {"-": difference.before, "+": difference.after}
+        head = " ".join(filter(None, (difference.where, difference.name)))
+        lines += [f"{mark} {head} {text}" for mark, text in sides.items() if text is not None]
+    return "\n".join(map(escape_controls, lines))

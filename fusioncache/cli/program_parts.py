@@ -1,0 +1,78 @@
+"""The parts of a program of a store that show prints, as text and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fusioncache.cli.kept_programs import KeptProgram, select_traces
+from fusioncache.cli.template_parts import NONE, Part
+from fusioncache.cli.terminal import ID_DIGITS, Column, format_pairs, format_table, highlight_source, remove_controls
+from fusioncache.humanize import escape_controls, format_bytes, format_count, format_seconds, format_time
+
+if TYPE_CHECKING:
+    from fusioncache.program.reads import Read
+    from fusioncache.program.text import ProgramText
+
+_LONGEST = 100
+_INGREDIENT_COLUMNS = (Column("ingredient"), Column("lines", number=True), Column("digest"))
+_READ_COLUMNS = (Column("read"), Column("name"), Column("what it was"))
+
+
+def describe_program(program: KeptProgram) -> Part:
+    """Returns what is known of a program as a whole."""
+    entry, text = program.entry, program.read_text()
+    templates = sorted(text.templates())
+    traces = (f"{name} {_count_lines(trace.source)}" for name, trace in select_traces(text).items())
+    pairs = [
+        ("name", escape_controls(entry.name)),
+        ("digest", entry.digest),
+        ("slot", entry.backend),
+        ("inputs", escape_controls(program.inputs) or NONE),
+        ("made", f"{format_time(entry.created)}, by process {entry.pid} on {escape_controls(entry.host)}"),
+        ("last used", format_time(program.used)),
+        ("deriving seconds", format_seconds(entry.seconds)),
+        ("size", format_bytes(program.size)),
+        ("templates", ", ".join(templates) or NONE),
+        ("traces", ", ".join(traces)),
+    ]
+    return Part(format_pairs(pairs), {**program.data(), "templates": templates})
+
+
+def describe_key(program: KeptProgram) -> Part:
+    """Returns what the key is made of, in short; as data with all texts."""
+    digests = dict(program.entry.ingredients)
+    data = [{"name": name, "digest": digests.get(name), "text": text} for name, text in program.texts.items()]
+    rows = [
+        (escape_controls(name), str(_count_lines(text)), digests.get(name, "")[:ID_DIGITS])
+        for name, text in program.texts.items()
+    ]
+    return Part(_format_block("key", format_table(_INGREDIENT_COLUMNS, rows) if rows else NONE), data)
+
+
+def describe_reads(reads: Sequence[Read]) -> Part:
+    """Returns what the derivation read beside its key, a line for each; as data with all texts."""
+    data = [{"kind": read.kind, "name": read.name, "text": read.text} for read in reads]
+    rows = [(read.kind, *map(_cut, (escape_controls(read.name), escape_controls(read.text)))) for read in reads]
+    heading = format_count(len(reads), "read", "reads")
+    return Part(_format_block(heading, format_table(_READ_COLUMNS, rows) if rows else NONE), data)
+
+
+def describe_traces(text: ProgramText, names: Sequence[str]) -> Part:
+    """Returns the source of the traces with these names; as data all of each."""
+    found = {name: trace for name, trace in select_traces(text).items() if name in names}
+    data: dict[str, Any] = {name: trace.source for name, trace in found.items()}
+    sources = [highlight_source(remove_controls(trace.source), "python").strip("\n") for trace in found.values()]
+    return Part("\n\n\n".join(sources), data)
+
+
+def _count_lines(text: str) -> int:
+    return text.rstrip("\n").count("\n") + 1 if text.strip("\n") else 0
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _format_block(heading: str, text: str) -> str:
+    return "\n".join([heading, *(f"  {line}" for line in text.split("\n"))])
