@@ -12,6 +12,7 @@ import click
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.lookup import find_locations, find_regions, format_locations
 from fusioncache.cli.programs import find_reasons_not_kept
+from fusioncache.cli.runs import format_programs
 from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.humanize import escape_controls, format_count, format_duration
 from fusioncache.record.reader import RecordReader
@@ -87,13 +88,23 @@ def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_j
     if as_json:
         misses = [_miss_data(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
         loaded, others = ([template.digest for template in some] for some in (found.loaded, found.others))
-        print_json({"run": run.id, "misses": misses, "loaded": loaded, "others": others})
+        print_json({"run": run.id, "misses": misses, "loaded": loaded, "others": others, "programs": _count(run)})
         return
-    if not (found.misses or found.loaded or found.others):
-        click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
-        return
+    programs = format_programs(run)
+    of_models = [f"programs of models: {escape_controls(programs)}"] if programs else []
     paragraphs = [_write_paragraph(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
-    click.echo("\n\n".join([*paragraphs, _write_summary(run, found)]))
+    if found.misses or found.loaded or found.others:
+        of_models = ["\n".join([_write_summary(run, found), *of_models])]
+    else:
+        click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
+    if paragraphs or of_models:
+        click.echo("\n\n".join([*paragraphs, *of_models]))
+
+
+def _count(run: Run) -> dict[str, Any]:
+    """Returns what became of a run's programs of models."""
+    stats = run.stats
+    return {"loaded": stats.programs_loaded, "made": stats.programs_made, "refused": dict(stats.programs_refused)}
 
 
 def _sort_as_met(record: RecordReader, run: Run) -> Sequence[TemplateStats]:

@@ -81,8 +81,8 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     yield "compiled", f"{_programs(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
     before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} back then" if stats.loads else ""
     yield "loaded", f"{_programs(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
-    if stats.programs_loaded or stats.programs_made or stats.programs_refused:
-        yield "programs", _format_programs(run)
+    if programs := format_programs(run):
+        yield "programs", programs
     yield "saved", _format_saved(stats)
     if phases := run.phases.to_dict():
         yield "time", _time(phases)
@@ -126,13 +126,14 @@ def _format_saved(stats: Stats) -> str:
     return f"about {format_duration(stats.saved_seconds)} of compiling" if stats.saved_seconds else "nothing"
 
 
-def _format_programs(run: Run) -> str:
-    """Returns what became of whole programs: those that Thunder makes of models, and not of regions."""
+def format_programs(run: Run) -> str:
+    """Returns what became of a run's programs of models, which Thunder derives; empty if there were none."""
     stats, parts = run.stats, []
     if stats.programs_loaded:
-        took = format_duration(run.phases.loading_programs or 0.0)
+        took = run.phases.loading_programs
+        within = "" if took is None else f" in {format_duration(took)}"
         spared = f"where deriving took {format_duration(stats.loaded_program_seconds)}"
-        parts.append(f"{stats.programs_loaded} loaded in {took}, {spared}")
+        parts.append(f"{stats.programs_loaded} loaded{within}, {spared}")
     if stats.programs_made:
         parts.append(f"{stats.programs_made} derived and kept")
     if stats.programs_refused:

@@ -73,8 +73,10 @@ class Contents:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that were compiled, in their order."""
-        return tuple(dict.fromkeys(region.record.model for region in self.regions if region.record.model))
+        """The models that were compiled or loaded, in their order."""
+        return self.run.models or tuple(
+            dict.fromkeys(region.record.model for region in self.regions if region.record.model)
+        )
 
     @property
     def environment(self) -> dict[str, tuple[str, ...]]:

@@ -53,11 +53,14 @@ hits                        3      0      -3
 misses                      2      2      +0
 compiles                    3      2      -1
 loads                       1      0      -1
+programs loaded             0      0      +0
+programs made               0      0      +0
 compile seconds         2.125  2.000  -0.125
 load seconds            0.004  0.000  -0.004
 loaded compile seconds  0.125  0.000  -0.125
 saved seconds           6.121  0.000  -6.121
 canonicalize seconds    0.031  0.000  -0.031
+loaded program seconds  0.000  0.000  +0.000
 
 id{_PAD}  name                           what            compile seconds
 {_NEW.key.digest}  cast_new                       new                       1.000

@@ -170,6 +170,7 @@ def test_the_misses_as_json(monkeypatch):
     data = json.loads(call("--json").stdout)
     new, again = data.pop("misses")
     cast, last = make_cast_template("cast").key.digest, make_cast_template("last", options="other").key.digest
+    assert data.pop("programs") == {"loaded": 0, "made": 0, "refused": {}}
     assert data == {"schema": 2, "run": "b" * 32, "loaded": [cast], "others": [last]}
     assert (new["nearest"], new["again"]) == (make_chain_template(options="fast_math off").key.digest, False)
     assert new["places"] == [{"place": "blocks.2, forward", "file": "/home/me/model.py", "line": 31}]

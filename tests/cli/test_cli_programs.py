@@ -6,10 +6,12 @@ import time
 import pytest
 from commands import CAST, call, drop_first_break, get_error, get_output, save_run
 from kept_programs import FORWARD, OTHER_SILU, OWN_SILU, SILU, TEMPLATE, TENSOR, SavedProgram
+from recorded_templates import make_ledger, save_ledger
 from store_contents import save as fill
 
 from fusioncache.cli import kept_programs
 from fusioncache.cli.program_inputs import format_inputs
+from fusioncache.record.ledger import Ledger
 from fusioncache.store import Store, default_path
 
 NOW = 1_700_000_000.0
@@ -211,6 +213,24 @@ def test_explain_of_one_that_is_alone_or_the_same():
 def test_explain_of_nothing_that_is_there_names_all_places():
     keep(PROGRAM)
     assert "nobody" in get_error("explain", "nobody")
+
+
+def test_explain_says_what_became_of_the_programs_of_a_run(monkeypatch):
+    ledger = make_ledger(CAST)
+    ledger.count_program_made("GPT")
+    ledger.count_program_refused("a lock")
+    save_ledger(monkeypatch, ledger)
+    said = "\nprograms of models: 1 derived and kept; 1 derived and not kept, or not used: a lock (1)\n"
+    assert get_output("explain").endswith(said)
+    programs = {"loaded": 0, "made": 1, "refused": {"a lock": 1}}
+    assert json.loads(get_output("explain", "--json"))["programs"] == programs
+
+
+def test_explain_of_a_run_that_only_loaded(monkeypatch):
+    ledger = Ledger()
+    ledger.count_program_loaded("GPT", 0.5, 8.0)
+    save_ledger(monkeypatch, ledger)
+    assert call("explain").stdout == "programs of models: 1 loaded, where deriving took 8 s\n"
 
 
 def test_diff_shows_all_that_differs():

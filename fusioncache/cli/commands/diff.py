@@ -21,8 +21,11 @@ from fusioncache.record.runs import Run
 from fusioncache.record.schema import RecordError
 from fusioncache.record.stats import TemplateCounts
 
-_COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads")
-_SECONDS = ("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds")
+_COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
+_SECONDS = (
+    *("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds"),
+    "loaded_program_seconds",
+)
 _COLUMNS = (Column("count"), Column("old", number=True), Column("new", number=True), Column("change", number=True))
 _TEMPLATE_COLUMNS = (Column("id", id=True), Column("name"), Column("what"), Column("compile seconds", number=True))
 
@@ -135,9 +138,10 @@ def _print(old: Run, new: Run, change: _Change) -> None:
 
 def _row(old: Run, new: Run, name: str) -> tuple[str, ...]:
     before, after = getattr(old.stats, name), getattr(new.stats, name)
+    title = name.replace("_", " ")
     if name in _SECONDS:
-        return (name.replace("_", " "), format_seconds(before), format_seconds(after), f"{after - before:+.3f}")
-    return (name, str(before), str(after), f"{after - before:+d}")
+        return (title, format_seconds(before), format_seconds(after), f"{after - before:+.3f}")
+    return (title, str(before), str(after), f"{after - before:+d}")
 
 
 def _template_row(template: TemplateCounts, what: str) -> tuple[str, ...]:
