@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _MOST = 20
 """Differences that explain shows; diff shows all of them."""
 _COLUMNS = (Column("differs"), Column("A"), Column("B"))
+_DEFINED = ("classes", "global", "attribute", "function", "class")
+"""The ingredient and the kinds of reads whose names begin with a module's."""
 _SAME = "They do not differ."
 
 
@@ -92,7 +94,8 @@ def find_line(differences: Sequence[ProgramDifference], program: KeptProgram) ->
     text = program.read_text()
     sources = (trace.source for trace in select_traces(text).values())
     said = (find_source_line(source, first.name) for source in sources) if first.name else iter(())
-    return find_definition(first.name) or next(filter(None, said), None)
+    defined = find_definition(first.name) if first.where in _DEFINED else None
+    return defined or next(filter(None, said), None)
 
 
 def _find_neighbour(program: KeptProgram, directory: Path | None) -> KeptProgram:

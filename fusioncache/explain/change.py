@@ -52,19 +52,19 @@ def join_words(items: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
-def shorten_values(a: str, b: str) -> tuple[str, str]:
-    """Returns two values, long ones from where they begin to differ."""
-    if max(len(a), len(b)) <= _LONGEST:
+def shorten_values(a: str, b: str, longest: int = _LONGEST) -> tuple[str, str]:
+    """Returns two values, those that are longer than so many characters from where they begin to differ."""
+    if max(len(a), len(b)) <= longest:
         return a, b
     pairs = enumerate(zip(a, b, strict=False))
     first = next((position for position, (x, y) in pairs if x != y), min(len(a), len(b)))
     start = max(first - _BEFORE, 0)
-    return _cut(a, start), _cut(b, start)
+    return _cut(a, start, longest), _cut(b, start, longest)
 
 
-def _cut(text: str, start: int) -> str:
-    part = text[start : start + _LONGEST]
-    return f"{'...' if start else ''}{part}{'...' if start + _LONGEST < len(text) else ''}"
+def _cut(text: str, start: int, longest: int) -> str:
+    part = text[start : start + longest]
+    return f"{'...' if start else ''}{part}{'...' if start + longest < len(text) else ''}"
 
 
 def name_op(nodes: Nodes, node: int) -> str:

@@ -23,10 +23,14 @@ _LOOKED_INTO = 24
 _FIRST = ("program format", "program versions", "jit options", "state", "variables", "arguments", "model", "classes")
 """The ingredients in the order in which they explain: what comes later may differ because of what comes before."""
 
-_CALLABLE = re.compile(r"<?(function|builtin|class) ([\w.<>\-]+?)(?=[# >]|$)")
-"""How the description of a function or a class begins: what it is, and its name."""
+_LONGEST = 100
+_FUNCTION = re.compile(r"<(?:function|builtin) (\S+?)(?: .*|>)", re.DOTALL)
+_CLASS = re.compile(r"class ([^#\s]+).*", re.DOTALL)
+"""The descriptions of functions and of classes, with their names."""
 _HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{16,56}\b")
 _HASHED = re.compile(rf"\bhash\b|{_HASH.pattern}")
+_KNOWN = re.compile(r"@([\w.]+)")
+"""The description of what was described before, under this name."""
 _IN_READS = {
     "builtin": "the builtin `{}`",
     "function": "the function `{}`",
@@ -72,9 +76,8 @@ class ProgramDifference:
     @property
     def values(self) -> tuple[str, str]:
         """Both descriptions, long ones from where they begin to differ, and ``none`` where there is none."""
-        texts = (NONE if text is None else text or "empty" for text in (self.before, self.after))
-        before, after = (_HASH.sub(r"\1", text) for text in texts)
-        return shorten_values(before, after)
+        before, after = map(_write_value, (self.before, self.after))
+        return shorten_values(before, after, _LONGEST)
 
     def compare(self, a: str, b: str) -> str:
         """Returns a sentence for two stored programs, of which the first is before; ``a`` and ``b`` are their names."""
@@ -180,11 +183,19 @@ def _compare_ingredient(name: str, before: str | None, after: str | None) -> Ite
 
 def _compare_callables(before: str, after: str) -> str | None:
     """Returns what both values are, if they are functions or classes, with their names if these differ."""
-    x, y = _CALLABLE.match(before), _CALLABLE.match(after)
-    if not (x and y) or (x[1] == "class") != (y[1] == "class"):
-        return None
-    kind = "class" if x[1] == "class" else "function"
-    return kind if x[2] == y[2] else f"{kind} ({y[2]}, and not {x[2]})"
+    for kind, pattern in (("function", _FUNCTION), ("class", _CLASS)):
+        x, y = pattern.fullmatch(before), pattern.fullmatch(after)
+        if x and y:
+            return kind if x[1] == y[1] else f"{kind} ({y[1]}, and not {x[1]})"
+    return None
+
+
+def _write_value(text: str | None) -> str:
+    """Writes a description for people: of a hash its beginning, and what was described before by the name it has."""
+    if text is None:
+        return NONE
+    known = _KNOWN.fullmatch(text)
+    return f"the very `{known[1]}`" if known else _HASH.sub(r"\1", text) or "empty"
 
 
 def _rank(name: str) -> int:

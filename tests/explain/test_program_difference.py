@@ -42,6 +42,14 @@ TRACE = """
             "`mine.f` is another function than when this program was made",
         ),
         (
+            ("global", "mine.f", f"<function f.<locals>.<lambda> {ONE}>", f"<function g {OTHER} defaults (1, )>"),
+            "`mine.f` is another function (g, and not f.<locals>.<lambda>) than when this program was made",
+        ),
+        (
+            ("a line", "layers.1.act", "@model.layers.0.act", "<builtin torch.relu>"),
+            "`layers.1.act` is <builtin torch.relu>, and was the very `model.layers.0.act` when this program was made",
+        ),
+        (
             ("function", "mine:A.f", f"<function mine.A.f {ONE}>", f"<function mine.A.f {OTHER}>"),
             "the function `mine.A.f` is not what it was when this program was made",
         ),
@@ -85,7 +93,7 @@ def test_the_sentence_of_a_program_that_was_derived_again():
 
 def test_long_values_are_shown_from_where_they_differ():
     difference = compare_read("global", "mine.TABLE", "z" * 500 + "1", "z" * 500 + "2")
-    assert max(map(len, difference.values)) < 70 and difference.values[0].endswith("z1")
+    assert max(map(len, difference.values)) < 110 and difference.values[0].endswith("z1")
     assert difference.compare("A", "B") == f"They differ in `mine.TABLE`: ...{'z' * 20}1 in A, ...{'z' * 20}2 in B."
 
 
