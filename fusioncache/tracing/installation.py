@@ -44,6 +44,7 @@ from fusioncache.tracing.passes import (
 )
 from fusioncache.tracing.replacement import Replacement
 from fusioncache.tracing.thunder_version import explain_untried
+from fusioncache.tracing.watch import hooks
 
 logger = logging.getLogger("fusioncache")
 
@@ -71,7 +72,8 @@ GROUPS: Mapping[str, Callable[[], tuple[Replacement, ...]]] = MappingProxyType(
         "min_cut": min_cut.replacements,
         "printing": printing.replacements,
         "tensors": tensors.replacements,
-        # Last, as it stands around what others have shortened.
+        # Last, as they stand around what others have shortened.
+        "hooks": hooks.replacements,
         "layers": blocks.replacements,
     }
 )

@@ -7,17 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from fusioncache.tracing.layers.agreement import Agreement
 from fusioncache.tracing.layers.arguments import check_result, describe_args, mixes_up
 from fusioncache.tracing.layers.likeness import compare
-from fusioncache.tracing.layers.purity import Purity, is_new, is_plain
 from fusioncache.tracing.layers.recording import Recording, State
 from fusioncache.tracing.layers.refusal import Conflict, Refused
 from fusioncache.tracing.layers.stamping import Stamp, find_reads
 from fusioncache.tracing.layers.surroundings import check_surroundings, check_untouched, find_wrapper
+from fusioncache.tracing.watch import instructions
+from fusioncache.tracing.watch.hooks import Observer
+from fusioncache.tracing.watch.purity import Purity, is_internal, is_new, is_plain
 
 logger = logging.getLogger("fusioncache")
 
@@ -38,7 +40,7 @@ class Outcome:
     reasons: Mapping[str, int]
 
 
-class Session:
+class Session(Observer):
     """What is known of the blocks of one model while it is traced."""
 
     def __init__(self, model: Any) -> None:
@@ -182,7 +184,25 @@ class Session:
                 return
         self._templates.append(recording)
 
-    def note_call(self, fn: Any, args: tuple[Any, ...], is_opaque: bool) -> None:
+    def replace_call(self, fn: Any) -> Callable[..., Any] | None:
+        """Returns what calls a block; None if the interpreter is to call this module."""
+        from thunder.core.interpreter import get_interpreterruntimectx
+
+        wrapper = find_wrapper(fn, get_interpreterruntimectx()) if self.wants(fn) else None
+        return None if wrapper is None else partial(self._call_block, fn, wrapper)
+
+    def _call_block(self, module: Any, wrapper: Any, /, *args: Any, **kwargs: Any) -> Any:
+        from thunder.core import interpreter
+
+        def interpret() -> Any:
+            call = interpreter._interpret_call(getattr, wrapper, interpreter.wrap_const("__call__"))
+            assert not isinstance(call, interpreter.INTERPRETER_SIGNALS)
+            interpreter.populate_attribute_wrapper(call, "__self__", wrapper)
+            return interpreter._interpret_call(call, *args, **kwargs)
+
+        return self.call(module, interpret, args, kwargs)
+
+    def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
         """Notes a call that is not interpreted, before it is made.
 
         Raises:
@@ -206,6 +226,26 @@ class Session:
         reason = explain(self.recording)
         if reason is not None:
             self.note_change(reason)
+
+    def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
+        """Notes an instruction that changes, hashes or compares objects, before it is executed.
+
+        Raises:
+            Conflict: if this has an effect, and blocks were written out.
+        """
+        frame, stack = state["frame"], state["stack"]
+        if name in instructions.COMPARISONS:
+            if self.recording is not None:
+                one, other = stack.getitem_wrapped(-2).value, stack.getitem_wrapped(-1).value
+                self.note_comparison(one, other, by_identity=name == "IS_OP")
+        elif name in instructions.HASHING:
+            hashed = instructions.find_hashed(name, inst.arg, stack)
+            if not all(map(instructions.is_hashed_alone, hashed)):
+                self.note_store(name, None, frame)
+        elif instructions.DEPTHS[name]:
+            self.note_store(name, stack.getitem_wrapped(-instructions.DEPTHS[name]), frame)
+        elif not is_internal(frame.module):
+            self.note_store(name, None, frame, is_own=instructions.is_own_cell(name, inst, state["co"]))
 
     def note_store(self, name: str, target: Any, frame: Any, *, is_own: bool = False) -> None:
         """Notes an instruction that changes an object, or something that other code can see, before it is executed.

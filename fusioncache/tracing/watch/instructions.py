@@ -1,0 +1,54 @@
+"""What an instruction is about to change, to hash or to compare, as the interpreter's stack has it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+DEPTHS = {
+    "STORE_ATTR": 1,
+    "DELETE_ATTR": 1,
+    "STORE_SUBSCR": 2,
+    "DELETE_SUBSCR": 2,
+    "STORE_SLICE": 3,
+    "STORE_DEREF": 0,
+    "DELETE_DEREF": 0,
+    "STORE_GLOBAL": 0,
+    "DELETE_GLOBAL": 0,
+    "STORE_NAME": 0,
+    "DELETE_NAME": 0,
+    "IMPORT_NAME": 0,
+}
+"""Instructions that change what other code can see: where on the stack the object is, or 0 if a variable changes."""
+
+HASHING = frozenset({"BUILD_SET", "BUILD_MAP", "SET_ADD", "MAP_ADD", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE"})
+"""Instructions that let objects answer questions without the interpreter, as to their hash."""
+
+COMPARISONS = frozenset({"IS_OP", "COMPARE_OP"})
+"""Instructions that tell one object from another."""
+
+_KEYS = (str, int, float, bool, complex, bytes, type(None))
+
+
+def is_own_cell(name: str, inst: Any, code: Any) -> bool:
+    """Tells whether an instruction changes a variable of a closure that belongs to the function itself."""
+    return name.endswith("_DEREF") and inst.argval in code.co_cellvars
+
+
+def find_hashed(name: str, count: int, stack: Any) -> list[Any]:
+    """Returns what an instruction is about to take from the stack and to use as a key, or the keys of it."""
+    if name in ("BUILD_SET", "BUILD_MAP"):
+        step = 1 if name == "BUILD_SET" else 2
+        return [stack.getitem_wrapped(-step * (place + 1)).value for place in range(count)]
+    if name in ("SET_ADD", "MAP_ADD"):
+        return [stack.getitem_wrapped(-1 if name == "SET_ADD" else -2).value]
+    taken = stack.getitem_wrapped(-1).value
+    return list(taken) if type(taken) in (list, tuple, set, frozenset, dict, OrderedDict) else [object()]
+
+
+def is_hashed_alone(value: Any) -> bool:
+    """Tells whether a key is one of Python's constants, which asks nothing else for a hash."""
+    # The hash of a class is that of its metaclass, which Python has in C where it is not overridden.
+    if isinstance(value, type):
+        return type(value).__hash__ is type.__hash__
+    return type(value) in _KEYS or (type(value) is tuple and all(map(is_hashed_alone, value)))
