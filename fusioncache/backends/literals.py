@@ -19,16 +19,17 @@ def encode(value: Any) -> Const:
     Raises:
         Bypass: if the literal is of a type that is not understood.
     """
-    import torch
-    from thunder.core.devices import Device
-    from thunder.core.dtypes import dtype
-
     if value is None:
         return Const("none", "None")
     if type(value) in (bool, int, str):
         return Const(type(value).__name__, str(value))
     if type(value) is float:
         return Const("float", value.hex())
+    # Only where they are needed, as an import takes longer than all of the above.
+    import torch
+    from thunder.core.devices import Device
+    from thunder.core.dtypes import dtype
+
     if type(value) is complex:
         return Const("complex", f"{value.real.hex()} {value.imag.hex()}")
     if isinstance(value, dtype):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from fusioncache.backends.literals import HERE, encode
@@ -24,13 +25,12 @@ class _Reader:
     def __init__(self, fusion: Any):
         self.fusion = fusion
         self.number: dict[str, int] = {}
+        self.proxies = _proxies()
         self.device = _only_device(fusion.flat_proxy_args)
 
     def read(self) -> Region:
-        from thunder.core.proxies import Proxy
-
         inputs = self.fusion.args
-        if self.fusion.kwargs or not all(isinstance(proxy, Proxy) for proxy in inputs):
+        if self.fusion.kwargs or not all(isinstance(proxy, self.proxies.Proxy) for proxy in inputs):
             raise Bypass("a call with something else than values")
         for proxy in inputs:
             self._define(proxy.name)
@@ -48,13 +48,11 @@ class _Reader:
 
     def _define_sizes(self, inputs: Any) -> int:
         """Numbers the symbolic sizes that are not inputs themselves, and returns how many there are."""
-        from thunder.core.proxies import NumberProxy, TensorProxy
-
         before = len(self.number)
         for proxy in inputs:
-            if isinstance(proxy, TensorProxy):
+            if isinstance(proxy, self.proxies.TensorProxy):
                 for size in proxy._shape:
-                    if isinstance(size, NumberProxy) and size.value != 1 and size.name not in self.number:
+                    if isinstance(size, self.proxies.NumberProxy) and size.value != 1 and size.name not in self.number:
                         self._define(size.name)
         return len(self.number) - before
 
@@ -76,37 +74,37 @@ class _Reader:
         return Op(name, args, tuple(None if proxy is None else self._type(proxy) for proxy in results), kwargs)
 
     def _name_of(self, proxy: Any) -> str:
-        from thunder.core.proxies import Proxy
-
-        if not isinstance(proxy, Proxy):
+        if not isinstance(proxy, self.proxies.Proxy):
             raise Bypass("a result that is no value")
         return proxy.name
 
     def _arg(self, arg: Any) -> Arg:
-        from thunder.core.proxies import Proxy
-
-        if isinstance(arg, Proxy):
+        if isinstance(arg, self.proxies.Proxy):
             return Ref(self._known(arg))
         if isinstance(arg, (tuple, list)):
             return tuple(self._arg(item) for item in arg)
         return HERE if arg is not None and arg is self.device else encode(arg)
 
     def _type(self, proxy: Any) -> ValueType:
-        from thunder.core.proxies import NumberProxy, TensorProxy
-
-        if isinstance(proxy, NumberProxy):
+        if isinstance(proxy, self.proxies.NumberProxy):
             return NumberType(proxy.python_type.__name__)
-        if type(proxy) is not TensorProxy:
+        if type(proxy) is not self.proxies.TensorProxy:
             raise Bypass(f"a value of type {type(proxy).__name__}")
         return TensorType(proxy.dtype.full_name, tuple(map(self._size, proxy._shape)), proxy.device.type)
 
     def _size(self, size: Any) -> int | Ref:
         """Returns a size. A symbolic one that was 1 when traced is a broadcast dimension, as it is for Thunder."""
-        from thunder.core.proxies import NumberProxy
-
-        if not isinstance(size, NumberProxy):
+        if not isinstance(size, self.proxies.NumberProxy):
             return int(size)
         return 1 if size.value == 1 else Ref(self._known(size))
+
+
+@cache
+def _proxies() -> Any:
+    """Imports it once: an import takes longer than the rest of a question."""
+    from thunder.core import proxies
+
+    return proxies
 
 
 def _only_device(proxies: Sequence[Any]) -> Any:

@@ -36,7 +36,7 @@ from fusioncache.provenance.watch import TraceWatch, watch_trace
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
 from fusioncache.residual.plans import Choice, ResidualPlan
-from fusioncache.template.canonical import canonicalize
+from fusioncache.template.canonical import Canonical, canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace.calls import Compilers
@@ -58,6 +58,7 @@ logger = logging.getLogger("fusioncache")
 _PLANS: Mapping[ResidualPlan | None, Plan] = {ResidualPlan.INLINE: Plan.INLINE, ResidualPlan.FOLD: Plan.FOLD}
 
 _Environment = Callable[[BackendPrograms], Mapping[str, str]]
+_Canonicalize = Callable[[Region], Canonical]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,11 @@ class FusionCache(Transform):
             self._explain_unfused(watch)
         # The environments of this trace: torch's settings may change before the next one.
         environment: _Environment = remember(lambda programs: programs.backend.environment())
-        found = [self._find_template(position, fusion, environment, watch) for position, fusion in fusions.items()]
+        # Layers give the same regions again. What is equal as a whole has the same canonical form.
+        canonical: _Canonicalize = remember(canonicalize)
+        found = [
+            self._find_template(position, fusion, environment, canonical, watch) for position, fusion in fusions.items()
+        ]
         shared = [region for region in found if region is not None]
         wanted = _arities_by_template(shared)
         calls = {region.position: self._call_of(region, wanted[region.call.template.key], watch) for region in shared}
@@ -259,11 +264,11 @@ class FusionCache(Transform):
             logger.info("nothing is compiled beside", exc_info=error)
 
     def _find_template(
-        self, position: int, fusion: Any, environment: _Environment, watch: TraceWatch
+        self, position: int, fusion: Any, environment: _Environment, canonical: _Canonicalize, watch: TraceWatch
     ) -> _SharedRegion | None:
         """Returns the region at this position of a trace with its template; None if it stays as Thunder made it."""
         try:
-            shared, hit = self._share_region(position, fusion, environment)
+            shared, hit = self._share_region(position, fusion, environment, canonical)
         except Bypass as bypass:
             self._ledger.count_bypass(bypass.reason)
             watch.note_bypass(position, fusion, bypass.reason)
@@ -280,14 +285,16 @@ class FusionCache(Transform):
             self._misses.add(template, shared.region, fusion, watch.compilation.lines)
         return shared
 
-    def _share_region(self, position: int, fusion: Any, environment: _Environment) -> tuple[_SharedRegion, bool]:
+    def _share_region(
+        self, position: int, fusion: Any, environment: _Environment, canonicalize_region: _Canonicalize
+    ) -> tuple[_SharedRegion, bool]:
         """Takes a region from its fused bound symbol to the call of its template; says whether that was known.
 
         Raises:
             Bypass: if the region cannot be shared.
         """
         origin, region = origin_of(fusion), region_of(fusion)
-        canonical = canonicalize(region)
+        canonical = canonicalize_region(region)
         programs = self._backends.choose(fusion, origin)
         template, hit = self.cache.template(canonical.graph, environment(programs))
         instance = instance_of(region, canonical.binding)
