@@ -1,6 +1,7 @@
-"""The registry of ingredients: everything that a key may be made of, and the three keys.
+"""The registry of ingredients: everything that a key may be made of, and the keys.
 
-A key names what is shared by all that the result depends on. There are three, and each has all that the one before has:
+A key names what is shared by all that the result depends on. There are three of what is compiled, and each has all that
+the one before has:
 
 - The *template key* names what several regions have in common: the graph, in which residual chains are parameters, and
   the backend's environment when a trace was rewritten.
@@ -8,6 +9,8 @@ A key names what is shared by all that the result depends on. There are three, a
   the compilation.
 - The *artifact key* names what outlives the process: a program, and all else that its bytes depend on, such as the
   device, the layouts of the arguments, and, where it shows, the order of a region's operands.
+
+One level up, the key of a *whole program* names what Thunder derives it from. It has ingredients of its own.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ class Level(Enum):
     """What it is compiled with and for. It is in every key."""
     ARTIFACT = auto()
     """What the bytes of compiled code depend on besides. It is in artifact keys only."""
+    PROGRAM = auto()
+    """What Thunder derives a whole program from. It is in the keys of whole programs, which have no other level."""
 
 
 class Comparison(Enum):
@@ -76,6 +81,10 @@ def _values(name: str, meaning: str, phrase: str) -> IngredientKind:
     return IngredientKind(name, Level.ENVIRONMENT, meaning, Comparison.VALUES, phrase)
 
 
+def _program(name: str, meaning: str, phrase: str) -> IngredientKind:
+    return IngredientKind(name, Level.PROGRAM, meaning, Comparison.VALUES, phrase)
+
+
 def _artifact(name: str, meaning: str) -> IngredientKind:
     return IngredientKind(name, Level.ARTIFACT, meaning)
 
@@ -113,6 +122,19 @@ _KINDS = (
     _artifact("recipe", "The version of what is stored of nvFuser's launches."),
     _values("settings", "What the compiler reads of torch's settings, its own, and the process's.", "the setting {}"),
     _values("versions", "The versions of the compiler, torch and Thunder.", "the {} version"),
+    _program("arguments", "What the function is called with: values, and of tensors all but their numbers.", "`{}`"),
+    _program("classes", "The code of each class that takes part.", "the class `{}`"),
+    _program("function map", "What Thunder makes of each function, and what its modules hold.", "Thunder's `{}`"),
+    _program(
+        "jit options", "The options of thunder.jit, its executors and its transforms with theirs.", "the option {}"
+    ),
+    _program("model", "What is traced: each attribute of each module, hooks, code, and all but the numbers.", "`{}`"),
+    IngredientKind("program format", Level.PROGRAM, "The version of what is stored of a program and of its key."),
+    _program("program versions", "The code that derives programs: versions, and digests of sources.", "{}"),
+    _program(
+        "state", "What torch and Thunder keep for the whole process: gradients, autocast, defaults.", "the state {}"
+    ),
+    _program("variables", "Variables of the environment that Thunder reads.", "the variable {}"),
 )
 """In the order in which they stand in a key: those of the graph as here, then all others by their names."""
 

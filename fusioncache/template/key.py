@@ -77,13 +77,33 @@ def make_key(
     Raises:
         ValueError: if an ingredient is not registered, or is of another level.
     """
-    for name in environment:
+    return _assemble({**write_graph(graph), **_check_levels(environment, levels)})
+
+
+def program_key_of(texts: Mapping[str, str]) -> Key:
+    """Returns the key of a whole program, which has no graph.
+
+    Args:
+        texts: by ingredient name.
+
+    Raises:
+        ValueError: if an ingredient is not registered, or is not one of a program.
+    """
+    return _assemble(_check_levels(texts, (Level.PROGRAM,)))
+
+
+def _check_levels(texts: Mapping[str, str], levels: tuple[Level, ...]) -> dict[str, str]:
+    """Returns ingredients in the order of their names."""
+    for name in texts:
         kind = INGREDIENTS.get(name)
         if kind is None:
             raise ValueError(f"no ingredient is registered as {name!r}: add it to fusioncache/ir/ingredients.py")
         if kind.level not in levels:
             raise ValueError(f"the ingredient {name!r} cannot be in this key: its level is {kind.level.name}")
-    texts = {**write_graph(graph), **{name: environment[name] for name in sorted(environment)}}
+    return {name: texts[name] for name in sorted(texts)}
+
+
+def _assemble(texts: Mapping[str, str]) -> Key:
     text = write_key(texts)
     return Key(_digest(text), text, tuple(Ingredient(name, part, _digest(part)) for name, part in texts.items()))
 

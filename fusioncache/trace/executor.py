@@ -52,6 +52,10 @@ class FusionCacheExecutor(FusionExecutor):
         function = self._compile_when_called(primitives, inputs, outputs)
         return self.register_temporary_operation(name, function, inputs=inputs, outputs=outputs, bsyms=primitives)
 
+    def cache_key(self) -> str:
+        """Returns what the programs depend on that this executor makes regions of: what it is called, and its table."""
+        return str(self.name)
+
     def own_backend(self) -> str:
         """Returns the name of the backend with which this executor compiles a region by itself."""
         return best_backend("cpu")

@@ -158,6 +158,7 @@ class FusionCache(Transform):
             make_backend(backend)
         self.backend = backend
         check_fold(fold)
+        self._fold, self._verifies = fold, when
         if fast_tracing:
             install(BY_DEFAULT)
         self._ledger = Ledger(self.cache.ledger)
@@ -176,6 +177,14 @@ class FusionCache(Transform):
     def stats(self) -> Stats:
         """Returns what this transform has done so far."""
         return self._ledger.stats()
+
+    def cache_key(self) -> str:
+        """Returns what the programs depend on that this transform takes part in, beside what it is given: its options.
+
+        What else decides over a region is in the templates' keys, which a stored program names.
+        """
+        compiler = "" if self._untried else name_backend(self.backend)
+        return f"backend={self.backend} ({compiler}) fold={self._fold} verify={self._verifies} {self._options}"
 
     def calls(self) -> tuple[TemplateCall, ...]:
         """Returns the templates that the traces seen so far call: once for each way in which regions write them."""

@@ -12,7 +12,7 @@ from fusioncache.ir import Instance, Key, TensorType, codec
 from fusioncache.ir.ingredients import INGREDIENTS, Level
 from fusioncache.template import text as text_module
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.key import artifact_key, make_key, program_key, template_key
+from fusioncache.template.key import artifact_key, make_key, program_key, program_key_of, template_key
 from fusioncache.template.text import write_graph
 
 
@@ -97,8 +97,10 @@ def test_only_registered_ingredients_make_a_key():
 
 
 def test_the_registry_is_in_the_order_of_a_key_and_says_what_each_ingredient_means():
-    everything = {name: "" for name, kind in INGREDIENTS.items() if kind.level is not Level.GRAPH}
-    assert list(make_key(make_template(), everything).texts) == list(INGREDIENTS)
+    everything = {name: "" for name, kind in INGREDIENTS.items() if kind.level not in (Level.GRAPH, Level.PROGRAM)}
+    of_programs = {name: "" for name, kind in INGREDIENTS.items() if kind.level is Level.PROGRAM}
+    texts = [*make_key(make_template(), everything).texts, *program_key_of(of_programs).texts]
+    assert texts == list(INGREDIENTS)
     for kind in INGREDIENTS.values():
         assert kind.meaning[0].isupper() and kind.meaning.endswith(".") and "\n" not in kind.meaning
         assert kind.follows is None or kind.follows in INGREDIENTS

@@ -1,0 +1,99 @@
+"""The key of a program: all that is known to take part before anything is traced.
+
+What else a trace looks at, the functions it runs and the globals they name, is noted while it runs: the reads of a
+program. Key and reads together have to be complete, so in doubt something is in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fusioncache.ir.key_text import NamedValue, write_values
+from fusioncache.program.arguments import read_arguments
+from fusioncache.program.definitions import Definitions
+from fusioncache.program.function_map import read_function_map
+from fusioncache.program.options import read_options
+from fusioncache.program.refusal import NotKept
+from fusioncache.program.state import read_state
+from fusioncache.program.variables import read_trace_variables
+from fusioncache.program.versions import read_versions
+from fusioncache.template.key import program_key_of
+
+if TYPE_CHECKING:
+    from fusioncache.ir import Key
+    from fusioncache.program.describe import Describer
+
+FORMAT = 1
+"""Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
+
+
+def program_key(describer: Describer, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+    """Returns the key of the program for these arguments.
+
+    Args:
+        describer: a new one. It knows all that was described when this returns.
+        compile_data: Thunder's ``CompileData`` of the function, whose ``transforms`` are set.
+        args: as the function is called.
+        kwargs: as the function is called.
+
+    Raises:
+        NotKept: if something takes part that cannot be compared.
+    """
+    from fusioncache.program.describe import NoValue
+
+    definitions = Definitions(describer)
+    texts = {"program format": str(FORMAT)}
+    for name, values in {
+        "model": _read_model(describer, compile_data),
+        "arguments": read_arguments(describer, args, kwargs),
+        "state": read_state(compile_data),
+        "jit options": read_options(describer, definitions, compile_data),
+        "function map": read_function_map(definitions),
+        "program versions": read_versions(),
+        "variables": read_trace_variables(),
+        # Last, as all that was described before has met its classes.
+        "classes": _read_classes(describer),
+    }.items():
+        try:
+            texts[name] = write_values(_on_one_line(values))
+        except NoValue as reason:
+            raise NotKept(f"{_SUBJECTS.get(name, name)}: {reason}") from reason
+    return program_key_of(texts)
+
+
+_SUBJECTS = {"model": "the model", "arguments": "an argument", "jit options": "an option of thunder.jit"}
+
+
+def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]:
+    """Yields the parts of what is traced, and what transforms have put in place of its parameters.
+
+    Raises:
+        NotKept: if it is spread over several processes.
+    """
+    fn = compile_data.fn
+    if (
+        compile_data.process_group_for_ddp is not None
+        or getattr(fn, "use_ddp", False)
+        or getattr(fn, "use_fsdp", False)
+    ):
+        raise NotKept("the model is spread over several processes: its traces hold process groups, which have no value")
+    yield from describer.walk("model", fn)
+    module = compile_data._thunder_module_map.get(id(fn))
+    if module is None or module._model is not fn:
+        return
+    own = {**dict(fn.named_parameters(remove_duplicate=False)), **dict(fn.named_buffers(remove_duplicate=False))}
+    for kind in ("parameters", "buffers"):
+        for name, value in getattr(module, f"_overrides_{kind}").items():
+            if own.get(name) is not value:
+                yield from describer.walk(f"{kind}.{name}", value)
+
+
+def _read_classes(describer: Describer) -> Iterator[NamedValue]:
+    for name, digest in sorted(describer.classes.items()):
+        yield "_".join(name.split()), digest
+
+
+def _on_one_line(values: Iterable[NamedValue]) -> Iterator[NamedValue]:
+    for name, value in values:
+        yield name, str(value).replace("\n", "\\n")

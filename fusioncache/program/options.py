@@ -1,0 +1,185 @@
+"""The ingredient ``jit options``: what ``thunder.jit`` was told, its executors and its transforms with their options.
+
+A transform or an executor may change a program in any way, and nothing of it is watched. So each transform has to say
+what it depends on. There is a small protocol for this, and transforms and executors of anybody may follow it::
+
+    def cache_key(self) -> str:
+        \"\"\"Returns what the programs that this takes part in depend on, beside its inputs: options, versions.\"\"\"
+
+Those of Thunder's own that are listed here do without. Programs with any other are not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fusioncache.ir.key_text import NamedValue
+from fusioncache.program.definitions import Definitions
+from fusioncache.program.refusal import NotKept
+
+if TYPE_CHECKING:
+    from fusioncache.program.describe import Describer
+
+_KEYED = frozenset(
+    {
+        "thunder.transforms.constant_folding.ConstantFolding",
+        "thunder.transforms.extraction_only_prologue_transform.ExtractionOnlyPrologueTransform",
+        "thunder.transforms.prune_prologue_checks.PrunePrologueChecks",
+    }
+)
+"""Transforms of Thunder's whose attributes say all that they depend on."""
+
+_OPTIONS = (
+    "cache_option",
+    "sharp_edges",
+    "using_jit",
+    "only_execute_prims",
+    "disable_preprocessing",
+    "disable_torch_autograd_support",
+    "is_module",
+    "num_constant_args",
+    "additional_param_names",
+    "additional_param_values",
+    "additional_return_names",
+)
+"""Attributes of Thunder's ``CompileData`` that are options."""
+
+_ELSEWHERE = frozenset(
+    {
+        "fn",
+        "executor_lookasides",
+        "executors_list",
+        "transforms",
+        "compile_options",
+        "debug_options",
+        "langctx",
+        "process_group_for_ddp",
+        "autocast_stack",
+        "is_grad_enabled",
+        "get_computation_and_inputs",
+        "_get_computation_and_inputs",
+        "populate_cache_info",
+        "acquire_initial_trace",
+        "apply_transforms_and_build_cache_entry",
+        "debug_log",
+        "_thunder_module_map",
+    }
+)
+"""Those that are described in another way, in another ingredient, or are Thunder's own functions and tables."""
+
+_TABLES = frozenset({"_name", "_implmap", "_lookasides", "_opmap"})
+"""What each executor has. Nothing is looked up in its ``opmap`` while a program is derived."""
+
+
+def read_options(describer: Describer, definitions: Definitions, compile_data: Any) -> Iterator[NamedValue]:
+    """Yields the options of ``thunder.jit`` by name, then the executors, then the transforms, both in their order.
+
+    Raises:
+        NotKept: if a transform does not say what it depends on.
+        NoValue: if an option cannot be described.
+    """
+    yield from _read_own_options(describer, compile_data)
+    yield "executors", " ".join(_name_of(executor) for executor in compile_data.executors_list)
+    for executor in compile_data.executors_list:
+        yield from _read_executor(describer, definitions, executor)
+    lookasides = compile_data.executor_lookasides or {}
+    yield "lookasides", _digest_table(definitions, lookasides, definitions.name)
+    for number, transform in enumerate(compile_data.transforms):
+        yield f"transforms.{number}", write_transform(describer, transform)
+
+
+def _read_own_options(describer: Describer, compile_data: Any) -> Iterator[NamedValue]:
+    known = vars(compile_data)
+    for name in (*_OPTIONS, *sorted(known.keys() - _ELSEWHERE - set(_OPTIONS))):
+        yield name, describer.describe(known.get(name))
+    yield "langctx", compile_data.langctx.name
+    for group in ("compile_options", "debug_options"):
+        options = known[group] if isinstance(known[group], dict) else vars(known[group])
+        for name, value in sorted(options.items(), key=lambda option: str(option[0])):
+            yield f"{group}.{_write_name(name)}", describer.describe(value)
+
+
+def _name_of(executor: Any) -> str:
+    """Returns an executor's name. That of the one that Thunder makes for each function is its id."""
+    from thunder.extend import TemporaryExecutor
+
+    return "(ad-hoc)" if type(executor) is TemporaryExecutor else _write_name(executor.name)
+
+
+def _read_executor(describer: Describer, definitions: Definitions, executor: Any) -> Iterator[NamedValue]:
+    """Yields what an executor is, and what it does with each operation."""
+    from thunder.extend import FUEL_LEVEL, TemporaryExecutor
+
+    name = f"executors.{_name_of(executor)}"
+    yield f"{name}.class", describer.describe_class(type(executor))
+    yield f"{name}.version", str(executor.version)
+    own = ask_for_key(executor)
+    if own is not None:
+        yield f"{name}.key", own
+    elif getattr(executor, "_optimization_fuel", FUEL_LEVEL.UNLIMITED) is not FUEL_LEVEL.UNLIMITED:
+        raise NotKept(f"the optimization fuel of the executor {_name_of(executor)} is limited, and tracing consumes it")
+    elif type(executor) is not TemporaryExecutor:
+        for key, value in sorted(vars(executor).items()):
+            if key not in _TABLES:
+                yield f"{name}.{key}", describer.describe(value)
+    # Of the ad hoc executor only the lookasides outlive a trace: its operations have new names each time.
+    if type(executor) is not TemporaryExecutor:
+        yield (
+            f"{name}.operations",
+            _digest_table(definitions, executor.implmap, lambda info: _write_info(definitions, info)),
+        )
+    yield f"{name}.lookasides", _digest_table(definitions, executor._lookasides, definitions.name)
+
+
+def _write_info(definitions: Definitions, info: Any) -> str:
+    parts = (info.symbol, info.checker, info.execution_transform, info.grad_transform)
+    return " ".join(definitions.name(part) for part in parts)
+
+
+def _digest_table(definitions: Definitions, table: Any, write: Callable[[Any], str]) -> str:
+    lines = sorted(f"{definitions.name(key)} {write(value)}" for key, value in list(table.items()))
+    return f"{len(lines)} {hashlib.blake2b(chr(10).join(lines).encode(), digest_size=16).hexdigest()}"
+
+
+def write_transform(describer: Describer, transform: Any) -> str:
+    """Returns a transform as a line: its class, and what it says that it depends on.
+
+    Raises:
+        NotKept: if it does not say.
+        NoValue: if one of Thunder's has an option that cannot be described.
+    """
+    cls = type(transform)
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    own = ask_for_key(transform)
+    if own is not None:
+        return f"{describer.describe_class(cls)} {own}"
+    if name not in _KEYED:
+        raise NotKept(f"the transform {name} does not say how it is keyed; give it a method cache_key()")
+    return describer.describe(transform)
+
+
+def ask_for_key(owner: Any) -> str | None:
+    """Returns what a transform or an executor says that its programs depend on; None if it has no ``cache_key``.
+
+    Raises:
+        NotKept: if it does not know either.
+    """
+    method = getattr(type(owner), "cache_key", None)
+    if method is None:
+        return None
+    name = f"{type(owner).__module__}.{type(owner).__qualname__}"
+    try:
+        key = method(owner)
+    except NotKept:
+        raise
+    except Exception as error:
+        raise NotKept(f"cache_key() of {name} failed: {type(error).__name__}") from error
+    if not isinstance(key, str):
+        raise NotKept(f"cache_key() of {name} returned no text")
+    return " ".join(key.split())
+
+
+def _write_name(name: Any) -> str:
+    return "_".join(str(name).split())

@@ -1,0 +1,93 @@
+"""The ingredient ``program versions``: the very code of everything that takes part in deriving a program.
+
+A version alone does not say what code there is: a developer changes Thunder or this package without giving it another.
+So the sources of both are part of it. Torch is named by the commit it was built from; what a trace interprets of it is
+a read of the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+
+from fusioncache.ir.key_text import NamedValue
+from fusioncache.program.refusal import NotKept
+
+_LEFT_OUT = frozenset({"__pycache__", "tests", "benchmarks"})
+_STARTED = time.time()
+"""When this module was imported, which the transform does."""
+
+
+def read_versions() -> Iterator[NamedValue]:
+    """Yields the version of each package, and the digest of the sources of those that are changed most.
+
+    Raises:
+        NotKept: if sources were changed since they were imported.
+    """
+    import thunder
+
+    import fusioncache
+
+    yield from _read_releases()
+    yield "thunder.sources", _digest_sources(_folder_of(thunder))
+    yield "fusioncache.sources", _digest_sources(_folder_of(fusioncache))
+
+
+@cache
+def _read_releases() -> tuple[NamedValue, ...]:
+    import networkx
+    import numpy
+    import optree
+    import thunder
+    import torch
+
+    from fusioncache import __version__
+
+    flags = f"optimize={sys.flags.optimize}"
+    return (
+        ("python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"),
+        ("torch", f"{torch.__version__} {torch.version.git_version}"),
+        ("thunder", thunder.__version__),
+        ("fusioncache", __version__),
+        ("nvfuser", _nvfuser_version()),
+        ("networkx", networkx.__version__),
+        ("numpy", numpy.__version__),
+        ("optree", optree.__version__),
+    )
+
+
+def _nvfuser_version() -> str:
+    from thunder.executors.nvfuserex import nvfuser_version
+
+    return str(nvfuser_version() or "none")
+
+
+def _folder_of(package: ModuleType) -> str:
+    return os.path.dirname(str(package.__file__))
+
+
+@cache
+def _digest_sources(folder: str) -> str:
+    """Returns the digest of all Python sources in a folder, once in a process: what is imported does not change.
+
+    Raises:
+        NotKept: if one is younger than this process, as then it may not be what was imported.
+    """
+    digest = hashlib.blake2b(digest_size=20)
+    for directory, folders, files in os.walk(folder):
+        folders[:] = sorted(set(folders) - _LEFT_OUT)
+        for name in sorted(files):
+            if name.endswith(".py"):
+                path = os.path.join(directory, name)
+                with open(path, "rb") as file:
+                    if os.fstat(file.fileno()).st_mtime > _STARTED:
+                        raise NotKept(f"{os.path.relpath(path, folder)} was changed after it was imported")
+                    content = file.read()
+                digest.update(f"{os.path.relpath(path, folder)} {len(content)}\n".encode())
+                digest.update(content)
+    return digest.hexdigest()
