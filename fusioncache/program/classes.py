@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import _abc
 import types
-from typing import Any
+from typing import Any, cast
 
 from fusioncache.program.literals import LITERALS, digest, write_class_name, write_name
 from fusioncache.program.memory import ClassContent, Memory
 from fusioncache.program.objects import is_enumeration, is_written_in_python, mro_of, namespace_of
+from fusioncache.program.reviewed import why_left_out
 from fusioncache.program.writer import Writer
-
-_COUNTERS = {("torch.utils.hooks.RemovableHandle", "next_id")}
-"""Attributes that count what happened in the process, and that nothing but the counting reads."""
 
 
 def write_content(writer: Writer, cls: type) -> None:
@@ -45,9 +43,11 @@ def _is_left_out(cls: type, name: str, value: object) -> bool:
     """Returns whether an attribute follows from others, or says nothing."""
     if name in ("__dict__", "__weakref__"):
         return type(value) is types.GetSetDescriptorType
+    if name == "__doc__":
+        return True
     if name == "_value2member_map_":  # a table of the members, to which a flag adds combinations as they are asked for
         return is_enumeration(cls)
-    return (write_class_name(cls), name) in _COUNTERS
+    return why_left_out(frozenset({write_class_name(cls)}), name) is not None
 
 
 def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
@@ -71,7 +71,8 @@ def _describe_annotation(value: object) -> str:
     literal = LITERALS.get(id(type(value)))
     if literal is not None:
         return literal(value)
-    return write_class_name(value if isinstance(value, type) else type(value))
+    is_class = any(base is type for base in mro_of(type(value)))
+    return write_class_name(cast(type, value) if is_class else type(value))
 
 
 def digest_graph(memory: Memory, cls: type) -> str:

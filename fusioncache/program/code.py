@@ -7,11 +7,14 @@ directory or a new comment changes nothing, nor annotations, which do nothing in
 
 from __future__ import annotations
 
+import builtins
 import functools
 import hashlib
+import sys
 import types
 from typing import Any
 
+from fusioncache.program.containers import contents_of_module
 from fusioncache.program.literals import LITERALS, write_name
 from fusioncache.program.memory import Memory
 from fusioncache.program.writer import Handler, NoValue, Writer
@@ -81,8 +84,39 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
     if function.__dict__:
         writer.parts.append(" attributes ")
         writer.write(function.__dict__)
+    _write_loose_globals(writer, function)
     writer.parts.append(">")
     _cover(writer, code)
+
+
+def _write_loose_globals(writer: Writer, function: types.FunctionType) -> None:
+    """Writes the globals that a function names, if these are not a module's, so that nobody could find them again."""
+    names: list[str] | None = None
+    for kind, namespace, is_known in (
+        ("globals", function.__globals__, _is_of_module(function.__globals__)),
+        ("builtins", (own := getattr(function, "__builtins__", {})), own is vars(builtins)),
+    ):
+        if is_known:
+            continue
+        names = names if names is not None else sorted(_list_names(function.__code__))
+        found = [(name, namespace[name]) for name in names if name in namespace]
+        writer.parts.append(f" {kind} {len(found)}")
+        for name, value in found:
+            writer.parts.append(f" {write_name(name)} ")
+            writer.write_named(name, value)
+        for name in names:
+            writer.note(writer.memory.loose_globals, (id(namespace), name), namespace)
+
+
+def _is_of_module(namespace: dict[str, Any]) -> bool:
+    name = namespace.get("__name__")
+    module = sys.modules.get(name) if type(name) is str else None
+    return isinstance(module, types.ModuleType) and contents_of_module(module) is namespace
+
+
+def _list_names(code: types.CodeType) -> set[str]:
+    nested = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return {*code.co_names}.union(*map(_list_names, nested))
 
 
 def write_cell(writer: Writer, cell: types.CellType) -> None:

@@ -165,13 +165,18 @@ def write_module(writer: Writer, value: types.ModuleType) -> None:
     Raises:
         NoValue: if another process would not find it under its name.
     """
-    name = _contents_of_module(value).get("__name__")
-    if type(name) is not str or sys.modules.get(name) is not value:
+    name = contents_of_module(value).get("__name__")
+    if type(name) is not str or not (sys.modules.get(name) is value or _is_of_operators(name, value)):
         raise NoValue(f"the module {write_name(name)} is not found under its name")
     writer.parts.append(f"module {write_name(name)}")
 
 
-_contents_of_module: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
+def _is_of_operators(name: str, value: types.ModuleType) -> bool:
+    """Returns whether something is a namespace of ``torch.ops``, none of which is among Python's modules."""
+    return name.startswith("torch.ops.") and contents_of_module(torch.ops).get(name[len("torch.ops.") :]) is value
+
+
+contents_of_module: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
 
 CONTAINERS: dict[int, Handler] = {
     id(kind): write

@@ -15,16 +15,16 @@ A describer is made anew for each comparison. It remembers classes and code, so 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
 from fusioncache.program.classes import digest_graph, make_content
-from fusioncache.program.literals import digest, write_name
+from fusioncache.program.literals import digest, write_class_name, write_name
 from fusioncache.program.memory import Memory
 from fusioncache.program.modules import describe_absence, list_parts
-from fusioncache.program.objects import find_handler, mro_of
+from fusioncache.program.objects import Layout, find_handler, find_layout, mro_of, write_fixed_state
+from fusioncache.program.reviewed import why_left_out
 from fusioncache.program.writer import Handler, NoValue, Writer
 
 __all__ = ["Describer", "NoValue"]
@@ -33,11 +33,12 @@ __all__ = ["Describer", "NoValue"]
 class Describer:
     """Describes values, and remembers what it described."""
 
-    __slots__ = ("_graphs", "_memory")
+    __slots__ = ("_graphs", "_layouts", "_memory")
 
     def __init__(self) -> None:
         self._memory = Memory()
         self._graphs: dict[int, str] = {}
+        self._layouts: dict[int, Layout] = {}
 
     def describe(self, value: object) -> str:
         """Returns a value as one line that says all of it, each class with the hash of everything it reaches.
@@ -93,6 +94,9 @@ class Describer:
     def find_unknown(self, cls: type, attribute: str) -> str | None:
         """Returns why what a class has under a name, by itself or from a base, has no value; None if that is not so."""
         self._look_at_classes()
+        left_out = why_left_out(frozenset(map(write_class_name, mro_of(cls))), attribute)
+        if left_out is not None:
+            return left_out
         for base in mro_of(cls):
             named = self._memory.class_names.get(id(base))
             if named is not None and (named[1], attribute) in self._memory.unknown:
@@ -104,6 +108,14 @@ class Describer:
         self._look_at_classes()
         return id(code) in self._memory.codes
 
+    def covers_global(self, namespace: Mapping[str, object], name: str) -> bool:
+        """Returns whether what a function's globals hold under a name was described with the function.
+
+        They are if they are no module's, such as those of a function that was made by ``exec``.
+        """
+        self._look_at_classes()
+        return (id(namespace), name) in self._memory.loose_globals
+
     def holds(self, value: object) -> bool:
         """Returns whether this very object was described, with all that it reaches."""
         return id(value) in self._memory.held
@@ -114,11 +126,13 @@ class Describer:
             self._write(writer, value)
             yield path, writer.text()
             return
+        layout = self._find_layout(type(value))
+        attributes = layout.read_attributes(value)
         writer = self._writer(path)
         writer.enter(value)
         writer.parts.append("module ")
         writer.write_class(type(value))
-        attributes: dict[str, Any] = object.__getattribute__(value, "__dict__")
+        self._attempt(writer, lambda: write_fixed_state(writer, value, layout))
         writer.parts.append(describe_absence(attributes))
         yield path, writer.text()
         for table, name, part in list_parts(attributes):
@@ -135,10 +149,20 @@ class Describer:
         return Writer(self._memory, self._find_handler, path, self._digest_class if digests else None)
 
     def _write(self, writer: Writer, value: object, name: object = None) -> None:
+        self._attempt(writer, lambda: writer.write_named(name, value))
+
+    @staticmethod
+    def _attempt(writer: Writer, write: Callable[[], None]) -> None:
+        """Writes something, and keeps nothing of it if it has no value. No mode of torch's sees what is asked."""
         try:
-            writer.write_named(name, value)
+            with torch._C.DisableTorchFunction():
+                reason = writer.attempt(write)
         except RecursionError as error:
             raise NoValue("values are nested too deeply") from error
+        except RuntimeError as error:  # of a tensor without a storage, a dict that another thread changes
+            raise NoValue(f"a value could not be read: {error}") from error
+        if reason is not None:
+            raise NoValue(reason)
 
     def _find_handler(self, cls: type) -> Handler:
         handler = self._memory.handlers.get(id(cls))
@@ -146,6 +170,13 @@ class Describer:
             handler = self._memory.handlers[id(cls)] = find_handler(cls)
             self._memory.held[id(cls)] = cls
         return handler
+
+    def _find_layout(self, cls: type) -> Layout:
+        layout = self._layouts.get(id(cls))
+        if layout is None:
+            layout = self._layouts[id(cls)] = find_layout(cls)
+            self._memory.held[id(cls)] = cls
+        return layout
 
     def _look_at_classes(self) -> None:
         pending = self._memory.pending

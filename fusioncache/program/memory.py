@@ -32,9 +32,10 @@ class Memory:
 
     Attributes:
         names: the names that last, by the object's identity.
-        storages: the name of the first tensor in each storage, by the storage's address.
+        storages: the name of the first tensor in each storage, and the storage, by its address.
         held: each object that was described, by its identity.
         codes: each code object that was described.
+        loose_globals: the namespaces of functions that are no module's, by identity and the names that were looked up.
         code_digests: the hash of each code object that was looked at.
         class_names: the name of each class that was met.
         contents: what each class is, for those that were looked at.
@@ -46,9 +47,10 @@ class Memory:
     """
 
     names: dict[int, str] = field(default_factory=dict)
-    storages: dict[int, str] = field(default_factory=dict)
+    storages: dict[int, tuple[str, object]] = field(default_factory=dict)
     held: dict[int, object] = field(default_factory=dict)
     codes: dict[int, types.CodeType] = field(default_factory=dict)
+    loose_globals: dict[tuple[int, str], object] = field(default_factory=dict)
     code_digests: dict[int, tuple[types.CodeType, str]] = field(default_factory=dict)
     class_names: dict[int, tuple[type, str]] = field(default_factory=dict)
     contents: dict[int, ClassContent] = field(default_factory=dict)

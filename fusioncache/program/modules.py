@@ -36,11 +36,10 @@ def describe_absence(attributes: Mapping[str, object]) -> str:
 def list_parts(attributes: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
     """Yields what a module consists of: what each part is (nothing for an attribute), its name, and the part."""
     for kind, table in _TABLES.items():
-        if kind == "module":
-            yield from (("", name, value) for name, value in _list_own(attributes))
         children = attributes.get(table)
         if type(children) is dict:
             yield from ((kind, name, child) for name, child in children.items())
+    yield from (("", name, value) for name, value in _list_own(attributes))
 
 
 def _list_own(attributes: Mapping[str, object]) -> list[tuple[str, object]]:

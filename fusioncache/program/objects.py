@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from fusioncache.program.code import FUNCTIONS
 from fusioncache.program.containers import CONTAINERS, ordered_pairs, write_items, write_module, write_pairs, write_set
 from fusioncache.program.literals import LITERALS, write_class_name
 from fusioncache.program.modules import describe_absence, list_parts
+from fusioncache.program.reviewed import LEFT_OUT, find_reviewed, why_left_out
 from fusioncache.program.tensors import TENSORS, write_foreign_tensor
 from fusioncache.program.writer import Handler, NoValue, Writer
 
@@ -33,7 +33,12 @@ mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 namespace_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
 _base_of = type.__dict__["__base__"].__get__
 _size_of = type.__dict__["__basicsize__"].__get__
+_dict_offset_of = type.__dict__["__dictoffset__"].__get__
 _flags_of = type.__dict__["__flags__"].__get__
+
+
+def _write_nothing(writer: Writer, value: object) -> None:
+    """Writes the content of an object that has none."""
 
 
 def _write_base_integer(writer: Writer, value: int) -> None:
@@ -64,8 +69,8 @@ _CONTENT: dict[int, Handler] = {
     id(functools.partial): lambda writer, value: writer.write(
         tuple(functools.partial.__dict__[name].__get__(value) for name in ("func", "args", "keywords"))
     ),
-    id(types.SimpleNamespace): lambda writer, value: None,
-    id(object): lambda writer, value: None,
+    id(types.SimpleNamespace): _write_nothing,
+    id(object): _write_nothing,
 }
 """What writes the content of a builtin type that a class is derived from, by the type's identity."""
 
@@ -83,11 +88,26 @@ class Layout:
         content: what writes the content of the builtin type that the class is derived from.
         slots: each slot's name and what reads it.
         attributes: what returns the instance's ``__dict__``, if it has one.
+        names: the names of the classes of the MRO, by which it is known what is left out.
     """
 
     content: Handler
     slots: tuple[tuple[str, Any], ...]
     attributes: Callable[[object], dict[str, object]] | None
+    names: frozenset[str]
+
+    def read_attributes(self, value: object) -> dict[str, object]:
+        """Returns the instance's own attributes but for those that are left out.
+
+        Raises:
+            NoValue: if they are in a dict of a class of its own.
+        """
+        attributes = {} if self.attributes is None else self.attributes(value)
+        if type(attributes) is not dict:
+            raise NoValue(f"the attributes of a {write_class_name(type(value))} are not in a dict")
+        if not self.names:
+            return attributes
+        return {name: item for name, item in attributes.items() if why_left_out(self.names, name) is None}
 
 
 def find_layout(cls: type) -> Layout:
@@ -106,13 +126,15 @@ def find_layout(cls: type) -> Layout:
         ]
         above = _base_of(base)
         if above is None or _size_of(base) != _size_of(above) + _POINTER * len(own):
-            raise NoValue(f"the state of a {write_class_name(cls)} is not Python's")
+            raise NoValue(f"a {write_class_name(cls)} has no value to compare: its state is not Python's")
         slots[:0] = own
         base = above
     content = _CONTENT.get(id(base))
     if content is None:
-        raise NoValue(f"the state of a {write_class_name(cls)} is that of a {write_class_name(base)}, written in C")
-    return Layout(content, tuple(slots), _find_attributes(cls))
+        built_on = "" if base is cls else f": it is built on {write_class_name(base)}"
+        raise NoValue(f"a {write_class_name(cls)} has no value to compare{built_on}")
+    names = frozenset(map(write_class_name, mro_of(cls))) & LEFT_OUT.keys()
+    return Layout(content, tuple(slots), _find_attributes(cls), names)
 
 
 def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:
@@ -122,7 +144,7 @@ def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:
             return found.__get__
         if found is not None:
             raise NoValue(f"the attributes of a {write_class_name(cls)} are behind a __dict__ of its own")
-    if cls.__dictoffset__:
+    if _dict_offset_of(cls):
         raise NoValue(f"the attributes of a {write_class_name(cls)} cannot be read")
     return None
 
@@ -137,6 +159,9 @@ def find_handler(cls: type) -> Handler:
     if handler is not None:
         return handler
     bases = {id(base) for base in mro_of(cls)}
+    reviewed = find_reviewed(cls, bases)
+    if reviewed is not None:
+        return reviewed
     if id(type) in bases:
         return _write_class
     if id(torch.Tensor) in bases:
@@ -145,8 +170,6 @@ def find_handler(cls: type) -> Handler:
         return write_module
     if cls is object:
         return _write_bare_object
-    if cls is RemovableHandle:
-        return _write_handle
     layout = find_layout(cls)
     is_module = id(torch.nn.Module) in bases
 
@@ -154,33 +177,33 @@ def find_handler(cls: type) -> Handler:
         if writer.enter(value):
             writer.parts.append("<")
             writer.write_class(cls)
-            write_state(writer, value, layout, is_module)
+            write_fixed_state(writer, value, layout)
+            write_attributes(writer, layout.read_attributes(value), is_module)
             writer.parts.append(">")
 
     return write
 
 
-def write_state(writer: Writer, value: object, layout: Layout, is_module: bool) -> None:
-    """Writes content, slots and attributes of an object."""
-    parts = writer.parts
-    parts.append(" ")
-    layout.content(writer, value)
-    for slot_name, slot in layout.slots:
-        parts.append(f" {slot_name} ")
+def write_fixed_state(writer: Writer, value: object, layout: Layout) -> None:
+    """Writes an object's content as that of a builtin type, and its slots."""
+    if layout.content is not _write_nothing:
+        writer.parts.append(" ")
+        layout.content(writer, value)
+    for name, slot in layout.slots:
+        writer.parts.append(f" {name} ")
         try:
             content = slot.__get__(value)
         except AttributeError:
-            parts.append("empty")
+            writer.parts.append("empty")
         else:
-            writer.write_named(slot_name, content)
-    if layout.attributes is None:
-        return
-    attributes = layout.attributes(value)
-    if type(attributes) is not dict:
-        raise NoValue(
-            f"the attributes of a {write_class_name(type(value))} are in a {write_class_name(type(attributes))}"
-        )
+            writer.write_named(name, content)
+
+
+def write_attributes(writer: Writer, attributes: dict[str, object], is_module: bool) -> None:
+    """Writes the attributes of an object, those of a module as ``modules`` lists them."""
+    parts = writer.parts
     if not is_module:
+        parts.append(" ")
         write_pairs(writer, attributes.items())
         return
     parts.append(describe_absence(attributes))
@@ -197,13 +220,6 @@ def _write_class(writer: Writer, value: type) -> None:
 def _write_bare_object(writer: Writer, value: object) -> None:
     if writer.enter(value, lasting=True):
         writer.parts.append("<object>")
-
-
-def _write_handle(writer: Writer, value: RemovableHandle) -> None:
-    """Writes the handle of a hook by the place of its hook: its number counts all hooks of the process."""
-    hooks = value.hooks_dict_ref()
-    place = None if hooks is None else [number for number, key in enumerate(hooks) if key == value.id]
-    writer.parts.append(f"<handle of hook {place}>")
 
 
 def is_enumeration(cls: type) -> bool:

@@ -1,18 +1,43 @@
 """Tensors: what a trace can depend on besides their numbers, and which of them share memory.
 
-Their numbers are not described: a trace gets them as inputs. Whoever reads a tensor's numbers while tracing makes a
-program that cannot be kept, and it is the recorder that sees this.
+Their numbers are not described: what Thunder finds in a global, a list, a closure cell or an attribute becomes an input
+of the program, which its prologue gets from there again. Whoever reads numbers while tracing makes a program that is
+not kept, and it is the recorder that sees this.
+
+All is asked of the class in C below ``torch.Tensor``, so that nothing runs that a subclass overrides.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from fusioncache.program.literals import write_class_name
 from fusioncache.program.writer import Handler, NoValue, Writer
 
-_KNOWN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_attributes_of = torch.Tensor.__dict__["__dict__"].__get__
+_BASE = torch._C.TensorBase
+
+
+def _field(name: str) -> Callable[[torch.Tensor], Any]:
+    return vars(_BASE)[name].__get__
+
+
+_attributes_of: Callable[[torch.Tensor], dict[str, object]] = vars(torch.Tensor)["__dict__"].__get__
+_dtype, _shape, _device, _layout = map(_field, ("dtype", "shape", "device", "layout"))
+_requires_grad, _is_leaf, _grad_fn, _names = map(_field, ("requires_grad", "is_leaf", "grad_fn", "names"))
+_is_nested, _is_quantized = map(_field, ("is_nested", "is_quantized"))
+_FLAGS: tuple[tuple[str, Callable[[torch.Tensor], bool]], ...] = (
+    ("requires_grad", _requires_grad),
+    ("conjugated", _BASE.is_conj),
+    ("negated", _BASE.is_neg),
+    ("inference", _BASE.is_inference),
+)
+_HOOKS = (
+    ("hooks", _field("_backward_hooks")),
+    ("hooks after accumulation", _field("_post_accumulate_grad_hooks")),
+)
 
 
 def write_tensor(writer: Writer, tensor: torch.Tensor) -> None:
@@ -23,20 +48,13 @@ def write_tensor(writer: Writer, tensor: torch.Tensor) -> None:
     """
     if not writer.enter(tensor, lasting=True):
         return
+    if _layout(tensor) is not torch.strided or _is_nested(tensor) or _is_quantized(tensor):
+        raise NoValue("a sparse, nested or quantized tensor has no value to compare: it is more than its strides")
     parts = writer.parts
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-        raise NoValue("a sparse, nested or quantized tensor is more than its strides")
     writer.write_class(type(tensor))
-    parts.append(f" {tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} {tensor.device}")
+    parts.append(f" {_dtype(tensor)} {tuple(_shape(tensor))} {_BASE.stride(tensor)} {_device(tensor)}")
     _write_flags(writer, tensor)
-    storage = tensor.untyped_storage()._cdata
-    if tensor.storage_offset():
-        parts.append(f" offset {tensor.storage_offset()}")
-    first = writer.memory.storages.get(storage)
-    if first is not None:
-        parts.append(f" in @{first}")
-    else:
-        writer.note(writer.memory.storages, storage, writer.memory.names[id(tensor)])
+    _write_place(writer, tensor)
     attributes = _attributes_of(tensor)
     if attributes:
         parts.append(" attributes ")
@@ -45,30 +63,35 @@ def write_tensor(writer: Writer, tensor: torch.Tensor) -> None:
 
 def _write_flags(writer: Writer, tensor: torch.Tensor) -> None:
     parts = writer.parts
-    if tensor.requires_grad:
-        parts.append(" requires_grad")
-    if not tensor.is_leaf:
-        parts.append(f" of {type(tensor.grad_fn).__name__}")
-    for name, is_set in (
-        ("conjugated", tensor.is_conj()),
-        ("negated", tensor.is_neg()),
-        ("inference", tensor.is_inference()),
-    ):
-        if is_set:
+    for name, is_set in _FLAGS:
+        if is_set(tensor):
             parts.append(f" {name}")
-    if tensor.has_names():
-        parts.append(f" names {tensor.names}")
-    for name, hooks in (
-        ("hooks", tensor._backward_hooks),
-        ("hooks after accumulation", tensor._post_accumulate_grad_hooks),
-    ):
+    if not _is_leaf(tensor):
+        parts.append(f" of {type(_grad_fn(tensor)).__name__}")
+    if _BASE.has_names(tensor):
+        parts.append(f" names {_names(tensor)}")
+    for name, hooks_of in _HOOKS:
+        hooks = hooks_of(tensor)
         if hooks:
             parts.append(f" {name} ")
             writer.write(list(hooks.values()))
 
 
+def _write_place(writer: Writer, tensor: torch.Tensor) -> None:
+    """Writes where in its storage a tensor begins, and which tensor was met first in the same storage."""
+    offset = _BASE.storage_offset(tensor)
+    if offset:
+        writer.parts.append(f" offset {offset}")
+    storage = _BASE.untyped_storage(tensor)
+    first = writer.memory.storages.get(storage._cdata)
+    if first is None:
+        writer.note(writer.memory.storages, storage._cdata, (writer.memory.names[id(tensor)], storage))
+    else:
+        writer.parts.append(f" in @{first[0]}")
+
+
 def write_foreign_tensor(writer: Writer, tensor: torch.Tensor) -> None:
-    """Writes a tensor of a subclass, without calling what the subclass overrides.
+    """Writes a tensor of a subclass.
 
     Raises:
         NoValue: if it has a ``__torch_dispatch__``, behind which there may be other tensors and state.
@@ -78,10 +101,9 @@ def write_foreign_tensor(writer: Writer, tensor: torch.Tensor) -> None:
         if base is torch.Tensor:
             break
         if "__torch_dispatch__" in type.__dict__["__dict__"].__get__(base):
-            raise NoValue(f"the state of a {write_class_name(cls)} is behind its __torch_dispatch__")
-    with torch._C.DisableTorchFunctionSubclass():
-        write_tensor(writer, tensor)
+            raise NoValue(f"a {write_class_name(cls)} has no value to compare: it may hold other tensors")
+    write_tensor(writer, tensor)
 
 
-TENSORS: dict[int, Handler] = {id(kind): write_tensor for kind in _KNOWN}
+TENSORS: dict[int, Handler] = {id(kind): write_tensor for kind in (torch.Tensor, torch.nn.Parameter)}
 """What writes each kind of tensor, by the identity of its type."""

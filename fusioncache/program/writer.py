@@ -79,7 +79,7 @@ class Writer:
         self._digests = digests
         self._prefix = path
         self._names: MutableMapping[int, str] = {} if path is None else memory.names
-        self._journal: list[tuple[MutableMapping[int, Any], int]] = []
+        self._journal: list[tuple[MutableMapping[Any, Any], object]] = []
         self._depth = 0
         self._count = 0
 
@@ -93,13 +93,13 @@ class Writer:
         Raises:
             NoValue: if it has none.
         """
+        self.memory.values += 1
+        if self.memory.values > MOST_VALUES:
+            raise TooMuch(f"there are more than {MOST_VALUES} values")
         literal = LITERALS.get(id(type(value)))
         if literal is not None:
             self.parts.append(literal(value))
             return
-        self.memory.values += 1
-        if self.memory.values > MOST_VALUES:
-            raise TooMuch(f"there are more than {MOST_VALUES} values")
         self._depth += 1
         if self._depth > DEEPEST:
             raise TooMuch(f"values are nested more than {DEEPEST} deep")
@@ -144,22 +144,25 @@ class Writer:
         self.note(self.memory.held, identity, value)
         return True
 
-    def note(self, table: MutableMapping[int, Any], identity: int, value: object) -> None:
+    def note(self, table: MutableMapping[Any, Any], key: object, value: object) -> None:
         """Notes something in a table of the memory, so that ``attempt`` can take it back."""
-        if identity not in table:
-            table[identity] = value
-            self._journal.append((table, identity))
+        if key not in table:
+            table[key] = value
+            self._journal.append((table, key))
 
     def attempt(self, write: Callable[[], None]) -> str | None:
         """Writes something that may have no value. Then nothing of it stays, and the reason is returned."""
         before = self._state()
         try:
             write()
-        except TooMuch:
-            raise
         except NoValue as reason:
             self._restore(before)
+            if isinstance(reason, TooMuch):
+                raise
             return str(reason)
+        except BaseException:
+            self._restore(before)
+            raise
         return None
 
     def write_alone(self, value: object) -> str:
@@ -176,7 +179,7 @@ class Writer:
     def _restore(self, state: tuple[int, ...]) -> None:
         parts, journal, classes, self._depth, self._count, self.memory.lasting = state
         del self.parts[parts:]
-        for table, identity in self._journal[journal:]:
-            del table[identity]
+        for table, key in self._journal[journal:]:
+            del table[key]
         del self._journal[journal:]
         del self.classes[classes:]

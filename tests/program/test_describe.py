@@ -1,21 +1,453 @@
+import collections
+import dataclasses
+import enum
+import functools
+import io
+import itertools
+import logging
+import math
+import operator
+import pathlib
+import re
+import threading
+import types
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
+from described import described
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fusioncache.program.describe import Describer
+from fusioncache.program.describe import Describer, NoValue
 
 
-def lines(model):
-    return list(Describer().walk("model", model))
+class Box:
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
 
 
-def test_a_walk_names_each_part_of_a_model_by_its_path():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 3))
-    model[0].factors = [1, 2.0]
-    assert dict(lines(model)) == {
-        "model": "module torch.nn.modules.container.Sequential",
-        "model.0": "module torch.nn.modules.linear.Linear",
-        "model.0.weight": "parameter torch.nn.parameter.Parameter torch.float32 (3, 2) (2, 1) cpu requires_grad",
-        "model.0.bias": "parameter torch.nn.parameter.Parameter torch.float32 (3,) (1,) cpu requires_grad",
-        "model.0.in_features": "2",
-        "model.0.out_features": "3",
-        "model.0.factors": "[1, 2.0, ]",
-    }
+class OtherBox(Box):
+    pass
+
+
+class Slots:
+    __slots__ = ("first", "second")
+
+
+class Rare(list):
+    pass
+
+
+class Named(dict):
+    pass
+
+
+class Count(int):
+    pass
+
+
+Pair = collections.namedtuple("Pair", "first second")
+OtherPair = collections.namedtuple("OtherPair", "first second")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    width: int = 1
+    name: str = "a"
+
+
+class Color(enum.Enum):
+    RED = 1
+    GREEN = 2
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+def slots(**values):
+    made = Slots()
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+def twice(item):
+    return [item, item]
+
+
+def around(last):
+    items = [last]
+    items.append(items)
+    return items
+
+
+# What no two of are equal, made anew whenever they are asked for.
+DIFFERENT = [
+    *(lambda value=value: value for value in (1, 1.0, True, "1", b"1", 1j, 0, 0.0, -0.0, False, "", b"", None, ..., 2)),
+    *(lambda value=value: value for value in (complex(0.0, -0.0), complex(-0.0, 0.0), 1e300, 10**400, 10**400 + 1)),
+    *(lambda value=value: value for value in (math.inf, -math.inf, math.nan, NotImplemented, "a b", "a  b", "'a'")),
+    *(lambda value=value: value for value in ("x" * 300, "x" * 301, "y" * 300, b"x" * 300, b"y" * 300)),
+    *(lambda value=value: value for value in (torch.float32, torch.float16, torch.strided, torch.channels_last)),
+    *(lambda value=value: value for value in (torch.device("cpu"), torch.device("cuda"), torch.device("cuda:0"))),
+    *(lambda value=value: value for value in (range(3), range(0, 3, 2), slice(3), slice(0, 3), slice(0.0, 3))),
+    *(lambda value=value: value for value in (torch.Size([1]), torch.finfo(torch.float16), torch.iinfo(torch.int8))),
+    lambda: [],
+    lambda: (),
+    lambda: {},
+    lambda: set(),
+    lambda: frozenset(),
+    lambda: [1],
+    lambda: (1,),
+    lambda: [1.0],
+    lambda: [1, 2],
+    lambda: [2, 1],
+    lambda: [[1], 2],
+    lambda: [1, [2]],
+    lambda: ["1, 2"],
+    lambda: {1: 2},
+    lambda: {1: 3},
+    lambda: {1: 2, 3: 4},
+    lambda: {3: 4, 1: 2},
+    lambda: {1, 2},
+    lambda: frozenset({1, 2}),
+    lambda: {1, 3},
+    lambda: collections.OrderedDict(),
+    lambda: collections.OrderedDict({1: 2}),
+    lambda: collections.defaultdict(list),
+    lambda: collections.defaultdict(int),
+    lambda: collections.defaultdict(None),
+    lambda: collections.deque(),
+    lambda: collections.deque(maxlen=3),
+    lambda: collections.deque([1]),
+    lambda: bytearray(b"1"),
+    lambda: types.MappingProxyType({1: 2}),
+    lambda: types.SimpleNamespace(),
+    lambda: types.SimpleNamespace(a=1),
+    lambda: Rare(),
+    lambda: Rare([1]),
+    lambda: Named(),
+    lambda: Named(a=1),
+    lambda: Count(1),
+    lambda: Pair(1, 2),
+    lambda: OtherPair(1, 2),
+    lambda: Settings(),
+    lambda: Settings(width=2),
+    lambda: Settings(name="b"),
+    lambda: Color.RED,
+    lambda: Color.GREEN,
+    lambda: Level.LOW,
+    lambda: Rights.READ,
+    lambda: Rights.READ | Rights.WRITE,
+    lambda: Box(),
+    lambda: OtherBox(),
+    lambda: Box(a=1),
+    lambda: Box(b=1),
+    lambda: Box(a=1.0),
+    lambda: Box(a=1, b=2),
+    lambda: Box(b=2, a=1),
+    lambda: slots(),
+    lambda: slots(first=1),
+    lambda: slots(second=1),
+    lambda: twice([]),
+    lambda: [[], []],
+    lambda: twice(Box()),
+    lambda: [Box(), Box()],
+    lambda: twice(object()),
+    lambda: [object(), object()],
+    lambda: around(1),
+    lambda: around(2),
+    lambda: [1, [1, []]],
+    lambda: re.compile("a"),
+    lambda: re.compile("a", re.IGNORECASE),
+    lambda: re.compile(b"a"),
+    lambda: pathlib.PurePosixPath("a"),
+    lambda: pathlib.PurePosixPath("b"),
+    lambda: functools.partial(len),
+    lambda: functools.partial(len, 1),
+    lambda: functools.partial(len, a=1),
+    lambda: Box(a=1).__init__,
+    lambda: Box(a=2).__init__,
+    lambda: [].append,
+    lambda: [1].append,
+    lambda: [].extend,
+    lambda: len,
+    lambda: max,
+    lambda: math.sqrt,
+    lambda: str.join,
+    lambda: int.__add__,
+    lambda: (1).__add__,
+    lambda: operator.itemgetter(1),
+    lambda: operator.itemgetter(1, 2),
+    lambda: operator.attrgetter("a"),
+    lambda: operator.methodcaller("a", 1),
+    lambda: math,
+    lambda: torch,
+    lambda: torch.ops.aten,
+    lambda: torch.ops.aten.add,
+    lambda: torch.ops.aten.add.Tensor,
+    lambda: torch.ops.aten.add.Scalar,
+    lambda: torch.nn.attention.SDPBackend.MATH,
+    lambda: torch.nn.attention.SDPBackend.FLASH_ATTENTION,
+    lambda: int,
+    lambda: float,
+    lambda: Box,
+    lambda: OtherBox,
+    lambda: list[int],
+    lambda: list[str],
+    lambda: int | str,
+    lambda: np.float32(1),
+    lambda: np.float64(1),
+    lambda: np.float32(2),
+    lambda: np.ones(3),
+    lambda: np.ones(3, dtype=np.float32),
+    lambda: np.ones((1, 3)),
+    lambda: np.zeros(3),
+    lambda: np.add,
+    lambda: np.multiply,
+    lambda: np.dtype("f4"),
+    lambda: np.dtype("f8"),
+]
+
+
+def test_different_values_have_different_texts():
+    made = [make() for make in DIFFERENT]
+    texts = collections.Counter(map(described, made))
+    assert [text for text, count in texts.items() if count > 1] == []
+
+
+def test_values_that_are_made_again_have_the_same_text():
+    for make in DIFFERENT:
+        assert described(make()) == described(make())
+
+
+def test_values_inside_others_differ_as_they_do_alone():
+    texts = collections.Counter(described(Box(a=[make(), 1])) for make in DIFFERENT)
+    assert max(texts.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda: set("abcdefgh"), lambda: set("hgfedcba")),
+        (lambda: frozenset({"a", 1, (2, "b")}), lambda: frozenset({(2, "b"), 1, "a"})),
+        (lambda: {(1, 2): [1]}, lambda: {(1, 2): [1]}),
+        (lambda: float("nan"), lambda: -float("nan")),
+        (lambda: {Color.RED, Color.GREEN}, lambda: {Color.GREEN, Color.RED}),
+        (lambda: [(1,), (1,)], lambda: [(one := (1,)), one]),
+        (lambda: pathlib.PurePosixPath("a/b"), lambda: pathlib.PurePosixPath("a") / "b"),
+    ],
+)
+def test_what_cannot_be_told_apart_has_one_text(first, second):
+    assert described(first()) == described(second())
+
+
+def test_what_a_value_remembers_of_itself_is_no_part_of_it():
+    path = pathlib.PurePosixPath("a/b")
+    before = described(path)
+    hash(path), str(path), path.parts
+    assert described(path) == before
+
+    @functools.lru_cache
+    def double(x):
+        return 2 * x
+
+    before = described(double)
+    double(1)
+    assert described(double) == before
+    before = described(Rights)
+    Rights.READ | Rights.WRITE
+    assert described(Rights) == before
+
+
+def test_an_ordered_dict_has_the_order_that_it_says():
+    moved = collections.OrderedDict(a=1, b=2)
+    moved.move_to_end("a")
+    assert described(moved) == described(collections.OrderedDict(b=2, a=1))
+
+
+def test_weak_references_are_what_they_refer_to():
+    box, other = Box(a=1), Box(a=2)
+    assert described([box, weakref.ref(box)]) != described([box, weakref.ref(Box(a=1))])
+    assert described(weakref.ref(box)) != described(weakref.ref(other))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (threading.Lock, "a _thread.lock has no value to compare"),
+        (io.StringIO, "a _io.StringIO has no value to compare"),
+        (lambda: logging.getLogger("of a test"), "a _.* has no value"),
+        (lambda: iter([1]), "a builtins.list_iterator has no value to compare"),
+        (lambda: itertools.count(), "a itertools.count has no value to compare"),
+        (lambda: (x for x in ()), "a builtins.generator has no value to compare"),
+        (lambda: torch.Generator(), "a torch._C.Generator has no value to compare"),
+        (lambda: ValueError("a"), "a builtins.ValueError has no value to compare"),
+        (lambda: types.ModuleType("nowhere"), "the module nowhere is not found under its name"),
+        (lambda: np.array([Box()]), "an array of objects"),
+        (lambda: [1, {2: [threading.Lock()]}], "a _thread.lock has no value to compare"),
+        (lambda: functools.reduce(lambda inner, _: [inner], range(1000), []), "nested more than"),
+    ],
+)
+def test_what_has_no_value_says_why(make, reason):
+    describer = Describer()
+    with pytest.raises(NoValue, match=reason):
+        describer.describe(make())
+
+
+def test_nothing_stays_of_what_has_no_value():
+    describer = Describer()
+    inner, lock = [1], threading.Lock()
+    with pytest.raises(NoValue):
+        describer.describe([inner, lock])
+    assert not describer.holds(inner)
+    assert describer.describe(inner) == "[1, ]"
+    assert describer.holds(inner)
+
+
+def test_there_is_a_limit():
+    with pytest.raises(NoValue, match="more than 1000000 values"):
+        described([0] * 1_000_001)
+
+
+class Hostile:
+    """Whatever is asked of it, it says that it was asked."""
+
+    def __getattribute__(self, name):
+        raise AssertionError(name)
+
+    def __eq__(self, other):
+        raise AssertionError("==")
+
+    def __hash__(self):
+        raise AssertionError("hash")
+
+    __repr__ = __str__ = __len__ = __bool__ = __iter__ = __reduce__ = __index__ = __hash__
+
+
+class HostileKind(type):
+    def __getattribute__(cls, name):
+        raise AssertionError(name)
+
+    def __hash__(cls):
+        raise AssertionError("hash")
+
+    def __eq__(cls, other):
+        raise AssertionError("==")
+
+    __repr__ = __instancecheck__ = __subclasscheck__ = __hash__
+
+
+class HostileList(list):
+    def __iter__(self):
+        raise AssertionError("iter")
+
+    __len__ = __getitem__ = __repr__ = __iter__
+
+
+class HostileDict(dict):
+    def items(self):
+        raise AssertionError("items")
+
+    keys = values = __iter__ = __getitem__ = __len__ = items
+
+
+class HostileNumber(int):
+    def __repr__(self):
+        raise AssertionError("repr")
+
+    __str__ = __index__ = __int__ = __hash__ = __repr__
+
+
+class HostileString(str):
+    def __repr__(self):
+        raise AssertionError("repr")
+
+    __str__ = __len__ = __hash__ = __iter__ = __repr__
+
+
+def test_no_code_of_a_value_runs():
+    hostile = object.__new__(Hostile)
+    object.__getattribute__(hostile, "__dict__")["a"] = 1
+    kind = HostileKind("Kind", (), {})
+    values = [
+        hostile,
+        object.__new__(kind),
+        HostileList([1, 2]),
+        HostileDict({1: 2}),
+        HostileNumber(3),
+        HostileString("s"),
+    ]
+    text = described(values)
+    assert text == described(values)
+    for part in ("{'a': 1, }", "Kind", "[1, 2, ]", "{1: 2, }", " 3", "'s'"):
+        assert part in text
+
+
+@pytest.mark.parametrize("name", ["token", "hf_token", "password", "api_key", "client_secret"])
+def test_what_may_be_secret_is_a_hash(name):
+    text = described(Box(**{name: "hunter2"}))
+    assert "hunter2" not in text
+    assert text == described(Box(**{name: "hunter2"})) != described(Box(**{name: "hunter3"}))
+
+
+plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5))
+nested = st.recursive(
+    plain,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(st.text(max_size=3), inner, max_size=4),
+        st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, max_size=3).map(lambda items: Box(**items)),
+        st.sets(st.integers() | st.text(max_size=3), max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+def exactly(value: Any) -> Any:
+    """Returns something that is equal for two values if and only if nothing tells them apart."""
+    if isinstance(value, Box):
+        return Box, exactly(value.__dict__)
+    if isinstance(value, dict):
+        return dict, tuple((exactly(key), exactly(item)) for key, item in value.items())
+    if isinstance(value, set):
+        return set, frozenset(map(exactly, value))
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(exactly, value))
+    return type(value), repr(value)
+
+
+@given(nested, nested)
+def test_texts_are_equal_if_and_only_if_values_are(first, second):
+    assert (described(first) == described(second)) == (exactly(first) == exactly(second))
+
+
+@given(nested)
+def test_a_copy_has_the_same_text(value):
+    def copy(part):
+        if isinstance(part, Box):
+            return Box(**copy(part.__dict__))
+        if isinstance(part, dict):
+            return {key: copy(item) for key, item in part.items()}
+        return type(part)(map(copy, part)) if isinstance(part, list | tuple | set) else part
+
+    assert described(value) == described(copy(value))
+
+
+@given(st.lists(nested, min_size=1, max_size=4), st.data())
+def test_one_change_is_a_difference(values, data):
+    before = described(values)
+    place = data.draw(st.integers(0, len(values) - 1))
+    other = data.draw(nested)
+    same = exactly(values[place]) == exactly(other)
+    values[place] = other
+    assert (described(values) == before) == same

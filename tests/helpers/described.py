@@ -1,0 +1,22 @@
+"""What a describer made anew says of a value."""
+
+from collections.abc import Mapping
+
+from fusioncache.program.describe import Describer
+
+
+def described(value: object) -> str:
+    """Returns a value's text."""
+    return Describer().describe(value)
+
+
+def walked(model: object) -> Mapping[str, object]:
+    """Returns a model's lines, and under a path of its own the classes that they name."""
+    describer = Describer()
+    lines = dict(describer.walk("model", model))
+    return {**lines, "classes": dict(describer.classes)}
+
+
+def changed(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
+    """Returns the paths whose lines differ."""
+    return {path for path in {*before, *after} if before.get(path) != after.get(path)}

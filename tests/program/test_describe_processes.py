@@ -1,0 +1,67 @@
+"""Two processes say the same of the same: with other hashes, in another directory, with another past."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import collections, dataclasses, enum, functools, sys, torch
+from fusioncache.program.describe import Describer
+
+class Kind(enum.Flag):
+    FAST = 1
+    SMALL = 2
+
+@dataclasses.dataclass
+class Settings:
+    names: frozenset = frozenset({"a", "b", "c", "d", "e"})
+    kinds: set = dataclasses.field(default_factory=lambda: {Kind.FAST, Kind.SMALL, "x", 1, (2, "y")})
+    kind: Kind = Kind.FAST | Kind.SMALL
+
+def scale(x, by={"p", "q", "r"}):
+    return x in {"a", "b", "c"} and by
+
+class Model(torch.nn.Module):
+    known = {"u", "v", "w", "x"}
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2))
+        self.heads = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2) for name in "abc"})
+        self.heads["c"].weight = self.heads["a"].weight
+        self.settings = Settings()
+        self.functions = {scale, len, functools.partial(scale, 1), Settings, Model, torch.nn.functional.silu}
+        self.hook = self.register_forward_hook(lambda module, arguments, output: output)
+        self.tables = collections.defaultdict(set, a={"m", "n", "o"})
+        self.tensors = {torch.ones(2), torch.ones(3)}
+        self.marks = {object()}
+
+    def forward(self, x):
+        return [x for name in ("a", "b") if name in {"a", "z", "y"}]
+
+if "with a past" in sys.argv:
+    torch.nn.ReLU().register_forward_hook(print)
+    hash(Kind.FAST), Kind(2), [object() for _ in range(1000)]
+describer = Describer()
+for path, text in describer.walk("model", Model()):
+    print(path, text)
+for name, text in describer.classes.items():
+    print(name, text)
+for value in (Model, scale, Settings(), torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.linear):
+    print(describer.describe(value))
+"""
+
+
+def test_two_processes_have_the_same_texts(tmp_path):
+    processes = []
+    for number, past in enumerate(((), ("with a past",))):
+        folder = tmp_path / f"place {number}"
+        folder.mkdir()
+        (folder / "program.py").write_text("\n" * number + PROGRAM)
+        command = [sys.executable, "-W", "ignore", str(folder / "program.py"), *past]
+        environment = {**os.environ, "PYTHONHASHSEED": str(number + 1), "PYTHONPATH": str(Path.cwd())}
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment))
+    first, second = (process.communicate()[0].splitlines() for process in processes)
+    assert len(first) > 40
+    assert first == second
