@@ -19,35 +19,54 @@ from typing import Any, cast
 from fusioncache.program.literals import LITERALS, digest, write_class_name, write_name
 from fusioncache.program.memory import ClassContent, Memory
 from fusioncache.program.objects import is_enumeration, is_written_in_python, mro_of, namespace_of
-from fusioncache.program.reviewed import why_left_out
+from fusioncache.program.reviewed import LEFT_OUT
 from fusioncache.program.writer import Writer
+
+_NOTHING: tuple[frozenset[str], str] = (frozenset(), "")
+_SAYS_NOTHING = {
+    "__doc__": "it is documentation, in which there may be representations of values",
+    "_autograd_function_id": "it counts the classes of the process",
+}
+"""Attributes of any class that are not described, with the reason. A program that reads one is not kept."""
+
+_name_of = type.__dict__["__name__"].__get__
 
 
 def write_content(writer: Writer, cls: type) -> None:
     """Writes what a class is by itself. One written in C is its name."""
     parts = writer.parts
-    parts.append(f"class {writer.memory.name_class(cls)} ")
+    parts.append(f"class {writer.memory.name_class(cls)} {write_name(_name_of(cls))} ")
     writer.write_class(type(cls))
     for base in mro_of(cls)[1:]:
         parts.append(" ")
         writer.write_class(base)
     if not is_written_in_python(cls):
         return
+    for name in LEFT_OUT.get(write_class_name(cls), _NOTHING)[0]:
+        _note_unknown(writer, cls, name, LEFT_OUT[write_class_name(cls)][1])
     for name, value in namespace_of(cls).items():
-        if not _is_left_out(cls, name, value):
+        if name in _SAYS_NOTHING and type(value) in (str, int):
+            _note_unknown(writer, cls, name, _SAYS_NOTHING[name])
+        elif not _is_left_out(cls, name, value):
             parts.append(f"\n{write_name(name)} ")
             _write_attribute(writer, cls, name, value)
 
 
 def _is_left_out(cls: type, name: str, value: object) -> bool:
-    """Returns whether an attribute follows from others, or says nothing."""
+    """Returns whether an attribute says nothing: it follows from others, or is what somebody remembers of them."""
     if name in ("__dict__", "__weakref__"):
         return type(value) is types.GetSetDescriptorType
     if name == "__doc__":
-        return True
+        return value is None
+    if name == "__slotnames__":  # what ``copyreg`` found when an instance was copied
+        return type(value) is list
     if name == "_value2member_map_":  # a table of the members, to which a flag adds combinations as they are asked for
         return is_enumeration(cls)
-    return why_left_out(frozenset({write_class_name(cls)}), name) is not None
+    return name in LEFT_OUT.get(write_class_name(cls), _NOTHING)[0]
+
+
+def _note_unknown(writer: Writer, cls: type, name: str, reason: str) -> None:
+    writer.memory.unknown[writer.memory.name_class(cls), name] = reason
 
 
 def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
@@ -63,7 +82,7 @@ def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
         reason = writer.attempt(lambda: writer.write_named(name, value))
         if reason is not None:
             parts.append(f"unknown {write_class_name(type(value))}: {reason}")
-            writer.memory.unknown[writer.memory.name_class(cls), name] = reason
+            _note_unknown(writer, cls, name, reason)
 
 
 def _describe_annotation(value: object) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import builtins
 import functools
+import gc
 import hashlib
 import sys
 import types
 from typing import Any
 
 from fusioncache.program.containers import contents_of_module
-from fusioncache.program.literals import LITERALS, write_name
+from fusioncache.program.literals import LITERALS, is_of_module, write_class_name, write_name
 from fusioncache.program.memory import Memory
 from fusioncache.program.writer import Handler, NoValue, Writer
 
@@ -72,6 +73,8 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
     writer.parts.append(f"<function {name} {digest_code(writer.memory, code)}")
     if function.__name__ != code.co_name:
         writer.parts.append(f" named {write_name(function.__name__)}")
+    if function.__globals__.get("__name__") != function.__module__:
+        writer.parts.append(f" in {write_name(function.__globals__.get('__name__'))}")
     if function.__defaults__:
         writer.parts.append(" defaults ")
         writer.write(function.__defaults__)
@@ -144,10 +147,15 @@ def _write_builtin(writer: Writer, function: types.BuiltinFunctionType) -> None:
     """Writes a function written in C by its name, and the object that it is a method of."""
     owner = function.__self__
     writer.parts.append(f"<builtin {write_name(function.__module__)}.{write_name(function.__qualname__)}")
-    if owner is not None and type(owner) is not types.ModuleType:
+    if owner is not None and type(owner) is not types.ModuleType and not _is_of_pybind(owner):
         writer.parts.append(" of ")
         writer.write(owner)
     writer.parts.append(">")
+
+
+def _is_of_pybind(owner: object) -> bool:
+    """Returns whether this is what pybind11 keeps behind each of its functions, which goes by its name alone."""
+    return write_class_name(type(owner)) == "builtins.PyCapsule" or is_of_module(type(owner), "pybind11_builtins")
 
 
 def _write_member(writer: Writer, member: Any) -> None:
@@ -170,8 +178,19 @@ def _write_property(writer: Writer, value: property) -> None:
         writer.parts.append(">")
 
 
+def _write_cached(writer: Writer, value: Any) -> None:
+    """Writes a function behind a cache, whose contents say nothing that the function does not.
+
+    Raises:
+        NoValue: if it says that it wraps another function than it does.
+    """
+    if not any(value.__wrapped__ is part for part in gc.get_referents(value)):
+        raise NoValue("a cached function has no value to compare: what it wraps is hidden")
+    _write_wrapped(writer, value)
+
+
 def _write_wrapped(writer: Writer, value: Any) -> None:
-    """Writes a static or class method, or a function behind a cache, which says nothing more."""
+    """Writes a static or class method, or a function behind a cache."""
     if writer.enter(value):
         writer.parts.append(f"<{type(value).__name__} ")
         writer.write(value.__wrapped__)
@@ -204,7 +223,7 @@ FUNCTIONS: dict[int, Handler] = {
         (property, _write_property),
         (staticmethod, _write_wrapped),
         (classmethod, _write_wrapped),
-        (type(functools.lru_cache(len)), _write_wrapped),
+        (type(functools.lru_cache(len)), _write_cached),
         (functools.partial, _write_partial),
     )
 }

@@ -126,6 +126,10 @@ def _write_size(writer: Writer, value: torch.Size) -> None:
     write_items(writer, value, "Size(", ")")
 
 
+def _write_range(writer: Writer, value: range) -> None:
+    write_items(writer, (value.start, value.stop, value.step), "range(", ")")
+
+
 def _write_slice(writer: Writer, value: slice) -> None:
     write_items(writer, (value.start, value.stop, value.step), "slice(", ")")
 
@@ -194,6 +198,7 @@ CONTAINERS: dict[int, Handler] = {
         (types.SimpleNamespace, _write_namespace),
         (torch.Size, _write_size),
         (slice, _write_slice),
+        (range, _write_range),
         (weakref.ReferenceType, _write_reference),
         (re.Pattern, _write_pattern),
         (types.GenericAlias, _write_generic_alias),

@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from fusioncache.program.classes import digest_graph, make_content
-from fusioncache.program.literals import digest, write_class_name, write_name
+from fusioncache.program.literals import digest, write_name
 from fusioncache.program.memory import Memory
 from fusioncache.program.modules import describe_absence, list_parts
 from fusioncache.program.objects import Layout, find_handler, find_layout, mro_of, write_fixed_state
-from fusioncache.program.reviewed import why_left_out
 from fusioncache.program.writer import Handler, NoValue, Writer
 
 __all__ = ["Describer", "NoValue"]
@@ -87,16 +86,16 @@ class Describer:
 
     @property
     def unknown(self) -> Mapping[tuple[str, str], str]:
-        """Why an attribute of a class has no value, by the class's name in ``classes`` and its own."""
+        """Why an attribute of a class or of its instances has no value or is left out, by the names of both.
+
+        The class's name is that in ``classes``.
+        """
         self._look_at_classes()
         return self._memory.unknown
 
     def find_unknown(self, cls: type, attribute: str) -> str | None:
-        """Returns why what a class has under a name, by itself or from a base, has no value; None if that is not so."""
+        """Returns why what a class or an instance has under a name is in no description; None if that is not so."""
         self._look_at_classes()
-        left_out = why_left_out(frozenset(map(write_class_name, mro_of(cls))), attribute)
-        if left_out is not None:
-            return left_out
         for base in mro_of(cls):
             named = self._memory.class_names.get(id(base))
             if named is not None and (named[1], attribute) in self._memory.unknown:
@@ -119,6 +118,10 @@ class Describer:
     def holds(self, value: object) -> bool:
         """Returns whether this very object was described, with all that it reaches."""
         return id(value) in self._memory.held
+
+    def names(self, value: object) -> bool:
+        """Returns whether all texts tell this very object from others: a walk met it, or it is a known class."""
+        return id(value) in self._memory.names or id(value) in self._memory.class_names
 
     def _walk(self, path: str, value: object) -> Iterator[tuple[str, str]]:
         if id(torch.nn.Module) not in {id(base) for base in mro_of(type(value))} or id(value) in self._memory.names:
@@ -197,5 +200,6 @@ class Describer:
 
 def _escape(name: object) -> str:
     """Returns a name as a part of a path, in which dots, spaces and what else could mislead are written as numbers."""
-    text = name if type(name) is str else f"({type(name).__qualname__})"
-    return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in text)
+    if type(name) is not str:
+        raise NoValue("the name of an attribute is not a string")
+    return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in name)

@@ -41,6 +41,11 @@ def write_class_name(cls: type) -> str:
     return f"{write_name(_module_of(cls))}.{write_name(_qualified_name_of(cls))}"
 
 
+def is_of_module(cls: type, module: str) -> bool:
+    """Returns whether a class says that it is of a module or of one below it."""
+    return write_class_name(cls).startswith(f"{module}.")
+
+
 def may_be_secret(name: str) -> bool:
     """Returns whether the string that goes by a name may be one that is not to be written out."""
     return _SECRET.search(name) is not None
@@ -82,7 +87,6 @@ LITERALS: dict[int, Callable[[Any], str]] = {
         (bytes, _write_bytes),
         (type(Ellipsis), repr),
         (type(NotImplemented), repr),
-        (range, repr),
         (torch.dtype, repr),
         (torch.device, repr),
         (torch.layout, repr),

@@ -7,9 +7,7 @@ account for; then they have no value here, unless its type has a handler of its 
 
 from __future__ import annotations
 
-import collections
 import enum
-import functools
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +16,9 @@ from typing import Any
 import torch
 
 from fusioncache.program.code import FUNCTIONS
-from fusioncache.program.containers import CONTAINERS, ordered_pairs, write_items, write_module, write_pairs, write_set
-from fusioncache.program.literals import LITERALS, write_class_name
+from fusioncache.program.containers import CONTAINERS, write_module, write_pairs
+from fusioncache.program.contents import CONTENTS, write_nothing
+from fusioncache.program.literals import write_class_name
 from fusioncache.program.modules import describe_absence, list_parts
 from fusioncache.program.reviewed import LEFT_OUT, find_reviewed, why_left_out
 from fusioncache.program.tensors import TENSORS, write_foreign_tensor
@@ -35,44 +34,6 @@ _base_of = type.__dict__["__base__"].__get__
 _size_of = type.__dict__["__basicsize__"].__get__
 _dict_offset_of = type.__dict__["__dictoffset__"].__get__
 _flags_of = type.__dict__["__flags__"].__get__
-
-
-def _write_nothing(writer: Writer, value: object) -> None:
-    """Writes the content of an object that has none."""
-
-
-def _write_base_integer(writer: Writer, value: int) -> None:
-    writer.parts.append(LITERALS[id(int)](int.__index__(value)))
-
-
-def _write_base_float(writer: Writer, value: float) -> None:
-    writer.parts.append(float.__repr__(value))
-
-
-def _write_base_string(writer: Writer, value: str) -> None:
-    writer.parts.append(LITERALS[id(str)](str.__str__(value)))
-
-
-_CONTENT: dict[int, Handler] = {
-    id(int): _write_base_integer,
-    id(float): _write_base_float,
-    id(complex): lambda writer, value: writer.parts.append(complex.__repr__(value)),
-    id(str): _write_base_string,
-    id(bytes): lambda writer, value: writer.write(bytes.__add__(value, b"")),
-    id(tuple): lambda writer, value: write_items(writer, tuple.__iter__(value), "(", ")"),
-    id(list): lambda writer, value: write_items(writer, list.__iter__(value)),
-    id(dict): lambda writer, value: write_pairs(writer, dict.items(value)),
-    id(set): lambda writer, value: write_set(writer, set.__iter__(value)),
-    id(frozenset): lambda writer, value: write_set(writer, frozenset.__iter__(value)),
-    id(collections.OrderedDict): lambda writer, value: write_pairs(writer, ordered_pairs(value)),
-    id(collections.deque): lambda writer, value: write_items(writer, collections.deque.__iter__(value)),
-    id(functools.partial): lambda writer, value: writer.write(
-        tuple(functools.partial.__dict__[name].__get__(value) for name in ("func", "args", "keywords"))
-    ),
-    id(types.SimpleNamespace): _write_nothing,
-    id(object): _write_nothing,
-}
-"""What writes the content of a builtin type that a class is derived from, by the type's identity."""
 
 
 def is_written_in_python(cls: type) -> bool:
@@ -129,7 +90,7 @@ def find_layout(cls: type) -> Layout:
             raise NoValue(f"a {write_class_name(cls)} has no value to compare: its state is not Python's")
         slots[:0] = own
         base = above
-    content = _CONTENT.get(id(base))
+    content = CONTENTS.get(id(base))
     if content is None:
         built_on = "" if base is cls else f": it is built on {write_class_name(base)}"
         raise NoValue(f"a {write_class_name(cls)} has no value to compare{built_on}")
@@ -186,7 +147,7 @@ def find_handler(cls: type) -> Handler:
 
 def write_fixed_state(writer: Writer, value: object, layout: Layout) -> None:
     """Writes an object's content as that of a builtin type, and its slots."""
-    if layout.content is not _write_nothing:
+    if layout.content is not write_nothing:
         writer.parts.append(" ")
         layout.content(writer, value)
     for name, slot in layout.slots:

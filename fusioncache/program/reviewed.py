@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import decimal
 import operator
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from thunder.extend import Executor
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.hooks import RemovableHandle
 
-from fusioncache.program.literals import write_class_name, write_string
+from fusioncache.program.literals import is_of_module, write_class_name, write_string
 from fusioncache.program.writer import Handler, NoValue, Writer
 
 LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
@@ -38,13 +39,15 @@ LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
 
 def why_left_out(cls_names: frozenset[str], attribute: str) -> str | None:
     """Returns why an attribute is left out of what has a class of one of these names; None if it is not."""
-    if attribute == "__doc__":
-        return "it is documentation, in which there may be the representations of values"
     for name in cls_names & LEFT_OUT.keys():
         attributes, reason = LEFT_OUT[name]
         if attribute in attributes:
             return reason
     return None
+
+
+def _refuse_environment(writer: Writer, value: object) -> None:
+    raise NoValue("the environment is not a value: what is read of it is noted, variable by variable")
 
 
 def _write_overload(writer: Writer, value: OpOverload) -> None:
@@ -104,6 +107,18 @@ def _write_getter(writer: Writer, value: Any) -> None:
     writer.parts.append(">")
 
 
+def _write_bound_function(writer: Writer, value: Any) -> None:
+    """Writes a method of a class that pybind11 made."""
+    writer.write(value.__func__)
+
+
+def _write_dispatcher(writer: Writer, value: Any) -> None:
+    """Writes a function of numpy's that asks its arguments' classes first."""
+    writer.parts.append(f"<numpy {write_string(value.__qualname__)} ")
+    writer.write(value._implementation)
+    writer.parts.append(">")
+
+
 def _write_array(writer: Writer, value: numpy.ndarray) -> None:
     if not writer.enter(value):
         return
@@ -143,6 +158,7 @@ def _is_pybind_enumeration(cls: type) -> bool:
 _EXACT: dict[int, Handler] = {
     id(kind): write
     for kind, write in (
+        (type(os.environ), _refuse_environment),
         (OpOverload, _write_overload),
         (OpOverloadPacket, _write_overloads),
         (Symbol, _write_symbol),
@@ -157,6 +173,7 @@ _EXACT: dict[int, Handler] = {
         (operator.methodcaller, _write_getter),
         (numpy.ndarray, _write_array),
         (numpy.ufunc, _write_by_text),
+        (type(numpy.prod), _write_dispatcher),
     )
 }
 
@@ -173,9 +190,11 @@ def find_reviewed(cls: type, bases: set[int]) -> Handler | None:
     for base, write in derived:
         if id(base) in bases:
             return write
-    if write_class_name(cls).startswith("numpy."):
+    if is_of_module(cls, "numpy"):
         if id(numpy.generic) in bases:
             return _write_scalar
         if id(numpy.dtype) in bases:
             return _write_dtype
+    if write_class_name(cls) == "builtins.instancemethod":
+        return _write_bound_function
     return _write_enumerator if _is_pybind_enumeration(cls) else None

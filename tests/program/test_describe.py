@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import operator
+import os
 import pathlib
 import re
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import thunder
 import torch
 from described import described
 from hypothesis import given
@@ -47,6 +49,54 @@ class Named(dict):
 
 class Count(int):
     pass
+
+
+class Share(float):
+    pass
+
+
+class Wave(complex):
+    pass
+
+
+class Raw(bytes):
+    pass
+
+
+class Word(str):
+    pass
+
+
+class Group(frozenset):
+    pass
+
+
+class Row(tuple):
+    pass
+
+
+class Queue(collections.deque):
+    pass
+
+
+class Sums(collections.defaultdict):
+    pass
+
+
+class Lazy(property):
+    pass
+
+
+class Part(functools.partial):
+    pass
+
+
+def first_function():
+    return 1
+
+
+def second_function():
+    return 2
 
 
 Pair = collections.namedtuple("Pair", "first second")
@@ -136,7 +186,9 @@ DIFFERENT = [
     lambda: Rare([1]),
     lambda: Named(),
     lambda: Named(a=1),
-    lambda: Count(1),
+    *(lambda value=value: value for value in (Count(1), Count(2), Share(0.0), Share(-0.0), Wave(1j), Wave(2j))),
+    *(lambda value=value: value for value in (Raw(b"1"), Raw(b""), Word("1"), Word(""), Row((1,)), Row(()))),
+    *(lambda value=value: value for value in (Group({1}), Group({2}), Group())),
     lambda: Pair(1, 2),
     lambda: OtherPair(1, 2),
     lambda: Settings(),
@@ -215,6 +267,41 @@ DIFFERENT = [
     lambda: np.multiply,
     lambda: np.dtype("f4"),
     lambda: np.dtype("f8"),
+    lambda: np.prod,
+    lambda: np.sum,
+    lambda: range(10**5000),
+    lambda: Queue([1]),
+    lambda: Queue([1], maxlen=1),
+    lambda: Sums(int, {1: 1}),
+    lambda: Sums(list, {1: 1}),
+    lambda: Lazy(first_function),
+    lambda: Lazy(second_function),
+    lambda: Part(first_function),
+    lambda: Part(first_function, 1),
+    lambda: first_function,
+    lambda: second_function,
+    lambda: staticmethod(first_function),
+    lambda: classmethod(first_function),
+    lambda: property(first_function),
+    lambda: property(None, first_function),
+    lambda: functools.cache(first_function),
+    lambda: first_function.__code__,
+    lambda: second_function.__code__,
+    lambda: thunder.torch.add,
+    lambda: thunder.torch.sub,
+    lambda: thunder.prims.add,
+    lambda: thunder.dtypes.float32,
+    lambda: thunder.dtypes.float16,
+    lambda: thunder.devices.Device("cpu"),
+    lambda: thunder.devices.Device("cuda:0"),
+    lambda: thunder.executors.torchex.ex,
+    lambda: thunder.executors.pythonex.ex,
+    lambda: torch._C._get_tracing_state,
+    lambda: torch._C._log_api_usage_once,
+    lambda: torch.sin,
+    lambda: torch.cos,
+    lambda: torch.nn.functional.silu,
+    lambda: torch.nn.functional.gelu,
 ]
 
 
@@ -289,6 +376,7 @@ def test_weak_references_are_what_they_refer_to():
         (lambda: iter([1]), "a builtins.list_iterator has no value to compare"),
         (lambda: itertools.count(), "a itertools.count has no value to compare"),
         (lambda: (x for x in ()), "a builtins.generator has no value to compare"),
+        (lambda: os.environ, "the environment is not a value"),
         (lambda: torch.Generator(), "a torch._C.Generator has no value to compare"),
         (lambda: ValueError("a"), "a builtins.ValueError has no value to compare"),
         (lambda: types.ModuleType("nowhere"), "the module nowhere is not found under its name"),

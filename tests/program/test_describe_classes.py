@@ -133,8 +133,9 @@ def test_classes_of_one_name_are_told_apart():
 
 def test_documentation_is_left_out_and_said_to_be():
     describer = Describer()
-    assert describer.describe(make({"__doc__": "other"})) == described(make())
-    assert describer.find_unknown(make(), "__doc__") is not None
+    cls = make({"__doc__": "other"})
+    assert describer.describe(cls) == described(make())
+    assert describer.find_unknown(cls, "__doc__") is not None
 
 
 def test_what_has_no_value_is_named_and_does_no_harm():

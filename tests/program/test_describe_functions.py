@@ -9,7 +9,7 @@ import types
 import pytest
 from described import described
 
-from fusioncache.program.describe import Describer
+from fusioncache.program.describe import Describer, NoValue
 
 SOURCE = """
 def make(shift):
@@ -249,6 +249,21 @@ def test_globals_of_a_module_are_no_part_of_the_function(monkeypatch):
     monkeypatch.setitem(globals(), "SOURCE", 5)
     assert described(function) == before
     assert not Describer().covers_global(function.__globals__, "SOURCE")
+
+
+def test_whose_globals_a_function_uses_is_part_of_it():
+    function = make()
+    other = types.FunctionType(function.__code__, vars(functools), argdefs=(2,), closure=function.__closure__)
+    other.__kwdefaults__, other.__module__ = function.__kwdefaults__, function.__module__
+    assert other.__qualname__ == function.__qualname__
+    assert described(other) != described(function)
+
+
+def test_a_cache_that_hides_what_it_wraps_has_no_value():
+    cached = functools.lru_cache(make())
+    cached.__wrapped__ = len
+    with pytest.raises(NoValue, match="what it wraps is hidden"):
+        described(cached)
 
 
 def test_builtins_of_its_own_are_part_of_the_function():
