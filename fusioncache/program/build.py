@@ -39,18 +39,20 @@ def build_program(program: ProgramText, function: object, resolve_template: Reso
         ValueError: if the program does not fit here: something that it names is not there, or another.
     """
     import thunder
+    from thunder.core.trace import TraceTag
 
-    def build(trace: TraceText) -> tuple[Callable[..., Any], LoadedTrace]:
+    def build(trace: TraceText, *tags: TraceTag) -> tuple[Callable[..., Any], LoadedTrace]:
         context = {name: _resolve(name, reference, resolve_template) for name, reference in trace.context.items()}
-        return _compile(trace, {**context, "thunder": thunder}), LoadedTrace(trace, context)
+        return _compile(trace, {**context, "thunder": thunder}), LoadedTrace(trace, context, tags)
 
     prologue, prologue_trace = build(program.prologue)
     prologue.__globals__[FUNCTION_OBJECT] = function
-    computation, computation_trace = build(program.computation)
+    tags = [] if program.backward is None else [TraceTag.AUGMENTED_FORWARD]
+    computation, computation_trace = build(program.computation, *tags)
     epilogue, epilogue_trace = build(program.epilogue)
     backward, backward_traces = None, []
     if program.backward is not None:
-        backward, backward_trace = build(program.backward)
+        backward, backward_trace = build(program.backward, TraceTag.BACKWARD)
         backward_traces.append(backward_trace)
     return thunder.CacheEntry(
         _with_stats(prologue, [epilogue_trace], backward_traces),

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from thunder.core.trace import TraceCtx
 
+from fusioncache.program.statements import StatementReader
 from fusioncache.program.text import TraceText
+
+_LATE = ("args", "scopes", "names", "_bound_symbols", "_siginfo")
 
 
 class LoadedTrace(TraceCtx):
-    """A trace that was loaded."""
+    """A trace that was loaded: its text, and what else Thunder's traces have.
 
-    def __init__(self, trace: TraceText, context: Mapping[str, Any]):
+    That is read off the text when it is asked for. Of a template's call there are the arguments and results, not the
+    operations that it consists of.
+
+    Args:
+        trace: the text.
+        context: what the names in it stand for.
+        tags: those that Thunder gives to such a trace.
+    """
+
+    def __init__(self, trace: TraceText, context: Mapping[str, Any], tags: Iterable[Any] = ()):
         super().__init__(None)
-        self._text = trace
-        self._context = context
+        self._tags = set(tags)
+        self._loaded = trace, context
+        for name in _LATE:
+            delattr(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        """Takes the text apart when the first of these attributes is asked for. The others Python finds itself."""
+        if name not in _LATE:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        statements = StatementReader(*self._loaded)
+        self.args, self.names = statements.args, statements.names
+        self._bound_symbols, self._siginfo = statements.bound_symbols, statements.signature()
+        self.scopes = [self._bound_symbols]
+        return self.__dict__[name]
 
     def python(self, *, print_depth: int = 1, include_decorators: bool = True) -> str:
-        """Returns the text."""
-        return self._text.source
+        """Returns the text, whatever is asked for: it is what runs."""
+        return self._loaded[0].source
 
     def python_ctx(self) -> dict[str, Any]:
         """Returns what the names in the text stand for."""
-        return dict(self._context)
+        return dict(self._loaded[1])
