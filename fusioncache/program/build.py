@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import linecache
+import logging
 import time
 from collections.abc import Callable
 from functools import wraps
+from types import CodeType
 from typing import Any
 
+from fusioncache.program.bytecode import compile_trace, decode_code
 from fusioncache.program.references import (
     ModuleReference,
     NamedReference,
@@ -21,19 +23,24 @@ from fusioncache.program.text import ProgramText, TraceText
 from fusioncache.program.traces import LoadedTrace
 from fusioncache.program.write import FUNCTION_OBJECT
 
+logger = logging.getLogger("fusioncache")
+
 ResolveTemplate = Callable[[str, TemplateReference], Callable[..., Any]]
 """Takes the name of a call in a trace and the template that it stands for, and returns the function to call.
 
 It raises a ``ValueError`` where the template is not what it was."""
 
 
-def build_program(program: ProgramText, function: object, resolve_template: ResolveTemplate) -> Any:
+def build_program(
+    program: ProgramText, function: object, resolve_template: ResolveTemplate, bytecode: bytes | None = None
+) -> Any:
     """Returns a cache entry for Thunder.
 
     Args:
         program: was read from a store whose writers are trusted: its text is run.
         function: the module or the function that is compiled.
         resolve_template: gives the functions for calls of templates.
+        bytecode: what was compiled of the text before. If it does not fit, the text is compiled.
 
     Raises:
         ValueError: if the program does not fit here: something that it names is not there, or another.
@@ -41,30 +48,35 @@ def build_program(program: ProgramText, function: object, resolve_template: Reso
     import thunder
     from thunder.core.trace import TraceTag
 
-    def build(trace: TraceText, *tags: TraceTag) -> tuple[Callable[..., Any], LoadedTrace]:
-        context = {name: _resolve(name, reference, resolve_template) for name, reference in trace.context.items()}
-        return _compile(trace, {**context, "thunder": thunder}), LoadedTrace(trace, context, tags)
-
-    prologue, prologue_trace = build(program.prologue)
-    prologue.__globals__[FUNCTION_OBJECT] = function
-    tags = [] if program.backward is None else [TraceTag.AUGMENTED_FORWARD]
-    computation, computation_trace = build(program.computation, *tags)
-    epilogue, epilogue_trace = build(program.epilogue)
-    backward, backward_traces = None, []
-    if program.backward is not None:
-        backward, backward_trace = build(program.backward, TraceTag.BACKWARD)
-        backward_traces.append(backward_trace)
+    codes = _find_code(program, bytecode)
+    built = [_build_trace(*part, function, resolve_template) for part in zip(program.traces(), codes, strict=True)]
+    (prologue, checks), (computation, forward), (epilogue, effects), *others = built
+    backward = [trace for _, trace in others]
+    if backward:
+        forward.tags.add(TraceTag.AUGMENTED_FORWARD)
+        backward[0].tags.add(TraceTag.BACKWARD)
     return thunder.CacheEntry(
-        _with_stats(prologue, [epilogue_trace], backward_traces),
-        [prologue_trace],
+        _with_stats(prologue, [effects], backward),
+        [checks],
         computation,
-        [computation_trace],
+        [forward],
         epilogue,
-        [epilogue_trace],
+        [effects],
+        others[0][0] if others else None,
         backward,
-        backward_traces,
         program.returns_none_for_gradients,
     )
+
+
+def _build_trace(
+    trace: TraceText, code: CodeType, function: object, resolve_template: ResolveTemplate
+) -> tuple[Callable[..., Any], LoadedTrace]:
+    import thunder
+
+    context = {name: _resolve(name, reference, resolve_template) for name, reference in trace.context.items()}
+    # Only prologues ask for the function: ``write.py`` refuses others that do.
+    globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function if "prologue" in trace.name else None}
+    return _execute(trace, code, globals_), LoadedTrace(trace, context)
 
 
 def _resolve(name: str, reference: Reference, resolve_template: ResolveTemplate) -> Any:
@@ -78,22 +90,26 @@ def _resolve(name: str, reference: Reference, resolve_template: ResolveTemplate)
     return resolve_template(name, reference)
 
 
-def _compile(trace: TraceText, context: dict[str, Any]) -> Callable[..., Any]:
+def _find_code(program: ProgramText, bytecode: bytes | None) -> tuple[CodeType, ...]:
+    if bytecode is not None:
+        try:
+            return decode_code(bytecode, program)
+        except ValueError:  # another Python's, most likely; the text is what counts
+            logger.info("a stored program is compiled again", exc_info=True)
+    return tuple(map(compile_trace, program.traces()))
+
+
+def _execute(trace: TraceText, code: CodeType, context: dict[str, Any]) -> Callable[..., Any]:
     """Returns the function of a trace. Tracebacks show its lines, as they do for traces that Thunder makes."""
-    digest = hashlib.sha256(trace.source.encode()).hexdigest()[:16]
-    filename = f"thunder.{trace.name}_{digest}"
-    try:
-        code = compile(trace.source, filename, mode="exec")
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"the text of {trace.name} is no Python: {error}") from error
     # Without a time the lines stay, whatever the file system says of such a file.
-    linecache.cache[filename] = len(trace.source), None, trace.source.splitlines(keepends=True), filename
+    lines = trace.source.splitlines(keepends=True)
+    linecache.cache[code.co_filename] = len(trace.source), None, lines, code.co_filename
     try:
         exec(code, context)
     except ImportError as error:
         raise ValueError(f"{trace.name} imports what is not there: {error}") from error
-    function = context.pop(trace.name)
-    return function
+    # Thunder takes a prologue out of its own globals, which hold the module, so that these are no cycle.
+    return context.pop(trace.name)
 
 
 def _with_stats(prologue: Callable[..., Any], epilogue_traces: list, backward_traces: list) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from thunder.core.trace import TraceCtx
@@ -22,12 +22,10 @@ class LoadedTrace(TraceCtx):
     Args:
         trace: the text.
         context: what the names in it stand for.
-        tags: those that Thunder gives to such a trace.
     """
 
-    def __init__(self, trace: TraceText, context: Mapping[str, Any], tags: Iterable[Any] = ()):
+    def __init__(self, trace: TraceText, context: Mapping[str, Any]):
         super().__init__(None)
-        self._tags = set(tags)
         self._loaded = trace, context
         for name in _LATE:
             delattr(self, name)

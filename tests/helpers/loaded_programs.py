@@ -26,18 +26,20 @@ def write(compiled: Any, transform: fusioncache.FusionCache, position: int = -1)
     return program
 
 
-def build(compiled: Any, program: ProgramText, backend: str = "eager") -> tuple[Any, TemplateCalls]:
+def build(
+    compiled: Any, program: ProgramText, backend: str = "eager", bytecode: bytes | None = None
+) -> tuple[Any, TemplateCalls]:
     """Returns the entry of a program for a compiled function, over an empty cache, and the calls that it has."""
     cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template: None)
     data = thunder.compile_data(compiled)
     backends = RegionBackends(backend, "auto", cache, Ledger(cache.ledger))
-    return build_program(program, data.fn, TemplateLoader(cache, backends, calls, data)), calls
+    return build_program(program, data.fn, TemplateLoader(cache, backends, calls, data), bytecode), calls
 
 
-def load(model: Any, program: ProgramText, backend: str = "eager", **options: Any) -> Any:
+def load(model: Any, program: ProgramText, backend: str = "eager", bytecode: bytes | None = None) -> Any:
     """Compiles a model anew and gives it a program, as if Thunder had derived it."""
-    compiled, _ = compile_with(model, backend, fusioncache.Cache(record=False, store=False), **options)
-    thunder.compile_stats(compiled).interpreter_cache.append(build(compiled, program, backend)[0])
+    compiled, _ = compile_with(model, backend, fusioncache.Cache(record=False, store=False))
+    thunder.compile_stats(compiled).interpreter_cache.append(build(compiled, program, backend, bytecode)[0])
     return compiled
 
 

@@ -1,7 +1,9 @@
 """A program that was written and is built again: nothing is interpreted, and every bit is the same."""
 
 import copy
+import dataclasses
 import inspect
+from importlib.util import MAGIC_NUMBER
 
 import pytest
 import thunder
@@ -11,6 +13,8 @@ from loaded_programs import build, load, no_interpretation, run, write
 from models import Blocks, Residual, are_same, compile_with
 
 import fusioncache
+import fusioncache.program.build as builder
+from fusioncache.program.bytecode import decode_code, encode_code, name_file
 
 OFFSET = torch.tensor([1.0, 2.0])
 
@@ -117,3 +121,43 @@ def test_templates_are_called_under_the_names_in_the_text(written):
     functions = {call.target.function for call in calls.all()}
     assert {entry.computation_traces[-1].python_ctx().get(name) for name in program.computation.context} & functions
     assert len(calls.all()) == len(set(program.templates().values()))
+
+
+def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written, monkeypatch):
+    model, inputs, backend, expected, program = written["training"]
+    content = encode_code(program)
+    assert [code.co_filename for code in decode_code(content, program)] == [
+        name_file(each) for each in program.traces()
+    ]
+    model = copy.deepcopy(model)
+    with monkeypatch.context() as nothing_is_compiled:
+        nothing_is_compiled.setattr(builder, "compile_trace", lambda trace: pytest.fail("compiled"))
+        compiled = load(model, program, backend, content)
+    with no_interpretation():
+        assert are_same(run(compiled, model, *inputs), expected[0])
+    changed = dataclasses.replace(
+        program, epilogue=dataclasses.replace(program.epilogue, source="def epilogue():\n  ...")
+    )
+    wrong = [content[:-1], content + b" ", content.replace(b"0", b"1"), b"", encode_code(changed)]
+    wrong.append(content.replace(MAGIC_NUMBER.hex().encode(), b"00000000", 1))
+    for each in wrong:
+        with pytest.raises(ValueError, match="no code of this program for this Python"):
+            decode_code(each, program)
+        build(compiled, program, backend, each)
+
+
+def test_what_is_no_python_does_not_fit(written):
+    model, _, backend, _, program = written["training"]
+    compiled, _ = compile_with(copy.deepcopy(model), backend)
+    for body in ("  return (", "  x\x00"):
+        wrong = dataclasses.replace(program.computation, source=f"def computation(x):\n{body}")
+        with pytest.raises(ValueError, match="the text of computation is no Python"):
+            build(compiled, dataclasses.replace(program, computation=wrong), backend)
+
+
+def test_what_cannot_be_imported_does_not_fit(written):
+    model, _, backend, _, program = written["training"]
+    compiled, _ = compile_with(copy.deepcopy(model), backend)
+    wrong = dataclasses.replace(program.epilogue, source=f"import torch.not_there\n{program.epilogue.source}")
+    with pytest.raises(ValueError, match="epilogue imports what is not there"):
+        build(compiled, dataclasses.replace(program, epilogue=wrong), backend)
