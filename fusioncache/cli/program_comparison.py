@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,8 @@ def explain_program(program: KeptProgram, other: str | None, directory: Path | N
     """
     neighbour = _find_neighbour(program, directory) if other is None else pick_program(other, directory)
     found = (*_compare_keys(program, neighbour), *_compare_reads(program, neighbour))
-    sentence, line = _write_sentence(found), find_line(found, program) if found else None
+    sentence = _write_sentence(found, _compare_traces(program, neighbour))
+    line = find_line(found, program) if found else None
     if as_json:
         differences = [difference.data() for difference in found]
         shown = {"sentence": sentence, "line": line, "differences": differences}
@@ -127,7 +128,7 @@ def _compare_reads(a: KeptProgram, b: KeptProgram) -> tuple[ProgramDifference, .
 def _compare_traces(a: KeptProgram, b: KeptProgram) -> dict[str, list[str]]:
     """Returns the unified diff of each trace that differs."""
     sides = [
-        {name: trace.source.splitlines() for name, trace in select_traces(program.read_text()).items()}
+        {name: _split_lines(trace.source) for name, trace in select_traces(program.read_text()).items()}
         for program in (a, b)
     ]
     diffs = {}
@@ -138,7 +139,16 @@ def _compare_traces(a: KeptProgram, b: KeptProgram) -> dict[str, list[str]]:
     return diffs
 
 
-def _write_sentence(found: Sequence[ProgramDifference]) -> str:
+def _split_lines(source: str) -> list[str]:
+    """Returns the lines of a trace, but for those that say how long a pass took."""
+    return [line for line in source.splitlines() if not line.startswith("# Constructed by ")]
+
+
+def _write_sentence(found: Sequence[ProgramDifference], traces: Mapping[str, Sequence[str]]) -> str:
+    if not found and traces:
+        return (
+            f"Their keys and all that was read are the same, and they differ in the {' and the '.join(traces)} trace."
+        )
     if not found:
         return _SAME
     others = len(found) - 1

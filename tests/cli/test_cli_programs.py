@@ -210,6 +210,25 @@ def test_explain_of_one_that_is_alone_or_the_same():
     assert get_output("explain", digest[:12], "Llama").startswith("They do not differ.\n")
 
 
+def test_a_models_name_is_its_newest_program(monkeypatch):
+    (digest,) = keep(PROGRAM)
+    monkeypatch.setattr(time, "time", lambda: NOW + 60)
+    (newer,) = keep(CHANGED)
+    assert get_output("explain", "Llama").splitlines()[2].startswith(f"A  {newer}  ")
+    assert "stands for 2 programs" in get_error("explain", "Llam")
+    assert get_output("explain", newer[:12], digest[:12]) == get_output("explain", "Llama")
+
+
+def test_programs_that_differ_in_their_traces_alone():
+    other = SavedProgram(forward=FORWARD.replace("None", "x"), slot="program-1")
+    later = SavedProgram(forward=f"# Constructed by a pass (took 3 milliseconds)\n{FORWARD}", slot="program-2")
+    digest, *_ = keep(PROGRAM, other, later)
+    said = "Their keys and all that was read are the same, and they differ in the forward trace.\n"
+    assert get_output("explain", f"{digest[:12]}-0", f"{digest[:12]}-1").startswith(said)
+    assert get_output("explain", f"{digest[:12]}-0", f"{digest[:12]}-2").startswith("They do not differ.\n")
+    assert get_output("diff", f"{digest[:12]}-0", f"{digest[:12]}-2").endswith("\n\nThey do not differ.\n")
+
+
 def test_explain_of_nothing_that_is_there_names_all_places():
     keep(PROGRAM)
     assert "nobody" in get_error("explain", "nobody")

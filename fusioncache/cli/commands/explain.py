@@ -79,8 +79,8 @@ def explain(
     something else does. Below it the two stand side by side, each op beside the one that takes its place: | marks a
     line that differs, < and > one that only A or only B has.
 
-    A and B may also be programs of models, as 'ls --programs' shows them. What differs is a line of their keys, or
-    something that Thunder read while it traced.
+    A and B may also be programs of models, as 'ls --programs' shows them; a model's name is its newest. What differs is
+    a line of their keys, or something that Thunder read while it traced.
 
     \b
     Examples:
@@ -108,7 +108,9 @@ def _compare(a: str, b: str | None, width: int | None, directory: Path | None, a
 
     derived = () if _is_compiled(a, directory) else find_programs(a, directory)
     if derived:
-        explain_program(pick_one(a, derived), b, directory, as_json=as_json)
+        # The newest is what a job has just derived, and why it did is the question.
+        program = derived[0] if {one.name for one in derived} == {a} else pick_one(a, derived)
+        explain_program(program, b, directory, as_json=as_json)
         return
     one = _find(a, directory)
     other = _find_neighbour(one, directory) if b is None else _find(b, directory)
