@@ -46,7 +46,7 @@ class Run:
     @property
     def why_without_regions(self) -> str:
         """What to say of the run if it has no region."""
-        loaded = "its programs were loaded, so that nothing was traced"
+        loaded = "Its programs were loaded, so that nothing was traced"
         otherwise = loaded if self.stats.programs_loaded else "Thunder found nothing to fuse in what it traced"
         return ". ".join(self.stats.bypasses) or otherwise
 

@@ -172,7 +172,7 @@ def test_a_run_that_only_loads_is_recorded_and_says_why_it_has_no_regions(monkey
     ledger = Ledger()
     ledger.count_program_loaded("GPT", 0.5, 8.0)
     save_ledger(monkeypatch, ledger)
-    assert "\nregions     0. its programs were loaded, so that nothing was traced\n" in get_output("stats")
+    assert "\nregions     0. Its programs were loaded, so that nothing was traced\n" in get_output("stats")
 
 
 def test_a_run_without_regions_says_why(monkeypatch):
