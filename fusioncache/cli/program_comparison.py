@@ -109,7 +109,9 @@ def _find_neighbour(program: KeptProgram, directory: Path | None) -> KeptProgram
         raise click.ClickException(
             f"{program.id} is the only program in the store: there is nothing to compare it with"
         )
-    return others[position]
+    # Programs of one key differ in what was read.
+    nearest = [one for one in others if one.entry.digest == others[position].entry.digest]
+    return min(nearest, key=lambda one: len(_compare_reads(program, one)))
 
 
 def _compare_keys(a: KeptProgram, b: KeptProgram) -> tuple[ProgramDifference, ...]:

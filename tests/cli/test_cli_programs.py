@@ -219,6 +219,12 @@ def test_a_models_name_is_its_newest_program(monkeypatch):
     assert get_output("explain", newer[:12], digest[:12]) == get_output("explain", "Llama")
 
 
+def test_of_several_with_the_nearest_key_the_one_with_the_nearest_reads_is_compared():
+    digest, *_ = keep(CHANGED, SavedProgram(reads=(), slot="program"), SavedProgram(slot="program-1"))
+    (shown,) = [line for line in get_output("explain", digest[:12]).splitlines() if line.startswith("B  ")]
+    assert shown.split()[2] == "program-1"
+
+
 def test_programs_that_differ_in_their_traces_alone():
     other = SavedProgram(forward=FORWARD.replace("None", "x"), slot="program-1")
     later = SavedProgram(forward=f"# Constructed by a pass (took 3 milliseconds)\n{FORWARD}", slot="program-2")
