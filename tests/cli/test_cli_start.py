@@ -7,6 +7,7 @@ import sys
 import pytest
 from click.shell_completion import ShellComplete
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_run, save_two_runs
+from kept_programs import SavedProgram
 from repository import ROOT
 from store_contents import save
 
@@ -19,12 +20,20 @@ from fusioncache.store import Store
 _LIGHT = [
     *([name] for name in ("stats", "ls", "dir", "prune", "verify", "diff")),
     ["ls", "--store"],
+    ["ls", "--programs"],
+    ["show", "Llama", "--trace", "forward"],
     ["show", CHAIN.name],
     ["completion", "zsh"],
     ["clear", "--dry-run"],
 ]
 """What needs nothing but click and the standard library."""
-_TORCHLESS = [["show", CHAIN.name, "--repro"], ["graph", CHAIN.name, "--svg"], ["--help"]]
+_TORCHLESS = [
+    ["show", CHAIN.name, "--repro"],
+    ["graph", CHAIN.name, "--svg"],
+    ["explain", "Llama", "Llama"],
+    ["diff", "Llama", "Llama"],
+    ["--help"],
+]
 
 
 def _python(*args: str) -> subprocess.CompletedProcess[str]:
@@ -35,6 +44,7 @@ def test_no_command_imports_what_it_does_not_need(monkeypatch):
     save_two_runs(monkeypatch)
     store = Store.open()
     save(store, 1)
+    SavedProgram().save(store)
     store.close()
     script = f"""
 import sys

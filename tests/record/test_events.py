@@ -256,6 +256,20 @@ def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not
     ]
 
 
+def test_of_programs_it_is_said_what_became_of_them(monkeypatch, capsys):
+    monkeypatch.setenv(LOG.name, "stderr")
+    ledger = fusioncache.Cache(record=False).ledger
+    ledger.count_program_loaded("GPT", 0.5, 8.0)
+    ledger.count_program_made(None)
+    for _ in range(2):
+        ledger.count_program_refused("a lock has no value\x1b")
+    assert capsys.readouterr().err.splitlines() == [
+        "fusioncache: loaded the program of GPT in 500 ms",
+        "fusioncache: made and kept a program of a model",
+        "fusioncache: a program is not kept or not used: a lock has no value\\x1b",
+    ]
+
+
 def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "3")
     EventPublisher(EventStream("stderr")).publish("unkept", reason="two\nlines\x1b[31m")
