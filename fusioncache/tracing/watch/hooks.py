@@ -1,7 +1,7 @@
 """Where the interpreter calls, looks up, compares and stores: each of these is told to the observers of a trace.
 
-Each hook stands around what Thunder has there, or around another shortcut for it. A trace that nobody observes is made as
-without it.
+Each hook stands around what Thunder has there, or around another shortcut for it. A trace that nobody observes is made
+as without it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Observer:
 
         Args:
             fn: what is called.
-            args: what it is called with, in the interpreter's wrappers; nothing if a shortcut asks only what stands in for
-                the function.
+            args: what it is called with, in the interpreter's wrappers; nothing if a shortcut asks only what stands in
+                for the function.
             kwargs: and by keyword.
             is_opaque: whether the interpreter simply calls it.
         """
@@ -106,6 +106,20 @@ def replacements() -> tuple[Replacement, ...]:
     )
 
 
+def are_installed() -> bool:
+    """Tells whether observers are told of everything."""
+    from thunder.core import interpreter, jit_ext
+
+    handlers = interpreter._default_opcode_handler_map
+    places = (
+        jit_ext.general_jit_lookaside,
+        interpreter._setup_frame_and_run_python_function,
+        interpreter.globals_lookup,
+        *(handlers.get(name) for name in INSTRUCTIONS),
+    )
+    return all(getattr(each, "tells_observers", False) for each in places)
+
+
 def know(holder: Any, key: Any, source: str, make: Callable[[Any], Any]) -> Replacement:
     """Returns what stands around a function of Thunder's, or around another shortcut for it.
 
@@ -145,7 +159,7 @@ def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
             return next(filter(None, (observer.replace_call(fn) for observer in observers)), None)
         return result
 
-    return general_jit_lookaside
+    return _mark(general_jit_lookaside)
 
 
 def watch_functions(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,7 +173,7 @@ def watch_functions(original: Callable[..., Any]) -> Callable[..., Any]:
             observer.see_function(wrapped_fn.value)
         return original(compilectx, runtimectx, wrapped_fn, *args, **kwargs)
 
-    return _setup_frame_and_run_python_function
+    return _mark(_setup_frame_and_run_python_function)
 
 
 def watch_globals(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,7 +185,7 @@ def watch_globals(original: Callable[..., Any]) -> Callable[..., Any]:
             observer.see_global(globals_dict.value, name.value)
         return original(globals_dict, name)
 
-    return globals_lookup
+    return _mark(globals_lookup)
 
 
 def watch_instruction(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -184,6 +198,11 @@ def watch_instruction(name: str) -> Callable[[Callable[..., Any]], Callable[...,
                 observer.see_instruction(name, inst, state)
             return original(inst, **state)
 
-        return handler
+        return _mark(handler)
 
     return watch
+
+
+def _mark(hook: Callable[..., Any]) -> Callable[..., Any]:
+    hook.tells_observers = True  # type: ignore[attr-defined]  # whatever stands around it has that as well
+    return hook

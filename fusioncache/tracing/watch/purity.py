@@ -17,10 +17,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-_MUTATING = frozenset({
+MUTATING = frozenset({
     "__setitem__", "__delitem__", "append", "clear", "extend", "__iadd__", "__imul__", "insert", "pop", "remove",
     "reverse", "sort", "__init__", "__ior__", "popitem", "setdefault", "update", "move_to_end",
 })  # fmt: skip
+"""Methods of containers that change them."""
+
 _BUILDING = frozenset({
     "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_SET", "BUILD_TUPLE", "BUILD_DICT", "NEW",
 })  # fmt: skip
@@ -72,7 +74,7 @@ class Purity:
         ]  # fmt: skip
         for function in interpreter._default_provenance_tracking_lookaside_map:
             name = getattr(function, "__name__", "")
-            (mutators if name in _MUTATING and not _is_of(function, tuple) else pure).append(function)
+            (mutators if name in MUTATING and not _is_of(function, tuple) else pure).append(function)
         stateful = {"_set_grad_enabled", "_enter_autocast", "_exit_autocast", "autograd_function_apply"}
         pure += [each for each in torch_functions if getattr(each, "__name__", "") not in stateful]
         for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy):

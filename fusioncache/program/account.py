@@ -1,0 +1,164 @@
+"""What was noted of a trace, described: the reads of a program, or why it has none that could be compared."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusioncache.program import lookup
+from fusioncache.program.describe import Describer, NoValue
+from fusioncache.program.lookup import ABSENT
+from fusioncache.program.names import is_internal, is_thunders_class, name_of
+from fusioncache.program.reads import Read, describe_found
+from fusioncache.program.refusal import NotKept
+
+_NOT_READ = {("sys", "modules"), ("sys", "path"), ("sys", "argv"), ("posix", "environ"), ("os", "environb")}
+"""Attributes of modules that differ from process to process."""
+_HEAP = 1 << 9
+
+
+@dataclass(slots=True)
+class Notes:
+    """What a trace looked at, by identity. Everything is kept alive, so that no identity is given away again.
+
+    Attributes:
+        functions: a function for each code object that was interpreted.
+        globals: each namespace and name that was looked up, with what was found in the namespace.
+        attributes: each module and name, with what was found.
+        classes: each class that was looked into, or an object of it.
+        names: of all attributes that were asked for.
+        variables: of the environment.
+        queries: what torch was asked, by name and arguments, and what it said.
+    """
+
+    functions: dict[int, types.FunctionType] = field(default_factory=dict)
+    globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = field(default_factory=dict)
+    attributes: dict[tuple[int, str], tuple[types.ModuleType, Any]] = field(default_factory=dict)
+    classes: dict[int, type] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    variables: set[str] = field(default_factory=set)
+    queries: Mapping[tuple[str, tuple[Any, ...]], Any] = field(default_factory=dict)
+
+
+class Account:
+    """Describes notes."""
+
+    def __init__(self, notes: Notes, describer: Describer) -> None:
+        """Takes notes, and what has described what the program's key is made of."""
+        self._notes = notes
+        self._describer = describer
+
+    def reads(self) -> tuple[Read, ...]:
+        """Returns what was read, in the order in which it is to be compared.
+
+        Raises:
+            NotKept: if something has no value, has changed, or cannot be found again.
+        """
+        reads = [Read("variable", name, lookup.describe_variable(name)) for name in sorted(self._notes.variables)]
+        reads += self._describe_answers()
+        reads += self._describe_globals()
+        reads += self._describe_attributes()
+        reads += self._describe_functions()
+        reads += self._describe_classes()
+        self._check_unknown()
+        return tuple(reads)
+
+    def _describe(self, value: Any, what: str) -> str:
+        try:
+            return describe_found(value, self._describer)
+        except NoValue as reason:
+            raise NotKept(f"{what} has no value to compare: {reason}") from reason
+
+    def _describe_answers(self) -> list[Read]:
+        return [
+            Read("query", lookup.write_question(name, args), self._describe(answer, f"what {name} says"))
+            for (name, args), answer in self._notes.queries.items()
+        ]
+
+    def _describe_globals(self) -> list[Read]:
+        builtin: list[Read] = []
+        found: list[Read] = []
+        for (_, name), (namespace, value) in self._notes.globals.items():
+            module = self._find_module(namespace, name)
+            if module is None:
+                continue
+            if namespace.get(name, ABSENT) is not value:
+                raise NotKept(f"the global {module}.{name} changed while it was used")
+            current = lookup.find_global(module, name)
+            text = self._describe(current, f"the global {module}.{name}")
+            (builtin if value is ABSENT else found).append(
+                Read("builtin" if value is ABSENT else "global", f"{module}.{name}", text)
+            )
+        return builtin + found
+
+    def _find_module(self, namespace: dict[str, Any], name: str) -> str | None:
+        """Returns the module whose names these are; None if they are those of a function that brings them along."""
+        module = namespace.get("__name__")
+        if isinstance(module, str) and vars(sys.modules.get(module, lookup)) is namespace and "." not in name:
+            try:
+                lookup.find_builtins(namespace)
+            except LookupError as error:
+                raise NotKept(f"{error}: {module}") from error
+            return module
+        if self._describer.covers_global(namespace, name):
+            return None
+        raise NotKept(f"the global {name} is looked up in a namespace that is no module's")
+
+    def _describe_attributes(self) -> list[Read]:
+        found = []
+        for (_, name), (module, value) in self._notes.attributes.items():
+            owner = vars(module).get("__name__")
+            if not isinstance(owner, str) or sys.modules.get(owner) is not module or "." in name:
+                raise NotKept(f"{name} is looked up in a module that is not found under its name, {owner}")
+            if (owner, name) in _NOT_READ:
+                raise NotKept(f"{owner}.{name} is read")
+            if vars(module).get(name, ABSENT) is not value:
+                raise NotKept(f"{owner}.{name} changed while it was used")
+            found.append(Read("attribute", f"{owner}.{name}", self._describe(value, f"{owner}.{name}")))
+        return found
+
+    def _describe_functions(self) -> list[Read]:
+        """Describes the functions whose code ran and that no other description covers."""
+        found = []
+        for function in self._notes.functions.values():
+            code = function.__code__
+            if is_internal(function.__globals__) or self._describer.covers(code):
+                continue
+            name = f"{function.__module__}:{function.__qualname__}"
+            try:
+                value = lookup.find_qualified(function.__module__, function.__qualname__)
+            except (LookupError, AttributeError) as error:
+                raise NotKept(f"the function {name} cannot be found again: {error}") from error
+            text = self._describe(value, f"the function {name}")
+            if not self._describer.covers(code):
+                raise NotKept(f"the function {name} is not what is found under its name")
+            found.append(Read("function", name, text))
+        return found
+
+    def _describe_classes(self) -> list[Read]:
+        """Describes the classes of what was looked into, as far as no other description has done so."""
+        found = []
+        for cls in self._notes.classes.values():
+            if not cls.__flags__ & _HEAP or self._describer.names(cls) or is_thunders_class(cls):
+                continue
+            name = f"{cls.__module__}:{cls.__qualname__}"
+            try:
+                value = lookup.find_qualified(cls.__module__, cls.__qualname__)
+            except (LookupError, AttributeError) as error:
+                raise NotKept(f"the class {name} cannot be found again: {error}") from error
+            if value is not cls:
+                raise NotKept(f"the class {name} is not what is found under its name")
+            found.append(Read("class", name, self._describe(cls, f"the class {name}")))
+        return found
+
+    def _check_unknown(self) -> None:
+        """Refuses an attribute of a class that has no value and was looked for."""
+        names = {attribute for _, attribute in self._describer.unknown} & self._notes.names
+        for cls in self._notes.classes.values() if names else ():
+            for name in sorted(names):
+                reason = self._describer.find_unknown(cls, name)
+                if reason is not None:
+                    raise NotKept(f"{name} of {name_of(cls)} has no value to compare: {reason}")

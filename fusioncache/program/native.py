@@ -1,0 +1,256 @@
+"""Code of somebody's own that runs without the interpreter, because Python or Thunder asks an object something in C.
+
+A comparison runs ``__eq__``, ``isinstance`` runs ``__instancecheck__``, ``hasattr`` runs a property, a key of a dict
+runs ``__hash__``. What such code looks at nobody sees, so it must not run: here is said of which objects it is known
+that nothing of the kind is asked.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import sys
+import types
+from functools import lru_cache
+from typing import Any
+
+from fusioncache.program.lookup import ABSENT
+
+_ATOMS: tuple[type, ...] = (
+    int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range,
+)  # fmt: skip
+_METHODS = (
+    types.FunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType,
+)
+ITERATORS: tuple[type, ...] = (
+    *(type(iter(each)) for each in ([], (), range(0), range(1 << 70))),
+    *(type(iter(each)) for each in ("", "é", b"")),
+    *(type(iter(each)) for each in ({}, {}.items(), {}.values(), set())),
+    zip,
+    enumerate,
+    reversed,
+)
+"""Python's own iterators that run nobody's code. None that was there before a trace has a value to describe."""
+_SINGLETONS: tuple[type, ...] = (type(None), bool, type(Ellipsis), type(NotImplemented))
+_MOST_ITEMS = 10_000
+
+_mro_of = type.__dict__["__mro__"].__get__
+_namespace_of = type.__dict__["__dict__"].__get__
+
+
+@lru_cache(maxsize=1)
+def _plain_types() -> tuple[frozenset[int], tuple[type, ...]]:
+    """Returns the types whose objects ask nobody anything, by identity, and those with subclasses like that."""
+    import torch
+    from thunder.core.baseutils import ProxyInterface
+    from thunder.core.devices import Device
+    from thunder.core.dtypes import dtype
+
+    exact = (*_ATOMS, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
+    return frozenset(map(id, exact)), (ProxyInterface, dtype, Device)
+
+
+def is_atom(value: Any) -> bool:
+    """Tells whether a value is a constant of Python's or torch's, with nothing of a tensor in it."""
+    kind = type(value)
+    if kind is slice:
+        return is_atom(value.start) and is_atom(value.stop) and is_atom(value.step)
+    return id(kind) in _plain_types()[0]
+
+
+def is_plain(value: Any, *, atoms: bool = False) -> bool:
+    """Tells whether a value consists of constants and of what stands for tensors and numbers in a trace.
+
+    Args:
+        value: the value.
+        atoms: whether only constants are wanted.
+    """
+    exact, proxies = _plain_types()
+    pending, count = [value], 0
+    while pending:
+        each = pending.pop()
+        kind = type(each)
+        count += 1
+        if count > _MOST_ITEMS:
+            return False
+        if kind is slice:
+            pending += (each.start, each.stop, each.step)
+        elif id(kind) in exact or (not atoms and issubclass(kind, proxies)):
+            continue
+        elif kind in _sequences():
+            pending += each
+        elif kind in _mappings():
+            pending += (*each.keys(), *each.values())
+        else:
+            return False
+    return True
+
+
+@lru_cache(maxsize=1)
+def _sequences() -> tuple[type, ...]:
+    import torch
+
+    return (tuple, list, set, frozenset, torch.Size)
+
+
+@lru_cache(maxsize=1)
+def _mappings() -> tuple[type, ...]:
+    from collections import OrderedDict
+
+    return (dict, OrderedDict)
+
+
+def is_singleton(value: Any) -> bool:
+    """Tells whether there is one object with this value in each process, so that to be the same is to be equal."""
+    import torch
+
+    kind = type(value)
+    if kind in _SINGLETONS or kind in (torch.dtype, torch.layout, torch.memory_format):
+        return True
+    return isinstance(value, enum.Enum) and isinstance(kind, enum.EnumType)
+
+
+def is_class(value: Any) -> bool:
+    """Tells whether a value is a class."""
+    return issubclass(type(value), type)
+
+
+def compares_itself(value: Any) -> bool:
+    """Tells whether an object has no comparison of its own: whether it equals itself alone."""
+    kind = type(value)
+    names = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+    return all(_find(kind, name) is vars(object)[name] for name in names) or kind in (
+        types.FunctionType,
+        types.BuiltinFunctionType,
+        types.ModuleType,
+    )
+
+
+def _find(kind: type, name: str) -> Any:
+    return next((_namespace_of(base)[name] for base in _mro_of(kind) if name in _namespace_of(base)), ABSENT)
+
+
+def explain_attribute(value: Any, name: str) -> str | None:
+    """Returns whose code may run if an object, a class or a ``super`` is asked for an attribute; None if nobody's."""
+    if type(value) is super:
+        return _explain_super(value, name)
+    return _explain_class(value, name) if is_class(value) else _explain_object(value, name)
+
+
+def _explain_object(value: Any, name: str) -> str | None:
+    from torch.nn import Module
+
+    kind = type(value)
+    if issubclass(kind, _plain_types()[1]):
+        return None
+    own = _find(kind, "__getattribute__")
+    if own is not vars(object)["__getattribute__"] and type(own) is not types.WrapperDescriptorType:
+        return f"{_name(kind)}.__getattribute__"
+    found = _find(kind, name)
+    if found is not ABSENT:
+        return None if _is_harmless(found) else f"what {_name(kind)} has as {name}"
+    attributes = _attributes_of(value)
+    if attributes is not None and name in attributes:
+        return None
+    if issubclass(kind, types.ModuleType) and attributes is not None and "__getattr__" in attributes:
+        return f"__getattr__ of the module {attributes.get('__name__')}"
+    getter = _find(kind, "__getattr__")
+    if getter is ABSENT or getter is vars(Module)["__getattr__"]:
+        return None
+    return f"{_name(kind)}.__getattr__"
+
+
+def _attributes_of(value: Any) -> dict[str, Any] | None:
+    descriptor = _find(type(value), "__dict__")
+    if type(descriptor) not in (types.GetSetDescriptorType, types.MemberDescriptorType):
+        return None
+    found = descriptor.__get__(value)
+    return found if type(found) is dict else None
+
+
+def _explain_class(cls: type, name: str) -> str | None:
+    meta = type(cls)
+    if (
+        _find(meta, "__getattribute__") is not vars(type)["__getattribute__"]
+        or _find(meta, "__getattr__") is not ABSENT
+    ):
+        return f"{_name(meta)}.__getattr__"
+    of_meta = _find(meta, name)
+    if of_meta is not ABSENT and not _is_harmless(of_meta):
+        return f"what {_name(meta)} has as {name}"
+    found = _find(cls, name)
+    if found is ABSENT or _is_harmless(found) or type(found) is property:
+        return None
+    return f"what {_name(cls)} has as {name}"
+
+
+def _explain_super(value: Any, name: str) -> str | None:
+    bound = value.__self_class__
+    if bound is None:
+        return None
+    mro = _mro_of(bound)
+    behind = mro[mro.index(value.__thisclass__) + 1 :]
+    found = next((_namespace_of(base)[name] for base in behind if name in _namespace_of(base)), ABSENT)
+    if found is ABSENT or _is_harmless(found):
+        return None
+    return f"what {_name(bound)} has behind {_name(value.__thisclass__)} as {name}"
+
+
+def _is_harmless(found: Any) -> bool:
+    """Tells whether what a class has is handed out as it is, or bound by C code."""
+    kind = type(found)
+    if kind in _METHODS:
+        return True
+    if kind in (staticmethod, classmethod):
+        return type(found.__func__) in (*_METHODS, type)
+    return _find(kind, "__get__") is ABSENT
+
+
+def explain_instance_check(value: Any, cls: Any) -> str | None:
+    """Returns whose code may run to tell whether a value is an object of a class; None if nobody's."""
+    if _find(type(value), "__class__") is not vars(object)["__class__"] and not _is_known_class_property(type(value)):
+        return f"{_name(type(value))}.__class__"
+    return explain_class_check(cls)
+
+
+def _is_known_class_property(kind: type) -> bool:
+    return issubclass(kind, _plain_types()[1])
+
+
+def explain_class_check(cls: Any) -> str | None:
+    """Returns whose code may run to tell whether a class is one of others; None if nobody's."""
+    if type(cls) is tuple:
+        return next(filter(None, map(explain_class_check, cls)), None)
+    if type(cls) is types.UnionType:
+        return next(filter(None, map(explain_class_check, cls.__args__)), None)
+    if not is_class(cls):
+        return f"{_name(type(cls))}.__instancecheck__"
+    meta = type(cls)
+    for name in ("__instancecheck__", "__subclasscheck__"):
+        found = _find(meta, name)
+        if found is not vars(type)[name] and found is not vars(abc.ABCMeta)[name] and not _is_torchs(found):
+            return f"{_name(meta)}.{name}"
+    hook = _find(cls, "__subclasshook__")
+    of_abc = type(hook) is classmethod and hook.__func__.__globals__ is vars(sys.modules["_collections_abc"])
+    return None if hook is vars(object)["__subclasshook__"] or of_abc else f"{_name(cls)}.__subclasshook__"
+
+
+def _is_torchs(found: Any) -> bool:
+    if type(found) is not types.FunctionType:
+        return False
+    name = found.__globals__.get("__name__")
+    return (
+        isinstance(name, str)
+        and name.partition(".")[0] == "torch"
+        and vars(sys.modules.get(name, types)) is found.__globals__
+    )
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,171 @@
+"""Calls that Thunder does not interpret: which depend on nothing but their arguments and the key, and change nothing.
+
+Python code is interpreted, so these are functions written in C, and those that Thunder has something else for. A call
+is allowed if its function is on the list in ``checks``, with arguments of which ``native`` knows that they run no code of
+their own, or if it is an operation of Thunder's, which the key's function map covers. To change an object is allowed if
+it was ``made`` in this trace, or if Thunder does it again at the end of each call. All other calls make a program that is
+not kept.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+from fusioncache.program import native
+from fusioncache.program.checks import explain_atoms, list_checks
+from fusioncache.program.made import Made
+from fusioncache.program.names import is_internal, is_internal_call, name_of
+from fusioncache.tracing.watch.purity import MUTATING
+
+_OF_ATOMS = frozenset(
+    map(id, (int, float, complex, bool, str, bytes, range, slice, type(None), tuple, list, dict, set, frozenset))
+)
+_BORN_EMPTY = (object, types.CellType, super, functools.partial)
+
+
+class Judge:
+    """Judges the calls of one trace."""
+
+    __slots__ = ("_known", "made", "queries")
+
+    def __init__(self, made: Made) -> None:
+        """Takes what knows which objects were made in the trace."""
+        self.made = made
+        self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
+        self._known: dict[int, tuple[Any, bool]] = {}
+
+    def explain(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_opaque: bool) -> str | None:
+        """Returns why a call must not be made; None if it may be.
+
+        Args:
+            fn: what is called.
+            args: what it is called with, in the interpreter's wrappers; nothing if only what stands in is asked for.
+            kwargs: and by keyword.
+            is_opaque: whether the interpreter simply calls it.
+        """
+        check = list_checks().get(id(fn))
+        if check is not None:
+            return check(self, fn, args, kwargs)
+        if not is_opaque or self._is_operation(fn):
+            return self._explain_operation(fn, args, kwargs)
+        return self._explain_opaque(fn, args, kwargs)
+
+    def _explain_operation(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        if not self._is_operation(fn):
+            return f"calls {name_of(fn)}"
+        for each in (*args, *kwargs.values()):
+            if not native.is_plain(each.value):
+                return f"calls {name_of(fn)} with a {name_of(type(each.value))}"
+        return None
+
+    def _is_operation(self, fn: Any) -> bool:
+        known = self._known.get(id(fn))
+        if known is None:
+            known = self._known[id(fn)] = fn, _is_operation(fn)
+        return known[1]
+
+    def _explain_opaque(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        name, owner = getattr(fn, "__name__", ""), getattr(fn, "__objclass__", None)
+        if is_internal_call(fn, name, args):
+            return None
+        if name == "__new__":
+            return self._explain_new(fn, args, kwargs)
+        if name == "__init__" and isinstance(owner, type) and issubclass(owner, BaseException):
+            return None
+        if name == "__next__" and owner is types.GeneratorType:
+            is_own = args and args[0].value.gi_code.co_name == "thunder_interpreter_generator"
+            return None if is_own else "takes from a generator that was there before"
+        if (name == "__next__" and owner in native.ITERATORS) or (name == "__iter__" and owner is types.GeneratorType):
+            return None
+        own = getattr(fn, "__self__", None)
+        if id(owner) in _OF_ATOMS or (isinstance(own, type) and id(own) in _OF_ATOMS):
+            return self._explain_method(fn, name, args, kwargs)
+        return f"calls {name_of(fn)}"
+
+    def _explain_new(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        own = fn.__self__
+        if own in _BORN_EMPTY or (isinstance(own, type) and issubclass(own, BaseException)):
+            return None
+        if id(own) in _OF_ATOMS or own in _made_of_atoms():
+            return explain_atoms(fn, args[1:], kwargs)
+        return f"calls {name_of(fn)}"
+
+    def _explain_method(self, fn: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        changes = name in MUTATING or name in ("add", "discard", "difference_update", "intersection_update")
+        if (changes or name.startswith("__i")) and args and not self._may_change(name, args[0]):
+            return f"calls {name_of(fn)} of something that was there before"
+        return explain_atoms(fn, args, kwargs)
+
+    def _may_change(self, name: str, wrapped: Any) -> bool:
+        # Of numbers and strings nothing is changed: ``__index__``, ``__iter__`` and ``__int__`` are no assignments.
+        return not isinstance(wrapped.value, (list, dict, set)) or name == "__iter__" or self.made.has(wrapped)
+
+
+def _is_operation(fn: Any) -> bool:
+    """Tells whether what is called is Thunder's, and does what Thunder's own code says."""
+    from thunder.core import jit_ext
+    from thunder.core.symbol import Symbol
+    from thunder.torch import _torch_to_thunder_function_map as torch_functions
+
+    if isinstance(fn, Symbol):
+        return _is_thunders(fn.meta)
+    if fn in jit_ext._clang_fn_set:
+        return True
+    context = jit_ext.get_jit_ctx()
+    operation = context._executor_lookasides.get(fn) or context.ad_hoc_executor._lookasides.get(fn)
+    if operation is not None:  # what stands in is wrapped once more, and which executors there are is in the key
+        operation = operation if isinstance(operation, Symbol) else _unwrap(operation)
+    else:
+        operation = torch_functions.get(fn)
+    if operation is None:
+        return id(fn) in _methods_of_proxies()
+    return _is_thunders(operation.meta if isinstance(operation, Symbol) else operation)
+
+
+def _unwrap(function: Any) -> Any:
+    """Returns what the interpreter's wrapper of a function calls."""
+    from thunder.core.symbol import Symbol
+
+    cells = getattr(function, "__closure__", None) or ()
+    held = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, Symbol | types.FunctionType)]
+    return held[0] if len(held) == 1 else function
+
+
+def _is_thunders(function: Any) -> bool:
+    """Tells whether a function is written in Thunder or in this package."""
+    while isinstance(function, partial):
+        function = function.func
+    if not isinstance(function, types.FunctionType):
+        return False
+    return all(is_internal(each.__globals__) for each in _layers(function))
+
+
+def _layers(function: Any) -> list[types.FunctionType]:
+    found = [function]
+    while isinstance(function := vars(function).get("__wrapped__"), types.FunctionType):
+        found.append(function)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _methods_of_proxies() -> Mapping[int, Any]:
+    from thunder.core import jit_ext
+
+    found = [
+        function
+        for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy)
+        for function, _ in jit_ext.get_methods_properties(proxy)
+    ]
+    return {id(each): each for each in (*found, jit_ext.prop_lookaside_helper)}
+
+
+@lru_cache(maxsize=1)
+def _made_of_atoms() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.device, torch.Size, collections.OrderedDict)

@@ -1,0 +1,262 @@
+"""What Thunder reads while it interprets a model, taken down so that another process can tell whether it is still so.
+
+    with Recorder(describer) as recorder:      # the describer has described what the key is made of
+        ...                                    # Thunder traces
+    reads = recorder.reads()                   # or NotKept is raised, with the reason
+
+Interpreted code gets at something outside of itself in a few ways, and each of them is watched:
+
+- its arguments and the traced function, with all that they reach: described in the key.
+- a global or a builtin: a read. What it is described as says all that can be reached from it, but for modules.
+- an attribute of a module, or none where there is none: a read.
+- an attribute of an object or a class: part of the description of the object and of its class, whichever way they were
+  reached. Each class of which an object was looked into is described in the key, in a read, or in a read of its own.
+  A value that has no description cannot have been reached, or it is the reason why the program is not kept.
+- a call of what is not interpreted: allowed only if ``opaque`` knows it, so that its result depends on its arguments,
+  on the key, or on what becomes a read itself: a variable of the environment, or what torch says of its state.
+- what can be found from anywhere (the globals of a function, the module table, the environment as a whole, frames) is
+  not kept.
+
+So two derivations from equal keys and equal reads go the same way, step by step. That every function whose code ran is
+part of some description is checked on top of it: one that is not must be found under its name, and becomes a read.
+
+What is noted on the way is noted once, by identity, and kept alive; it is described at the end. What was found on the
+way must be what is found then, and what lasts longer than the trace (an attribute set, a list that grew) is refused,
+unless Thunder repeats it in each call.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+from fusioncache.program import lookup, native
+from fusioncache.program.account import Account, Notes
+from fusioncache.program.describe import Describer
+from fusioncache.program.lookup import ABSENT
+from fusioncache.program.made import Made, name_origin
+from fusioncache.program.names import is_internal, name_of
+from fusioncache.program.opaque import Judge
+from fusioncache.program.reads import Read
+from fusioncache.program.refusal import NotKept
+from fusioncache.tracing.watch import hooks, instructions
+
+_EVERYTHING = frozenset(
+    {"__globals__", "__builtins__", "__subclasses__", "f_globals", "f_locals", "f_back", "gi_frame"}
+)
+"""Attributes by which code finds what it was not given."""
+
+
+class Recorder(hooks.Observer):
+    """Records what one trace reads."""
+
+    def __init__(self, describer: Describer) -> None:
+        """Makes a recorder.
+
+        Args:
+            describer: what has described what the program's key is made of, and will describe what is read.
+        """
+        self._describer = describer
+        self._judge = Judge(Made())
+        self._reason: str | None = None
+        self._notes = Notes(queries=self._judge.queries)
+        self._plain: dict[int, type] = {}
+        self._internal: dict[int, tuple[Any, bool]] = {}
+        self._observation: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> Self:
+        """Begins to record what the interpreter does in this thread."""
+        if not hooks.are_installed():
+            self._refuse("Thunder's interpreter is not watched")
+        self._observation = hooks.observe(self)
+        self._observation.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends recording. After an exception nothing is kept."""
+        assert self._observation is not None
+        self._observation.__exit__(None, None, None)
+        if error and error[0] is not None:
+            self._refuse("an exception was raised")
+
+    # What the interpreter tells.
+
+    def see_function(self, function: Any) -> None:
+        """Notes a function whose code is about to be interpreted."""
+        code = function.__code__
+        if id(code) not in self._notes.functions:
+            self._notes.functions[id(code)] = function
+            if len(self._notes.functions) == 1:
+                self._check_options()
+
+    def see_global(self, namespace: Any, name: str) -> None:
+        """Notes a name that is about to be looked up in a namespace, and then among the builtins."""
+        if (id(namespace), name) in self._notes.globals or self._is_internal(namespace):
+            return
+        found = namespace.get(name, ABSENT)
+        self._notes.globals[id(namespace), name] = namespace, found
+
+    def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
+        """Notes a call that is not interpreted."""
+        if self._reason is not None:
+            return
+        try:
+            if fn is getattr:
+                self._see_attribute(args)
+                return
+            if fn is hasattr and len(args) == 2:
+                self._see_attribute(args)
+            reason = self._judge.explain(fn, args, kwargs, is_opaque=is_opaque)
+        except Exception as error:  # whatever is called may answer questions in its own way
+            reason = f"{type(error).__name__} was raised when a call of {name_of(fn)} was looked at"
+        if reason is not None:
+            self._refuse(self._place(reason))
+
+    def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
+        """Notes an instruction that changes a variable of others, or lets objects answer for themselves."""
+        if self._reason is not None:
+            return
+        try:
+            reason = self._explain_instruction(name, inst, state)
+        except Exception as error:
+            reason = f"{type(error).__name__} was raised when {name} was looked at"
+        if reason is not None:
+            self._refuse(self._place(reason))
+
+    def _explain_instruction(self, name: str, inst: Any, state: Mapping[str, Any]) -> str | None:
+        stack = state["stack"]
+        if name == "IS_OP":
+            return self._explain_identity(stack.getitem_wrapped(-2), stack.getitem_wrapped(-1))
+        if name == "COMPARE_OP":
+            return self._explain_comparison(stack.getitem_wrapped(-2), stack.getitem_wrapped(-1))
+        if name in instructions.HASHING:
+            hashed = instructions.find_hashed(name, inst.arg, stack)
+            strange = [each for each in hashed if not native.is_plain(each, atoms=True) and not native.is_class(each)]
+            return f"uses a {name_of(type(strange[0]))} as a key" if strange else None
+        if name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            return f"assigns to the global {inst.argval}"
+        if not name.endswith("_DEREF") or instructions.is_own_cell(name, inst, state["co"]):
+            return None  # all others call a method, which is seen as a call
+        if self._judge.made.has(state["frame"].localsplus[inst.arg]):
+            return None
+        return f"assigns to {inst.argval}, a variable of a function around it"
+
+    def _explain_identity(self, one: Any, other: Any) -> str | None:
+        for each in (one, other):
+            value = each.value
+            if value is None or native.is_singleton(value) or native.is_class(value):
+                return None
+        if any(self._judge.made.has(each) or self._describer.names(each.value) for each in (one, other)):
+            return None
+        return f"asks whether a {name_of(type(one.value))} and a {name_of(type(other.value))} are one object"
+
+    def _explain_comparison(self, one: Any, other: Any) -> str | None:
+        values = one.value, other.value
+        if all(map(native.is_plain, values)):
+            return None
+        for value in values:
+            if not (native.is_plain(value) or native.is_class(value) or native.compares_itself(value)):
+                return f"compares a {name_of(type(value))}"
+        if any(native.is_class(value) and type(value).__eq__ is not type.__eq__ for value in values):
+            return "compares classes in a way of their own"
+        return self._explain_identity(one, other) if not any(map(native.is_plain, values)) else None
+
+    def _see_attribute(self, args: tuple[Any, ...]) -> None:
+        if len(args) < 2 or type(args[1].value) is not str:
+            return
+        value, name = args[0].value, args[1].value
+        kind = type(value)
+        self._notes.names.add(name)
+        if id(kind) in self._plain and not name.startswith("__"):
+            return
+        reason = self._explain_attribute(args, value, kind, name)
+        if reason is not None:
+            self._refuse(self._place(reason))
+
+    def _explain_attribute(self, args: tuple[Any, ...], value: Any, kind: type, name: str) -> str | None:
+        if name in _EVERYTHING:
+            return f"asks for {name}"
+        if lookup.is_environment(value):
+            return self._note_variable(name)
+        if issubclass(kind, types.ModuleType):
+            return self._note_module(args, value, name)
+        if native.is_class(value) or kind is super:
+            self._notes.classes.setdefault(id(value), value) if kind is not super else None
+            reason = native.explain_attribute(value, name)
+            return None if reason is None else f"asks for {reason}"
+        if kind not in (types.FunctionType, types.MethodType):
+            self._plain.setdefault(id(kind), kind)
+        self._notes.classes.setdefault(id(kind), kind)
+        if name.startswith("__") and name.endswith("__"):  # which Thunder asks for without interpreting anything
+            reason = native.explain_attribute(value, name)
+            return None if reason is None else f"asks for {reason}"
+        return None
+
+    def _note_module(self, args: tuple[Any, ...], module: Any, name: str) -> str | None:
+        if name == "__dict__":
+            # Thunder asks for it with a default of its own, to find another attribute.
+            is_own = len(args) > 2 and type(args[2].value) is object and name_origin(args[2].provenance) == "CONSTANT"
+            return None if is_own else f"asks for all names of the module {module.__name__}"
+        if (id(module), name) not in self._notes.attributes and not self._is_thunders_own():
+            self._notes.attributes[id(module), name] = module, vars(module).get(name, ABSENT)
+        if type(module) is not types.ModuleType:
+            self._notes.classes.setdefault(id(type(module)), type(module))
+        return None
+
+    def _is_thunders_own(self) -> bool:
+        """Tells whether it is Thunder's own code that is interpreted here, which the key's versions say all of."""
+        from thunder.core.interpreter import get_interpreterruntimectx
+
+        frame = get_interpreterruntimectx().peek_frame_stack()
+        return frame is not None and self._is_internal(frame.globals.value)
+
+    def _note_variable(self, name: str) -> str | None:
+        """Notes a variable of the environment, which Python finds in a table that nobody else may look into."""
+        from thunder.core.interpreter import get_interpreterruntimectx
+
+        if name != "_data":
+            return None
+        frame = get_interpreterruntimectx().peek_frame_stack()
+        if frame is None or frame.code is not os._Environ.__getitem__.__code__:
+            return "reads the whole environment"
+        self._notes.variables.add(frame.localsplus[1].value)
+        return None
+
+    def _check_options(self) -> None:
+        from thunder.core.jit_ext import get_jit_ctx
+        from thunder.core.options import SHARP_EDGES_OPTIONS
+
+        if get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
+            self._refuse("sharp edges are reported while it is derived")
+
+    def _is_internal(self, namespace: Any) -> bool:
+        known = self._internal.get(id(namespace))
+        if known is None:
+            known = self._internal[id(namespace)] = namespace, is_internal(namespace)
+        return known[1]
+
+    def _place(self, reason: str) -> str:
+        """Returns a reason with the function whose code it is about."""
+        from thunder.core.interpreter import get_interpreterruntimectx
+
+        frames = get_interpreterruntimectx().frame_stack
+        own = next((each for each in reversed(frames) if not self._is_internal(each.globals.value)), None)
+        return f"{own.qualname} {reason}" if own is not None else reason
+
+    def _refuse(self, reason: str) -> None:
+        self._reason = self._reason or reason
+
+    def reads(self) -> tuple[Read, ...]:
+        """Returns what was read, in the order in which it is to be compared.
+
+        Raises:
+            NotKept: if the program depends on what cannot be compared, or if something was changed that would last.
+        """
+        if self._reason is None and not self._notes.functions:
+            self._refuse("nothing was seen of how it was derived")
+        if self._reason is not None:
+            raise NotKept(self._reason)
+        return Account(self._notes, self._describer).reads()
