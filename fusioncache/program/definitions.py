@@ -9,15 +9,17 @@ the closure and the attributes of each function, and by its code what was writte
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 import sysconfig
 import types
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,9 @@ _PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_di
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, bytes, type(...), type(NotImplemented)})
 _LONGEST_TEXT = 200
+_MOST_WRAPPERS = 30
+_LONGEST_NAME = 120
+_BEGINNING = 60
 
 
 class Definitions:
@@ -39,11 +44,16 @@ class Definitions:
     """
 
     def __init__(self, describer: Describer):
+        from thunder.core.symbol import default_python_printer
+
         self._describer = describer
-        self._names: dict[int, tuple[Any, str]] = {}
+        self._names: dict[int, str] = {}
+        self._held: list[Any] = []
         self._files: dict[str, str] = {}
         self._places: dict[int, str] = {}
+        self._chains: dict[tuple[int, ...], str] = {}
         self._makers = self._list_makers()
+        self._usual_printer = default_python_printer
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.
@@ -53,16 +63,22 @@ class Definitions:
         """
         known = self._names.get(id(value))
         if known is not None:
-            return known[1]
+            return known
         kind = type(value)
         if kind in _PLAIN:
-            return f"{kind.__name__}:{value!r}"
+            return repr(value)
         if kind is str:
             return repr(value) if len(value) <= _LONGEST_TEXT else self._describer.describe(value)
         # What leads back to a value, on the way to its name, names it by its class.
-        self._names[id(value)] = value, f"^{kind.__name__}"
-        name = (self._makers.get(kind) or self._find_maker(kind))(value)
-        self._names[id(value)] = value, name
+        self._names[id(value)] = f"^{kind.__name__}"
+        self._held.append(value)
+        maker = self._makers.get(kind)
+        if maker is None:
+            maker = self._makers[kind] = self._find_maker(kind)
+        name = maker(value)
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[:_BEGINNING]}...{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}"
+        self._names[id(value)] = name
         return name
 
     def is_foreign(self, value: Any) -> bool:
@@ -108,24 +124,36 @@ class Definitions:
         return self._name_object
 
     def _name_function(self, function: FunctionType) -> str:
-        names: list[str] = []
-        wrapped: Any = function
-        while type(wrapped) is FunctionType:
-            code = wrapped.__code__
-            place = self._places.get(id(code)) or self._place_code(code)
-            if not place:
-                return " of ".join([*names, self._describer.describe_function(wrapped)])
-            if wrapped.__defaults__:
-                place += self._name_all(" =", wrapped.__defaults__)
-            if wrapped.__kwdefaults__:
-                place += self._name_items(" =", wrapped.__kwdefaults__)
-            names.append(place)
-            function, wrapped = wrapped, wrapped.__dict__ and wrapped.__dict__.get("__wrapped__")
-        if wrapped:
-            names.append(self.name(wrapped))
-        elif function.__closure__:
-            names[-1] += self._name_all(" ^", map(_content_of, function.__closure__))
-        return " of ".join(names)
+        """Returns where a function is defined, and what it wraps; of one that wraps none, what it closes over."""
+        codes, rest, inner, defaults, outer = [], None, None, "", function
+        for _ in range(_MOST_WRAPPERS):
+            codes.append(function.__code__)
+            if function.__defaults__ or function.__kwdefaults__:
+                defaults += self._name_defaults(function)
+            inner, rest = getattr(function, "__wrapped__", None), function.__closure__
+            if inner is None and rest is not None and len(rest) == 1:
+                inner = _content_of(rest[0])
+            if type(inner) is not FunctionType:
+                break
+            function = inner
+        text = self._chains.get(tuple(map(id, codes))) or self._place_chain(codes)
+        if not text:
+            return self._describer.describe_function(outer)
+        text += defaults
+        if inner is not None:
+            return f"{text} of {self.name(inner)}"
+        return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))
+
+    def _name_defaults(self, function: FunctionType) -> str:
+        named = function.__kwdefaults__ or {}
+        return self._name_all(" =", function.__defaults__ or ()) + self._name_items("=", named)
+
+    def _place_chain(self, codes: Sequence[CodeType]) -> str:
+        """Returns where the code of functions stands of which each wraps the next; empty if one is somebody else's."""
+        places = [self._places.get(id(code)) or self._place_code(code) for code in codes]
+        text = " of ".join(places) if all(places) else ""
+        self._chains[tuple(map(id, codes))] = text
+        return text
 
     def _place_code(self, code: CodeType) -> str:
         """Returns where a code object stands in the sources; empty if that is somebody else's."""
@@ -144,10 +172,29 @@ class Definitions:
 
     def _name_symbol(self, symbol: Any) -> str:
         """Returns the name of a symbol: what it is called, and the functions that say what it does in a trace."""
-        place = getattr(symbol._module, "__name__", None)
-        plain = f"{symbol.name} {symbol.is_prim} {symbol.is_fusion} {symbol._print_as_impl} {place}"
-        parts = (symbol.id, symbol.tags, symbol.executor, symbol.meta, symbol.python_printer, symbol.python_impl)
-        return f"symbol {plain} {' '.join([self.name(part) for part in parts if part is not None])}"
+        identity, name, meta, printer, after, tags, executor, own, module, *flags = _read_symbol(symbol)
+        text = f"symbol {identity if type(identity) is str else self.name(identity)} {name} {flags}"
+        for part in (tags, executor, own, module):
+            if part is not None:
+                text += f" {self.name(part)}"
+        if printer is not self._usual_printer:
+            text += self.name(printer)
+        if after is not None:
+            text += self._name_binding(after)
+        if type(meta) is FunctionType:
+            return f"{text} {self._name_function(meta)}"
+        return text if meta is None else f"{text} {self.name(meta)}"
+
+    def _name_binding(self, function: Any) -> str:
+        """Returns the name of what a symbol does with each call of it, without the function that the call will run.
+
+        That one is found again by its name when a program is loaded, whatever it is by then.
+        """
+        if type(function) is not FunctionType or function.__code__.co_freevars != _OF_BINDING:
+            return self.name(function)
+        text = self._places.get(id(function.__code__)) or self._place_code(function.__code__)
+        inner = _content_of(function.__closure__[0]) if function.__closure__ else None
+        return self.name(function) if not text else text if inner is None else f"{text} ^{self.name(inner)}"
 
     def _name_partial(self, value: functools.partial[Any]) -> str:
         given = self._name_all("(", value.args) + self._name_items("*", value.keywords)
@@ -183,6 +230,23 @@ class Definitions:
     def _name_items(self, sign: str, values: Mapping[str, Any]) -> str:
         # The hash that a symbol remembers is another one in each process.
         return f"{sign}({', '.join([f'{key}={self.name(item)}' for key, item in values.items() if key != '_hash'])})"
+
+
+_read_symbol = attrgetter(
+    "id",
+    "name",
+    "meta",
+    "python_printer",
+    "_bind_postprocess",
+    "tags",
+    "executor",
+    "python_impl",
+    "_module",
+    "is_prim",
+    "is_fusion",
+    "_print_as_impl",
+)
+_OF_BINDING = ("bind_postprocess", "call_ctx")
 
 
 _DESCRIPTORS = (

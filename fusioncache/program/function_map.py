@@ -77,7 +77,9 @@ _CHANGING = frozenset(
 """What changes while Thunder traces, or is in the options: counters, caches of what is derived again, executors."""
 
 
-_SKIPPED = frozenset({"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__path__", "__spec__"})
+_SKIPPED = frozenset(
+    {"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__path__", "__spec__", "__warningregistry__"}
+)
 _SKIPPED_IN_CLASSES = frozenset({"__annotations__", "__dict__", "__doc__", "__module__", "__weakref__"})
 
 
@@ -104,12 +106,17 @@ def read_function_map(definitions: Definitions) -> Iterator[NamedValue]:
 def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Yields what a module holds, and what its own classes hold, by name."""
     for name, value in list(vars(module).items()):
-        if name in _SKIPPED or (module.__name__, name) in _CHANGING:
+        if name in _SKIPPED or (module.__name__, name) in _CHANGING or _is_own_module(module, name, value):
             continue
         yield name, value
         if isinstance(value, type) and value.__module__ == module.__name__:
             members = ((f"{name}.{key}", each) for key, each in vars(value).items() if key not in _SKIPPED_IN_CLASSES)
             yield from members
+
+
+def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:
+    """Tells whether a package holds one of its modules, which it does from when somebody first imports that."""
+    return isinstance(value, ModuleType) and value.__name__ == f"{package.__name__}.{name}"
 
 
 def _read_entries(definitions: Definitions) -> Iterator[NamedValue]:

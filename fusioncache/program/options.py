@@ -80,20 +80,20 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
         NotKept: if a transform does not say what it depends on.
         NoValue: if an option cannot be described.
     """
-    yield from _read_own_options(describer, compile_data)
+    yield from _read_own_options(describer, definitions, compile_data)
     yield "executors", " ".join(_name_of(executor) for executor in compile_data.executors_list)
     for executor in compile_data.executors_list:
         yield from _read_executor(describer, definitions, executor)
     lookasides = compile_data.executor_lookasides or {}
     yield "lookasides", _digest_table(definitions, lookasides, definitions.name)
     for number, transform in enumerate(compile_data.transforms):
-        yield f"transforms.{number}", write_transform(describer, transform)
+        yield f"transforms.{number}", write_transform(definitions, transform)
 
 
-def _read_own_options(describer: Describer, compile_data: Any) -> Iterator[NamedValue]:
+def _read_own_options(describer: Describer, definitions: Definitions, compile_data: Any) -> Iterator[NamedValue]:
     known = vars(compile_data)
     for name in (*_OPTIONS, *sorted(known.keys() - _ELSEWHERE - set(_OPTIONS))):
-        yield name, describer.describe(known.get(name))
+        yield name, definitions.name(known.get(name))
     yield "langctx", compile_data.langctx.name
     for group in ("compile_options", "debug_options"):
         options = known[group] if isinstance(known[group], dict) else vars(known[group])
@@ -113,7 +113,7 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
     from thunder.extend import FUEL_LEVEL, TemporaryExecutor
 
     name = f"executors.{_name_of(executor)}"
-    yield f"{name}.class", describer.describe_class(type(executor))
+    yield f"{name}.class", definitions.name(type(executor))
     yield f"{name}.version", str(executor.version)
     own = ask_for_key(executor)
     if own is not None:
@@ -123,7 +123,7 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
     elif type(executor) is not TemporaryExecutor:
         for key, value in sorted(vars(executor).items()):
             if key not in _TABLES:
-                yield f"{name}.{key}", describer.describe(value)
+                yield f"{name}.{key}", definitions.name(value)
     # Of the ad hoc executor only the lookasides outlive a trace: its operations have new names each time.
     if type(executor) is not TemporaryExecutor:
         yield (
@@ -143,7 +143,7 @@ def _digest_table(definitions: Definitions, table: Any, write: Callable[[Any], s
     return f"{len(lines)} {hashlib.blake2b(chr(10).join(lines).encode(), digest_size=16).hexdigest()}"
 
 
-def write_transform(describer: Describer, transform: Any) -> str:
+def write_transform(definitions: Definitions, transform: Any) -> str:
     """Returns a transform as a line: its class, and what it says that it depends on.
 
     Raises:
@@ -154,10 +154,10 @@ def write_transform(describer: Describer, transform: Any) -> str:
     name = f"{cls.__module__}.{cls.__qualname__}"
     own = ask_for_key(transform)
     if own is not None:
-        return f"{describer.describe_class(cls)} {own}"
+        return f"{definitions.name(cls)} {own}"
     if name not in _KEYED:
         raise NotKept(f"the transform {name} does not say how it is keyed; give it a method cache_key()")
-    return describer.describe(transform)
+    return definitions.name(transform)
 
 
 def ask_for_key(owner: Any) -> str | None:

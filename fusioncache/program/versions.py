@@ -34,11 +34,10 @@ def read_versions() -> Iterator[NamedValue]:
     import fusioncache
 
     yield from _read_releases()
-    yield "thunder.sources", _digest_sources(_folder_of(thunder))
-    yield "fusioncache.sources", _digest_sources(_folder_of(fusioncache))
+    yield "thunder.sources", digest_sources(_folder_of(thunder))
+    yield "fusioncache.sources", digest_sources(_folder_of(fusioncache))
 
 
-@cache
 def _read_releases() -> tuple[NamedValue, ...]:
     import networkx
     import numpy
@@ -72,7 +71,7 @@ def _folder_of(package: ModuleType) -> str:
 
 
 @cache
-def _digest_sources(folder: str) -> str:
+def digest_sources(folder: str) -> str:
     """Returns the digest of all Python sources in a folder, once in a process: what is imported does not change.
 
     Raises:

@@ -158,7 +158,7 @@ class FusionCache(Transform):
             make_backend(backend)
         self.backend = backend
         check_fold(fold)
-        self._fold, self._verifies = fold, when
+        self._fold = fold
         if fast_tracing:
             install(BY_DEFAULT)
         self._ledger = Ledger(self.cache.ledger)
@@ -181,10 +181,11 @@ class FusionCache(Transform):
     def cache_key(self) -> str:
         """Returns what the programs depend on that this transform takes part in, beside what it is given: its options.
 
-        What else decides over a region is in the templates' keys, which a stored program names.
+        What else decides over a region is in the templates' keys, which a stored program names. Verify mode is none of
+        them: it is what programs are tried with, and what it puts into a trace is not kept.
         """
         compiler = "" if self._untried else name_backend(self.backend)
-        return f"backend={self.backend} ({compiler}) fold={self._fold} verify={self._verifies} {self._options}"
+        return f"backend={self.backend} ({compiler}) fold={self._fold} {self._options}"
 
     def calls(self) -> tuple[TemplateCall, ...]:
         """Returns the templates that the traces seen so far call: once for each way in which regions write them."""

@@ -1,0 +1,103 @@
+"""Keys of whole programs, made as they are made when Thunder is asked for one, and what a change does to them."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import thunder
+import torch
+from thunder.core.compile_data import compile_data_and_stats
+from thunder.core.langctxs import langctx
+
+import fusioncache
+from fusioncache.explain.difference import compare
+from fusioncache.ir import Key
+from fusioncache.program.describe import Describer
+from fusioncache.program.key import program_key
+
+
+class Norm(torch.nn.Module):
+    """Scales rows to length one."""
+
+    power = 2
+    kinds = ("rows",)
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(size))
+        self.register_buffer("shift", torch.zeros(size))
+        self.eps = 1e-5
+        self.settings = {"mode": "rms", "steps": [1, 2]}
+
+    @property
+    def gain(self) -> float:
+        return 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(self.power).mean(-1, keepdim=True) + self.eps) * self.weight * self.gain
+
+
+class Model(torch.nn.Module):
+    """A norm between two linear layers, and a layer that nothing calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.norm = Norm(4)
+        self.second = torch.nn.Linear(4, 4)
+        self.idle = torch.nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor, scale: Any = 1.0, **more: Any) -> torch.Tensor:
+        return self.second(self.norm(torch.nn.functional.silu(self.first(x)))) * scale
+
+
+def jit(fn: Any, **options: Any) -> Any:
+    """Returns what Thunder compiles with our executor and our transform, unless other ones are given."""
+    usual = {"transforms": [fusioncache.FusionCache(backend="eager")], "executors": fusioncache.executors()}
+    return thunder.jit(fn, **{**usual, **options})
+
+
+def key_of(jitted: Any, *args: Any, **kwargs: Any) -> Key:
+    """Returns the key for a call of a compiled function, at the moment in which Thunder looks for a program."""
+    data, stats = jitted._lc_cd, jitted._lc_cs
+    before = list(data.autocast_stack.stack)
+    data.populate_cache_info({}, *args, **kwargs)
+    try:
+        with langctx(data.langctx), compile_data_and_stats(data, stats):
+            return program_key(Describer(), data, args, kwargs)
+    finally:
+        data.autocast_stack.stack.clear()
+        data.autocast_stack.stack.extend(before)
+
+
+def assert_names(expected: str, key: Key, other: Key) -> None:
+    """Sees to it that two keys differ, and that their difference names this: a pattern of ``subject: value, value``."""
+    assert other != key and other.digest != key.digest
+    changes = [f"{change.subject}: {change.a}, {change.b}" for change in compare(key.texts, other.texts).changes]
+    assert any(re.match(expected, change) for change in changes), changes
+
+
+@contextmanager
+def changed(owner: Any, name: Any, value: Any) -> Iterator[None]:
+    """Gives an attribute of an object, or an item of a dict, another value for a while."""
+    get, put, drop = (
+        (lambda: owner[name], operator.setitem, operator.delitem)
+        if isinstance(owner, dict)
+        else (lambda: vars(owner)[name], setattr, delattr)
+    )
+    try:
+        old, was_there = get(), True
+    except KeyError:
+        old, was_there = None, False
+    put(owner, name, value)
+    try:
+        yield
+    finally:
+        if was_there:
+            put(owner, name, old)
+        else:
+            drop(owner, name)
