@@ -124,8 +124,17 @@ def _read_entries(definitions: Definitions) -> Iterator[NamedValue]:
 
     for key, value in list(_torch_to_thunder_function_map.items()):
         text = definitions.name(value)
-        name = definitions.name(key).replace(" ", "_")
-        yield f"map.{name}", text if definitions.is_foreign(value) else _digest(text, 6)
+        # Several functions may be called the same.
+        digest = _digest(f"{definitions.name(key)} {text}", 6)
+        yield f"map.{write_callable(key)}", f"{text} {digest}" if definitions.is_foreign(value) else digest
+
+
+def write_callable(function: Any) -> str:
+    """Returns what people call a function of torch: module and name, without spaces."""
+    owner = getattr(function, "__objclass__", None) or getattr(function, "__self__", None)
+    name = getattr(function, "__qualname__", None) or str(getattr(function, "__name__", type(function).__qualname__))
+    place = getattr(owner if isinstance(owner, type) else function, "__module__", None) or "torch"
+    return f"{place}.{name.removeprefix('_VariableFunctionsClass.')}".replace(" ", "_")
 
 
 def _digest(text: str, size: int = 16) -> str:

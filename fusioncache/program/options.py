@@ -88,6 +88,7 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
     yield "lookasides", _digest_table(definitions, lookasides, definitions.name)
     for number, transform in enumerate(compile_data.transforms):
         yield f"transforms.{number}", write_transform(definitions, transform)
+        yield f"transforms.{number}.class", definitions.name(type(transform))
 
 
 def _read_own_options(describer: Describer, definitions: Definitions, compile_data: Any) -> Iterator[NamedValue]:
@@ -144,7 +145,7 @@ def _digest_table(definitions: Definitions, table: Any, write: Callable[[Any], s
 
 
 def write_transform(definitions: Definitions, transform: Any) -> str:
-    """Returns a transform as a line: its class, and what it says that it depends on.
+    """Returns what a transform says that it depends on.
 
     Raises:
         NotKept: if it does not say.
@@ -154,7 +155,7 @@ def write_transform(definitions: Definitions, transform: Any) -> str:
     name = f"{cls.__module__}.{cls.__qualname__}"
     own = ask_for_key(transform)
     if own is not None:
-        return f"{definitions.name(cls)} {own}"
+        return own
     if name not in _KEYED:
         raise NotKept(f"the transform {name} does not say how it is keyed; give it a method cache_key()")
     return definitions.name(transform)
