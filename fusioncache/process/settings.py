@@ -75,7 +75,12 @@ JOBS = Setting(
     "says how many processes compile beside the one that traces, 0 for none; by default as many as pay",
     _find_demand_on_number,
 )
-SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS)
+PROGRAMS = Setting(
+    "FUSIONCACHE_PROGRAMS",
+    "says whether what Thunder makes of a model is stored too, so that a later process need not trace it again",
+    _one_of("0", "1"),
+)
+SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS)
 
 
 def find_directory() -> Path:

@@ -161,6 +161,10 @@ class Store:
         self._journal.count_bypass(reason, f"a stored artifact is not used: {reason}", f"{key.digest}.{backend}")
         self._guard("discard", None, lambda: self._discard(make_entry_id(key, backend)))
 
+    def remove(self, key: Key, backend: str) -> None:
+        """Removes an entry that makes room for another one. Never raises."""
+        self._guard("remove", None, lambda: self._discard(make_entry_id(key, backend)))
+
     def sweep(self) -> SweepResult | None:
         """Removes what is too old or too much, and what killed processes left; None if that failed. Never raises."""
         return self._guard("clean up", None, lambda: self._disk.sweep() if self._disk else None)

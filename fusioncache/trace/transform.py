@@ -39,10 +39,12 @@ from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import Canonical, canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
+from fusioncache.trace import program_list
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import Origin, origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.handover import ForwardState, Handover
+from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
 from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
 from fusioncache.trace.region_backends import RegionBackends, name_backend
@@ -50,6 +52,7 @@ from fusioncache.trace.rewrite import call_of, replace_symbols
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.trace.templates import TemplateCalls
 from fusioncache.tracing import BY_DEFAULT, install
+from fusioncache.tracing.installation import install_more
 from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.verification.verifier import Site, Verifier, choose_when
 
@@ -125,9 +128,15 @@ class FusionCache(Transform):
             is ready: see ``precompile/``. They start now, in the background, and end soon after they have nothing to
             do. 0 is none. None asks the environment, ``FUSIONCACHE_JOBS``, and then is what pays: some where nvFuser
             has the cores for it, and none in verify mode, with few cores, or without a store.
+        programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
+            again: see ``program/``. It is used where everything that it depends on is equal. ``stats()`` counts what
+            was loaded and what was made, and why something was neither. None asks the environment:
+            ``FUSIONCACHE_PROGRAMS`` is 0 or 1, and 1 by default. Nothing is loaded or kept without ``fast_tracing`` or
+            without a store.
 
     Raises:
-        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain`` or ``jobs`` is none of these.
+        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs`` or ``programs`` is
+            none of these.
         ValueError: if the backend is unknown or does not work here, or another option is none of the above.
     """
 
@@ -144,10 +153,11 @@ class FusionCache(Transform):
         verify: bool | str | None = None,
         explain: bool | None = None,
         jobs: int | None = None,
+        programs: bool | None = None,
     ):
         super().__init__()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
-        when, explains = choose_when(verify), should_explain(explain)
+        when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
@@ -173,6 +183,12 @@ class FusionCache(Transform):
         compiler = "" if self._untried else name_backend(backend)
         processes = choose_jobs(jobs, "" if when else compiler)
         self._helpers = find_helpers(self.cache, processes, compiler) if compiler else None
+        self.program_keeper: ProgramKeeper | None = None
+        if keeps and fast_tracing and compiler:
+            install_more("stored programs", program_list.replacements)
+            templates = ProgramTemplates(self.cache, self._backends, self._calls)
+            options = {"explains": explains, "verifies": when is not None}
+            self.program_keeper = ProgramKeeper(self.cache, self._ledger, templates, **options)
 
     def stats(self) -> Stats:
         """Returns what this transform has done so far."""

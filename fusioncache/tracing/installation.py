@@ -107,12 +107,25 @@ def install(groups: Iterable[str] = tuple(GROUPS)) -> None:
     with _lock:
         for name in GROUPS:
             if name in groups:
-                _install(name)
+                _install(name, GROUPS[name])
 
 
-def _install(name: str) -> None:
+def install_more(name: str, replacements: Callable[[], Iterable[Replacement]]) -> None:
+    """Installs replacements that are no shortcuts; ``uninstall`` takes them out as well. Never raises.
+
+    Args:
+        name: of what does not work without them, for the log.
+        replacements: returns them. Those that are there already stay.
+    """
+    if explain_untried():
+        return
+    with _lock:
+        _install(name, replacements)
+
+
+def _install(name: str, replacements: Callable[[], Iterable[Replacement]]) -> None:
     try:
-        for replacement in GROUPS[name]():
+        for replacement in replacements():
             _put(replacement)
     except Exception as error:  # whatever is otherwise in this Thunder, tracing goes on
         logger.info("tracing does without the shortcuts of %s", name, exc_info=error)

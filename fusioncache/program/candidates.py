@@ -1,0 +1,118 @@
+"""Where the programs for one key are in the store, and which of them goes when there is no more room.
+
+Several programs may have one key, as reads tell them apart: code and globals that only the derivation knew of. Each is
+an entry of the store by itself, under the same key and one of a few words in place of a backend's name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from fusioncache.ir import Key
+from fusioncache.program.reads import Read, decode_reads, encode_reads
+from fusioncache.program.text import ProgramText, decode, encode
+from fusioncache.store import Store, StoredArtifacts
+from fusioncache.store.slots import PROGRAM_SLOTS
+
+logger = logging.getLogger("fusioncache")
+
+PROGRAM = "program"
+"""The artifact with the traces."""
+READS = "reads"
+"""The artifact with what the derivation read."""
+
+_STALE = "a stored program that does not decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored program, which may be reused where its reads are what they were.
+
+    Attributes:
+        slot: the word that it is stored under.
+        text: its traces.
+        reads: what its derivation read.
+        seconds: that deriving it took.
+    """
+
+    slot: str
+    text: ProgramText
+    reads: tuple[Read, ...]
+    seconds: float
+
+
+def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:
+    """Returns the programs that are stored for a key. What cannot be read is removed. Never raises.
+
+    They are read one by one, and only as far as they are asked for. Slots are taken in their order, so nothing is
+    looked for behind one that is free.
+    """
+    for slot in PROGRAM_SLOTS:
+        artifacts = store.load(key, slot)
+        if artifacts is None:
+            return
+        candidate = _decode(store, key, slot, artifacts)
+        if candidate is not None:
+            yield candidate
+
+
+def _decode(store: Store, key: Key, slot: str, artifacts: StoredArtifacts) -> Candidate | None:
+    """Returns what is in a slot. What does not decode is removed."""
+    try:
+        return Candidate(slot, decode(artifacts[PROGRAM]), decode_reads(artifacts[READS]), artifacts.seconds)
+    except (ValueError, KeyError) as error:
+        logger.info("a stored program for %s does not decode", key.digest[:12], exc_info=error)
+        store.discard(key, slot, f"{_STALE}: {type(error).__name__}")
+        return None
+
+
+def keep_program(
+    store: Store,
+    key: Key,
+    text: ProgramText,
+    reads: Collection[Read],
+    *,
+    name: str,
+    seconds: float,
+    unfit: Collection[str] = (),
+) -> bool:
+    """Keeps a program, unless one with the same reads is there. If all slots are taken, the oldest program goes.
+
+    Args:
+        store: where it goes.
+        key: that it was derived for.
+        text: its traces.
+        reads: what its derivation read.
+        name: of the model, for people.
+        seconds: that deriving it took.
+        unfit: the slots with programs that were tried in vain, whatever their reads are.
+
+    Returns:
+        Whether it was kept.
+    """
+    slot = _choose_slot(store, key, frozenset(reads), unfit)
+    if slot is None:
+        return False
+    artifacts = {PROGRAM: encode(text), READS: encode_reads(tuple(reads))}
+    return store.save(key, slot, artifacts, name=name, seconds=seconds)
+
+
+def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collection[str]) -> str | None:
+    """Returns a slot that is free now; None if a program with these reads has one, and may fit."""
+    for slot in PROGRAM_SLOTS:
+        artifacts = store.load(key, slot)
+        candidate = None if artifacts is None else _decode(store, key, slot, artifacts)
+        if candidate is None:
+            return slot
+        if slot not in unfit and frozenset(candidate.reads) == reads:
+            return None
+    oldest = min(PROGRAM_SLOTS, key=lambda slot: _find_age(store, key, slot))
+    store.remove(key, oldest)
+    return oldest
+
+
+def _find_age(store: Store, key: Key, slot: str) -> float:
+    entry = store.entry(key.digest, slot)
+    return entry.created if entry else 0.0

@@ -1,0 +1,106 @@
+"""A program that Thunder derives at this moment, and what it takes to keep it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusioncache.ir import Key
+from fusioncache.program.candidates import Candidate, keep_program
+from fusioncache.program.describe import Describer
+from fusioncache.program.reads import ReadDifference
+from fusioncache.program.recorder import Recorder
+from fusioncache.program.refusal import NotKept
+from fusioncache.trace.program_misses import explain_program_miss
+from fusioncache.trace.program_verification import compare_programs
+from fusioncache.trace.programs import Call, ProgramKeeper
+
+_CHANGED = "something that it depends on changed while it was derived"
+
+
+@dataclass(slots=True, eq=False)
+class Derivation:
+    """A program that Thunder derives for a call.
+
+    Attributes:
+        keeper: keeps it.
+        call: the call.
+        key: of the program, from before anything was derived.
+        describer: described what is in the key.
+        unfit: the slots of stored programs that were tried for this call. Once it is derived, none of them did fit.
+        expected: the stored program that it should be, in verify mode.
+        differences: for each stored program that was derived from something else, what that is.
+    """
+
+    keeper: ProgramKeeper
+    call: Call
+    key: Key
+    describer: Describer
+    unfit: list[str] = field(default_factory=list)
+    expected: Candidate | None = None
+    differences: list[ReadDifference] = field(default_factory=list)
+    _recorder: Recorder | None = None
+    _started: float = field(default_factory=time.perf_counter)
+
+    def may_be(self, candidate: Candidate) -> bool:
+        """Tells whether a stored program was derived from the same, as far as it was recorded."""
+        difference = self.keeper.find_difference(candidate, self.describer)
+        if difference is not None:
+            self.differences.append(difference)
+            return False
+        self.unfit.append(candidate.slot)
+        return True
+
+    def explain(self) -> None:
+        """Says why there is no stored program for the call, if that was asked for."""
+        store = self.keeper.cache.store
+        if self.keeper.explains and store is not None:
+            explain_program_miss(self.call.name, self.key, self.differences, store)
+
+    def record[T](self, interpret: Callable[[], T]) -> T:
+        """Interprets the function, and records what is read."""
+        try:
+            recorder = Recorder(self.describer)
+            recorder.__enter__()
+        except Exception as error:
+            self.keeper.report_failure(error)
+            return interpret()
+        try:
+            return interpret()
+        finally:
+            recorder.__exit__(None, None, None)
+            self._recorder = recorder
+
+    def finish(self, entry: Any) -> bool:
+        """Keeps the program that Thunder derived, as an entry of its own; returns whether it was kept.
+
+        Raises:
+            VerificationError: if it should have been another one.
+        """
+        seconds = time.perf_counter() - self._started
+        if self.expected is not None:
+            compare_programs(self.call.name, self.expected.text, entry)
+        if self.keeper.verifies:
+            return False
+        try:
+            with self.keeper.time("record"):
+                return self._keep(entry, seconds)
+        except Exception as error:
+            self.keeper.report_failure(error)
+            return False
+
+    def _keep(self, entry: Any, seconds: float) -> bool:
+        store = self.keeper.cache.store
+        if store is None or self._recorder is None:
+            return False
+        reads = self._recorder.reads()
+        text = self.keeper.templates.write(entry, self.call)
+        if self.keeper.describe(self.call)[0] != self.key:
+            raise NotKept(_CHANGED)
+        kept = keep_program(store, self.key, text, reads, name=self.call.name, seconds=seconds, unfit=self.unfit)
+        if kept:
+            self.keeper.ledger.count_program_made(self.call.name)
+            self.keeper.cache.save()
+        return kept

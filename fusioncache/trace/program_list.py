@@ -1,0 +1,217 @@
+"""Stands where Thunder looks for what it derived before, and has what other processes derived there as well.
+
+Thunder goes through its list of entries, last to first, and calls the prologue of each with the arguments. One that
+raises does not fit. So behind the last entry comes one whose prologue looks for a program in the store, and raises
+whatever it finds; if it finds one, that comes next, and Thunder calls its prologue as that of any other entry. Thunder
+derives a program if there is none, and appends it: that is when it is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+from fusioncache.program.candidates import Candidate
+from fusioncache.trace.derivation import Derivation
+from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
+from fusioncache.tracing.replacement import Replacement
+
+
+class NoProgram(Exception):
+    """Tells Thunder to go on to the next entry."""
+
+
+class ProgramList(list[Any]):
+    """Thunder's entries for one compiled function, and the programs that the store has for it.
+
+    Attributes:
+        derived: the digests of the keys for which Thunder derived a program here. Nothing is looked for twice.
+        kept: how many of these programs were kept.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.derived: set[str] = set()
+        self.kept = 0
+        self._derivations: dict[int, Derivation] = {}
+
+    def __reversed__(self) -> Iterator[Any]:
+        """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
+        yield from super().__reversed__()
+        search = Search(self)
+        while not search.ended:
+            yield search.question
+            if search.answer is not None:
+                yield search.answer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is a list as Thunder's own: it belongs to nothing that would look for programs."""
+        return list, (list(self),)
+
+    def append(self, entry: Any) -> None:
+        """Adds an entry that Thunder has just derived, and keeps its program.
+
+        Raises:
+            VerificationError: if it is not what the store has.
+        """
+        derivation = self._derivations.pop(threading.get_ident(), None)
+        if derivation is not None:
+            self.derived.add(derivation.key.digest)
+            self.kept += derivation.finish(entry)
+        super().append(entry)
+
+    def append_loaded(self, entry: Any) -> None:
+        """Adds an entry that was loaded."""
+        super().append(entry)
+
+    def expect(self, derivation: Derivation | None) -> None:
+        """Says what this thread derives next; None for nothing that is to be kept."""
+        if derivation is None:
+            self._derivations.pop(threading.get_ident(), None)
+        else:
+            self._derivations[threading.get_ident()] = derivation
+
+    def expected(self) -> Derivation | None:
+        """Returns what this thread derives, if that is to be kept."""
+        return self._derivations.get(threading.get_ident())
+
+
+class Search:
+    """Looks for a program for one call, one candidate after the other.
+
+    Attributes:
+        question: an entry whose prologue looks for the next candidate, and raises.
+        answer: the entry of what was found; None if nothing was.
+        ended: whether there is nothing more to find.
+    """
+
+    def __init__(self, programs: ProgramList):
+        from thunder import CacheEntry
+
+        self.question = CacheEntry(self._look, [], None, [], None, [], None, [], False)
+        self.answer: Any = None
+        self.ended = False
+        self._programs = programs
+        self._keeper: ProgramKeeper | None = None
+        self._derivation: Derivation | None = None
+        self._candidates: Iterator[Candidate] = iter(())
+        self._started = time.perf_counter()
+
+    def _look(self, *args: Any, **kwargs: Any) -> Any:
+        """Looks for the next program. Never returns, as a prologue that fits would.
+
+        Raises:
+            NoProgram: always.
+        """
+        from thunder.core.compile_data import get_compile_data
+
+        try:
+            if self._derivation is None:
+                self._begin(get_compile_data(), args, kwargs)
+            if self._keeper and self._derivation:
+                self._find(self._keeper, self._derivation)
+        except Exception as error:
+            self._end(None)
+            if self._keeper:
+                self._keeper.report_failure(error)
+        raise NoProgram
+
+    def _begin(self, compile_data: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._end(None)
+        self._keeper = find_keeper(compile_data)
+        if self._keeper is None:
+            return
+        call = Call(compile_data, args, kwargs)
+        key, describer = self._keeper.describe(call)
+        if key.digest in self._programs.derived:
+            return
+        self._derivation = Derivation(self._keeper, call, key, describer)
+        self._candidates = self._keeper.candidates(key)
+        self.ended = False
+
+    def _find(self, keeper: ProgramKeeper, derivation: Derivation) -> None:
+        if self.answer is not None:
+            self.answer = None
+            keeper.refuse("its guards do not hold here")
+        for candidate in self._candidates:
+            if not derivation.may_be(candidate):
+                continue
+            if keeper.verifies:
+                derivation.expected = candidate
+                break
+            entry = keeper.build(candidate, derivation.call)
+            if entry is not None:
+                self.answer = self._watch(entry, candidate, derivation)
+                return
+        self._end(derivation)
+
+    def _end(self, derivation: Derivation | None) -> None:
+        """Ends the search without a program, and says what Thunder derives now."""
+        self.ended, self.answer = True, None
+        if derivation is not None:
+            derivation.explain()
+            if self._programs.kept >= MOST_KINDS:
+                derivation.keeper.refuse(f"more than {MOST_KINDS} kinds of input in one process")
+                derivation = None
+        self._programs.expect(derivation)
+
+    def _watch(self, entry: Any, candidate: Candidate, derivation: Derivation) -> Any:
+        """Returns an entry that adds itself to Thunder's own when its prologue was called and did not raise."""
+        programs, keeper, started, fits = self._programs, derivation.keeper, self._started, False
+
+        def prologue(*args: Any, **kwargs: Any) -> Any:
+            nonlocal fits
+            results = entry.prologue_fn(*args, **kwargs)
+            if not fits:
+                fits = True
+                programs.append_loaded(entry)
+                keeper.note_loaded(candidate, derivation.call, time.perf_counter() - started)
+            return results
+
+        return entry._replace(prologue_fn=prologue)
+
+
+def replacements() -> tuple[Replacement, ...]:
+    """Returns what stands in for functions of Thunder's: each compiled function gets such a list, and is recorded."""
+    import thunder
+    from thunder.common import CompileStats
+
+    return (
+        Replacement(CompileStats, "__init__", "fe081950246d5516", give_list),
+        Replacement(thunder, "thunder_general_jit", None, record_reads, around=True),
+    )
+
+
+def give_list(original: Callable[..., None]) -> Callable[..., None]:
+    """Gives each compiled function a list of entries that has stored programs as well."""
+
+    @wraps(original)
+    def __init__(self: Any) -> None:
+        original(self)
+        self.interpreter_cache = ProgramList()
+
+    return __init__
+
+
+def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Records what Thunder reads while it interprets a function, if what it derives is to be kept."""
+
+    @wraps(original)
+    def thunder_general_jit(fn: Any, args: Any, kwargs: Any, /, **options: Any) -> Any:
+        from thunder.core.compile_data import _compile_data
+
+        compile_data, stats = _compile_data.get()
+        programs = getattr(stats, "interpreter_cache", None)
+        derivation = programs.expected() if isinstance(programs, ProgramList) else None
+        if derivation is None or compile_data is not derivation.call.compile_data:
+            return original(fn, args, kwargs, **options)
+        try:
+            return derivation.record(lambda: original(fn, args, kwargs, **options))
+        except BaseException:
+            programs.expect(None)
+            raise
+
+    return thunder_general_jit

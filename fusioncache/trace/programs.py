@@ -1,0 +1,211 @@
+"""The programs of the models that one transform compiles: found in the store, or derived by Thunder and kept there.
+
+What Thunder makes of a model for one kind of input outlives the process. ``trace/program_list.py`` stands where Thunder
+looks for what it derived before; it asks here. Nothing that goes wrong here reaches a model, but for a difference that
+verify mode finds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.cache.cache import Cache
+from fusioncache.ir import Key
+from fusioncache.process.settings import PROGRAMS
+from fusioncache.process.warning import warn
+from fusioncache.program.build import build_program
+from fusioncache.program.candidates import Candidate, find_candidates
+from fusioncache.program.describe import Describer
+from fusioncache.program.key import program_key
+from fusioncache.program.reads import ReadDifference, find_difference
+from fusioncache.program.refusal import NotKept
+from fusioncache.program.text import ProgramText
+from fusioncache.program.write import write_program
+from fusioncache.record.ledger import Ledger
+from fusioncache.trace.region_backends import RegionBackends
+from fusioncache.trace.templates import TemplateCalls, TemplateLoader, find_references
+
+logger = logging.getLogger("fusioncache")
+
+MOST_KINDS = 64
+"""How many programs of one compiled function are kept in one process: a number that grows is a kind of input each."""
+
+
+def should_keep_programs(programs: bool | None) -> bool:
+    """Returns whether to keep programs, by the option of ``FusionCache`` or else by the environment.
+
+    Raises:
+        TypeError: if the option is none of True, False and None.
+        ValueError: if the environment says something else than 0 or 1.
+    """
+    if programs is not None:
+        if not isinstance(programs, bool):
+            raise TypeError(f"programs must be True, False or None, got {programs!r}")
+        return programs
+    return PROGRAMS.read() != "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The first call of a compiled function with one kind of input.
+
+    Attributes:
+        compile_data: what Thunder knows of the function: see ``thunder.common.CompileData``.
+        args: of the call.
+        kwargs: of the call.
+    """
+
+    compile_data: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The class of the module, or the name of the function, that is called."""
+        import torch
+
+        function = self.compile_data.fn
+        named = type(function) if isinstance(function, torch.nn.Module) else function
+        return str(getattr(named, "__qualname__", type(function).__qualname__))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTemplates:
+    """The templates that traces of one transform call, and stored programs as well.
+
+    Attributes:
+        cache: where templates are.
+        backends: compile them.
+        calls: of templates.
+    """
+
+    cache: Cache
+    backends: RegionBackends
+    calls: TemplateCalls
+
+    def write(self, entry: Any, call: Call) -> ProgramText:
+        """Returns what Thunder derived for a call, as data.
+
+        Raises:
+            NotKept: if another process could not run it.
+        """
+        return write_program(entry, call.compile_data.fn, find_references(self.calls.all()))
+
+    def build(self, text: ProgramText, call: Call) -> Any:
+        """Returns Thunder's entry for a stored program.
+
+        Raises:
+            ValueError: if the program does not fit here.
+        """
+        load = TemplateLoader(self.cache, self.backends, self.calls, call.compile_data)
+        return build_program(text, call.compile_data.fn, load)
+
+
+class ProgramKeeper:
+    """Finds programs in the store of a cache, and keeps them there.
+
+    Args:
+        cache: has the store.
+        ledger: counts.
+        templates: knows what the traces of a program call.
+        explains: whether to say on stderr why a program is derived although one like it was derived before.
+        verifies: whether a program that is found is derived all the same, and compared.
+
+    Attributes:
+        cache: has the store.
+        ledger: counts.
+        templates: knows what traces call.
+        explains: see above.
+        verifies: see above.
+    """
+
+    def __init__(self, cache: Cache, ledger: Ledger, templates: ProgramTemplates, *, explains: bool, verifies: bool):
+        self.cache = cache
+        self.ledger = ledger
+        self.explains = explains
+        self.verifies = verifies
+        self.templates = templates
+
+    @contextmanager
+    def time(self, part: str) -> Iterator[None]:
+        """Adds the seconds of its body to a part of those that programs take."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.ledger.add_program_seconds(part, time.perf_counter() - start)
+
+    def describe(self, call: Call) -> tuple[Key, Describer]:
+        """Returns the key of the program for a call, and what described the values that it depends on.
+
+        Raises:
+            NotKept: if something in it has no value that can be compared.
+        """
+        describer = Describer()
+        with self.time("key"):
+            return program_key(describer, call.compile_data, call.args, call.kwargs), describer
+
+    def candidates(self, key: Key) -> Iterator[Candidate]:
+        """Returns the programs that the store has for a key, as far as they are asked for."""
+        store = self.cache.store
+        found = find_candidates(store, key) if store else iter(())
+        while True:
+            with self.time("load"):
+                candidate = next(found, None)
+            if candidate is None:
+                return
+            yield candidate
+
+    def find_difference(self, candidate: Candidate, describer: Describer) -> ReadDifference | None:
+        """Returns the first thing that the derivation of a program read and that is another one now; None if all is."""
+        with self.time("reads"):
+            return find_difference(candidate.reads, describer)
+
+    def build(self, candidate: Candidate, call: Call) -> Any | None:
+        """Returns Thunder's entry for a stored program; None if it does not fit here, and that is counted."""
+        try:
+            with self.time("build"):
+                return self.templates.build(candidate.text, call)
+        except ValueError as error:
+            logger.info("a stored program of %s is not used", call.name, exc_info=error)
+            self.refuse(f"it does not fit here: {error}")
+            return None
+
+    def note_loaded(self, candidate: Candidate, call: Call, seconds: float) -> None:
+        """Counts a program that runs without having been derived here."""
+        self.ledger.count_program_loaded(call.name, seconds, candidate.seconds)
+        self.cache.save()
+
+    def refuse(self, reason: str) -> None:
+        """Counts why a program is neither loaded nor kept."""
+        logger.info("a program is not kept or not used: %s", reason)
+        self.ledger.count_program_refused(reason)
+
+    def report_failure(self, error: Exception) -> None:
+        """Counts something that should not have happened: Thunder goes on as if there were no programs."""
+        if isinstance(error, NotKept):
+            self.refuse(str(error))
+            return
+        logger.info("a program can neither be loaded nor kept", exc_info=error)
+        if self.ledger.count_program_refused(f"failed: {type(error).__name__}"):
+            warn(f"what Thunder makes of a model is neither loaded nor kept: {error!r}")
+
+
+def find_keeper(compile_data: Any) -> ProgramKeeper | None:
+    """Returns who keeps the programs of a compiled function; None if nobody does.
+
+    Nobody does for a function with two transforms of ours, each of which would count, or one that caches otherwise than
+    by the values of its inputs.
+    """
+    from thunder.core.options import CACHE_OPTIONS
+
+    if compile_data is None or compile_data.cache_option is not CACHE_OPTIONS.CONSTANT_VALUES:
+        return None
+    transforms = getattr(compile_data, "transforms", None) or ()
+    ours = [each for each in transforms if hasattr(each, "program_keeper")]
+    return ours[0].program_keeper if len(ours) == 1 else None

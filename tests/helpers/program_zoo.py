@@ -1,0 +1,224 @@
+"""What people compile, each as small as can be, and a process that trains all of it over a store.
+
+    python program_zoo.py STORE [--loads]
+
+prints for each case, as JSON, a digest of the results of three training steps, and what became of its programs. With
+``--loads`` nothing may be interpreted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from stored_programs import Cell, counts, without_interpreter
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import fusioncache
+
+Compile = Callable[..., Any]
+"""Compiles a model or a function, with options of ``FusionCache`` by name."""
+
+
+class Tied(torch.nn.Module):
+    """An embedding that is the head's weight as well."""
+
+    def __init__(self, width: int = 8):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(16, width)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(2))
+        self.norm = torch.nn.RMSNorm(width)
+        self.head = torch.nn.Linear(width, 16, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = x + functional.silu(layer(self.norm(x)))
+        return self.head(x)
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = Cell()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.cell, x, use_reentrant=False)
+
+
+class Counter(torch.nn.Module):
+    """Writes into a buffer, and sets an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        self.mean.mul_(0.9).add_(x.detach().mean(0) * 0.1)
+        return x + self.mean
+
+
+def plain_function(x: torch.Tensor, weight: torch.Tensor, *, scale: float = 1.0) -> dict[str, torch.Tensor]:
+    return {"sum": torch.tanh(x @ weight) * scale, "max": torch.relu(x)}
+
+
+def train(compiled: Any, parameters: list[torch.Tensor], *inputs: Any) -> list[torch.Tensor]:
+    """Three steps; what came out of each, and the parameters after it."""
+    results = []
+    for _ in range(3):
+        output = compiled(*inputs)
+        output.sum().backward()
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter -= 0.1 * parameter.grad
+        results += [output.detach().clone(), *(parameter.detach().clone() for parameter in parameters)]
+        for parameter in parameters:
+            parameter.grad = None
+    return results
+
+
+def train_module(model: torch.nn.Module, compile_: Compile, *inputs: Any, **options: Any) -> list[torch.Tensor]:
+    return train(compile_(model, **options), list(model.parameters()), *inputs) + list(model.buffers())
+
+
+def run_module(compile_: Compile) -> list[torch.Tensor]:
+    return train_module(Cell(), compile_, torch.randn(3, 4))
+
+
+def run_function(compile_: Compile) -> list[torch.Tensor]:
+    x, weight = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
+    compiled = compile_(plain_function)
+    results = []
+    for _ in range(3):
+        out = compiled(x, weight, scale=2.0)
+        results += [*out.values(), *torch.autograd.grad(out["sum"].sum(), weight)]
+    return results
+
+
+def run_thunderfx(compile_: Compile) -> list[torch.Tensor]:
+    from thunder.dynamo import thunderfx
+
+    model = Cell()
+    torch._dynamo.reset()
+    compiled = compile_(model, with_=thunderfx)
+    return train(compiled, list(model.parameters()), torch.randn(3, 4))
+
+
+def run_kinds_of_input(compile_: Compile) -> list[torch.Tensor]:
+    model = Cell()
+    compiled = compile_(model)
+    results = []
+    for rows in (2, 3, 2):
+        results += train(compiled, list(model.parameters()), torch.randn(rows, 4))
+    model.eval()
+    with torch.no_grad():
+        results.append(compiled(torch.randn(2, 4)))
+    with torch.inference_mode():
+        results.append(compiled(torch.randn(2, 4)).clone())
+    return results
+
+
+def run_widths(compile_: Compile) -> list[torch.Tensor]:
+    return [each for size in (4, 6) for each in train_module(Cell(size), compile_, torch.randn(3, size))]
+
+
+def run_tied(compile_: Compile) -> list[torch.Tensor]:
+    return train_module(Tied(), compile_, torch.arange(6).reshape(2, 3), recompute="residual")
+
+
+def run_checkpoint(compile_: Compile) -> list[torch.Tensor]:
+    return train_module(Checkpointed(), compile_, torch.randn(3, 4))
+
+
+def run_buffers(compile_: Compile) -> list[torch.Tensor]:
+    return train_module(Counter(), compile_, torch.randn(3, 4))
+
+
+def run_batch_norm(compile_: Compile) -> list[torch.Tensor]:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
+    return train_module(model, compile_, torch.randn(3, 4))
+
+
+def run_autocast(compile_: Compile) -> list[torch.Tensor]:
+    with torch.autocast("cpu", torch.bfloat16):
+        return train_module(Cell(), compile_, torch.randn(3, 4))
+
+
+def run_plugin(compile_: Compile) -> list[torch.Tensor]:
+    import thunder
+    from thunder.recipes import BaseRecipe
+
+    def compile_model(model: Any, *, transforms: list[Any], executors: list[Any]) -> Any:
+        plugin = fusioncache.Plugin(backend="eager")
+        (plugin.transform,) = transforms
+        return thunder.compile(model, plugins=[plugin], recipe=BaseRecipe(fuser="torch.compile"))
+
+    model = Cell()
+    return train(compile_(model, with_=compile_model), list(model.parameters()), torch.randn(3, 4))
+
+
+CASES: dict[str, Callable[[Compile], list[torch.Tensor]]] = {
+    name.removeprefix("run_"): run for name, run in list(globals().items()) if name.startswith("run_")
+}
+
+
+def run_case(name: str, directory: Path) -> dict[str, Any]:
+    """Runs a case as a process does that has done nothing yet, and says what came of it."""
+    import thunder
+
+    torch.manual_seed(0)
+    transforms = []
+
+    def compile_(model: Any, *, with_: Callable[..., Any] = thunder.jit, **options: Any) -> Any:
+        cache = fusioncache.Cache(record=False, store=directory / name)
+        transforms.append(fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, **options))
+        return with_(model, executors=fusioncache.executors(), transforms=[transforms[-1]])
+
+    results = CASES[name](compile_)
+    content = b"".join(result.detach().float().numpy().tobytes() for result in results)
+    found = [counts(transform) for transform in transforms]
+    refused = {reason: count for _, _, reasons in found for reason, count in reasons.items()}
+    loaded, made = sum(each[0] for each in found), sum(each[1] for each in found)
+    return {"digest": hashlib.sha256(content).hexdigest(), "loaded": loaded, "made": made, "refused": refused}
+
+
+@contextlib.contextmanager
+def _maybe(loads: bool) -> Iterator[None]:
+    with without_interpreter() if loads else contextlib.nullcontext():
+        yield
+
+
+def main() -> None:
+    """The process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--loads", action="store_true")
+    parser.add_argument("--cases", nargs="*", default=list(CASES))
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    done = {}
+    with tempfile.TemporaryFile("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        for name in options.cases:
+            with _maybe(options.loads):
+                try:
+                    done[name] = run_case(name, options.store)
+                except Exception as error:
+                    done[name] = {"error": f"{type(error).__name__}: {error}"}
+    json.dump(done, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Models compiled as in one process after the other, over a directory of programs that all of them share."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fusioncache
+
+_TOOL = 4
+"""A number that neither debuggers, nor profilers, nor coverage have in ``sys.monitoring``."""
+
+
+def compile_anew(model: Any, directory: Path, backend: str = "eager", **options: Any) -> tuple[Any, Any]:
+    """Compiles a model as a process does that has done nothing yet, over a store that others have used.
+
+    Returns it and its transform. The record and templates in memory are its own.
+    """
+    import thunder
+
+    cache = fusioncache.Cache(record=False, store=directory)
+    transform = fusioncache.FusionCache(cache=cache, backend=backend, jobs=0, **options)
+    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
+
+
+@contextlib.contextmanager
+def without_interpreter() -> Iterator[None]:
+    """Takes Thunder's interpreter away: whatever is traced here raises.
+
+    No function is replaced, as programs depend on Thunder's own: the interpreter's code raises where it begins.
+    """
+    from thunder.core import interpreter
+
+    monitoring, code = sys.monitoring, interpreter.interpret.__code__
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("a program was derived that should have been loaded")
+
+    monitoring.use_tool_id(_TOOL, "without_interpreter")
+    monitoring.register_callback(_TOOL, monitoring.events.PY_START, fail)
+    monitoring.set_local_events(_TOOL, code, monitoring.events.PY_START)
+    try:
+        yield
+    finally:
+        monitoring.set_local_events(_TOOL, code, monitoring.events.NO_EVENTS)
+        monitoring.register_callback(_TOOL, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(_TOOL)
+
+
+def counts(transform: Any) -> tuple[int, int, dict[str, int]]:
+    """How many programs were loaded and made, and why some were neither."""
+    stats = transform.stats()
+    return stats.programs_loaded, stats.programs_made, dict(stats.programs_refused)
+
+
+class Cell(torch.nn.Module):
+    """A small model whose forward pass goes by an attribute, and that traces in a fraction of a second."""
+
+    def __init__(self, size: int = 4, scale: float = 2.0):
+        super().__init__()
+        self.linear = torch.nn.Linear(size, size)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x)) * self.scale + x

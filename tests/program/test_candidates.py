@@ -1,0 +1,113 @@
+"""Several programs with one key: the order of slots, what counts as the same, and what goes when all are taken."""
+
+import pytest
+from fusioncache.program.reads import Read
+from store_contents import make_numbered_key
+
+from fusioncache.program.candidates import find_candidates, keep_program
+from fusioncache.program.text import ProgramText, TraceText
+from fusioncache.store import Store
+from fusioncache.store.slots import PROGRAM_SLOTS
+
+KEY = make_numbered_key(1)
+
+
+def make_text(number: int) -> ProgramText:
+    """A program that says its number."""
+    traces = [
+        TraceText(name, f"def {name}():\n  return {number}\n") for name in ("prologue", "computation", "epilogue")
+    ]
+    return ProgramText(traces[0], traces[1], None, traces[2])
+
+
+def make_reads(number: int) -> tuple[Read, ...]:
+    return Read("variable", "HOME", "1"), Read("variable", "NUMBER", str(number))
+
+
+def keep(store: Store, number: int, unfit: tuple[str, ...] = (), text: int | None = None) -> bool:
+    text_ = make_text(number if text is None else text)
+    return keep_program(store, KEY, text_, make_reads(number), name="Model", seconds=number, unfit=unfit)
+
+
+def found(store: Store) -> list[tuple[str, int]]:
+    """The slot and the number of each candidate, in their order."""
+    candidates = find_candidates(store, KEY)
+    return [(each.slot, int(each.text.prologue.source.split()[-1])) for each in candidates]
+
+
+def test_a_program_comes_back(store):
+    assert keep(store, 3)
+    (candidate,) = find_candidates(store, KEY)
+    assert candidate.text == make_text(3)
+    assert candidate.reads == make_reads(3)
+    assert (candidate.slot, candidate.seconds) == ("program", 3.0)
+    assert store.entry(KEY.digest, "program").name == "Model"
+
+
+def test_a_key_without_programs_has_no_candidates(store):
+    assert not found(store)
+    assert keep(store, 1)
+    assert not list(find_candidates(store, make_numbered_key(2)))
+
+
+def test_programs_with_other_reads_have_slots_of_their_own(store):
+    assert all(keep(store, number) for number in range(4))
+    assert found(store) == list(zip(PROGRAM_SLOTS, range(4), strict=True))
+
+
+def test_a_program_with_the_same_reads_is_there_already(store):
+    assert keep(store, 1) and not keep(store, 1, text=2)
+    assert found(store) == [("program", 1)]
+
+
+def test_the_order_of_reads_does_not_matter(store):
+    assert keep(store, 1)
+    assert not keep_program(store, KEY, make_text(1), make_reads(1)[::-1], name="", seconds=0)
+
+
+def test_a_program_that_did_not_fit_is_not_the_same(store):
+    assert keep(store, 1) and keep(store, 1, unfit=("program",), text=2)
+    assert found(store) == [("program", 1), ("program-1", 2)]
+
+
+def test_the_oldest_goes_when_all_slots_are_taken(store):
+    assert all(keep(store, number) for number in range(6))
+    assert found(store) == [("program", 4), ("program-1", 5), ("program-2", 2), ("program-3", 3)]
+
+
+@pytest.mark.parametrize("artifact", ["program", "reads"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"fusioncache program 999 00\n", None])
+def test_what_does_not_decode_is_removed(store, artifact, content):
+    assert keep(store, 1)
+    artifacts = dict(store.load(KEY, "program"))
+    store.remove(KEY, "program")
+    artifacts[artifact] = content
+    store.save(KEY, "program", {name: each for name, each in artifacts.items() if each is not None})
+    with pytest.warns(RuntimeWarning, match="a stored program that does not decode"):
+        assert keep(store, 2)
+    assert found(store) == [("program", 2)]
+
+
+def test_what_does_not_decode_hides_nothing(store):
+    assert keep(store, 1) and keep(store, 2)
+    store.remove(KEY, "program")
+    store.save(KEY, "program", {"program": b"", "reads": b""})
+    with pytest.warns(RuntimeWarning, match="a stored program that does not decode"):
+        assert found(store) == [("program-1", 2)]
+    assert store.load(KEY, "program") is None
+
+
+def test_nothing_is_looked_for_behind_a_free_slot(store):
+    assert all(keep(store, number) for number in range(3))
+    store.remove(KEY, "program-1")
+    assert found(store) == [("program", 0)]
+    assert keep(store, 5)
+    assert found(store) == [("program", 0), ("program-1", 5), ("program-2", 2)]
+
+
+def test_candidates_are_read_one_by_one(store):
+    assert all(keep(store, number) for number in range(2))
+    candidates = find_candidates(store, KEY)
+    before = store.stats()
+    assert next(candidates).slot == "program"
+    assert store.stats().hits == before.hits + 1

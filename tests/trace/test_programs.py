@@ -1,0 +1,332 @@
+"""The life of a program: derived and kept by one transform, loaded by another one over the same store."""
+
+import copy
+import gc
+import logging
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from models import Blocks, are_same, step
+from stored_programs import Cell, compile_anew, counts, without_interpreter
+from threads_at_once import run_at_once
+
+import fusioncache
+from fusioncache.ir import Ingredient, Key
+from fusioncache.ir.key_text import read_key
+from fusioncache.program.candidates import find_candidates, keep_program
+from fusioncache.trace.program_list import ProgramList
+
+thunder = pytest.importorskip("thunder")
+
+
+def make_key(entry):
+    """The key of a stored entry."""
+    texts = read_key(entry.text)
+    digests = dict(entry.ingredients)
+    return Key(entry.digest, entry.text, tuple(Ingredient(name, text, digests[name]) for name, text in texts.items()))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A store, the model and input whose program for training it has, and the first step's results."""
+    directory = tmp_path_factory.mktemp("programs")
+    torch.manual_seed(0)
+    model, x = Blocks(2), torch.randn(5, 16)
+    compiled, transform = compile_anew(model, directory)
+    results = step(compiled, model, x)
+    assert counts(transform) == (0, 1, {})
+    return directory, model, x, results
+
+
+@pytest.fixture
+def cell(tmp_path):
+    """A store with the program of a small model, that model, and an input."""
+    torch.manual_seed(0)
+    model, x = Cell(), torch.randn(3, 4)
+    compiled, transform = compile_anew(model, tmp_path)
+    compiled(x)
+    assert counts(transform) == (0, 1, {})
+    return tmp_path, model, x
+
+
+def test_a_program_is_loaded_and_nothing_is_interpreted(trained):
+    directory, model, x, results = trained
+    compiled, transform = compile_anew(model, directory)
+    with without_interpreter():
+        for _ in range(3):
+            assert are_same(step(compiled, model, x), results)
+    assert counts(transform) == (1, 0, {})
+    assert (thunder.cache_hits(compiled), thunder.cache_misses(compiled)) == (3, 0)
+
+
+def test_what_thunder_tells_of_a_compiled_function_is_there_of_a_loaded_one(trained):
+    directory, model, x, _ = trained
+    derived, _ = compile_anew(model, directory, programs=False)
+    loaded, _ = compile_anew(model, directory)
+    for compiled in (derived, loaded):
+        step(compiled, model, x)
+    for last in (thunder.last_traces, thunder.last_backward_traces, thunder.last_prologue_traces):
+        before, after = last(derived)[-1], last(loaded)[-1]
+        names = [[symbol.sym.name for symbol in trace.bound_symbols] for trace in (before, after)]
+        assert names[0] == names[1]
+    assert thunder.compile_stats(loaded).last_computation_execution_start == -1
+
+
+def test_templates_of_a_loaded_program_are_listed_with_the_transform(trained):
+    directory, model, x, _ = trained
+    derived, first = compile_anew(model, directory, programs=False)
+    loaded, second = compile_anew(model, directory)
+    for compiled in (derived, loaded):
+        step(compiled, model, x)
+    digests = [{call.template.key.digest for call in transform.calls()} for transform in (first, second)]
+    assert digests[0] == digests[1] and digests[0]
+
+
+def test_each_kind_of_input_has_a_program_of_its_own(cell):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+    compiled(torch.randn(7, 4))
+    with torch.no_grad():
+        compiled(x)
+    assert counts(transform) == (1, 2, {})
+    compiled, transform = compile_anew(model, directory)
+    with without_interpreter():
+        compiled(torch.randn(7, 4))
+        with torch.no_grad():
+            compiled(x)
+        compiled(x)
+    assert counts(transform) == (3, 0, {})
+
+
+def test_a_model_that_was_changed_before_is_derived_again(cell):
+    directory, model, x = cell
+    model.scale = 3.0
+    compiled, transform = compile_anew(model, directory)
+    assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (0, 1, {})
+
+
+def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(cell):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+    model.scale = 3.0
+    assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (1, 1, {})
+
+
+def test_a_failed_guard_of_a_loaded_program_is_a_reason(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    with monkeypatch.context() as patch:
+        build = transform.program_keeper.build
+
+        def build_unfit(*args):
+            def prologue(*_args, **_kwargs):
+                raise ValueError("another guard")
+
+            return build(*args)._replace(prologue_fn=prologue)
+
+        patch.setattr(transform.program_keeper, "build", build_unfit)
+        assert torch.equal(compiled(x), model(x))
+    # It is derived, and kept beside the one that did not fit.
+    assert counts(transform) == (0, 1, {"its guards do not hold here": 1})
+    assert len(thunder.compile_stats(compiled).interpreter_cache) == 1
+
+
+def test_a_function_is_looked_up_once_for_each_key(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    x = x[:2]
+    compiled(x)
+    assert counts(transform) == (0, 1, {})
+    thunder.compile_stats(compiled).interpreter_cache.clear()
+    monkeypatch.setattr(transform.cache.store, "load", None)
+    compiled(x)
+    assert counts(transform) == (0, 1, {})
+
+
+@pytest.mark.parametrize("options", [{"programs": False}, {"fast_tracing": False}])
+def test_programs_are_not_kept_where_that_is_turned_off(cell, options):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory, **options)
+    assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (0, 0, {})
+
+
+def test_the_environment_turns_programs_off(cell, monkeypatch):
+    directory, model, x = cell
+    monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "0")
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+    assert counts(transform) == (0, 0, {})
+    compiled, transform = compile_anew(model, directory, programs=True)
+    compiled(x)
+    assert counts(transform) == (1, 0, {})
+
+
+def test_options_that_are_none_are_refused(monkeypatch):
+    with pytest.raises(TypeError, match="programs must be True, False or None, got 1"):
+        fusioncache.FusionCache(programs=1)
+    monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "yes")
+    with pytest.raises(ValueError, match="FUSIONCACHE_PROGRAMS must be 0 or 1, got 'yes'"):
+        fusioncache.FusionCache()
+
+
+def test_two_transforms_keep_nothing(tmp_path):
+    caches = [fusioncache.Cache(record=False, store=tmp_path) for _ in range(2)]
+    transforms = [fusioncache.FusionCache(cache=cache, backend="eager", jobs=0) for cache in caches]
+    compiled = thunder.jit(Cell(), executors=fusioncache.executors(), transforms=transforms)
+    compiled(torch.randn(3, 4))
+    assert [counts(transform) for transform in transforms] == [(0, 0, {})] * 2
+
+
+@pytest.mark.parametrize("option", ["no caching", "symbolic values"])
+def test_other_ways_to_cache_keep_nothing(tmp_path, option):
+    cache = fusioncache.Cache(record=False, store=tmp_path)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
+    compiled = thunder.jit(torch.tanh, executors=fusioncache.executors(), transforms=[transform], cache=option)
+    compiled(torch.randn(3, 4))
+    assert counts(transform) == (0, 0, {})
+
+
+def test_whatever_goes_wrong_thunder_derives_as_ever(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+
+    def fail(*_args):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(transform.program_keeper, "describe", fail)
+    with pytest.warns(RuntimeWarning, match="neither loaded nor kept: RuntimeError"):
+        assert torch.equal(compiled(x), model(x))
+    compiled(x[:2])
+    assert counts(transform) == (0, 0, {"failed: RuntimeError": 2})
+
+
+def test_what_fails_while_thunder_traces_is_not_kept(cell):
+    directory, model, _ = cell
+    compiled, transform = compile_anew(model, directory)
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(3, 5))
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(3, 5))
+    assert counts(transform) == (0, 0, {})
+
+
+def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatch):
+    model, x = Cell(), torch.randn(3, 4)
+    compiled, transform = compile_anew(model, tmp_path)
+    record = thunder.core.jit_ext.interpret
+
+    def change(*args, **kwargs):
+        model.scale = 5.0
+        return record(*args, **kwargs)
+
+    monkeypatch.setattr(thunder.core.jit_ext, "interpret", change)
+    compiled(x)
+    assert counts(transform) == (0, 0, {"something that it depends on changed while it was derived": 1})
+
+
+def test_threads_at_their_first_call_agree(trained):
+    directory, model, x, results = trained
+    compiled, transform = compile_anew(model, directory)
+    outputs = []
+    run_at_once(*[lambda: outputs.append(compiled(x).detach())] * 4)
+    assert are_same(outputs, [results[0]] * 4)
+    assert counts(transform) == (4, 0, {})
+
+
+def test_a_copy_of_the_entries_is_a_list(cell):
+    directory, model, x = cell
+    compiled, _ = compile_anew(model, directory)
+    compiled(x)
+    entries = thunder.compile_stats(compiled).interpreter_cache
+    assert type(copy.copy(entries)) is list and len(copy.copy(entries)) == 1
+
+
+def test_uninstall_gives_thunder_its_own_back(cell):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    fusioncache.tracing.uninstall()
+    try:
+        assert type(thunder.common.CompileStats().interpreter_cache) is list
+        for inputs in (x, x[:2]):
+            assert torch.equal(compiled(inputs), model(inputs))
+        assert counts(transform) == (0, 0, {})
+    finally:
+        fusioncache.tracing.install(fusioncache.tracing.BY_DEFAULT)
+    compiled, transform = compile_anew(model, directory)
+    assert type(thunder.compile_stats(compiled).interpreter_cache) is ProgramList
+
+
+def test_a_compiled_model_that_was_loaded_dies_with_its_arguments(cell):
+    directory, model, x = cell
+    compiled, _ = compile_anew(model, directory)
+    compiled(x)
+    compiled(y := x[:2].clone())
+    watched = [weakref.ref(x), weakref.ref(y)]
+    del cell, x, y
+    gc.collect()
+    assert watched[1]() is None
+
+
+def test_a_damaged_program_is_removed_and_derived_again(cell, caplog):
+    directory, model, x = cell
+    caplog.set_level(logging.INFO, "fusioncache")
+    compiled, transform = compile_anew(model, directory)
+    store = transform.cache.store
+    (entry,) = [each for each in store.entries() if each.backend == "program"]
+    objects = {part.name: part.object for part in store.entry(entry.digest, "program").artifacts}
+    damaged = store.directory / "objects" / objects["program"][:2] / objects["program"]
+    damaged.chmod(0o644)
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    with pytest.warns(RuntimeWarning):
+        assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (0, 1, {})
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+    assert counts(transform) == (1, 0, {})
+
+
+def test_verify_mode_derives_again_and_finds_the_same(trained):
+    directory, model, x, results = trained
+    compiled, transform = compile_anew(model, directory, verify=True)
+    assert are_same(step(compiled, model, x), results)
+    assert counts(transform) == (0, 0, {})
+    assert transform.stats().verified and thunder.cache_misses(compiled) == 1
+
+
+def test_verify_mode_raises_where_a_stored_program_is_another_one(cell):
+    directory, model, x = cell
+    store = fusioncache.Cache(record=False, store=directory).store
+    (entry,) = [each for each in store.entries() if each.backend == "program"]
+    key = make_key(store.entry(entry.digest, "program"))
+    (candidate,) = find_candidates(store, key)
+    source = candidate.text.computation.source
+    other = replace(candidate.text.computation, source=source.replace("torch.nn.functional.linear(", "torch.add("))
+    store.remove(key, "program")
+    keep_program(store, key, replace(candidate.text, computation=other), candidate.reads, name="Cell", seconds=1)
+    compiled, transform = compile_anew(model, directory, verify=True)
+    with pytest.raises(fusioncache.VerificationError, match="its forward trace differs") as raised:
+        compiled(x)
+    assert "-  t" in str(raised.value) and "torch.add(" in str(raised.value)
+    assert counts(transform) == (0, 0, {})
+
+
+def test_a_program_that_is_derived_again_is_explained(cell, capsys):
+    directory, model, x = cell
+    model.scale = 3.0
+    compiled, _ = compile_anew(model, directory, explain=True)
+    compiled(x)
+    assert "the program of Cell was derived again: `model.scale`" in capsys.readouterr().err
+
+
+def test_a_program_that_is_loaded_needs_no_explanation(cell, capsys):
+    directory, model, x = cell
+    compiled, _ = compile_anew(model, directory, explain=True)
+    compiled(x)
+    assert "derived again" not in capsys.readouterr().err
