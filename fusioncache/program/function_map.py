@@ -80,7 +80,9 @@ _CHANGING = frozenset(
 _SKIPPED = frozenset(
     {"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__path__", "__spec__", "__warningregistry__"}
 )
-_SKIPPED_IN_CLASSES = frozenset({"__annotations__", "__dict__", "__doc__", "__module__", "__weakref__"})
+_SKIPPED_IN_CLASSES = frozenset(
+    {"__annotations__", "__dict__", "__doc__", "__module__", "__slotnames__", "__weakref__"}
+)
 
 
 def read_function_map(definitions: Definitions) -> Iterator[NamedValue]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusioncache.explain.program_difference import compare_program_keys
 from fusioncache.ir import Key
 from fusioncache.program.candidates import Candidate, keep_program
 from fusioncache.program.describe import Describer
@@ -16,8 +17,6 @@ from fusioncache.program.refusal import NotKept
 from fusioncache.trace.program_misses import explain_program_miss
 from fusioncache.trace.program_verification import compare_programs
 from fusioncache.trace.programs import Call, ProgramKeeper
-
-_CHANGED = "something that it depends on changed while it was derived"
 
 
 @dataclass(slots=True, eq=False)
@@ -97,10 +96,21 @@ class Derivation:
             return False
         reads = self._recorder.reads()
         text = self.keeper.templates.write(entry, self.call)
-        if self.keeper.describe(self.call)[0] != self.key:
-            raise NotKept(_CHANGED)
+        self._check_key()
         kept = keep_program(store, self.key, text, reads, name=self.call.name, seconds=seconds, unfit=self.unfit)
         if kept:
             self.keeper.ledger.count_program_made(self.call.name)
             self.keeper.cache.save()
         return kept
+
+    def _check_key(self) -> None:
+        """Checks that the program is for the key that it was derived for.
+
+        Raises:
+            NotKept: if anything in it is another thing now.
+        """
+        now, _ = self.keeper.describe(self.call)
+        if now != self.key:
+            differences = compare_program_keys(self.key.texts, now.texts)
+            what = differences[0].what if differences else "something"
+            raise NotKept(f"{what} changed while it was derived")

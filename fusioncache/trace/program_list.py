@@ -201,12 +201,9 @@ def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def thunder_general_jit(fn: Any, args: Any, kwargs: Any, /, **options: Any) -> Any:
-        from thunder.core.compile_data import _compile_data
-
-        compile_data, stats = _compile_data.get()
-        programs = getattr(stats, "interpreter_cache", None)
-        derivation = programs.expected() if isinstance(programs, ProgramList) else None
-        if derivation is None or compile_data is not derivation.call.compile_data:
+        programs = _find_list()
+        derivation = programs.expected() if programs is not None else None
+        if programs is None or derivation is None or derivation.call.compile_data.fn is not fn:
             return original(fn, args, kwargs, **options)
         try:
             return derivation.record(lambda: original(fn, args, kwargs, **options))
@@ -215,3 +212,11 @@ def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return thunder_general_jit
+
+
+def _find_list() -> ProgramList | None:
+    """Returns the entries of the function that Thunder traces at this moment, if they are such a list."""
+    from thunder.core.compile_data import _compile_data
+
+    entries = getattr(_compile_data.get()[1], "interpreter_cache", None)
+    return entries if isinstance(entries, ProgramList) else None

@@ -1,10 +1,10 @@
 """Several programs with one key: the order of slots, what counts as the same, and what goes when all are taken."""
 
 import pytest
-from fusioncache.program.reads import Read
 from store_contents import make_numbered_key
 
 from fusioncache.program.candidates import find_candidates, keep_program
+from fusioncache.program.reads import Read
 from fusioncache.program.text import ProgramText, TraceText
 from fusioncache.store import Store
 from fusioncache.store.slots import PROGRAM_SLOTS

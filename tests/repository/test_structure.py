@@ -27,7 +27,9 @@ _IMPORTS = {
     "program": "ir template store record backends cache precompile tracing",
     "provenance": "ir template explain residual record backends cache humanize",
     "verification": "ir template record backends cache",
-    "trace": "ir template explain residual store record backends cache precompile tracing program provenance verification",
+    "trace": (
+        "ir template explain residual store record backends cache precompile tracing program provenance verification"
+    ),
     "report": "ir template drawing explain record humanize",
     "cli": "ir template drawing explain store record backends cache precompile program report humanize",
 }

@@ -228,7 +228,7 @@ def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatc
 
     monkeypatch.setattr(thunder.core.jit_ext, "interpret", change)
     compiled(x)
-    assert counts(transform) == (0, 0, {"something that it depends on changed while it was derived": 1})
+    assert counts(transform) == (0, 0, {"`model.scale` changed while it was derived": 1})
 
 
 def test_threads_at_their_first_call_agree(trained):
