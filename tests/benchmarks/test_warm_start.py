@@ -56,9 +56,9 @@ def test_a_warm_process_finds_what_the_cold_one_left_and_must_have_its_bits(monk
     assert outcome.exit_code == code
     assert calls[1][0] == calls[2][0] != calls[0][0]
     assert [environment for _, environment in calls] == [
-        {"FUSIONCACHE_STORE": "0"},
-        {"FUSIONCACHE_STORE": "1"},
-        {"FUSIONCACHE_STORE": "1"},
+        {"FUSIONCACHE_STORE": "0", "FUSIONCACHE_PROGRAMS": "0"},
+        {"FUSIONCACHE_STORE": "1", "FUSIONCACHE_PROGRAMS": "0"},
+        {"FUSIONCACHE_STORE": "1", "FUSIONCACHE_PROGRAMS": "0"},
     ]
     points = json.loads((tmp_path / "warm.json").read_text())["points"]
     assert [(point["way"], point["process"]) for point in points] == [

@@ -1,0 +1,39 @@
+"""One process of ``benchmarks/second_process`` with Thunder alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import thunder
+import torch
+
+from benchmarks.common.processes import serve
+from benchmarks.common.steps import synchronize
+from benchmarks.common.tensors import digest_all, name_results
+from benchmarks.common.thunder_jit import jit
+from benchmarks.first_step.spec import PointSpec
+from benchmarks.first_step.work import make_point_model
+
+
+def measure(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the seconds of tracing and of all else, and a digest of the bits."""
+    spec = PointSpec.read(options)
+    other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(spec.model.device)
+    jit(other, spec.model.backend)(torch.ones(3, 7, device=spec.model.device)).sum().backward()
+    model, example = make_point_model(spec)
+    synchronize(spec.model.device)
+    start = time.perf_counter()
+    compiled = jit(model, spec.model.backend)
+    output = compiled(example)
+    output.sum().backward()
+    synchronize(spec.model.device)
+    total = time.perf_counter() - start
+    traced = thunder.compile_stats(compiled).last_prologue_execution_start / 1e9 - start
+    seconds = {"trace": traced, "rest": total - traced, "total": total}
+    return {"seconds": seconds, "digest": digest_all(name_results(model, output))}
+
+
+if __name__ == "__main__":
+    serve(measure)
