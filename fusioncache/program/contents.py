@@ -76,6 +76,7 @@ CONTENTS: dict[int, Handler] = {
             _all(_fields(collections.deque, "maxlen"), _sequence(collections.deque.__iter__)),
         ),
         (functools.partial, _fields(functools.partial, "func", "args", "keywords")),
+        (types.GenericAlias, _fields(types.GenericAlias, "__origin__", "__args__")),
         (property, _fields(property, "fget", "fset", "fdel")),
         (staticmethod, _fields(staticmethod, "__func__")),
         (classmethod, _fields(classmethod, "__func__")),

@@ -34,10 +34,15 @@ class Describer:
 
     __slots__ = ("_graphs", "_layouts", "_memory")
 
-    def __init__(self) -> None:
-        self._memory = Memory()
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory if memory is not None else Memory()
         self._graphs: dict[int, str] = {}
         self._layouts: dict[int, Layout] = {}
+
+    def copy(self) -> Describer:
+        """Returns a describer that knows what this one knows, so that each may go on for itself."""
+        self._look_at_classes()
+        return Describer(self._memory.copy())
 
     def describe(self, value: object) -> str:
         """Returns a value as one line that says all of it, each class with the hash of everything it reaches.
@@ -71,9 +76,12 @@ class Describer:
         the texts, and ``classes`` says what they are.
 
         Raises:
-            NoValue: if a part has no value.
+            NoValue: if a part has no value. The reason begins with its path.
         """
-        yield from self._walk(path, value)
+        try:
+            yield from self._walk(path, value)
+        except RecursionError as error:
+            raise NoValue(f"{path}: modules are nested too deeply") from error
         self._look_at_classes()
 
     @property
@@ -165,7 +173,7 @@ class Describer:
         except RuntimeError as error:  # of a tensor without a storage, a dict that another thread changes
             raise NoValue(f"a value could not be read: {error}") from error
         if reason is not None:
-            raise NoValue(reason)
+            raise NoValue(reason if writer.path is None else f"{writer.path}: {reason}")
 
     def _find_handler(self, cls: type) -> Handler:
         handler = self._memory.handlers.get(id(cls))

@@ -7,7 +7,8 @@ here is kept alive, so that no identity is given away again.
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fusioncache.program.literals import write_class_name
@@ -42,8 +43,10 @@ class Memory:
         pending: the classes that were met and not looked at.
         unknown: why an attribute of a class, by the class's name and its own, has no value.
         handlers: what writes the instances of each class that was met.
+        path_counts: how many objects have a path's name.
         values: how many values were written.
         lasting: how many names without a path last.
+        taken: how many classes have each name.
     """
 
     names: dict[int, str] = field(default_factory=dict)
@@ -57,9 +60,15 @@ class Memory:
     pending: list[type] = field(default_factory=list)
     unknown: dict[tuple[str, str], str] = field(default_factory=dict)
     handlers: dict[int, Any] = field(default_factory=dict)
+    path_counts: dict[str, int] = field(default_factory=dict)
     values: int = 0
     lasting: int = 0
-    _taken: dict[str, int] = field(default_factory=dict)
+    taken: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Memory:
+        """Returns a memory that knows what this one knows, and learns for itself."""
+        tables = {each.name: getattr(self, each.name) for each in fields(self)}
+        return Memory(**{name: copy(table) for name, table in tables.items()})
 
     def name_class(self, cls: type) -> str:
         """Returns the name of a class, with a number if another class has the same one."""
@@ -67,7 +76,7 @@ class Memory:
         if known is not None:
             return known[1]
         name = write_class_name(cls)
-        count = self._taken[name] = self._taken.get(name, 0) + 1
+        count = self.taken[name] = self.taken.get(name, 0) + 1
         label = name if count == 1 else f"{name}({count})"
         self.class_names[id(cls)] = cls, label
         self.pending.append(cls)

@@ -41,6 +41,7 @@ class Writer:
     Attributes:
         memory: what the describer knows so far.
         parts: the text so far.
+        path: where a walk is; None if the text is no line of one.
         classes: the classes that the text names.
     """
 
@@ -51,10 +52,10 @@ class Writer:
         "_find_handler",
         "_journal",
         "_names",
-        "_prefix",
         "classes",
         "memory",
         "parts",
+        "path",
     )
 
     def __init__(
@@ -77,14 +78,16 @@ class Writer:
         self.classes: list[type] = []
         self._find_handler = find_handler
         self._digests = digests
-        self._prefix = path
+        self.path = path
         self._names: MutableMapping[int, str] = {} if path is None else memory.names
         self._journal: list[tuple[MutableMapping[Any, Any], object]] = []
         self._depth = 0
-        self._count = 0
+        self._count = 0 if path is None else memory.path_counts.get(path, 0)
 
     def text(self) -> str:
         """Returns what was written."""
+        if self.path is not None:
+            self.memory.path_counts[self.path] = self._count
         return "".join(self.parts)
 
     def write(self, value: object) -> None:
@@ -132,8 +135,8 @@ class Writer:
         if name is not None:
             self.parts.append(f"@{name}")
             return False
-        if self._prefix is not None:
-            name = f"{self._prefix}~{self._count}" if self._count else self._prefix
+        if self.path is not None:
+            name = f"{self.path}~{self._count}" if self._count else self.path
             self._count += 1
         elif lasting:
             name = f"lasting~{self.memory.lasting}"
