@@ -26,7 +26,7 @@ def _field(name: str) -> Callable[[torch.Tensor], Any]:
 
 _attributes_of: Callable[[torch.Tensor], dict[str, object]] = vars(torch.Tensor)["__dict__"].__get__
 _dtype, _shape, _device, _layout = map(_field, ("dtype", "shape", "device", "layout"))
-_requires_grad, _is_leaf, _grad_fn, _names = map(_field, ("requires_grad", "is_leaf", "grad_fn", "names"))
+_requires_grad, _is_leaf, _names = map(_field, ("requires_grad", "is_leaf", "names"))
 _is_nested, _is_quantized = map(_field, ("is_nested", "is_quantized"))
 _FLAGS: tuple[tuple[str, Callable[[torch.Tensor], bool]], ...] = (
     ("requires_grad", _requires_grad),
@@ -67,7 +67,7 @@ def _write_flags(writer: Writer, tensor: torch.Tensor) -> None:
         if is_set(tensor):
             parts.append(f" {name}")
     if not _is_leaf(tensor):
-        parts.append(f" of {type(_grad_fn(tensor)).__name__}")
+        parts.append(" computed")
     if _BASE.has_names(tensor):
         parts.append(f" names {_names(tensor)}")
     for name, hooks_of in _HOOKS:

@@ -22,6 +22,8 @@ from fusioncache.program.memory import Memory
 
 MOST_VALUES = 1_000_000
 DEEPEST = 150
+LONGEST_TEXT = 10_000
+"""Characters that are written out of one text: a table of words may be a part of a model."""
 
 Handler = Callable[["Writer", Any], None]
 """Writes a value of the type that it stands for."""
@@ -85,10 +87,13 @@ class Writer:
         self._count = 0 if path is None else memory.path_counts.get(path, 0)
 
     def text(self) -> str:
-        """Returns what was written."""
+        """Returns what was written. Of a long text it is the beginning, and the hash of all of it."""
         if self.path is not None:
             self.memory.path_counts[self.path] = self._count
-        return "".join(self.parts)
+        text = "".join(self.parts)
+        if len(text) <= LONGEST_TEXT:
+            return text
+        return f"{text[:LONGEST_TEXT]}... {len(text)} characters, hash {digest(text)}"
 
     def write(self, value: object) -> None:
         """Writes a value.

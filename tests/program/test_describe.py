@@ -401,6 +401,13 @@ def test_nothing_stays_of_what_has_no_value():
     assert describer.holds(inner)
 
 
+def test_a_long_text_is_its_beginning_and_a_hash():
+    words = [f"word {number}" for number in range(5000)]
+    text = described(words)
+    assert len(text) < 11_000 and text.startswith("['word 0', 'word 1', ")
+    assert described([*words[:-1], "another"]) != text == described(list(words))
+
+
 def test_there_is_a_limit():
     with pytest.raises(NoValue, match="more than 1000000 values"):
         described([0] * 1_000_001)

@@ -137,6 +137,10 @@ CHANGES = {
         replace("layers.0.mask", lambda m: torch.ones(4, 4, names=("a", "b"))),
         {"model.layers.0.mask"},
     ),
+    "a buffer that was computed": (
+        replace("layers.0.mask", lambda m: parameter(4, 4) * 2),
+        {"model.layers.0.mask"},
+    ),
     "a tensor in a list": (lambda m: m.extra.append(torch.ones(1)), {"model.extra"}),
     "another tensor in a list": (lambda m: m.extra.__setitem__(1, torch.ones(8, 4)), {"model.extra"}),
     "one module in two places": (

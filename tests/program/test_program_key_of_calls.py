@@ -48,7 +48,7 @@ ARGUMENTS = {
     "gradient": (lambda _: ((torch.zeros(3, 4, requires_grad=True), 2), {}), "`args.0`: .*, .* requires_grad"),
     "a result of autograd": (
         lambda _: ((torch.zeros(3, 4, requires_grad=True) * 1, 2), {}),
-        "`args.0`: .*, .*MulBackward0",
+        "`args.0`: .*, .*computed",
     ),
     "subclass": (lambda _: ((X.as_subclass(Named), 2), {}), "`args.0`: torch.Tensor .*, .*Named "),
     "a parameter's memory": (with_parameter_of, "`args.0`"),
