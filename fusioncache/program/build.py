@@ -5,21 +5,25 @@ from __future__ import annotations
 import linecache
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from types import CodeType
 from typing import Any
 
-from fusioncache.program.bytecode import compile_trace, decode_code
+from fusioncache.program.bytecode import compile_trace, decode_code, name_file
+from fusioncache.program.cuda_graphs import capture
 from fusioncache.program.references import (
+    CudaGraphReference,
     ModuleReference,
     NamedReference,
     Reference,
     SymbolReference,
     TemplateReference,
+    TraceText,
 )
 from fusioncache.program.resolve import module_named, symbol_named, value_named
-from fusioncache.program.text import ProgramText, TraceText
+from fusioncache.program.text import ProgramText
 from fusioncache.program.traces import LoadedTrace
 from fusioncache.program.write import FUNCTION_OBJECT
 
@@ -48,8 +52,8 @@ def build_program(
     import thunder
     from thunder.core.trace import TraceTag
 
-    codes = _find_code(program, bytecode)
-    built = [_build_trace(*part, function, resolve_template) for part in zip(program.traces(), codes, strict=True)]
+    builder = _Builder(_find_code(program, bytecode), function, resolve_template)
+    built = [builder.build(trace) for trace in program.traces()]
     (prologue, checks), (computation, forward), (epilogue, effects), *others = built
     backward = [trace for _, trace in others]
     if backward:
@@ -68,35 +72,51 @@ def build_program(
     )
 
 
-def _build_trace(
-    trace: TraceText, code: CodeType, function: object, resolve_template: ResolveTemplate
-) -> tuple[Callable[..., Any], LoadedTrace]:
-    import thunder
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """Makes functions of texts.
 
-    context = {name: _resolve(name, reference, resolve_template) for name, reference in trace.context.items()}
-    # Only prologues ask for the function: ``write.py`` refuses others that do.
-    globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function if "prologue" in trace.name else None}
-    return _execute(trace, code, globals_), LoadedTrace(trace, context)
+    Attributes:
+        codes: of each text, by the name of the file that it seems to come from.
+        function: the module or the function that is compiled.
+        resolve_template: gives the functions for calls of templates.
+    """
+
+    codes: Mapping[str, CodeType]
+    function: object
+    resolve_template: ResolveTemplate
+
+    def build(self, trace: TraceText) -> tuple[Callable[..., Any], LoadedTrace]:
+        """Returns the function of a trace, and the trace."""
+        import thunder
+
+        context = {name: self._resolve(name, reference) for name, reference in trace.context.items()}
+        # Only prologues ask for the function: ``write.py`` refuses others that do.
+        function = self.function if trace.name == "prologue" else None
+        globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function}
+        return _execute(trace, self.codes[name_file(trace)], globals_), LoadedTrace(trace, context)
+
+    def _resolve(self, name: str, reference: Reference) -> Any:
+        match reference:
+            case ModuleReference():
+                return module_named(reference)
+            case NamedReference():
+                return value_named(reference)
+            case SymbolReference():
+                return symbol_named(reference)
+            case CudaGraphReference(trace, static_inputs):
+                return capture(self.build(trace)[0], static_inputs)
+        return self.resolve_template(name, reference)
 
 
-def _resolve(name: str, reference: Reference, resolve_template: ResolveTemplate) -> Any:
-    match reference:
-        case ModuleReference():
-            return module_named(reference)
-        case NamedReference():
-            return value_named(reference)
-        case SymbolReference():
-            return symbol_named(reference)
-    return resolve_template(name, reference)
-
-
-def _find_code(program: ProgramText, bytecode: bytes | None) -> tuple[CodeType, ...]:
+def _find_code(program: ProgramText, bytecode: bytes | None) -> dict[str, CodeType]:
+    codes: Iterable[CodeType] = ()
     if bytecode is not None:
         try:
-            return decode_code(bytecode, program)
+            codes = decode_code(bytecode, program)
         except ValueError:  # another Python's, most likely; the text is what counts
             logger.info("a stored program is compiled again", exc_info=True)
-    return tuple(map(compile_trace, program.traces()))
+    return {code.co_filename: code for code in codes or map(compile_trace, program.texts())}
 
 
 def _execute(trace: TraceText, code: CodeType, context: dict[str, Any]) -> Callable[..., Any]:

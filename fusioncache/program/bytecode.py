@@ -15,7 +15,8 @@ import marshal
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
-from fusioncache.program.text import ProgramText, TraceText
+from fusioncache.program.references import TraceText
+from fusioncache.program.text import ProgramText
 
 FORMAT = 1
 
@@ -26,12 +27,12 @@ def encode_code(program: ProgramText) -> bytes:
     Raises:
         ValueError: if one of them is no Python.
     """
-    body = marshal.dumps(tuple(compile_trace(trace) for trace in program.traces()))
+    body = marshal.dumps(tuple(map(compile_trace, program.texts())))
     return _write_header(program, body) + body
 
 
 def decode_code(content: bytes, program: ProgramText) -> tuple[CodeType, ...]:
-    """Reads the code of a program's traces, in their order.
+    """Reads the code of a program's texts, in their order.
 
     Raises:
         ValueError: if it is not the code of this program, or another Python's, or damaged.
@@ -44,7 +45,7 @@ def decode_code(content: bytes, program: ProgramText) -> tuple[CodeType, ...]:
 
 def _write_header(program: ProgramText, body: bytes) -> bytes:
     sources = hashlib.sha256()
-    for trace in program.traces():
+    for trace in program.texts():
         source = trace.source.encode()
         sources.update(b"%s %d\n%s\n" % (trace.name.encode(), len(source), source))
     fields = FORMAT, MAGIC_NUMBER.hex(), sources.hexdigest(), hashlib.sha256(body).hexdigest()

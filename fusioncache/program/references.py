@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.ir import Graph, Instance, codec
 from fusioncache.ir.strict_json import Value
+from fusioncache.program.source import check_source, is_reviewed
 from fusioncache.template.plan import Arities, Plan
-
-REVIEWED = frozenset(
-    {"builtins", "cmath", "fusioncache", "math", "numbers", "nvfuser_direct", "operator", "thunder", "torch"}
-)
-"""The packages whose modules may be imported, and whose functions may be called, because a stored program says so."""
 
 Option = str | bool | int | float | tuple[str, ...] | None
 """The value of a backend's option."""
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAME = re.compile(r"[^\W\d]\w*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def is_reviewed(module: str) -> bool:
-    """Tells whether a module belongs to a package that stored programs may use."""
-    return module.partition(".")[0] in REVIEWED
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +96,36 @@ class TemplateReference:
     uses: tuple[TemplateUse, ...]
 
 
-Reference = ModuleReference | NamedReference | SymbolReference | TemplateReference
+@dataclass(frozen=True, slots=True)
+class TraceText:
+    """The text of a trace, or of a part of one.
+
+    Attributes:
+        name: of its function.
+        source: Python as Thunder prints it.
+        context: what the names in it refer to, but for those that it imports and those that each prologue has.
+    """
+
+    name: str
+    source: str
+    context: Mapping[str, Reference] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGraphReference:
+    """A part of a trace that Thunder's ``CUDAGraphTransform`` captures in a CUDA graph and replays.
+
+    Attributes:
+        trace: the part.
+        static_inputs: for each of its arguments, whether it always lies at the same place; None if that is asked when
+            it is called.
+    """
+
+    trace: TraceText
+    static_inputs: tuple[bool, ...] | None
+
+
+Reference = ModuleReference | NamedReference | SymbolReference | TemplateReference | CudaGraphReference
 
 
 def encode_reference(reference: Reference) -> dict[str, Any]:
@@ -116,6 +137,8 @@ def encode_reference(reference: Reference) -> dict[str, Any]:
             return {"kind": "name", "module": module, "name": name}
         case SymbolReference(executor, symbol):
             return {"kind": "symbol", "executor": executor, "symbol": symbol}
+        case CudaGraphReference(trace, static_inputs):
+            return {"kind": "cuda graph", "trace": encode_trace(trace), "static_inputs": static_inputs}
     return {
         "kind": "template",
         "backend": reference.backend,
@@ -133,6 +156,29 @@ def _encode_use(use: TemplateUse) -> dict[str, Any]:
         "executor": use.executor,
         "instance": codec.encode(use.instance).decode(),
     }
+
+
+def encode_trace(trace: TraceText) -> dict[str, Any]:
+    """Returns the text of a trace as fields of a body."""
+    context = {name: encode_reference(reference) for name, reference in sorted(trace.context.items())}
+    return {"name": trace.name, "source": trace.source, "context": context}
+
+
+def decode_trace(value: Value) -> TraceText:
+    """Returns the text of a trace that was encoded.
+
+    Raises:
+        ValueError: if the value is none, or has something else than one function and the imports of reviewed packages.
+    """
+    name, source, context = value.fields("name", "source", "context")
+    references = {key: decode_reference(reference) for key, reference in _items(context)}
+    if not all(map(_NAME.fullmatch, references)):
+        raise context.error("an object with names as fields")
+    try:
+        check_source(name.text(_NAME), source.text())
+    except ValueError as error:
+        raise ValueError(f"{value.name} {error}") from error
+    return TraceText(name.text(), source.text(), references)
 
 
 def decode_reference(value: Value) -> Reference:
@@ -163,6 +209,12 @@ def _read_name(value: Value) -> NamedReference:
 def _read_symbol(value: Value) -> SymbolReference:
     _, executor, symbol = value.fields("kind", "executor", "symbol")
     return SymbolReference(executor.text(), symbol.text())
+
+
+def _read_cuda_graph(value: Value) -> CudaGraphReference:
+    _, trace, static = value.fields("kind", "trace", "static_inputs")
+    static_inputs = None if static.content is None else tuple(item.boolean() for item in static.items())
+    return CudaGraphReference(decode_trace(trace), static_inputs)
 
 
 def _read_template(value: Value) -> TemplateReference:
@@ -202,4 +254,5 @@ _READERS: Mapping[str, Callable[[Value], Reference]] = {
     "name": _read_name,
     "symbol": _read_symbol,
     "template": _read_template,
+    "cuda graph": _read_cuda_graph,
 }

@@ -8,7 +8,8 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference, is_reviewed
+from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
+from fusioncache.program.source import is_reviewed
 
 
 def module_named(reference: ModuleReference) -> ModuleType:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fusioncache.program.proxies import make_proxy, type_outputs, typed_names
-from fusioncache.program.references import SymbolReference, TemplateReference
-from fusioncache.program.text import TraceText
+from fusioncache.program.references import CudaGraphReference, Reference, SymbolReference, TemplateReference, TraceText
 
 
 class StatementReader:
@@ -18,32 +18,42 @@ class StatementReader:
     Args:
         trace: the text.
         context: what the names in it stand for.
+        types: of values that come from elsewhere, in Thunder's words.
 
     Attributes:
         args: the values that the trace takes, those in collections in lists; None where it takes any number.
-        names: of all values.
+        proxies: all values by their names.
         bound_symbols: one for each argument and each statement.
     """
 
-    def __init__(self, trace: TraceText, context: Mapping[str, Any]):
+    def __init__(self, trace: TraceText, context: Mapping[str, Any], types: Mapping[str, str] = MappingProxyType({})):
         from thunder.core.trace import TraceCtx, tracectx
 
         self._trace = trace
         self._context = context
         self._lines = trace.source.split("\n")
-        self._types = typed_names(trace.source)
-        self._proxies: dict[str, Any] = {}
+        self._types = {**types, **typed_names(trace.source)}
+        self.proxies: dict[str, Any] = {}
         self._symbols = _printed_symbols()
         function = next(node for node in ast.parse(trace.source).body if isinstance(node, ast.FunctionDef))
         self._signature = function.args
         self._collections = dict(_find_unpacked(function))
         self._types.update(_find_annotated(function))
+        self._parts = {name: self._read_part(part) for name, part in trace.context.items() if _is_captured(part)}
         with tracectx(TraceCtx(None)):
             proxies = [self._proxy(arg.arg) for arg in self._signature.args]
             varying = [self._proxy(arg.arg) for arg in (self._signature.vararg, self._signature.kwarg) if arg]
             self.bound_symbols = [*map(_bind_argument, [*proxies, *varying]), *map(self._read, function.body)]
         self.args = None if varying else tuple(map(_contents, proxies))
-        self.names = set(self._proxies)
+
+    def _read_part(self, reference: Any) -> list[Any]:
+        """Returns the operations of a part that is captured. It names values as the trace does, and types them."""
+        from thunder.core import prims
+
+        part = StatementReader(reference.trace, {}, self._types)
+        self._types.update((name, proxy.type_string()) for name, proxy in part.proxies.items())
+        ends = (prims.PrimIDs.UNPACK_TRIVIAL, prims.PrimIDs.RETURN)
+        return [symbol for symbol in part.bound_symbols if symbol.sym.id not in ends]
 
     def signature(self) -> Any:
         """Returns the signature of the trace's function, as Thunder's traces have it."""
@@ -58,13 +68,13 @@ class StatementReader:
     def _proxy(self, name: str, type_: str | None = None) -> Any:
         from thunder.core.proxies import CollectionProxy
 
-        if name not in self._proxies:
+        if name not in self.proxies:
             if name in self._collections or self._types.get(name) == "Collection":
                 items = [None if item == "_" else self._proxy(item) for item in self._collections.get(name, ())]
-                self._proxies[name] = CollectionProxy(items, name=name)
+                self.proxies[name] = CollectionProxy(items, name=name)
             else:
-                self._proxies[name] = make_proxy(name, self._types.get(name, type_))
-        return self._proxies[name]
+                self.proxies[name] = make_proxy(name, self._types.get(name, type_))
+        return self.proxies[name]
 
     def _read(self, node: ast.stmt) -> Any:
         try:
@@ -98,6 +108,8 @@ class StatementReader:
 
         name = ast.unparse(call.func)
         reference = self._trace.context.get(name)
+        if isinstance(reference, CudaGraphReference):
+            return Symbol(name, meta=None, is_fusion=True)
         if isinstance(reference, TemplateReference):
             executor = get_executor(reference.uses[0].executor) if reference.uses else None
             return Symbol(name, meta=None, is_fusion=True, executor=executor)
@@ -117,11 +129,11 @@ class StatementReader:
         kwargs = {keyword.arg: self._value(keyword.value) for keyword in call.keywords if keyword.arg}
         output = None if target is None else self._output(symbol, target, args, kwargs)
         functions = {symbol.name: self._context[symbol.name]} if symbol.name in self._context else None
-        return BoundSymbol(symbol, args, kwargs, output, _call_ctx=functions)
+        return BoundSymbol(symbol, args, kwargs, output, self._parts.get(symbol.name, ()), _call_ctx=functions)
 
     def _output(self, symbol: Any, target: ast.expr, args: Any, kwargs: Mapping[str, Any]) -> Any:
         names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
-        if not all(name in self._types or name in self._proxies or name == "_" for name in names):
+        if not all(name in self._types or name in self.proxies or name == "_" for name in names):
             for name, type_ in zip(names, self._infer(symbol, args, kwargs), strict=False):
                 self._proxy(name, type_)
         return self._define(target)
@@ -156,8 +168,8 @@ class StatementReader:
     def _value(self, node: ast.expr) -> Any:
         """Returns an argument: a value of the trace, a literal, or several of them."""
         match node:
-            case ast.Name(name) if name in self._proxies:
-                return self._proxies[name]
+            case ast.Name(name) if name in self.proxies:
+                return self.proxies[name]
             case ast.Tuple(items):
                 return tuple(map(self._value, items))
             case ast.List(items):
@@ -170,7 +182,7 @@ class StatementReader:
         import thunder
         import torch
 
-        yield from {"torch": torch, "thunder": thunder, **self._context, **self._proxies}.items()
+        yield from {"torch": torch, "thunder": thunder, **self._context, **self.proxies}.items()
 
     def _returned(self, value: ast.expr | None) -> list[Any]:
         """Returns the arguments of the return. One tuple is not the same as several values without parentheses."""
@@ -186,7 +198,7 @@ class StatementReader:
         value = getattr(node, "value", None)
         target = getattr(node, "target", None) or next(iter(getattr(node, "targets", ())), None)
         names = [each.id for each in ast.walk(value) if isinstance(each, ast.Name)] if value else []
-        args = tuple(self._proxies[name] for name in names if name in self._proxies)
+        args = tuple(self.proxies[name] for name in names if name in self.proxies)
         output = self._define(target) if isinstance(target, ast.Name) else None
         return BoundSymbol(
             Symbol("statement", meta=None, python_printer=lambda *_: text), args, {}, output, _call_ctx={}
@@ -199,6 +211,10 @@ def _find_unpacked(function: ast.FunctionDef) -> Iterator[tuple[str, list[str]]]
         match node:
             case ast.Assign([ast.Tuple(items)], ast.Name(name)):
                 yield name, [item.id for item in items if isinstance(item, ast.Name)]
+
+
+def _is_captured(reference: Reference) -> bool:
+    return isinstance(reference, CudaGraphReference)
 
 
 def _find_annotated(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:

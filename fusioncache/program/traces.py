@@ -7,8 +7,8 @@ from typing import Any
 
 from thunder.core.trace import TraceCtx
 
+from fusioncache.program.references import TraceText
 from fusioncache.program.statements import StatementReader
-from fusioncache.program.text import TraceText
 
 _LATE = ("args", "scopes", "names", "_bound_symbols", "_siginfo")
 
@@ -35,7 +35,7 @@ class LoadedTrace(TraceCtx):
         if name not in _LATE:
             raise AttributeError(f"{type(self).__name__} has no attribute {name}")
         statements = StatementReader(*self._loaded)
-        self.args, self.names = statements.args, statements.names
+        self.args, self.names = statements.args, set(statements.proxies)
         self._bound_symbols, self._siginfo = statements.bound_symbols, statements.signature()
         self.scopes = [self._bound_symbols]
         return self.__dict__[name]

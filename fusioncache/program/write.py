@@ -9,21 +9,25 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from fusioncache.program.cuda_graphs import find_captured
 from fusioncache.program.references import (
+    CudaGraphReference,
     ModuleReference,
     NamedReference,
     Reference,
     SymbolReference,
     TemplateReference,
-    is_reviewed,
+    TraceText,
 )
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.resolve import symbol_function, value_named
-from fusioncache.program.text import ProgramText, TraceText, check_trace
+from fusioncache.program.source import check_source, is_reviewed
+from fusioncache.program.text import ProgramText
 
 FindTemplate = Callable[[Callable[..., Any]], TemplateReference | None]
 """Takes a function that a trace calls, and says which template it stands for; None if for none."""
@@ -71,8 +75,15 @@ def _find_function(function: Any, name: str) -> FunctionType:
         if function.__code__.co_name == name and linecache.getlines(function.__code__.co_filename):
             return function
         seen.add(id(function))
-        waiting += [cell.cell_contents for cell in function.__closure__ or () if callable(cell.cell_contents)]
+        waiting += _values_in(function)
     raise NotKept(f"its {name} is no function that Thunder compiled")
+
+
+def _values_in(function: FunctionType) -> Iterator[Any]:
+    """Yields what a function holds of the functions around it."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            yield cell.cell_contents
 
 
 def _write_trace(function: FunctionType, find_template: FindTemplate, *, is_prologue: bool = False) -> TraceText:
@@ -85,12 +96,11 @@ def _write_trace(function: FunctionType, find_template: FindTemplate, *, is_prol
     # A name of an attribute can be that of a global as well. Then there is a reference too many, and no harm.
     names = sorted(function.__globals__.keys() & set(_names(function.__code__)) - imported - _OF_EACH - {name})
     context = {used: _refer(used, function.__globals__[used], find_template) for used in names}
-    trace = TraceText(name, source, context)
     try:
-        check_trace(trace)
+        check_source(name, source)
     except ValueError as error:
         raise NotKept(f"its {name} {error}") from error
-    return trace
+    return TraceText(name, source, context)
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -113,11 +123,21 @@ def _refer(name: str, value: Any, find_template: FindTemplate) -> Reference:
     Raises:
         NotKept: if there is none.
     """
-    template = find_template(value) if isinstance(value, FunctionType) else None
-    reference = template or _refer_to_symbol(name, value) or _refer_to_module(value) or _refer_by_name(value)
+    called = _refer_to_call(value, find_template) if isinstance(value, FunctionType) else None
+    reference = called or _refer_to_symbol(name, value) or _refer_to_module(value) or _refer_by_name(value)
     if reference is None:
         raise NotKept(f"it {_describe_use(name, value)}, which another process cannot find again")
     return reference
+
+
+def _refer_to_call(
+    function: FunctionType, find_template: FindTemplate
+) -> TemplateReference | CudaGraphReference | None:
+    captured = find_captured(function)
+    if captured is None:
+        return find_template(function)
+    name, part, static_inputs = captured
+    return CudaGraphReference(_write_trace(_find_function(part, name), find_template), static_inputs)
 
 
 def _describe_use(name: str, value: Any) -> str:

@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 
 from fusioncache.ir import Instance
 from fusioncache.program.references import (
+    CudaGraphReference,
     ModuleReference,
     NamedReference,
     SymbolReference,
     TemplateReference,
     TemplateUse,
+    TraceText,
 )
-from fusioncache.program.text import ProgramText, TraceText, decode, encode
+from fusioncache.program.text import ProgramText, decode, encode
 from fusioncache.template.plan import Plan
 
 HEADS = ("# Constructed by nobody", "import torch", "import thunder.core.dtypes as dtypes", "from torch import Tensor")
@@ -43,9 +45,10 @@ def templates(draw: st.DrawFn) -> TemplateReference:
     return TemplateReference(draw(NAMES), tuple(options.items()), draw(random_regions.graphs()), digest, used)
 
 
-def references():
+def references(*others):
     modules = st.sampled_from(["torch", "thunder.core.dtypes", "operator"])
     return st.one_of(
+        *others,
         st.builds(ModuleReference, modules),
         st.builds(NamedReference, modules | st.just("__main__"), st.sampled_from(["Tensor", "Outer.Inner"])),
         st.builds(SymbolReference, st.text(max_size=5), NAMES),
@@ -54,15 +57,16 @@ def references():
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> TraceText:
+def traces(draw: st.DrawFn, *others: st.SearchStrategy) -> TraceText:
     name = draw(NAMES)
     head = draw(st.lists(st.sampled_from(HEADS), max_size=3))
     comments = draw(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=8), max_size=3))
     body = [f"def {name}(x):", *(f"  # {comment}" for comment in comments), "", "  return x"]
-    return TraceText(name, "\n".join([*head, *body]), draw(st.dictionaries(NAMES, references(), max_size=3)))
+    return TraceText(name, "\n".join([*head, *body]), draw(st.dictionaries(NAMES, references(*others), max_size=3)))
 
 
-PROGRAMS = st.builds(ProgramText, traces(), traces(), st.none() | traces(), traces(), st.booleans())
+PARTS = st.builds(CudaGraphReference, traces(), st.none() | st.lists(st.booleans(), max_size=3).map(tuple))
+PROGRAMS = st.builds(ProgramText, traces(), traces(PARTS), st.none() | traces(PARTS), traces(), st.booleans())
 
 
 @settings(max_examples=40, deadline=None)

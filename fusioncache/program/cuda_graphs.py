@@ -1,0 +1,52 @@
+"""Parts of a trace that Thunder's ``CUDAGraphTransform`` captures: out of the calls that it makes, and calls anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+
+def find_captured(function: FunctionType) -> tuple[str, Callable[..., Any], tuple[bool, ...] | None] | None:
+    """Returns what a call in a trace captures in a CUDA graph; None if it is no such call.
+
+    Returns:
+        The name of what is captured, its function, and which of its arguments always lie at the same place.
+    """
+    from thunder.transforms.cudagraph import CUDAGraphRunner
+
+    if function.__code__.co_freevars != ("fn_name", "self"):
+        return None
+    name, runner = (cell.cell_contents for cell in function.__closure__ or ())
+    if type(runner) is not CUDAGraphRunner or name not in runner.python_callables:
+        return None
+    captured, static_inputs = runner.python_callables[name]
+    return name, captured, static_inputs
+
+
+def capture(function: Callable[..., Any], static_inputs: tuple[bool, ...] | None) -> Callable[..., Any]:
+    """Returns a call that captures a function in a CUDA graph when it is first called, as the transform would make it.
+
+    The transform is the one of the function that Thunder compiles at this moment.
+
+    Raises:
+        ValueError: if it has none, or several.
+    """
+    from thunder.core.compile_data import get_compile_data
+    from thunder.transforms.cudagraph import CUDAGraphTransform
+
+    transforms = getattr(get_compile_data(), "transforms", ())
+    runners = [each.cuda_graph_runner for each in transforms if isinstance(each, CUDAGraphTransform)]
+    if len(runners) != 1:
+        raise ValueError(f"there are {len(runners)} transforms that capture CUDA graphs, not one")
+    (runner,) = runners
+    # Names are counted by the runner, which has parts of other traces as well.
+    name = f"CUDAGraph{runner.name_counter}"
+    runner.name_counter += 1
+    runner.python_callables[name] = function, static_inputs
+
+    def call(*args: Any) -> Any:
+        return runner.call_cuda_graph(name, *args)
+
+    call.__name__ = call.__qualname__ = f"{name}_fn"
+    return call
