@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fusioncache.program.text import ProgramText, TraceText
     from fusioncache.store import Entry
     from fusioncache.store.disk import DiskStore
+    from fusioncache.store.folders import EntryFile
 
 TRACES = ("prologue", "forward", "backward", "epilogue")
 """The traces of a program, in the order in which they are shown."""
@@ -33,13 +34,13 @@ class KeptProgram:
 
     Attributes:
         entry: of the store.
-        used: when it was last used, in seconds since the epoch.
+        file: of the entry.
         alone: whether no other program has its key.
         disk: where its artifacts are.
     """
 
     entry: Entry
-    used: float
+    file: EntryFile
     alone: bool
     disk: DiskStore
 
@@ -61,8 +62,13 @@ class KeptProgram:
 
     @property
     def size(self) -> int:
-        """Of its artifacts, in bytes."""
-        return sum(artifact.size for artifact in self.entry.artifacts)
+        """Of its artifacts and of its entry, which has the whole text of the key, in bytes."""
+        return self.file.size + sum(artifact.size for artifact in self.entry.artifacts)
+
+    @property
+    def used(self) -> float:
+        """When it was last used, in seconds since the epoch."""
+        return self.file.used / 1e9
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -137,7 +143,7 @@ def list_programs(directory: Path | None) -> tuple[Path, tuple[KeptProgram, ...]
         disk = DiskStore(opened, MAX_BYTES, MAX_AGE)
         found = list(_read_entries(disk))
     digests = Counter(entry.digest for entry, _ in found)
-    programs = (KeptProgram(entry, used, digests[entry.digest] == 1, disk) for entry, used in found)
+    programs = (KeptProgram(entry, file, digests[entry.digest] == 1, disk) for entry, file in found)
     return opened.path, tuple(sorted(programs, key=lambda one: (-one.entry.created, one.entry.id)))
 
 
@@ -185,8 +191,8 @@ def select_traces(text: ProgramText) -> Mapping[str, TraceText]:
     return {name: trace for name, trace in zip(TRACES, traces, strict=True) if trace is not None}
 
 
-def _read_entries(disk: DiskStore) -> Iterator[tuple[Entry, float]]:
-    """Yields each program that can be read, and when it was last used: 'fusioncache verify' lists the others."""
+def _read_entries(disk: DiskStore) -> Iterator[tuple[Entry, EntryFile]]:
+    """Yields each program that can be read, with its file: 'fusioncache verify' lists the others."""
     from fusioncache.store.errors import Refusal
     from fusioncache.store.slots import is_program
 
@@ -197,7 +203,7 @@ def _read_entries(disk: DiskStore) -> Iterator[tuple[Entry, float]]:
             except Refusal:
                 continue
             if entry is not None:
-                yield entry, file.used / 1e9
+                yield entry, file
 
 
 def _slot_number(slot: str) -> int:

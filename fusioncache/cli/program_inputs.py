@@ -8,6 +8,7 @@ from fusioncache.ir.key_text import read_values
 
 _PLACE = re.compile(r"(args|kwargs)\.([^.]+)")
 _TENSOR = re.compile(r"[\w.#]+ torch\.(\w+) \(([\d, ]*)\) \([\d, ]*\) ([a-z]+(?::\d+)?)(?: requires_grad)?")
+_LOOKED_AT = 1000
 _LONGEST = 48
 
 
@@ -26,5 +27,5 @@ def format_inputs(arguments: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    short = _TENSOR.sub(lambda tensor: f"{tensor[1]}[{tensor[2].rstrip(',')}] {tensor[3]}", text)
+    short = _TENSOR.sub(lambda tensor: f"{tensor[1]}[{tensor[2].rstrip(',')}] {tensor[3]}", text[:_LOOKED_AT])
     return short if len(short) <= _LONGEST else f"{short[: _LONGEST - 1]}…"
