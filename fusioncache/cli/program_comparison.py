@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def explain_program(program: KeptProgram, other: str | None, directory: Path | N
     """
     neighbour = _find_neighbour(program, directory) if other is None else pick_program(other, directory)
     found = (*_compare_keys(program, neighbour), *_compare_reads(program, neighbour))
-    sentence = _write_sentence(found, _compare_traces(program, neighbour))
+    sentence = _write_sentence(found) if found else _compare_equals(program, neighbour)
     line = find_line(found, program) if found else None
     if as_json:
         differences = [difference.data() for difference in found]
@@ -66,7 +66,11 @@ def explain_program(program: KeptProgram, other: str | None, directory: Path | N
 
 def diff_programs(a: KeptProgram, b: KeptProgram, *, as_json: bool) -> None:
     """Prints all in which two programs differ: the lines of their keys, their reads, and their traces."""
-    keys, reads, traces = _compare_keys(a, b), _compare_reads(a, b), _compare_traces(a, b)
+    keys, reads = _compare_keys(a, b), _compare_reads(a, b)
+    traces = {
+        name: list(difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm=""))
+        for name, (one, other) in _compare_traces(a, b).items()
+    }
     if as_json:
         data = {name: [one.data() for one in found] for name, found in (("key", keys), ("reads", reads))}
         print_json({"a": a.data(), "b": b.data(), **data, "traces": traces})
@@ -111,7 +115,7 @@ def _find_neighbour(program: KeptProgram, directory: Path | None) -> KeptProgram
         )
     # Programs of one key differ in what was read.
     nearest = [one for one in others if one.entry.digest == others[position].entry.digest]
-    return min(nearest, key=lambda one: len(_compare_reads(program, one)))
+    return min(nearest, key=lambda one: _count_reads(program, one))
 
 
 def _compare_keys(a: KeptProgram, b: KeptProgram) -> tuple[ProgramDifference, ...]:
@@ -127,18 +131,22 @@ def _compare_reads(a: KeptProgram, b: KeptProgram) -> tuple[ProgramDifference, .
     return compare_reads(one, other)
 
 
-def _compare_traces(a: KeptProgram, b: KeptProgram) -> dict[str, list[str]]:
-    """Returns the unified diff of each trace that differs."""
+def _count_reads(a: KeptProgram, b: KeptProgram) -> float:
+    """Returns how many reads differ; more than any number if those of one of the two cannot be read."""
+    try:
+        return len(_compare_reads(a, b))
+    except click.ClickException:
+        return float("inf")
+
+
+def _compare_traces(a: KeptProgram, b: KeptProgram) -> dict[str, tuple[list[str], list[str]]]:
+    """Returns the lines of each trace that differs, in both."""
     sides = [
         {name: _split_lines(trace.source) for name, trace in select_traces(program.read_text()).items()}
         for program in (a, b)
     ]
-    diffs = {}
-    for name in TRACES:
-        one, other = (side.get(name, []) for side in sides)
-        if one != other:
-            diffs[name] = list(difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm=""))
-    return diffs
+    both = {name: (sides[0].get(name, []), sides[1].get(name, [])) for name in TRACES}
+    return {name: (one, other) for name, (one, other) in both.items() if one != other}
 
 
 def _split_lines(source: str) -> list[str]:
@@ -146,13 +154,14 @@ def _split_lines(source: str) -> list[str]:
     return [line for line in source.splitlines() if not line.startswith("# Constructed by ")]
 
 
-def _write_sentence(found: Sequence[ProgramDifference], traces: Mapping[str, Sequence[str]]) -> str:
-    if not found and traces:
-        return (
-            f"Their keys and all that was read are the same, and they differ in the {' and the '.join(traces)} trace."
-        )
-    if not found:
-        return _SAME
+def _compare_equals(a: KeptProgram, b: KeptProgram) -> str:
+    """Returns a sentence about two programs with equal keys and equal reads."""
+    traces = " and the ".join(_compare_traces(a, b))
+    same = f"Their keys and all that was read are the same, and they differ in the {traces} trace."
+    return same if traces else _SAME
+
+
+def _write_sentence(found: Sequence[ProgramDifference]) -> str:
     others = len(found) - 1
     more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
     return f"{found[0].compare('A', 'B').removesuffix('.')}{more}."

@@ -11,6 +11,7 @@ from store_contents import save as fill
 
 from fusioncache.cli import kept_programs
 from fusioncache.cli.program_inputs import format_inputs
+from fusioncache.program.text import encode
 from fusioncache.record.ledger import Ledger
 from fusioncache.store import Store, default_path
 
@@ -223,6 +224,15 @@ def test_of_several_with_the_nearest_key_the_one_with_the_nearest_reads_is_compa
     digest, *_ = keep(CHANGED, SavedProgram(reads=(), slot="program"), SavedProgram(slot="program-1"))
     (shown,) = [line for line in get_output("explain", digest[:12]).splitlines() if line.startswith("B  ")]
     assert shown.split()[2] == "program-1"
+
+
+def test_a_program_whose_reads_cannot_be_read_is_compared_last():
+    digest, *_ = keep(CHANGED, SavedProgram(slot="program-1"))
+    store = Store.open()
+    artifacts = {"program": encode(PROGRAM.make_text()), "reads": b"x"}
+    assert store.save(PROGRAM.make_key(), "program", artifacts, name="Llama")
+    store.close()
+    assert "  program-1  " in get_output("explain", digest[:12])
 
 
 def test_programs_that_differ_in_their_traces_alone():
