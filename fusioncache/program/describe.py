@@ -79,7 +79,12 @@ class Describer:
             NoValue: if a part has no value. The reason begins with its path.
         """
         try:
-            yield from self._walk(path, value)
+            if self._is_unmet_module(value):
+                yield from self._walk_module(path, value)
+            else:
+                writer = self._writer(path)
+                self._write(writer, value)
+                yield path, writer.text()
         except RecursionError as error:
             raise NoValue(f"{path}: modules are nested too deeply") from error
         self._look_at_classes()
@@ -131,12 +136,10 @@ class Describer:
         """Returns whether all texts tell this very object from others: a walk met it, or it is a known class."""
         return id(value) in self._memory.names or id(value) in self._memory.class_names
 
-    def _walk(self, path: str, value: object) -> Iterator[tuple[str, str]]:
-        if id(torch.nn.Module) not in {id(base) for base in mro_of(type(value))} or id(value) in self._memory.names:
-            writer = self._writer(path)
-            self._write(writer, value)
-            yield path, writer.text()
-            return
+    def _is_unmet_module(self, value: object) -> bool:
+        return id(torch.nn.Module) in {id(base) for base in mro_of(type(value))} and id(value) not in self._memory.names
+
+    def _walk_module(self, path: str, value: object) -> Iterator[tuple[str, str]]:
         layout = self._find_layout(type(value))
         attributes = layout.read_attributes(value)
         writer = self._writer(path)
@@ -148,8 +151,8 @@ class Describer:
         yield path, writer.text()
         for table, name, part in list_parts(attributes):
             below = f"{path}.{_escape(name)}"
-            if table == "module":
-                yield from self._walk(below, part)
+            if table == "module" and self._is_unmet_module(part):
+                yield from self._walk_module(below, part)
                 continue
             writer = self._writer(below)
             writer.parts.append(f"{table} " if table else "")
@@ -165,13 +168,8 @@ class Describer:
     @staticmethod
     def _attempt(writer: Writer, write: Callable[[], None]) -> None:
         """Writes something, and keeps nothing of it if it has no value. No mode of torch's sees what is asked."""
-        try:
-            with torch._C.DisableTorchFunction():
-                reason = writer.attempt(write)
-        except RecursionError as error:
-            raise NoValue("values are nested too deeply") from error
-        except RuntimeError as error:  # of a tensor without a storage, a dict that another thread changes
-            raise NoValue(f"a value could not be read: {error}") from error
+        with torch._C.DisableTorchFunction():
+            reason = writer.attempt(write)
         if reason is not None:
             raise NoValue(reason if writer.path is None else f"{writer.path}: {reason}")
 
@@ -193,7 +191,11 @@ class Describer:
         pending = self._memory.pending
         while pending:
             cls = pending.pop()
-            self._memory.contents[id(cls)] = make_content(self._writer(), cls)
+            try:
+                self._memory.contents[id(cls)] = make_content(self._writer(), cls)
+            except NoValue:  # there is too much of it
+                pending.append(cls)
+                raise
 
     def _digest_class(self, cls: type) -> str:
         self._look_at_classes()

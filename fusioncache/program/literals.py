@@ -29,7 +29,7 @@ def write_name(name: object) -> str:
     """Returns a name of a class, a function or a module as it is if it is a plain one, else quoted."""
     if type(name) is str and _PLAIN_NAME.fullmatch(name):
         return name
-    return write_string(name) if type(name) is str else "unnamed"
+    return write_string(name) if type(name) is str else "(unnamed)"
 
 
 _module_of = type.__dict__["__module__"].__get__

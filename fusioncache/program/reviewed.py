@@ -67,7 +67,8 @@ def _write_symbol(writer: Writer, value: Symbol) -> None:
     if writer.enter(value):
         writer.parts.append(f"<symbol {write_string(value.name)} ")
         writer.write((_name_of_id(value.id), value.is_prim, value.is_fusion, value.executor, value._module))
-        writer.write((value.meta, value.python_impl, value._bind_postprocess))
+        writer.write((value.meta, value.python_impl, value._bind_postprocess, value.python_printer))
+        writer.write((value._print_as_impl, [str(tag) for tag in value.tags or ()]))
         writer.parts.append(">")
 
 
@@ -99,11 +100,21 @@ def _write_by_text(writer: Writer, value: object) -> None:
     writer.parts.append(f"<{write_class_name(type(value))} {value!r}>")
 
 
+def _write_universal_function(writer: Writer, value: numpy.ufunc) -> None:
+    """Writes a function of numpy's by its name.
+
+    Raises:
+        NoValue: if it was made of a function of Python's: it does not say of which.
+    """
+    if vars(numpy).get(value.__name__) is not value:
+        raise NoValue("a function made by numpy has no value to compare")
+    _write_by_text(writer, value)
+
+
 def _write_getter(writer: Writer, value: Any) -> None:
     """Writes one of the ``operator`` module's getters, which say what they get only to pickle."""
     writer.parts.append(f"<{write_class_name(type(value))} ")
-    reduced = value.__reduce__()
-    writer.write(tuple(item for item in reduced[1:] if item is not None))
+    writer.write(value.__reduce__())
     writer.parts.append(">")
 
 
@@ -172,7 +183,7 @@ _EXACT: dict[int, Handler] = {
         (operator.itemgetter, _write_getter),
         (operator.methodcaller, _write_getter),
         (numpy.ndarray, _write_array),
-        (numpy.ufunc, _write_by_text),
+        (numpy.ufunc, _write_universal_function),
         (type(numpy.prod), _write_dispatcher),
     )
 }

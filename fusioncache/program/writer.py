@@ -159,7 +159,11 @@ class Writer:
             self._journal.append((table, key))
 
     def attempt(self, write: Callable[[], None]) -> str | None:
-        """Writes something that may have no value. Then nothing of it stays, and the reason is returned."""
+        """Writes something that may have no value. Then nothing of it stays, and the reason is returned.
+
+        Raises:
+            TooMuch: if there are too many values, or they are nested too deeply.
+        """
         before = self._state()
         try:
             write()
@@ -168,9 +172,12 @@ class Writer:
             if isinstance(reason, TooMuch):
                 raise
             return str(reason)
-        except BaseException:
+        except RecursionError as error:
             self._restore(before)
-            raise
+            raise TooMuch("values are nested too deeply") from error
+        except Exception as error:  # a tensor without a storage, a dict that another thread changes, a damaged object
+            self._restore(before)
+            return f"it could not be read ({type(error).__name__})"
         return None
 
     def write_alone(self, value: object) -> str:

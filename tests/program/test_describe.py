@@ -241,6 +241,9 @@ DIFFERENT = [
     lambda: operator.itemgetter(1, 2),
     lambda: operator.attrgetter("a"),
     lambda: operator.methodcaller("a", 1),
+    lambda: operator.methodcaller("a", b=1),
+    lambda: operator.methodcaller("a", b=2),
+    lambda: operator.methodcaller("a", c=1),
     lambda: math,
     lambda: torch,
     lambda: torch.ops.aten,
@@ -361,6 +364,13 @@ def test_an_ordered_dict_has_the_order_that_it_says():
     assert described(moved) == described(collections.OrderedDict(b=2, a=1))
 
 
+def test_a_damaged_value_has_no_value():
+    damaged = collections.OrderedDict(a=1)
+    dict.__delitem__(damaged, "a")
+    with pytest.raises(NoValue, match=r"it could not be read \(KeyError\)"):
+        described(damaged)
+
+
 def test_weak_references_are_what_they_refer_to():
     box, other = Box(a=1), Box(a=2)
     assert described([box, weakref.ref(box)]) != described([box, weakref.ref(Box(a=1))])
@@ -380,6 +390,7 @@ def test_weak_references_are_what_they_refer_to():
         (lambda: torch.Generator(), "a torch._C.Generator has no value to compare"),
         (lambda: ValueError("a"), "a builtins.ValueError has no value to compare"),
         (lambda: types.ModuleType("nowhere"), "the module nowhere is not found under its name"),
+        (lambda: np.frompyfunc(len, 1, 1), "a function made by numpy"),
         (lambda: np.array([Box()]), "an array of objects"),
         (lambda: [1, {2: [threading.Lock()]}], "a _thread.lock has no value to compare"),
         (lambda: functools.reduce(lambda inner, _: [inner], range(1000), []), "nested more than"),

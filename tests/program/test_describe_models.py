@@ -296,6 +296,13 @@ def test_two_things_under_one_path_have_two_names():
     assert name(model._parameters["weight"]) != name(model.__dict__["weight"])
 
 
+def test_no_module_differs_from_no_attribute():
+    first, second = torch.nn.Module(), torch.nn.Module()
+    first.register_module("part", None)
+    second.part = None
+    assert changed(walked(first), walked(second)) == {"model.part"}
+
+
 def test_what_has_no_value_is_told_by_its_path():
     model = Model()
     model.layers[1].guard = [threading.Lock()]
