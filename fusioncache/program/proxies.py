@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from thunder.core import dtypes
+from thunder.core.devices import Device
+from thunder.core.proxies import ComplexProxy, FloatProxy, IntegerProxy, Proxy, TensorProxy
+
 from fusioncache.backends.literals import thunder_dtype
 from fusioncache.ir import Graph, TensorType, ValueType
 from fusioncache.ir.ops import RESIDUAL
@@ -14,6 +18,23 @@ from fusioncache.program.references import TemplateReference, TemplateUse
 _TYPED = re.compile(r'# (\w+): "(.*)"$', re.MULTILINE)
 _TENSOR = re.compile(r"(\S+) (\w+)\[([\d, ]*)\]")
 _NUMBER = re.compile(r"(bool|int|float|complex) (.*)")
+
+
+class LoadedProxy(Proxy):
+    """A value of which no more is known than what Thunder said of its type.
+
+    Args:
+        name: of the value.
+        type_: in Thunder's words.
+    """
+
+    def __init__(self, name: str, type_: str):
+        super().__init__(name)
+        self._type = type_
+
+    def type_string(self) -> str:
+        """Returns the type in Thunder's words."""
+        return self._type
 
 
 def typed_names(source: str) -> dict[str, str]:
@@ -28,22 +49,17 @@ def make_proxy(name: str, type_: str | None) -> Any:
         name: of the value.
         type_: in Thunder's words, such as ``cpu f32[2, 3]``; None if it is not known.
     """
-    from thunder.core.devices import Device
-    from thunder.core.proxies import ComplexProxy, FloatProxy, IntegerProxy, Proxy, TensorProxy
-
     tensor, number = _TENSOR.fullmatch(type_ or ""), _NUMBER.fullmatch(type_ or "")
-    if tensor and tensor[2] in (dtypes := _dtypes()):
+    if tensor and tensor[2] in (known := _dtypes()):
         shape = tuple(map(int, filter(None, tensor[3].split(", "))))
-        return TensorProxy(name, shape=shape, device=Device(tensor[1]), dtype=dtypes[tensor[2]])
+        return TensorProxy(name, shape=shape, device=Device(tensor[1]), dtype=known[tensor[2]])
     if number:
         kinds = {"bool": IntegerProxy, "int": IntegerProxy, "float": FloatProxy, "complex": ComplexProxy}
         return kinds[number[1]](name, _read_number(number[1], number[2]))
-    return Proxy(name)
+    return Proxy(name) if type_ is None else LoadedProxy(name, type_)
 
 
 def _dtypes() -> Mapping[str, Any]:
-    from thunder.core import dtypes
-
     return {dtype.shortname(): dtype for dtype in dtypes.all_dtypes if not dtype.is_weak}
 
 
@@ -61,8 +77,6 @@ def type_outputs(reference: TemplateReference, args: Sequence[Any]) -> Iterator[
         reference: the template.
         args: those of the call.
     """
-    from thunder.core.proxies import TensorProxy
-
     use = _find_use(reference, args)
     gpus = [arg.device.device_str() for arg in args if isinstance(arg, TensorProxy) and arg.device.type == "cuda"]
     types = _types_of(use.instance.region) if use else {}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
+from fusioncache.program.accesses import bind_access
 from fusioncache.program.proxies import make_proxy, type_outputs, typed_names
 from fusioncache.program.references import CudaGraphReference, Reference, SymbolReference, TemplateReference, TraceText
 
@@ -43,8 +45,15 @@ class StatementReader:
         with tracectx(TraceCtx(None)):
             proxies = [self._proxy(arg.arg) for arg in self._signature.args]
             varying = [self._proxy(arg.arg) for arg in (self._signature.vararg, self._signature.kwarg) if arg]
-            self.bound_symbols = [*map(_bind_argument, [*proxies, *varying]), *map(self._read, function.body)]
+            statements = [(node.lineno, self._read(node)) for node in function.body]
+            arguments = [(self._find_comment(proxy), _bind_argument(proxy)) for proxy in [*proxies, *varying]]
+        self.bound_symbols = [symbol for _, symbol in sorted([*arguments, *statements], key=itemgetter(0))]
         self.args = None if varying else tuple(map(_contents, proxies))
+
+    def _find_comment(self, proxy: Any) -> int:
+        """Returns the line that tells the type of an argument. In a prologue each one's stands before its check."""
+        comment = f"  # {proxy.name}: "
+        return next((number for number, line in enumerate(self._lines, 1) if line.startswith(comment)), 0)
 
     def _read_part(self, reference: Any) -> list[Any]:
         """Returns the operations of a part that is captured. It names values as the trace does, and types them."""
@@ -99,7 +108,7 @@ class StatementReader:
                 return self._bind(symbol, call, target)
             case ast.Expr(ast.Call() as call) if (symbol := self._find_symbol(call)) is not None:
                 return self._bind(symbol, call, None)
-        return None
+        return bind_access(node, self._value)
 
     def _find_symbol(self, call: ast.Call) -> Any:
         """Returns the symbol of what is called; None if it is none that a trace's operations have."""
@@ -168,8 +177,8 @@ class StatementReader:
     def _value(self, node: ast.expr) -> Any:
         """Returns an argument: a value of the trace, a literal, or several of them."""
         match node:
-            case ast.Name(name) if name in self.proxies:
-                return self.proxies[name]
+            case ast.Name(name) if name in self.proxies or name in self._types:
+                return self._proxy(name)
             case ast.Tuple(items):
                 return tuple(map(self._value, items))
             case ast.List(items):
