@@ -191,6 +191,13 @@ def select_traces(text: ProgramText) -> Mapping[str, TraceText]:
     return {name: trace for name, trace in zip(TRACES, traces, strict=True) if trace is not None}
 
 
+def join_sources(trace: TraceText) -> str:
+    """Returns the source of a trace, after those of its parts that CUDA graphs capture."""
+    from fusioncache.program.text import texts_of
+
+    return "\n\n".join(text.source for text in texts_of(trace))
+
+
 def _read_entries(disk: DiskStore) -> Iterator[tuple[Entry, EntryFile]]:
     """Yields each program that can be read, with its file: 'fusioncache verify' lists the others."""
     from fusioncache.store.errors import Refusal

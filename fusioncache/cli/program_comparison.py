@@ -15,6 +15,7 @@ from fusioncache.cli.kept_programs import (
     TRACES,
     KeptProgram,
     find_programs,
+    join_sources,
     list_programs,
     pick_one,
     pick_program,
@@ -97,7 +98,7 @@ def find_line(differences: Sequence[ProgramDifference], program: KeptProgram) ->
 
     first = differences[0]
     text = program.read_text()
-    sources = (trace.source for trace in select_traces(text).values())
+    sources = (join_sources(trace) for trace in select_traces(text).values())
     said = (find_source_line(source, first.name) for source in sources) if first.name else iter(())
     defined = find_definition(first.name) if first.where in _DEFINED else None
     return defined or next(filter(None, said), None)
@@ -142,7 +143,7 @@ def _count_reads(a: KeptProgram, b: KeptProgram) -> float:
 def _compare_traces(a: KeptProgram, b: KeptProgram) -> dict[str, tuple[list[str], list[str]]]:
     """Returns the lines of each trace that differs, in both."""
     sides = [
-        {name: _split_lines(trace.source) for name, trace in select_traces(program.read_text()).items()}
+        {name: _split_lines(join_sources(trace)) for name, trace in select_traces(program.read_text()).items()}
         for program in (a, b)
     ]
     both = {name: (sides[0].get(name, []), sides[1].get(name, [])) for name in TRACES}

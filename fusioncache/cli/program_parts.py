@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.cli.kept_programs import KeptProgram, select_traces
+from fusioncache.cli.kept_programs import KeptProgram, join_sources, select_traces
 from fusioncache.cli.template_parts import NONE, Part
 from fusioncache.cli.terminal import ID_DIGITS, Column, format_pairs, format_table, highlight_source, remove_controls
 from fusioncache.humanize import escape_controls, format_bytes, format_count, format_seconds, format_time
@@ -23,7 +23,7 @@ def describe_program(program: KeptProgram) -> Part:
     """Returns what is known of a program as a whole."""
     entry, text = program.entry, program.read_text()
     templates = sorted(text.templates())
-    traces = (f"{name} {_count_lines(trace.source)}" for name, trace in select_traces(text).items())
+    traces = (f"{name} {_count_lines(join_sources(trace))}" for name, trace in select_traces(text).items())
     pairs = [
         ("name", escape_controls(entry.name)),
         ("digest", entry.digest),
@@ -61,8 +61,8 @@ def describe_reads(reads: Sequence[Read]) -> Part:
 def describe_traces(text: ProgramText, names: Sequence[str]) -> Part:
     """Returns the source of the traces with these names; as data all of each."""
     found = {name: trace for name, trace in select_traces(text).items() if name in names}
-    data: dict[str, Any] = {name: trace.source for name, trace in found.items()}
-    sources = [highlight_source(remove_controls(trace.source), "python").strip("\n") for trace in found.values()]
+    data: dict[str, Any] = {name: join_sources(trace) for name, trace in found.items()}
+    sources = [highlight_source(remove_controls(source), "python").strip("\n") for source in data.values()]
     return Part("\n\n\n".join(sources), data)
 
 

@@ -50,7 +50,7 @@ class ProgramText:
     def texts(self) -> Iterator[TraceText]:
         """Yields all texts of a program: the traces, and before each those of its parts that are captured."""
         for trace in self.traces():
-            yield from _texts_of(trace)
+            yield from texts_of(trace)
 
     def templates(self) -> dict[str, TemplateReference]:
         """Returns the templates that the traces call, by the names of the calls."""
@@ -58,10 +58,11 @@ class ProgramText:
         return {name: reference for name, reference in named if isinstance(reference, TemplateReference)}
 
 
-def _texts_of(trace: TraceText) -> Iterator[TraceText]:
+def texts_of(trace: TraceText) -> Iterator[TraceText]:
+    """Yields the texts of a trace: those of its parts that are captured, and its own last."""
     for reference in trace.context.values():
         if isinstance(reference, CudaGraphReference):
-            yield from _texts_of(reference.trace)
+            yield from texts_of(reference.trace)
     yield trace
 
 

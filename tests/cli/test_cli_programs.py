@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from commands import CAST, call, drop_first_break, get_error, get_output, save_run
@@ -11,6 +12,8 @@ from store_contents import save as fill
 
 from fusioncache.cli import kept_programs
 from fusioncache.cli.program_inputs import format_inputs
+from fusioncache.program.reads import encode_reads
+from fusioncache.program.references import CudaGraphReference, TraceText
 from fusioncache.program.text import encode
 from fusioncache.record.ledger import Ledger
 from fusioncache.store import Store, default_path
@@ -149,6 +152,16 @@ def test_show_prints_traces_and_reads():
     assert [part["name"] for part in data["key"]] == sorted(PROGRAM.texts)
     only = json.loads(get_output("show", "Llama", "--trace", "forward", "--json"))
     assert only["traces"] == {"forward": forward} and not {"key", "reads"} & only.keys()
+
+
+def test_parts_that_cuda_graphs_capture_stand_before_the_trace_that_calls_them():
+    inner = TraceText("graph1", "def graph1(x):\n  return x\n")
+    outer = TraceText("computation", FORWARD, {"graph1": CudaGraphReference(inner, None)})
+    store = Store.open()
+    artifacts = {"program": encode(replace(PROGRAM.make_text(), computation=outer)), "reads": encode_reads(())}
+    assert store.save(PROGRAM.make_key(), "program", artifacts, name="Llama")
+    store.close()
+    assert get_output("show", "Llama", "--trace", "forward") == f"{inner.source}\n\n{FORWARD}"
 
 
 @pytest.mark.parametrize(
