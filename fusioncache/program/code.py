@@ -28,12 +28,13 @@ def digest_code(memory: Memory, code: types.CodeType) -> str:
         return known[1]
     numbers = (code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     names = (code.co_name, code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    hasher = hashlib.sha256(repr((numbers, names)).encode("utf-8", "surrogatepass"))
-    for content in (code.co_code, code.co_exceptiontable):
-        hasher.update(b"%d " % len(content) + content)
+    steps, handlers = code.co_code, code.co_exceptiontable
+    lines = [repr((numbers, names, len(steps), len(handlers)))]
     for constant in code.co_consts:
-        hasher.update(_write_constant(memory, constant).encode("utf-8", "surrogatepass") + b"\n")
-    result = hasher.hexdigest()[:32]
+        literal = LITERALS.get(id(type(constant)))
+        lines.append(literal(constant) if literal is not None else _write_constant(memory, constant))
+    text = "\n".join(lines).encode("utf-8", "surrogatepass")
+    result = hashlib.sha256(b"".join((steps, handlers, text))).hexdigest()[:32]
     memory.code_digests[id(code)] = code, result
     return result
 
@@ -94,21 +95,19 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
 
 def _write_loose_globals(writer: Writer, function: types.FunctionType) -> None:
     """Writes the globals that a function names, if these are not a module's, so that nobody could find them again."""
-    names: list[str] | None = None
-    for kind, namespace, is_known in (
-        ("globals", function.__globals__, _is_of_module(function.__globals__)),
-        ("builtins", (own := getattr(function, "__builtins__", {})), own is vars(builtins)),
-    ):
-        if is_known:
-            continue
-        names = names if names is not None else sorted(_list_names(function.__code__))
-        found = [(name, namespace[name]) for name in names if name in namespace]
+    namespace, own = function.__globals__, getattr(function, "__builtins__", {})
+    loose = [] if _is_of_module(namespace) else [("globals", namespace)]
+    if own is not vars(builtins):
+        loose.append(("builtins", own))
+    names = sorted(_list_names(function.__code__)) if loose else []
+    for kind, table in loose:
+        found = [(name, table[name]) for name in names if name in table]
         writer.parts.append(f" {kind} {len(found)}")
         for name, value in found:
             writer.parts.append(f" {write_name(name)} ")
             writer.write_named(name, value)
         for name in names:
-            writer.note(writer.memory.loose_globals, (id(namespace), name), namespace)
+            writer.note(writer.memory.loose_globals, (id(table), name), table)
 
 
 def _is_of_module(namespace: dict[str, Any]) -> bool:
