@@ -32,7 +32,7 @@ _PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_di
 _PLAIN = frozenset({type(None), bool, int, float, complex, bytes, type(...), type(NotImplemented)})
 _LONGEST_TEXT = 200
 _MOST_WRAPPERS = 30
-_LONGEST_NAME = 120
+_LONGEST_NAME = 200
 _BEGINNING = 60
 
 
@@ -77,7 +77,7 @@ class Definitions:
             maker = self._makers[kind] = self._find_maker(kind)
         name = maker(value)
         if len(name) > _LONGEST_NAME:
-            name = f"{name[:_BEGINNING]}...{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}"
+            name = f"{name[:_BEGINNING]}...{_digest(name)}"
         self._names[id(value)] = name
         return name
 
@@ -124,13 +124,21 @@ class Definitions:
         return self._name_object
 
     def _name_function(self, function: FunctionType) -> str:
-        """Returns where a function is defined, and what it wraps; of one that wraps none, what it closes over."""
-        codes, rest, inner, defaults, outer = [], None, None, "", function
+        """Returns where a function is defined, and what it wraps; of one that wraps none, what it closes over.
+
+        What else a wrapper closes over was given to the decorator, where it stands in the sources.
+        """
+        code = function.__code__
+        if not (code.co_freevars or function.__defaults__ or function.__kwdefaults__ or function.__dict__):
+            place = self._places.get(id(code)) or self._place_code(code)
+            return place or self._describer.describe_function(function)
+        codes, rest, inner, beside, outer = [], None, None, "", function
         for _ in range(_MOST_WRAPPERS):
             codes.append(function.__code__)
-            if function.__defaults__ or function.__kwdefaults__:
-                defaults += self._name_defaults(function)
-            inner, rest = getattr(function, "__wrapped__", None), function.__closure__
+            attributes = function.__dict__
+            if function.__defaults__ or function.__kwdefaults__ or len(attributes) > ("__wrapped__" in attributes):
+                beside += self._name_beside(function)
+            inner, rest = attributes.get("__wrapped__"), function.__closure__
             if inner is None and rest is not None and len(rest) == 1:
                 inner = _content_of(rest[0])
             if type(inner) is not FunctionType:
@@ -139,19 +147,23 @@ class Definitions:
         text = self._chains.get(tuple(map(id, codes))) or self._place_chain(codes)
         if not text:
             return self._describer.describe_function(outer)
-        text += defaults
+        text += beside
         if inner is not None:
             return f"{text} of {self.name(inner)}"
         return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))
 
-    def _name_defaults(self, function: FunctionType) -> str:
-        named = function.__kwdefaults__ or {}
-        return self._name_all(" =", function.__defaults__ or ()) + self._name_items("=", named)
+    def _name_beside(self, function: FunctionType) -> str:
+        """Returns what a function has beside its code and what it wraps: its defaults, and what was set on it."""
+        attributes = {key: value for key, value in function.__dict__.items() if key != "__wrapped__"}
+        given = self._name_all(" =", function.__defaults__ or ()) + self._name_items("=", function.__kwdefaults__ or {})
+        return given + self._name_items("@", attributes)
 
     def _place_chain(self, codes: Sequence[CodeType]) -> str:
         """Returns where the code of functions stands of which each wraps the next; empty if one is somebody else's."""
         places = [self._places.get(id(code)) or self._place_code(code) for code in codes]
         text = " of ".join(places) if all(places) else ""
+        if len(text) > _LONGEST_NAME:
+            text = f"{places[-1]} {_digest(text)}"
         self._chains[tuple(map(id, codes))] = text
         return text
 
@@ -213,8 +225,10 @@ class Definitions:
         return f"{type(value).__name__}({', '.join(sorted(map(self.name, value)))})"
 
     def _name_mapping(self, value: Mapping[Any, Any]) -> str:
-        pairs = sorted(f"{self.name(key)}: {self.name(item)}" for key, item in list(value.items()))
-        return f"{_place_of(type(value))}({', '.join(pairs)})"
+        known, name = self._names.get, self.name
+        pairs = [f"{known(id(key)) or name(key)}: {known(id(item)) or name(item)}" for key, item in list(value.items())]
+        pairs.sort()
+        return f"{_place_of(type(value))} of {len(pairs)} ({', '.join(pairs)})"
 
     def _name_object(self, value: Any) -> str:
         """Returns the name of an object of a known class: the class, and the attributes that Python code gave it."""
@@ -256,6 +270,10 @@ _DESCRIPTORS = (
     types.MemberDescriptorType,
     types.ClassMethodDescriptorType,
 )
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _content_of(cell: CellType) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import zlib
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -126,8 +127,8 @@ def _read_entries(definitions: Definitions) -> Iterator[NamedValue]:
 
     for key, value in list(_torch_to_thunder_function_map.items()):
         text = definitions.name(value)
-        # Several functions may be called the same.
-        digest = _digest(f"{definitions.name(key)} {text}", 6)
+        # Several functions may be called the same. Whether keys are equal the digests of the modules decide.
+        digest = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
         yield f"map.{write_callable(key)}", f"{text} {digest}" if definitions.is_foreign(value) else digest
 
 
@@ -139,5 +140,5 @@ def write_callable(function: Any) -> str:
     return f"{place}.{name.removeprefix('_VariableFunctionsClass.')}".replace(" ", "_")
 
 
-def _digest(text: str, size: int = 16) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -11,8 +11,7 @@ Those of Thunder's own that are listed here do without. Programs with any other 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir.key_text import NamedValue
@@ -84,8 +83,7 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
     yield "executors", " ".join(_name_of(executor) for executor in compile_data.executors_list)
     for executor in compile_data.executors_list:
         yield from _read_executor(describer, definitions, executor)
-    lookasides = compile_data.executor_lookasides or {}
-    yield "lookasides", _digest_table(definitions, lookasides, definitions.name)
+    yield "lookasides", definitions.name(compile_data.executor_lookasides)
     for number, transform in enumerate(compile_data.transforms):
         yield f"transforms.{number}", write_transform(definitions, transform)
         yield f"transforms.{number}.class", definitions.name(type(transform))
@@ -127,21 +125,8 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
                 yield f"{name}.{key}", definitions.name(value)
     # Of the ad hoc executor only the lookasides outlive a trace: its operations have new names each time.
     if type(executor) is not TemporaryExecutor:
-        yield (
-            f"{name}.operations",
-            _digest_table(definitions, executor.implmap, lambda info: _write_info(definitions, info)),
-        )
-    yield f"{name}.lookasides", _digest_table(definitions, executor._lookasides, definitions.name)
-
-
-def _write_info(definitions: Definitions, info: Any) -> str:
-    parts = (info.symbol, info.checker, info.execution_transform, info.grad_transform)
-    return " ".join(definitions.name(part) for part in parts)
-
-
-def _digest_table(definitions: Definitions, table: Any, write: Callable[[Any], str]) -> str:
-    lines = sorted(f"{definitions.name(key)} {write(value)}" for key, value in list(table.items()))
-    return f"{len(lines)} {hashlib.blake2b(chr(10).join(lines).encode(), digest_size=16).hexdigest()}"
+        yield f"{name}.operations", definitions.name(executor.implmap)
+    yield f"{name}.lookasides", definitions.name(executor._lookasides)
 
 
 def write_transform(definitions: Definitions, transform: Any) -> str:
