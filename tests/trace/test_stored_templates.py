@@ -2,21 +2,26 @@
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 from unittest import mock
 
+import fake_cuda
 import pytest
 import thunder
 import torch
 from loaded_programs import build, load, no_interpretation, run, write
 from models import Blocks, Residual, are_same, compile_plain, compile_with, recompute
+from nvfuser_definitions import define_regions
 
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.program.references import TemplateReference
 from fusioncache.program.text import ProgramText
+from fusioncache.record.ledger import Ledger
 from fusioncache.template.plan import Plan
 from fusioncache.trace.executor import FusionCacheExecutor
-from fusioncache.trace.templates import refer_to
+from fusioncache.trace.region_backends import RegionBackends
+from fusioncache.trace.templates import TemplateCalls, TemplateLoader, refer_to
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +125,41 @@ def test_plans_and_arities_are_those_of_the_process_that_derived_the_program():
     compiled = load(loaded, program)
     with no_interpretation():
         assert are_same(run(compiled, loaded, inputs), expected)
+
+
+class Taken(Exception):
+    """A region that was made, and must not be run."""
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_regions_that_nvfuser_makes_anew_have_the_definitions_of_those_that_thunder_made(grad):
+    executor = fake_cuda.find_nvfuser_executor()
+    traces = fake_cuda.make_traces(gated, [(4, 4)] * 3, grad=grad, dtype="bfloat16")
+    cache, data = fusioncache.Cache(store=False), SimpleNamespace(executors_list=(executor,), compile_options={})
+    fuse, made = type(executor).fuse, []
+
+    def take(*args):
+        made.append(fuse(*args))
+        raise Taken
+
+    with fake_cuda.pretend_gpu():
+        transform = fusioncache.FusionCache(cache=cache)
+        for trace in traces:
+            transform.transform_trace_post_optimization(trace)
+        backends = RegionBackends("auto", "auto", cache, Ledger(cache.ledger))
+        load = TemplateLoader(cache, backends, TemplateCalls(lambda template: None), data)
+        calls = [load.load(refer_to(call)) for call in transform.calls()]
+        for allowed in (each for call in calls for each in call.allowed()):
+            with mock.patch.object(type(executor), "fuse", take), pytest.raises(Taken):
+                allowed.fallback.call(*[None] * len(allowed.instance.region.inputs))
+    assert not transform.stats().bypasses
+    assert made
+    assert define_regions([SimpleNamespace(bound_symbols=made)]) == define_regions(traces)
+
+
+def gated(x, gate, weight):
+    """Regions around a product, with rounding, a reduction, and tensors that are made on the GPU."""
+    import thunder.torch as ltorch
+
+    y = ltorch.silu(x * gate) @ weight
+    return ltorch.softmax(y.float() * 0.5, -1).to(y.dtype) + ltorch.ones(4, device=x.device, dtype=x.dtype)
