@@ -116,6 +116,11 @@ class History:
                 if self._add(self._regions, replace(region, **self._amendments.get(kind, {}))):
                     self._numbers[kind].append(len(self._regions.items) - 1)
 
+    def find_regions(self, trace_number: int) -> tuple[RegionRecord, ...]:
+        """Returns the regions of a forward trace and its backward trace, by the number of both."""
+        with self._lock:
+            return tuple(region for region in self._regions.items if region.trace_number == trace_number)
+
     def add_choice(self, choice: ChoiceRecord) -> None:
         """Adds what was chosen for a stream."""
         with self._lock:

@@ -310,6 +310,12 @@ class Ledger:
             account = self._accounts.get(digest)
             return account.freeze() if account else None
 
+    def has(self, template: Template) -> bool:
+        """Returns whether a region with this template was counted."""
+        with self._lock:
+            account = self._accounts.get(template.key.digest)
+            return account is not None and account.regions > 0
+
     def take_changed(self) -> tuple[TemplateStats, ...]:
         """Returns the counts of those templates for which something was counted since the last call."""
         with self._lock:

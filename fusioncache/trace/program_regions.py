@@ -1,0 +1,61 @@
+"""What a run has on record of a program's regions: kept beside the program, and counted again where it is loaded.
+
+A run that loads its programs traces nothing, and yet its regions are those of the traces: they share templates, have
+plans, and come from lines of the model. Counted as if they had been traced here, they say what sharing saved, and the
+report has its map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fusioncache.ir import Template
+from fusioncache.record.kept_regions import decode_regions, encode_regions
+from fusioncache.record.ledger import Ledger
+from fusioncache.record.observations import RegionRecord
+
+
+def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
+    """Returns the regions of what was just derived; None if several models were traced meanwhile.
+
+    Args:
+        ledger: has them in its history.
+        trace_number: how many forward traces there were before.
+    """
+    history = ledger.history
+    if history.traces != trace_number + 1:
+        return None
+    return encode_regions(replace(region, reason=_lasting(region)) for region in history.find_regions(trace_number))
+
+
+def count_regions(content: bytes, model: str, ledger: Ledger, known: Ledger, templates: Mapping[str, Template]) -> None:
+    """Counts the regions of a program that was loaded, and puts them on record.
+
+    Args:
+        content: what was kept of them.
+        model: that the program is for.
+        ledger: counts them.
+        known: says which templates others had before.
+        templates: that the program calls, by the digests of their keys.
+
+    Raises:
+        ValueError: if the content is no regions.
+    """
+    number = ledger.history.begin_trace(model)
+    counted = []
+    for region in decode_regions(content, model, number):
+        template = templates.get(region.digest or "")
+        if template is None:
+            ledger.count_bypass(region.reason or "left as Thunder made it")
+            counted.append(replace(region, digest=None, outcome="bypass"))
+            continue
+        hit = known.has(template)
+        ledger.count_region(template, region.arities, hit=hit)
+        counted.append(replace(region, outcome="hit" if hit else "miss"))
+    ledger.history.add_regions(counted)
+
+
+def _lasting(region: RegionRecord) -> str | None:
+    """Returns why a region is left as Thunder made it; of one that has a template only the process can say it."""
+    return region.reason if region.digest is None else None

@@ -1,0 +1,71 @@
+"""Regions beside a program: what comes back is what a run had, and anything else is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusioncache.record.kept_regions import decode_regions, encode_regions
+from fusioncache.record.observations import Line, RegionRecord, Source
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+LINES = st.lists(st.builds(Line, TEXTS, st.integers(0, 10**6), st.booleans()), max_size=3).map(tuple)
+REGIONS = st.builds(
+    RegionRecord,
+    model=st.just("GPT"),
+    trace=st.sampled_from(["forward", "backward"]),
+    trace_number=st.just(7),
+    position=st.integers(0, 10**6),
+    name=TEXTS,
+    digest=st.none() | TEXTS,
+    outcome=st.sampled_from(["hit", "miss", "bypass"]),
+    reason=st.none() | TEXTS,
+    arities=st.lists(st.integers(0, 99), max_size=2).map(tuple),
+    plan=st.none() | TEXTS,
+    source=st.builds(Source, st.none() | TEXTS, st.none() | st.integers(0, 99), LINES),
+    ops=st.integers(0, 99),
+    inputs=st.integers(0, 99),
+    outputs=st.integers(0, 99),
+)
+ONE = RegionRecord(
+    "GPT", "forward", 7, 3, "Fusion3", "d", "hit", None, (2,), "fold", Source("h.1", 1, (Line("m.py", 3),)), 4, 5, 6
+)
+
+
+@given(st.lists(REGIONS, max_size=5))
+def test_what_comes_back_is_what_was_there(regions):
+    content = encode_regions(regions)
+    assert decode_regions(content, "GPT", 7) == tuple(regions)
+    assert encode_regions(decode_regions(content, "GPT", 7)) == content
+
+
+def test_model_and_number_are_those_of_the_run_that_loads():
+    (region,) = decode_regions(encode_regions([ONE]), "Llama", 0)
+    assert region == replace(ONE, model="Llama", trace_number=0)
+
+
+def test_equal_lines_are_there_once():
+    content = json.loads(encode_regions([ONE, replace(ONE, position=9)]))
+    assert content["lines"] == [[["m.py", 3, False]]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("trace", "sideways"), ("outcome", "loaded"), ("lines", 1), ("lines", -1), ("position", -1), ("ops", "4")),
+        *(("arities", 3), ("layer", "1"), ("module", 1), ("digest", 2), ("name", None), ("more", 1)),
+    ],
+)
+def test_anything_else_is_refused(field, value):
+    content = json.loads(encode_regions([ONE]))
+    content["regions"][0][field] = value
+    with pytest.raises(ValueError, match="regions"):
+        decode_regions(json.dumps(content).encode(), "GPT", 7)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": 2, "lines": [], "regions": []}', b"\xff"])
+def test_another_format_is_refused(content):
+    with pytest.raises(ValueError, match="regions"):
+        decode_regions(content, "GPT", 7)

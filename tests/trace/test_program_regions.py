@@ -1,0 +1,77 @@
+"""Regions of a program that is loaded: counted as those of a program that was derived, with what the run knows."""
+
+from dataclasses import replace
+
+import pytest
+from recorded_templates import make_cast_template, make_chain_template
+from report_records import make_region_record
+
+from fusioncache.record.ledger import Ledger
+from fusioncache.trace.program_regions import collect_regions, count_regions
+
+CHAIN, CAST = make_chain_template(), make_cast_template()
+TEMPLATES = {template.key.digest: template for template in (CHAIN, CAST)}
+
+
+def derive(ledger: Ledger, model: str = "GPT") -> int:
+    """Puts what a derivation has on record: two regions of one template, one of another, and one that is bypassed."""
+    number = ledger.history.begin_trace(model)
+    chain, cast = CHAIN.key.digest, CAST.key.digest
+    kinds = ((chain, "forward", None), (chain, "forward", "compile failed"), (cast, "backward", None))
+    regions = [
+        make_region_record(at, f"h.{at}", at, trace, digest, trace_number=number, model=model, reason=reason)
+        for at, (digest, trace, reason) in enumerate(kinds)
+    ]
+    bypassed = make_region_record(3, "h.3", 3, trace_number=number, model=model, reason="unknown op")
+    ledger.history.add_regions([*(replace(region, arities=(2,)) for region in regions), bypassed])
+    return number
+
+
+def test_regions_are_counted_and_recorded_again():
+    first, cache = Ledger(), Ledger()
+    content = collect_regions(first, derive(first))
+    assert content is not None
+    second = Ledger(cache)
+    count_regions(content, "GPT", second, cache, TEMPLATES)
+    stats = second.stats()
+    assert (stats.regions, stats.templates, stats.hits, stats.misses) == (4, 2, 1, 2)
+    assert (cache.stats().regions, dict(stats.bypasses)) == (4, {"unknown op": 1})
+    regions = second.history.find_regions(0)
+    assert [region.outcome for region in regions] == ["miss", "hit", "miss", "bypass"]
+    assert [region.reason for region in regions] == [None, None, None, "unknown op"]
+    assert [region.source.module for region in regions] == ["h.0", "h.1", "h.2", "h.3"]
+    assert [template.arities for template in second.templates()] == [((2,),), ((2,),)]
+    assert second.history.models == ("GPT",) and second.history.traces == 1
+
+
+def test_of_a_second_program_templates_are_known():
+    first, cache = Ledger(), Ledger()
+    content = collect_regions(first, derive(first))
+    assert content is not None
+    for _ in range(2):
+        count_regions(content, "GPT", cache, cache, TEMPLATES)
+    assert (cache.stats().hits, cache.stats().misses) == (4, 2)
+    assert [region.outcome for region in cache.history.find_regions(1)] == ["hit", "hit", "hit", "bypass"]
+
+
+def test_a_template_that_the_program_does_not_call_is_none():
+    first, second = Ledger(), Ledger()
+    content = collect_regions(first, derive(first))
+    assert content is not None
+    count_regions(content, "GPT", second, second, {CAST.key.digest: CAST})
+    assert (second.stats().regions, second.stats().templates) == (4, 1)
+    assert second.stats().bypasses["left as Thunder made it"] == 2
+
+
+def test_where_several_models_were_traced_meanwhile_nothing_is_kept():
+    ledger = Ledger()
+    number = derive(ledger)
+    derive(ledger, "other")
+    assert collect_regions(ledger, number) is None
+    assert collect_regions(ledger, number + 2) is None
+    assert collect_regions(ledger, number + 1) is not None
+
+
+def test_what_is_no_regions_is_refused():
+    with pytest.raises(ValueError, match="regions"):
+        count_regions(b"x", "GPT", Ledger(), Ledger(), {})
