@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from fusioncache.ir import Key
+from fusioncache.program.bytecode import encode_code
 from fusioncache.program.reads import Read, decode_reads, encode_reads
 from fusioncache.program.text import ProgramText, decode, encode
 from fusioncache.store import Store, StoredArtifacts
@@ -22,6 +23,8 @@ PROGRAM = "program"
 """The artifact with the traces."""
 READS = "reads"
 """The artifact with what the derivation read."""
+BYTECODE = "bytecode"
+"""The artifact with what Python compiled of the traces. It may be missing, and is not trusted: see ``bytecode.py``."""
 
 _STALE = "a stored program that does not decode"
 
@@ -35,12 +38,14 @@ class Candidate:
         text: its traces.
         reads: what its derivation read.
         seconds: that deriving it took.
+        bytecode: what Python compiled of the traces; None if that is not there.
     """
 
     slot: str
     text: ProgramText
     reads: tuple[Read, ...]
     seconds: float
+    bytecode: bytes | None
 
 
 def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:
@@ -61,7 +66,8 @@ def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:
 def _decode(store: Store, key: Key, slot: str, artifacts: StoredArtifacts) -> Candidate | None:
     """Returns what is in a slot. What does not decode is removed."""
     try:
-        return Candidate(slot, decode(artifacts[PROGRAM]), decode_reads(artifacts[READS]), artifacts.seconds)
+        text, reads = decode(artifacts[PROGRAM]), decode_reads(artifacts[READS])
+        return Candidate(slot, text, reads, artifacts.seconds, artifacts.get(BYTECODE))
     except (ValueError, KeyError) as error:
         logger.info("a stored program for %s does not decode", key.digest[:12], exc_info=error)
         store.discard(key, slot, f"{_STALE}: {type(error).__name__}")
@@ -91,11 +97,14 @@ def keep_program(
 
     Returns:
         Whether it was kept.
+
+    Raises:
+        ValueError: if the traces are no Python.
     """
     slot = _choose_slot(store, key, frozenset(reads), unfit)
     if slot is None:
         return False
-    artifacts = {PROGRAM: encode(text), READS: encode_reads(tuple(reads))}
+    artifacts = {PROGRAM: encode(text), READS: encode_reads(reads), BYTECODE: encode_code(text)}
     return store.save(key, slot, artifacts, name=name, seconds=seconds)
 
 

@@ -96,14 +96,14 @@ class ProgramTemplates:
         """
         return write_program(entry, call.compile_data.fn, find_references(self.calls.all()))
 
-    def build(self, text: ProgramText, call: Call) -> Any:
+    def build(self, candidate: Candidate, call: Call) -> Any:
         """Returns Thunder's entry for a stored program.
 
         Raises:
             ValueError: if the program does not fit here.
         """
         load = TemplateLoader(self.cache, self.backends, self.calls, call.compile_data)
-        return build_program(text, call.compile_data.fn, load)
+        return build_program(candidate.text, call.compile_data.fn, load, candidate.bytecode)
 
 
 class ProgramKeeper:
@@ -162,15 +162,19 @@ class ProgramKeeper:
             yield candidate
 
     def find_difference(self, candidate: Candidate, describer: Describer) -> ReadDifference | None:
-        """Returns the first thing that the derivation of a program read and that is another one now; None if all is."""
+        """Returns the first thing that the derivation of a program read and that is another one now; None if none is.
+
+        Descriptions go by what was described before. So each candidate has a describer that knows what the key is made
+        of and nothing else, as the recorder had that described the reads.
+        """
         with self.time("reads"):
-            return find_difference(candidate.reads, describer)
+            return find_difference(candidate.reads, describer.copy())
 
     def build(self, candidate: Candidate, call: Call) -> Any | None:
         """Returns Thunder's entry for a stored program; None if it does not fit here, and that is counted."""
         try:
             with self.time("build"):
-                return self.templates.build(candidate.text, call)
+                return self.templates.build(candidate, call)
         except ValueError as error:
             logger.info("a stored program of %s is not used", call.name, exc_info=error)
             self.refuse(f"it does not fit here: {error}")

@@ -1,9 +1,9 @@
 """What people compile, each as small as can be, and a process that trains all of it over a store.
 
-    python program_zoo.py STORE [--loads]
+    python program_zoo.py STORE [--loads] [--at-once NUMBER] [--cases CASE ...]
 
 prints for each case, as JSON, a digest of the results of three training steps, and what became of its programs. With
-``--loads`` nothing may be interpreted.
+``--loads`` nothing may be interpreted. With a number that many processes do it at once, and each prints a line.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
 import sys
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,29 +195,42 @@ def run_case(name: str, directory: Path) -> dict[str, Any]:
     return {"digest": hashlib.sha256(content).hexdigest(), "loaded": loaded, "made": made, "refused": refused}
 
 
-@contextlib.contextmanager
-def _maybe(loads: bool) -> Iterator[None]:
-    with without_interpreter() if loads else contextlib.nullcontext():
-        yield
-
-
 def main() -> None:
     """The process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("store", type=Path)
     parser.add_argument("--loads", action="store_true")
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    import thunder  # noqa: F401  # before forks, each of which would take seconds for it
+
+    children: list[int] = []
+    while len(children) < options.at_once - 1:
+        child = os.fork()
+        if child == 0:
+            break
+        children.append(child)
+    output = json.dumps(run_cases(options.cases, options.store, loads=options.loads)) + "\n"
+    os.write(sys.stdout.fileno(), output.encode())
+    if len(children) < options.at_once - 1:
+        os._exit(0)
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def run_cases(names: list[str], directory: Path, *, loads: bool) -> dict[str, Any]:
+    """Runs cases one after the other. What one of them raises is what became of it."""
     done = {}
-    with tempfile.TemporaryFile("w") as nowhere, contextlib.redirect_stdout(nowhere):
-        for name in options.cases:
-            with _maybe(options.loads):
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        for name in names:
+            with without_interpreter() if loads else contextlib.nullcontext():
                 try:
-                    done[name] = run_case(name, options.store)
+                    done[name] = run_case(name, directory)
                 except Exception as error:
                     done[name] = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(done, sys.stdout)
+    return done
 
 
 if __name__ == "__main__":

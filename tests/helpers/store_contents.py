@@ -3,11 +3,14 @@
 import hashlib
 import os
 import random
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from fusioncache.ir import Ingredient, Key
 from fusioncache.store import Store
@@ -116,3 +119,23 @@ def drop_root() -> None:
 def wait_for(child: int) -> int:
     """How a process ended: its status, or minus the number of the signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills this process at its ``step``-th call from now that changes a file; a write is half done by then."""
+    calls = iter(range(1, step))
+
+    def deadly(name):
+        function = getattr(os, name)
+
+        def call(*args, **kwargs):
+            if next(calls, None) is None:
+                if name == "write":
+                    function(args[0], bytes(args[1])[: len(args[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("open", "write", "fsync", "close", "replace", "mkdir", "unlink", "utime"):
+        deadly(name)

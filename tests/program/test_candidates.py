@@ -1,7 +1,10 @@
 """Several programs with one key: the order of slots, what counts as the same, and what goes when all are taken."""
 
+import os
+import signal
+
 import pytest
-from store_contents import make_numbered_key
+from store_contents import fork, kill_at, make_numbered_key, wait_for
 
 from fusioncache.program.candidates import find_candidates, keep_program
 from fusioncache.program.reads import Read
@@ -111,3 +114,37 @@ def test_candidates_are_read_one_by_one(store):
     before = store.stats()
     assert next(candidates).slot == "program"
     assert store.stats().hits == before.hits + 1
+
+
+def test_killed_at_every_step_of_keeping(tmp_path, monkeypatch):
+    """Whoever comes next finds the whole program or none, and can keep it."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # still a step
+    steps, complete = 0, False
+    while not complete:
+        steps += 1
+        path = tmp_path / str(steps)
+
+        def work(path=path, step=steps):
+            kill_at(step, monkeypatch)
+            keep(Store.open(path), 1)
+
+        complete = wait_for(fork(work)) != -signal.SIGKILL
+        store = Store.open(path)
+        before = found(store)
+        assert before in ([], [("program", 1)])
+        assert keep(store, 1) is not bool(before)
+        assert found(store) == [("program", 1)]
+        store.close()
+    assert steps > 20
+
+
+def test_bytecode_is_kept_beside_and_may_be_missing(store):
+    assert keep(store, 1)
+    (candidate,) = find_candidates(store, KEY)
+    assert candidate.bytecode.startswith(b"fusioncache bytecode ")
+    artifacts = dict(store.load(KEY, "program"))
+    store.remove(KEY, "program")
+    del artifacts["bytecode"]
+    store.save(KEY, "program", artifacts)
+    (candidate,) = find_candidates(store, KEY)
+    assert candidate.bytecode is None

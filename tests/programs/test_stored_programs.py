@@ -12,32 +12,30 @@ import pytest
 from program_zoo import CASES
 from repository import HELPERS
 
+from fusioncache.store import Store
+from fusioncache.store.slots import is_program
 
-def start(store: Path, seed: int, helpers: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Starts a process that trains what is in ``program_zoo``."""
+
+def run_zoo(store: Path, seed: int, helpers: Path, *arguments: str) -> list[dict[str, Any]]:
+    """What processes print that train what is in ``program_zoo``."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(helpers), os.environ.get("PYTHONPATH", "")]),
         "PYTHONHASHSEED": str(seed),
-        "FUSIONCACHE_STORE": "1",
     }
     command = [sys.executable, str(helpers / "program_zoo.py"), str(store), *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=helpers)
-
-
-def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    output, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])
+    done = subprocess.run(command, capture_output=True, env=environment, text=True, cwd=helpers, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return list(map(json.loads, done.stdout.splitlines()))
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """A store, what the process did that filled it, and what another one did: elsewhere, with another seed."""
     folder = tmp_path_factory.mktemp("zoo")
-    first = finish(start(folder / "store", 1, HELPERS))
+    (first,) = run_zoo(folder / "store", 1, HELPERS)
     moved = shutil.copytree(HELPERS, folder / "elsewhere", ignore=shutil.ignore_patterns("__pycache__"))
-    return folder / "store", first, finish(start(folder / "store", 2, moved, "--loads"))
+    (second,) = run_zoo(folder / "store", 2, moved, "--loads")
+    return folder / "store", first, second
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -48,12 +46,12 @@ def test_a_second_process_loads_all(trained, case):
 
 
 def test_eight_processes_at_once(trained, tmp_path):
-    """They derive the same programs at the same time: whoever comes first keeps it, and the next process loads."""
-    store, cases = tmp_path / "store", ("module", "function")
-    processes = [start(store, seed, HELPERS, "--cases", *cases) for seed in range(8)]
-    done = [finish(process) for process in processes]
-    expected = [trained[1][case]["digest"] for case in cases]
-    assert [[each[case]["digest"] for case in cases] for each in done] == [expected] * 8
-    assert not any(each[case]["refused"] for each in done for case in cases)
-    last = finish(start(store, 9, HELPERS, "--cases", *cases, "--loads"))
-    assert [last[case]["made"] for case in cases] == [0, 0]
+    """They derive the same program at the same time: whoever comes first keeps it, and later processes load it."""
+    done = run_zoo(tmp_path, 3, HELPERS, "--at-once", "8", "--cases", "module")
+    assert [each["module"]["digest"] for each in done] == [trained[1]["module"]["digest"]] * 8
+    assert not any(each["module"]["refused"] for each in done)
+    assert any(each["module"]["made"] for each in done)
+    (entry,) = [each for each in Store.open(tmp_path / "module").entries() if is_program(each.backend)]
+    assert entry.backend == "program"
+    for each in run_zoo(tmp_path, 4, HELPERS, "--at-once", "8", "--cases", "module", "--loads"):
+        assert each["module"] == {**trained[1]["module"], "loaded": 1, "made": 0}

@@ -29,6 +29,7 @@ from store_contents import (
     find_present,
     find_root,
     fork,
+    kill_at,
     load,
     make_artifacts,
     make_numbered_key,
@@ -67,26 +68,6 @@ def _assert_memory_only(message: str, path: Path | None = None) -> None:
 # Processes that are killed
 
 
-def _kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills this process at its ``step``-th call from now that changes a file; a write is half done by then."""
-    calls = iter(range(1, step))
-
-    def deadly(name):
-        function = getattr(os, name)
-
-        def call(*args, **kwargs):
-            if next(calls, None) is None:
-                if name == "write":
-                    function(args[0], bytes(args[1])[: len(args[1]) // 2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **kwargs)
-
-        monkeypatch.setattr(os, name, call)
-
-    for name in ("open", "write", "fsync", "close", "replace", "mkdir", "unlink", "utime"):
-        deadly(name)
-
-
 @pytest.mark.parametrize("before", ["nothing", "another entry", "a damaged entry", "damaged artifacts"])
 def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # still a step
@@ -103,7 +84,7 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
                 find_object(store, make_artifacts(1)["code"]).write_bytes(b"half")
 
         def work(path=path, step=steps):
-            _kill_at(step, monkeypatch)
+            kill_at(step, monkeypatch)
             store = Store.open(path)
             with store.take_turn(make_numbered_key(1), BACKEND):
                 save(store, 1)
