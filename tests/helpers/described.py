@@ -1,8 +1,16 @@
 """What a describer made anew says of a value."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from fusioncache.program.describe import Describer
+
+
+class Box:
+    """Has the attributes that it is made with."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
 
 
 def described(value: object) -> str:

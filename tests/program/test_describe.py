@@ -2,33 +2,20 @@ import collections
 import dataclasses
 import enum
 import functools
-import io
-import itertools
-import logging
 import math
 import operator
-import os
 import pathlib
 import re
-import threading
 import types
 import weakref
-from typing import Any
 
 import numpy as np
 import pytest
 import thunder
 import torch
-from described import described
-from hypothesis import given
-from hypothesis import strategies as st
+from described import Box, described
 
-from fusioncache.program.describe import Describer, NoValue
-
-
-class Box:
-    def __init__(self, **attributes: Any) -> None:
-        self.__dict__.update(attributes)
+from fusioncache.program.describe import NoValue
 
 
 class OtherBox(Box):
@@ -375,185 +362,3 @@ def test_weak_references_are_what_they_refer_to():
     box, other = Box(a=1), Box(a=2)
     assert described([box, weakref.ref(box)]) != described([box, weakref.ref(Box(a=1))])
     assert described(weakref.ref(box)) != described(weakref.ref(other))
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (threading.Lock, "a _thread.lock has no value to compare"),
-        (io.StringIO, "a _io.StringIO has no value to compare"),
-        (lambda: logging.getLogger("of a test"), "a _.* has no value"),
-        (lambda: iter([1]), "a builtins.list_iterator has no value to compare"),
-        (lambda: itertools.count(), "a itertools.count has no value to compare"),
-        (lambda: (x for x in ()), "a builtins.generator has no value to compare"),
-        (lambda: os.environ, "the environment is not a value"),
-        (lambda: torch.Generator(), "a torch._C.Generator has no value to compare"),
-        (lambda: ValueError("a"), "a builtins.ValueError has no value to compare"),
-        (lambda: types.ModuleType("nowhere"), "the module nowhere is not found under its name"),
-        (lambda: np.frompyfunc(len, 1, 1), "a function made by numpy"),
-        (lambda: np.array([Box()]), "an array of objects"),
-        (lambda: [1, {2: [threading.Lock()]}], "a _thread.lock has no value to compare"),
-        (lambda: functools.reduce(lambda inner, _: [inner], range(1000), []), "nested more than"),
-    ],
-)
-def test_what_has_no_value_says_why(make, reason):
-    describer = Describer()
-    with pytest.raises(NoValue, match=reason):
-        describer.describe(make())
-
-
-def test_nothing_stays_of_what_has_no_value():
-    describer = Describer()
-    inner, lock = [1], threading.Lock()
-    with pytest.raises(NoValue):
-        describer.describe([inner, lock])
-    assert not describer.holds(inner)
-    assert describer.describe(inner) == "[1, ]"
-    assert describer.holds(inner)
-
-
-def test_a_long_text_is_its_beginning_and_a_hash():
-    words = [f"word {number}" for number in range(5000)]
-    text = described(words)
-    assert len(text) < 11_000 and text.startswith("['word 0', 'word 1', ")
-    assert described([*words[:-1], "another"]) != text == described(list(words))
-
-
-def test_there_is_a_limit():
-    with pytest.raises(NoValue, match="more than 1000000 values"):
-        described([0] * 1_000_001)
-
-
-class Hostile:
-    """Whatever is asked of it, it says that it was asked."""
-
-    def __getattribute__(self, name):
-        raise AssertionError(name)
-
-    def __eq__(self, other):
-        raise AssertionError("==")
-
-    def __hash__(self):
-        raise AssertionError("hash")
-
-    __repr__ = __str__ = __len__ = __bool__ = __iter__ = __reduce__ = __index__ = __hash__
-
-
-class HostileKind(type):
-    def __getattribute__(cls, name):
-        raise AssertionError(name)
-
-    def __hash__(cls):
-        raise AssertionError("hash")
-
-    def __eq__(cls, other):
-        raise AssertionError("==")
-
-    __repr__ = __instancecheck__ = __subclasscheck__ = __hash__
-
-
-class HostileList(list):
-    def __iter__(self):
-        raise AssertionError("iter")
-
-    __len__ = __getitem__ = __repr__ = __iter__
-
-
-class HostileDict(dict):
-    def items(self):
-        raise AssertionError("items")
-
-    keys = values = __iter__ = __getitem__ = __len__ = items
-
-
-class HostileNumber(int):
-    def __repr__(self):
-        raise AssertionError("repr")
-
-    __str__ = __index__ = __int__ = __hash__ = __repr__
-
-
-class HostileString(str):
-    def __repr__(self):
-        raise AssertionError("repr")
-
-    __str__ = __len__ = __hash__ = __iter__ = __repr__
-
-
-def test_no_code_of_a_value_runs():
-    hostile = object.__new__(Hostile)
-    object.__getattribute__(hostile, "__dict__")["a"] = 1
-    kind = HostileKind("Kind", (), {})
-    values = [
-        hostile,
-        object.__new__(kind),
-        HostileList([1, 2]),
-        HostileDict({1: 2}),
-        HostileNumber(3),
-        HostileString("s"),
-    ]
-    text = described(values)
-    assert text == described(values)
-    for part in ("{'a': 1, }", "Kind", "[1, 2, ]", "{1: 2, }", " 3", "'s'"):
-        assert part in text
-
-
-@pytest.mark.parametrize("name", ["token", "hf_token", "password", "api_key", "client_secret"])
-def test_what_may_be_secret_is_a_hash(name):
-    text = described(Box(**{name: "hunter2"}))
-    assert "hunter2" not in text
-    assert text == described(Box(**{name: "hunter2"})) != described(Box(**{name: "hunter3"}))
-
-
-plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5))
-nested = st.recursive(
-    plain,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.lists(inner, max_size=4).map(tuple),
-        st.dictionaries(st.text(max_size=3), inner, max_size=4),
-        st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, max_size=3).map(lambda items: Box(**items)),
-        st.sets(st.integers() | st.text(max_size=3), max_size=4),
-    ),
-    max_leaves=12,
-)
-
-
-def exactly(value: Any) -> Any:
-    """Returns something that is equal for two values if and only if nothing tells them apart."""
-    if isinstance(value, Box):
-        return Box, exactly(value.__dict__)
-    if isinstance(value, dict):
-        return dict, tuple((exactly(key), exactly(item)) for key, item in value.items())
-    if isinstance(value, set):
-        return set, frozenset(map(exactly, value))
-    if isinstance(value, list | tuple):
-        return type(value), tuple(map(exactly, value))
-    return type(value), repr(value)
-
-
-@given(nested, nested)
-def test_texts_are_equal_if_and_only_if_values_are(first, second):
-    assert (described(first) == described(second)) == (exactly(first) == exactly(second))
-
-
-@given(nested)
-def test_a_copy_has_the_same_text(value):
-    def copy(part):
-        if isinstance(part, Box):
-            return Box(**copy(part.__dict__))
-        if isinstance(part, dict):
-            return {key: copy(item) for key, item in part.items()}
-        return type(part)(map(copy, part)) if isinstance(part, list | tuple | set) else part
-
-    assert described(value) == described(copy(value))
-
-
-@given(st.lists(nested, min_size=1, max_size=4), st.data())
-def test_one_change_is_a_difference(values, data):
-    before = described(values)
-    place = data.draw(st.integers(0, len(values) - 1))
-    other = data.draw(nested)
-    same = exactly(values[place]) == exactly(other)
-    values[place] = other
-    assert (described(values) == before) == same
