@@ -101,8 +101,8 @@ def read_function_map(definitions: Definitions) -> Iterator[NamedValue]:
             lines.append(f"{name} {text}")
             if definitions.is_foreign(value):
                 yield f"{module.__name__}.{name}", text
-        digests.append((module.__name__, _digest("\n".join(lines))))
-    yield from _read_entries(definitions)
+        digests.append((module.__name__, _digest("\n".join(sorted(lines)))))
+    yield from sorted(_read_entries(definitions))
     yield from digests
 
 
@@ -122,7 +122,7 @@ def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:
     return isinstance(value, ModuleType) and value.__name__ == f"{package.__name__}.{name}"
 
 
-def _read_entries(definitions: Definitions) -> Iterator[NamedValue]:
+def _read_entries(definitions: Definitions) -> Iterator[tuple[str, str]]:
     from thunder.torch import _torch_to_thunder_function_map
 
     for key, value in list(_torch_to_thunder_function_map.items()):

@@ -81,6 +81,12 @@ def assert_names(expected: str, key: Key, other: Key) -> None:
     assert any(re.match(expected, change) for change in changes), changes
 
 
+def assert_same(key: Key, other: Key) -> None:
+    """Sees to it that two keys are equal; if they are not, their differences are shown."""
+    assert compare(key.texts, other.texts).changes == ()
+    assert other == key and other.digest == key.digest
+
+
 @contextmanager
 def changed(owner: Any, name: Any, value: Any) -> Iterator[None]:
     """Gives an attribute of an object, or an item of a dict, another value for a while."""

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from program_keys import Model, Norm, assert_names, changed, jit, key_of
+from program_keys import Model, Norm, assert_names, assert_same, changed, jit, key_of
 
 X = torch.zeros(3, 4)
 
@@ -22,7 +22,10 @@ def jitted(model):
 
 @pytest.fixture(scope="module")
 def key(jitted):
-    return key_of(jitted, X)
+    key = key_of(jitted, X)
+    yield key
+    # Each test took back what it had changed.
+    assert_same(key, key_of(jitted, X))
 
 
 def put(owner_of, name, value):
@@ -174,4 +177,3 @@ def test_the_key_names_what_changed_in_the_model(name, model, jitted, key):
     change, expected = OF_THE_MODEL[name]
     with change(model):
         assert_names(expected, key, key_of(jitted, X))
-    assert key_of(jitted, X) == key
