@@ -22,7 +22,7 @@ from fusioncache.program.references import (
     TemplateReference,
     TraceText,
 )
-from fusioncache.program.resolve import module_named, symbol_named, value_named
+from fusioncache.program.resolve import Resolver, module_named
 from fusioncache.program.text import ProgramText
 from fusioncache.program.traces import LoadedTrace
 from fusioncache.program.write import FUNCTION_OBJECT
@@ -52,7 +52,7 @@ def build_program(
     import thunder
     from thunder.core.trace import TraceTag
 
-    builder = _Builder(_find_code(program, bytecode), function, resolve_template)
+    builder = _Builder(_find_code(program, bytecode), function, resolve_template, Resolver())
     built = [builder.build(trace) for trace in program.traces()]
     (prologue, checks), (computation, forward), (epilogue, effects), *others = built
     backward = [trace for _, trace in others]
@@ -80,11 +80,13 @@ class _Builder:
         codes: of each text, by the name of the file that it seems to come from.
         function: the module or the function that is compiled.
         resolve_template: gives the functions for calls of templates.
+        resolver: finds everything else.
     """
 
     codes: Mapping[str, CodeType]
     function: object
     resolve_template: ResolveTemplate
+    resolver: Resolver
 
     def build(self, trace: TraceText) -> tuple[Callable[..., Any], LoadedTrace]:
         """Returns the function of a trace, and the trace."""
@@ -101,9 +103,9 @@ class _Builder:
             case ModuleReference():
                 return module_named(reference)
             case NamedReference():
-                return value_named(reference)
+                return self.resolver.value(reference)
             case SymbolReference():
-                return symbol_named(reference)
+                return self.resolver.function(reference)
             case CudaGraphReference(trace, static_inputs):
                 return capture(self.build(trace)[0], static_inputs)
         return self.resolve_template(name, reference)

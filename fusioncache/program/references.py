@@ -41,10 +41,13 @@ class NamedReference:
     Attributes:
         module: where it is.
         name: its qualified name there.
+        text: describes it. What has the name in another process has to have the same; if it is empty, the versions of
+            the packages say enough.
     """
 
     module: str
     name: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,12 @@ class SymbolReference:
     Attributes:
         executor: the executor's name.
         symbol: the operation's name among those of the executor.
+        text: describes the function. What implements the operation in another process has to have the same.
     """
 
     executor: str
     symbol: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,10 @@ def encode_reference(reference: Reference) -> dict[str, Any]:
     match reference:
         case ModuleReference(module):
             return {"kind": "module", "module": module}
-        case NamedReference(module, name):
-            return {"kind": "name", "module": module, "name": name}
-        case SymbolReference(executor, symbol):
-            return {"kind": "symbol", "executor": executor, "symbol": symbol}
+        case NamedReference(module, name, text):
+            return {"kind": "name", "module": module, "name": name, "text": text}
+        case SymbolReference(executor, symbol, text):
+            return {"kind": "symbol", "executor": executor, "symbol": symbol, "text": text}
         case CudaGraphReference(trace, static_inputs):
             return {"kind": "cuda graph", "trace": encode_trace(trace), "static_inputs": static_inputs}
     return {
@@ -202,13 +207,13 @@ def _read_module(value: Value) -> ModuleReference:
 
 
 def _read_name(value: Value) -> NamedReference:
-    _, module, name = value.fields("kind", "module", "name")
-    return NamedReference(module.text(_MODULE), name.text(_MODULE))
+    _, module, name, text = value.fields("kind", "module", "name", "text")
+    return NamedReference(module.text(_MODULE), name.text(_MODULE), text.text())
 
 
 def _read_symbol(value: Value) -> SymbolReference:
-    _, executor, symbol = value.fields("kind", "executor", "symbol")
-    return SymbolReference(executor.text(), symbol.text())
+    _, executor, symbol, text = value.fields("kind", "executor", "symbol", "text")
+    return SymbolReference(executor.text(), symbol.text(), text.text())
 
 
 def _read_cuda_graph(value: Value) -> CudaGraphReference:

@@ -8,6 +8,7 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
+from fusioncache.program.describe import Describer, NoValue
 from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
 from fusioncache.program.source import is_reviewed
 
@@ -58,19 +59,58 @@ def _is_function_or_constant(value: Any, reference: NamedReference) -> bool:
     return isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
 
 
-def symbol_named(reference: SymbolReference) -> Any:
-    """Returns the function with which an executor implements an operation.
+class Resolver:
+    """Finds what references name, and sees to it that it is what it was. Made anew for each program."""
 
-    Raises:
-        ValueError: if there is no such executor, or it has no such operation.
-    """
-    from thunder.extend import get_executor
+    def __init__(self) -> None:
+        self._describer = Describer()
 
-    executor = get_executor(reference.executor)
-    function = executor and symbol_function(executor, reference.symbol)
-    if function is None:
-        raise ValueError(f"executor {reference.executor} has no function for {reference.symbol}")
-    return function
+    def value(self, reference: NamedReference) -> Any:
+        """Returns what ``value_named`` does.
+
+        Raises:
+            ValueError: if it is not there, or another.
+        """
+        value = value_named(reference)
+        self._compare(value, reference.text, f"{reference.module}.{reference.name}")
+        return value
+
+    def function(self, reference: SymbolReference) -> Any:
+        """Returns the function with which an executor implements an operation.
+
+        Raises:
+            ValueError: if there is no such executor, or it has no such operation, or another one.
+        """
+        from thunder.extend import get_executor
+
+        executor = get_executor(reference.executor)
+        function = executor and symbol_function(executor, reference.symbol)
+        if function is None:
+            raise ValueError(f"executor {reference.executor} has no function for {reference.symbol}")
+        self._compare(function, reference.text, f"{reference.symbol} of executor {reference.executor}")
+        return function
+
+    def describe(self, value: Any) -> str:
+        """Returns a text that another value of this name would not have.
+
+        It is empty for classes and constants of reviewed packages: programs depend on the versions of these.
+
+        Raises:
+            NoValue: if the value has none.
+        """
+        import torch
+
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return ""
+        return "" if isinstance(value, type) and is_reviewed(value.__module__) else self._describer.describe(value)
+
+    def _compare(self, value: Any, text: str, name: str) -> None:
+        try:
+            equal = self.describe(value) == text
+        except NoValue as error:
+            raise ValueError(f"{name} cannot be compared: {error}") from error
+        if not equal:
+            raise ValueError(f"{name} is another one than when the program was made")
 
 
 def symbol_function(executor: Any, name: str) -> Any:

@@ -15,6 +15,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from fusioncache.program.cuda_graphs import find_captured
+from fusioncache.program.describe import NoValue
 from fusioncache.program.references import (
     CudaGraphReference,
     ModuleReference,
@@ -25,7 +26,7 @@ from fusioncache.program.references import (
     TraceText,
 )
 from fusioncache.program.refusal import NotKept
-from fusioncache.program.resolve import symbol_function, value_named
+from fusioncache.program.resolve import Resolver, symbol_function, value_named
 from fusioncache.program.source import check_source, is_reviewed
 from fusioncache.program.text import ProgramText
 
@@ -52,11 +53,12 @@ def write_program(entry: Any, function: object, find_template: FindTemplate) -> 
     prologue = _find_function(entry.prologue_fn, "prologue")
     if prologue.__globals__.get(FUNCTION_OBJECT) is not function:
         raise NotKept("its prologue checks another function than the one that was compiled")
+    writer = _Writer(find_template)
     return ProgramText(
-        _write_trace(prologue, find_template, is_prologue=True),
-        _write_trace(_find_function(entry.computation_fn, "computation"), find_template),
-        entry.backward_fn and _write_trace(_find_function(entry.backward_fn, "backward_fn"), find_template),
-        _write_trace(_find_function(entry.epilogue_fn, "epilogue"), find_template),
+        writer.write(prologue, is_prologue=True),
+        writer.write(_find_function(entry.computation_fn, "computation")),
+        entry.backward_fn and writer.write(_find_function(entry.backward_fn, "backward_fn")),
+        writer.write(_find_function(entry.epilogue_fn, "epilogue")),
         bool(entry.return_none_instead_of_grads),
     )
 
@@ -86,23 +88,6 @@ def _values_in(function: FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def _write_trace(function: FunctionType, find_template: FindTemplate, *, is_prologue: bool = False) -> TraceText:
-    name, source = function.__code__.co_name, "".join(linecache.getlines(function.__code__.co_filename))
-    if "__global_dicts" in source or (FUNCTION_OBJECT in source and not is_prologue):
-        raise NotKept(f"its {name} takes values from where another process cannot")
-    if function.__defaults__ or function.__kwdefaults__ or function.__closure__:
-        raise NotKept(f"its {name} has values of its own")
-    imported = _imported_names(source)
-    # A name of an attribute can be that of a global as well. Then there is a reference too many, and no harm.
-    names = sorted(function.__globals__.keys() & set(_names(function.__code__)) - imported - _OF_EACH - {name})
-    context = {used: _refer(used, function.__globals__[used], find_template) for used in names}
-    try:
-        check_source(name, source)
-    except ValueError as error:
-        raise NotKept(f"its {name} {error}") from error
-    return TraceText(name, source, context)
-
-
 def _names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
@@ -117,27 +102,84 @@ def _imported_names(source: str) -> set[str]:
     return {words[-1] if "as" in words or words[0] == "from" else words[1].partition(".")[0] for words in imports}
 
 
-def _refer(name: str, value: Any, find_template: FindTemplate) -> Reference:
-    """Returns a reference that leads back to a value of a trace's context.
+class _Writer:
+    """Writes the texts of one program.
 
-    Raises:
-        NotKept: if there is none.
+    Args:
+        find_template: knows the calls of templates.
     """
-    called = _refer_to_call(value, find_template) if isinstance(value, FunctionType) else None
-    reference = called or _refer_to_symbol(name, value) or _refer_to_module(value) or _refer_by_name(value)
-    if reference is None:
-        raise NotKept(f"it {_describe_use(name, value)}, which another process cannot find again")
-    return reference
+
+    def __init__(self, find_template: FindTemplate):
+        self._find_template = find_template
+        self._resolver = Resolver()
+
+    def write(self, function: FunctionType, *, is_prologue: bool = False) -> TraceText:
+        """Returns the text of a function that Thunder compiled.
+
+        Raises:
+            NotKept: if another process could not run it.
+        """
+        name, source = function.__code__.co_name, "".join(linecache.getlines(function.__code__.co_filename))
+        if "__global_dicts" in source or (FUNCTION_OBJECT in source and not is_prologue):
+            raise NotKept(f"its {name} takes values from where another process cannot")
+        if function.__defaults__ or function.__kwdefaults__ or function.__closure__:
+            raise NotKept(f"its {name} has values of its own")
+        imported = _imported_names(source)
+        # A name of an attribute can be that of a global as well. Then there is a reference too many, and no harm.
+        names = sorted(function.__globals__.keys() & set(_names(function.__code__)) - imported - _OF_EACH - {name})
+        context = {used: self._refer(used, function.__globals__[used]) for used in names}
+        try:
+            check_source(name, source)
+        except ValueError as error:
+            raise NotKept(f"its {name} {error}") from error
+        return TraceText(name, source, context)
+
+    def _refer(self, name: str, value: Any) -> Reference:
+        """Returns a reference that leads back to a value of a trace's context.
+
+        Raises:
+            NotKept: if there is none.
+        """
+        called = self._refer_to_call(value) if isinstance(value, FunctionType) else None
+        try:
+            found = (
+                called or _refer_to_module(value) or self._refer_to_symbol(name, value) or self._refer_by_name(value)
+            )
+        except NoValue as error:
+            raise NotKept(f"it {_describe_use(name, value)}, which cannot be compared: {error}") from error
+        if found is None:
+            raise NotKept(f"it {_describe_use(name, value)}, which another process cannot find again")
+        return found
+
+    def _refer_to_call(self, function: FunctionType) -> TemplateReference | CudaGraphReference | None:
+        captured = find_captured(function)
+        if captured is None:
+            return self._find_template(function)
+        name, part, static_inputs = captured
+        return CudaGraphReference(self.write(_find_function(part, name)), static_inputs)
+
+    def _refer_to_symbol(self, name: str, value: Any) -> SymbolReference | None:
+        from thunder.extend import get_all_executors
+
+        for executor in get_all_executors():
+            if isinstance(executor.name, str) and symbol_function(executor, name) is value:
+                return SymbolReference(executor.name, name, self._resolver.describe(value))
+        return None
+
+    def _refer_by_name(self, value: Any) -> NamedReference | None:
+        where = _locate(value)
+        if where is None:
+            return None
+        try:
+            found = value_named(NamedReference(*where)) is value
+        except ValueError:
+            return None
+        return NamedReference(*where, self._resolver.describe(value)) if found else None
 
 
-def _refer_to_call(
-    function: FunctionType, find_template: FindTemplate
-) -> TemplateReference | CudaGraphReference | None:
-    captured = find_captured(function)
-    if captured is None:
-        return find_template(function)
-    name, part, static_inputs = captured
-    return CudaGraphReference(_write_trace(_find_function(part, name), find_template), static_inputs)
+def _refer_to_module(value: Any) -> ModuleReference | None:
+    found = isinstance(value, ModuleType) and is_reviewed(value.__name__) and sys.modules.get(value.__name__) is value
+    return ModuleReference(value.__name__) if found else None
 
 
 def _describe_use(name: str, value: Any) -> str:
@@ -150,37 +192,14 @@ def _describe_use(name: str, value: Any) -> str:
     return f"holds a value of type {(value if isinstance(value, type) else type(value)).__qualname__}"
 
 
-def _refer_to_symbol(name: str, value: Any) -> SymbolReference | None:
-    from thunder.extend import get_all_executors
-
-    for executor in get_all_executors():
-        if isinstance(executor.name, str) and symbol_function(executor, name) is value:
-            return SymbolReference(executor.name, name)
-    return None
-
-
-def _refer_to_module(value: Any) -> ModuleReference | None:
-    found = isinstance(value, ModuleType) and is_reviewed(value.__name__) and sys.modules.get(value.__name__) is value
-    return ModuleReference(value.__name__) if found else None
-
-
-def _refer_by_name(value: Any) -> NamedReference | None:
-    named = _name_value(value)
-    if named is None:
-        return None
-    try:
-        return named if value_named(named) is value else None
-    except ValueError:
-        return None
-
-
-def _name_value(value: Any) -> NamedReference | None:
+def _locate(value: Any) -> tuple[str, str] | None:
+    """Returns the module and the qualified name under which a value should be found."""
     import torch
 
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)) and value.__module__:
-        return NamedReference(value.__module__, value.__qualname__)
+        return value.__module__, value.__qualname__
     if isinstance(value, Enum):
-        return NamedReference(type(value).__module__, f"{type(value).__qualname__}.{value.name}")
+        return type(value).__module__, f"{type(value).__qualname__}.{value.name}"
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-        return NamedReference("torch", str(value).removeprefix("torch."))
+        return "torch", str(value).removeprefix("torch.")
     return None

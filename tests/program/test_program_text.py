@@ -47,11 +47,12 @@ def templates(draw: st.DrawFn) -> TemplateReference:
 
 def references(*others):
     modules = st.sampled_from(["torch", "thunder.core.dtypes", "operator"])
+    names, texts = st.sampled_from(["Tensor", "Outer.Inner"]), st.text(max_size=3)
     return st.one_of(
         *others,
         st.builds(ModuleReference, modules),
-        st.builds(NamedReference, modules | st.just("__main__"), st.sampled_from(["Tensor", "Outer.Inner"])),
-        st.builds(SymbolReference, st.text(max_size=5), NAMES),
+        st.builds(NamedReference, modules | st.just("__main__"), names, texts),
+        st.builds(SymbolReference, texts, NAMES, texts),
         templates(),
     )
 

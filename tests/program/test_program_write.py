@@ -1,7 +1,9 @@
 """What is not kept of a program, and why."""
 
 import enum
+import threading
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -12,11 +14,13 @@ from loaded_programs import write
 from models import Residual, compile_plain, compile_with
 from thunder.core.baseutils import build_callable
 from thunder.executors import pythonex
+from thunder.extend import OperatorExecutor, deregister_executor, register_executor
+from torch.nn import functional as F
 
 import fusioncache
 from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
 from fusioncache.program.refusal import NotKept
-from fusioncache.program.resolve import module_named, symbol_named, value_named
+from fusioncache.program.resolve import Resolver, module_named, value_named
 from fusioncache.program.write import write_program
 from fusioncache.trace.executor import FusionCacheExecutor
 
@@ -71,8 +75,14 @@ def write_calling(value, *head: str):
     ],
 )
 def test_a_value_is_referred_to_by_its_name(value, reference):
-    assert write_calling(value) == {"used": reference}
-    assert (module_named if isinstance(reference, ModuleReference) else value_named)(reference) is value
+    (found,) = write_calling(value).values()
+    if isinstance(reference, ModuleReference):
+        assert found == reference
+        assert module_named(found) is value
+    else:
+        assert (found.module, found.name) == (reference.module, reference.name)
+        assert bool(found.text) == (value in (torch.nn.functional.silu, Result, Color.RED))
+        assert Resolver().value(found) is value
 
 
 def test_an_implementation_is_referred_to_by_its_executor():
@@ -80,8 +90,44 @@ def test_an_implementation_is_referred_to_by_its_executor():
     (function,) = pythonex.ex.opmap["check_len"].bind([], 0, output=None)._call_ctx.values()
     computation = make("computation", *lines, check_len=function)
     context = write_program(entry_of(computation), helper, lambda function: None).computation.context
-    assert context == {"check_len": SymbolReference("python", "check_len")}
-    assert symbol_named(context["check_len"]) is function
+    reference = context["check_len"]
+    assert (reference.executor, reference.symbol) == ("python", "check_len")
+    assert Resolver().function(reference) is function
+    with mock.patch.dict(pythonex.ex.opmap, check_len=pythonex.ex.opmap["check_empty"]):
+        assert_other(Resolver().function, reference, "executor python has no function for check_len")
+    with mock.patch.object(function, "__kwdefaults__", {"length": 1}):
+        assert_other(Resolver().function, reference, "check_len of executor python is another one than when")
+
+
+def assert_other(resolve, reference, reason):
+    with pytest.raises(ValueError, match=reason):
+        resolve(reference)
+
+
+def test_what_was_changed_since_is_another_one(monkeypatch):
+    """Where nothing else would tell: of classes of one's own, and functions of reviewed packages."""
+    silu, result, red = (next(iter(write_calling(value).values())) for value in (F.silu, Result, Color.RED))
+    for reference in (silu, result, red):
+        Resolver().value(reference)
+    with monkeypatch.context() as patches:
+        patches.setattr(F.silu, "__defaults__", (True,))
+        patches.setattr(Result, "more", 1, raising=False)
+        patches.setattr(Color, "more", 1, raising=False)
+        for reference in (silu, result, red):
+            assert_other(Resolver().value, reference, "is another one than when the program was made")
+
+
+def test_an_implementation_without_a_value_is_not_kept():
+    executor = OperatorExecutor("holds_a_lock")
+    executor.register_operator("locked", meta=helper, fn=partial(helper, threading.Lock()))
+    (function,) = executor.opmap["locked"].bind(0, output=None)._call_ctx.values()
+    computation = make("computation", "def computation(x):", "  return locked(x)", locked=function)
+    register_executor(executor)
+    try:
+        with pytest.raises(NotKept, match=r"it calls locked, which cannot be compared: a _thread\.lock has no value"):
+            write_program(entry_of(computation), helper, lambda function: None)
+    finally:
+        deregister_executor(executor)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +207,7 @@ def test_verified_calls_are_not_kept():
 )
 def test_a_reference_leads_to_nothing_else(reference):
     with pytest.raises(ValueError, match=r"not there|has no|may use|cannot be imported"):
-        (symbol_named if isinstance(reference, SymbolReference) else value_named)(reference)
+        (Resolver().function if isinstance(reference, SymbolReference) else value_named)(reference)
 
 
 def without_provenance(source: str) -> str:
