@@ -8,6 +8,7 @@ verify mode finds.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.cache.cache import Cache
+from fusioncache.humanize import format_duration
 from fusioncache.ir import Key
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
@@ -181,8 +183,12 @@ class ProgramKeeper:
             return None
 
     def note_loaded(self, candidate: Candidate, call: Call, seconds: float) -> None:
-        """Counts a program that runs without having been derived here."""
+        """Counts a program that runs without having been derived here, and says so if that was asked for."""
         self.ledger.count_program_loaded(call.name, seconds, candidate.seconds)
+        if self.explains:
+            spared = format_duration(candidate.seconds)
+            text = f"fusioncache: the program of {call.name} was loaded from the store (deriving it took {spared})."
+            print(text, file=sys.stderr, flush=True)
         self.cache.save()
 
     def refuse(self, reason: str) -> None:
@@ -203,8 +209,8 @@ class ProgramKeeper:
 def find_keeper(compile_data: Any) -> ProgramKeeper | None:
     """Returns who keeps the programs of a compiled function; None if nobody does.
 
-    Nobody does for a function with two transforms of ours, each of which would count, or one that caches otherwise than
-    by the values of its inputs.
+    Nobody does without a store, for a function with two transforms of ours, each of which would count, or for one that
+    caches otherwise than by the values of its inputs.
     """
     from thunder.core.options import CACHE_OPTIONS
 
@@ -212,4 +218,5 @@ def find_keeper(compile_data: Any) -> ProgramKeeper | None:
         return None
     transforms = getattr(compile_data, "transforms", None) or ()
     ours = [each for each in transforms if hasattr(each, "program_keeper")]
-    return ours[0].program_keeper if len(ours) == 1 else None
+    keeper = ours[0].program_keeper if len(ours) == 1 else None
+    return keeper if keeper is not None and keeper.cache.store is not None else None

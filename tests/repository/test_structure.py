@@ -28,7 +28,8 @@ _IMPORTS = {
     "provenance": "ir template explain residual record backends cache humanize",
     "verification": "ir template record backends cache",
     "trace": (
-        "ir template explain residual store record backends cache precompile tracing program provenance verification"
+        "ir template explain residual store record backends cache precompile tracing program provenance verification "
+        "humanize"
     ),
     "report": "ir template drawing explain record humanize",
     "cli": "ir template drawing explain store record backends cache precompile program report humanize",
