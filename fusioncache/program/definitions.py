@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
-import sys
-import sysconfig
 import types
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from enum import Enum
-from functools import cache
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fusioncache.program.places import is_known, place_of, shorten_file
+
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
-
-_PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct", "networkx", "numpy", "optree"})
-"""Those of which the versions are in each key, beside Python's own modules."""
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, bytes, type(...), type(NotImplemented)})
 _LONGEST_TEXT = 200
@@ -85,7 +80,7 @@ class Definitions:
         """Tells whether a function or a class was written by somebody else."""
         if isinstance(value, FunctionType):
             return not self._place_code(value.__code__)
-        return isinstance(value, type) and not _is_ours(value.__module__)
+        return isinstance(value, type) and not is_known(value.__module__)
 
     def _list_makers(self) -> dict[type, Callable[[Any], str]]:
         return {
@@ -100,7 +95,9 @@ class Definitions:
             functools.cached_property: lambda value: f"cached {self.name(value.func)}",
             functools.partial: self._name_partial,
             types.BuiltinFunctionType: self._name_builtin,
-            **dict.fromkeys(_DESCRIPTORS, _place_of),
+            types.UnionType: lambda value: "union" + self._name_all("(", value.__args__),
+            types.GenericAlias: lambda value: self.name(value.__origin__) + self._name_all("[", value.__args__),
+            **dict.fromkeys(_DESCRIPTORS, place_of),
             **dict.fromkeys((tuple, list), self._name_sequence),
             **dict.fromkeys((set, frozenset), self._name_set),
         }
@@ -114,14 +111,16 @@ class Definitions:
             return self._name_class
         if issubclass(kind, Executor):
             # What it can do is in the options of a program that uses it.
-            return lambda value: f"executor {_place_of(kind)}"
+            return lambda value: f"executor {place_of(kind)}"
         if issubclass(kind, Symbol):
             return self._name_symbol
         if issubclass(kind, Enum):
-            return lambda value: f"{_place_of(kind)}.{value.name}"
+            return lambda value: f"{place_of(kind)}.{value.name}"
         if issubclass(kind, dict):
             return self._name_mapping
-        return self._name_object
+        if kind.__module__ == "typing":
+            return repr
+        return self._name_own_object if _has_only_attributes(kind) else self._name_object
 
     def _name_function(self, function: FunctionType) -> str:
         """Returns where a function is defined, and what it wraps; of one that wraps none, what it closes over.
@@ -171,7 +170,7 @@ class Definitions:
         """Returns where a code object stands in the sources; empty if that is somebody else's."""
         file = self._files.get(code.co_filename)
         if file is None:
-            file = self._files[code.co_filename] = _shorten_file(code.co_filename)
+            file = self._files[code.co_filename] = shorten_file(code.co_filename)
         text = f"{file}:{code.co_firstlineno}:{code.co_qualname}" if file else ""
         if file and code.co_name == "<lambda>":
             # There may be another one in the same line.
@@ -180,7 +179,7 @@ class Definitions:
         return text
 
     def _name_class(self, value: type) -> str:
-        return self._describer.describe_class(value) if self.is_foreign(value) else _place_of(value)
+        return self._describer.describe_class(value) if self.is_foreign(value) else place_of(value)
 
     def _name_symbol(self, symbol: Any) -> str:
         """Returns the name of a symbol: what it is called, and the functions that say what it does in a trace."""
@@ -215,7 +214,7 @@ class Definitions:
     def _name_builtin(self, value: types.BuiltinFunctionType) -> str:
         owner = value.__self__
         if owner is None or isinstance(owner, ModuleType) or type(owner).__module__.startswith("pybind11"):
-            return f"{value.__module__}.{value.__qualname__.rpartition('.')[2]}" if owner else _place_of(value)
+            return f"{value.__module__}.{value.__qualname__.rpartition('.')[2]}" if owner else place_of(value)
         return f"{value.__qualname__} of {self.name(owner)}"
 
     def _name_sequence(self, value: Iterable[Any]) -> str:
@@ -228,15 +227,24 @@ class Definitions:
         known, name = self._names.get, self.name
         pairs = [f"{known(id(key)) or name(key)}: {known(id(item)) or name(item)}" for key, item in list(value.items())]
         pairs.sort()
-        return f"{_place_of(type(value))} of {len(pairs)} ({', '.join(pairs)})"
+        return f"{place_of(type(value))} of {len(pairs)} ({', '.join(pairs)})"
 
     def _name_object(self, value: Any) -> str:
-        """Returns the name of an object of a known class: the class, and the attributes that Python code gave it."""
-        kind = type(value)
-        if not _is_ours(kind.__module__):
+        from fusioncache.program.describe import NoValue
+
+        try:
             return self._describer.describe(value)
-        own = getattr(value, "__dict__", None)
-        return _place_of(kind) + (self._name_items("@", own) if isinstance(own, dict) else "")
+        except NoValue:
+            if place_of(type(value)) in _STATELESS:
+                return place_of(type(value))
+            raise
+
+    def _name_own_object(self, value: Any) -> str:
+        """Returns the name of an object of Thunder's: the class, and what it gave the object.
+
+        The describer takes twenty times as long, and Thunder has many objects.
+        """
+        return place_of(type(value)) + self._name_items("@", value.__dict__)
 
     def _name_all(self, sign: str, values: Iterable[Any]) -> str:
         return f"{sign}({', '.join(map(self.name, values))})"
@@ -276,38 +284,19 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+_STATELESS = frozenset({"_abc._abc_data", "collections._tuplegetter"})
+"""Classes written in C of which the objects say nothing that matters or is not said elsewhere."""
+
+
+def _has_only_attributes(kind: type) -> bool:
+    """Tells whether all that there is to an object of a class is in its ``__dict__``, where only Thunder put it."""
+    bases = [base for base in kind.__mro__ if base is not object]
+    own = all(base.__module__.startswith("thunder.") and not vars(base).get("__slots__") for base in bases)
+    return own and kind.__dictoffset__ != 0
+
+
 def _content_of(cell: CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
         return NotImplemented
-
-
-def _place_of(value: Any) -> str:
-    """Returns module and name of a class or of a function written in C."""
-    owner = getattr(value, "__objclass__", None)
-    module = getattr(owner or value, "__module__", None)
-    return f"{module}.{value.__qualname__}"
-
-
-def _is_ours(module: str) -> bool:
-    package = module.partition(".")[0]
-    return package in _PACKAGES or package in sys.stdlib_module_names
-
-
-def _shorten_file(file: str) -> str:
-    folders = _list_folders()
-    return next((f"{name}/{file[len(folder) :]}" for name, folder in folders if file.startswith(folder)), "")
-
-
-@cache
-def _list_folders() -> tuple[tuple[str, str], ...]:
-    """Returns the folder of each package, and those of Python's own modules. Packages may lie in a folder of those."""
-    packages = [(name, sys.modules[name].__file__) for name in sorted(_PACKAGES & sys.modules.keys())]
-    library = sysconfig.get_path("stdlib")
-    own = [(f"python/{name}", os.path.join(library, name)) for name in sorted(sys.stdlib_module_names)]
-    return (
-        *((name, os.path.dirname(file) + os.sep) for name, file in packages if file),
-        *((name, path + os.sep) for name, path in own if os.path.isdir(path)),
-        *((name, path + ".py") for name, path in own),
-    )

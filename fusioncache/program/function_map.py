@@ -69,21 +69,26 @@ _MODULES = (
 _CHANGING = frozenset(
     {
         ("thunder.core.baseutils", "_exec_ctr"),
+        ("thunder.core.interpreter", "builtins_dict"),
         ("thunder.core.vjp_utils", "_cache"),
         ("thunder.extend", "_executor_map"),
         ("thunder.extend", "_default_executors"),
         ("thunder.extend", "_always_executors"),
     }
 )
-"""What changes while Thunder traces, or is in the options: counters, caches of what is derived again, executors."""
+"""What changes while Thunder traces, or is elsewhere: counters, caches of what is derived again; executors, which are
+options; Python's builtins, which are reads."""
 
 
 _SKIPPED = frozenset(
-    {"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__path__", "__spec__", "__warningregistry__"}
+    {"__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__path__", "__spec__"}
+    | {"__warningregistry__"}
 )
 _SKIPPED_IN_CLASSES = frozenset(
-    {"__annotations__", "__dict__", "__doc__", "__module__", "__slotnames__", "__weakref__"}
+    {"__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__", "__module__"}
+    | {"__orig_bases__", "__parameters__", "__weakref__", "_abc_impl"}
 )
+"""What nobody asks while a program is derived, or is said elsewhere: of dataclasses by the methods made for them."""
 
 
 def read_function_map(definitions: Definitions) -> Iterator[NamedValue]:

@@ -62,7 +62,12 @@ def program_key(describer: Describer, compile_data: Any, args: Sequence[Any], kw
     return program_key_of(texts)
 
 
-_SUBJECTS = {"model": "the model", "arguments": "an argument", "jit options": "an option of thunder.jit"}
+_SUBJECTS = {
+    "model": "the model",
+    "arguments": "an argument",
+    "jit options": "an option of thunder.jit",
+    "function map": "Thunder's modules",
+}
 
 
 def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]:

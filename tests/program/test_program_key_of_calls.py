@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -202,6 +203,22 @@ def test_within_a_transform_of_torch_no_program_is_kept(jitted):
 
     with pytest.raises(NotKept, match=r"within a transform of torch\.func"):
         torch.func.vmap(function)(X)
+
+
+def test_the_key_names_the_gpus_that_executors_ask_for(jitted, key, monkeypatch):
+    def with_gpus(*devices, current=0):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(devices))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: devices[index])
+        return key_of(jitted, X, 2)
+
+    one, other = SimpleNamespace(name="A", major=9, minor=0), SimpleNamespace(name="A", major=10, minor=0)
+    gpu = with_gpus(one)
+    assert_names("the state cuda.devices: none, A 9.0", key, gpu)
+    assert_names("the state cuda.devices: A 9.0, A 10.0", gpu, with_gpus(other))
+    assert_names("the state cuda.current_device: 0, 1", gpu, with_gpus(one, one, current=1))
+    assert with_gpus(one, one) == gpu
 
 
 def test_a_model_that_is_spread_over_processes_is_refused():

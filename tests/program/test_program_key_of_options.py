@@ -247,6 +247,49 @@ def test_names_of_definitions_tell_functions_apart():
     assert name(1) != name(1.0) != name(True) and name("1") != name(1) and name(-0.0) != name(0.0)
     assert name({"a": 1, "b": 2}) == name({"b": 2, "a": 1}) != name({"a": 1, "b": 3})
     assert name(thunder.torch.silu) != name(thunder.torch.relu)
+    assert name(torch.float32) != name(torch.float64) and name(int | str) != name(int | float)
+    assert name(type("V", (str,), {})("1")) != name(type("V", (str,), {})("2"))
     cycle = []
     cycle.append(cycle)
     assert name(cycle) == name(cycle)
+
+
+def test_attributes_and_defaults_of_a_function_of_thunder_are_in_its_name():
+    def name():
+        return Definitions(Describer()).name(utils.check_type)
+
+    before = name()
+    with changed(utils.check_type, "note", 1):
+        assert name() != before
+    utils.check_type.__defaults__ = (1,)
+    try:
+        assert name() != before
+    finally:
+        utils.check_type.__defaults__ = None
+    assert name() == before
+
+
+def test_a_value_of_thunder_that_cannot_be_described_refuses_the_program(jitted):
+    with (
+        changed(utils, "somebodys", iter(())),
+        pytest.raises(NotKept, match=r"^Thunder's modules: "),
+    ):
+        key_of(jitted, X)
+
+
+class Halving(Keyed):
+    """Puts parameters of another dtype in the place of the model's."""
+
+    def transform_module(self, module):
+        for name, parameter in list(module.named_parameters()):
+            module._overrides_parameters[name] = torch.nn.Parameter(parameter.detach().to(self.dtype))
+
+
+def test_parameters_that_a_transform_put_in_place_of_the_models_are_in_the_key(model):
+    def key(dtype):
+        transform = Halving("halving")
+        transform.dtype = dtype
+        return key_of(jit(model, **with_transforms(transform)), X)
+
+    assert_same(key(torch.float16), key(torch.float16))
+    assert_names("`parameters.first.weight`: .*float16.*, .*bfloat16", key(torch.float16), key(torch.bfloat16))

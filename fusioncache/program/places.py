@@ -1,0 +1,44 @@
+"""Where code and classes are defined, and who wrote them: what is named by its place has its sources in each key."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import cache
+from typing import Any
+
+_PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct", "networkx", "numpy", "optree"})
+"""Those of which the versions are in each key, beside Python's own modules."""
+
+
+def place_of(value: Any) -> str:
+    """Returns module and name of a class or of a function written in C."""
+    owner = getattr(value, "__objclass__", None)
+    module = getattr(owner or value, "__module__", None)
+    return f"{module}.{value.__qualname__}"
+
+
+def is_known(module: str) -> bool:
+    """Tells whether a module is one of those packages' or of Python's own."""
+    package = module.partition(".")[0]
+    return package in _PACKAGES or package in sys.stdlib_module_names
+
+
+def shorten_file(file: str) -> str:
+    """Returns the path of a source from where its package begins; empty if it is in none of those."""
+    folders = _list_folders()
+    return next((f"{name}/{file[len(folder) :]}" for name, folder in folders if file.startswith(folder)), "")
+
+
+@cache
+def _list_folders() -> tuple[tuple[str, str], ...]:
+    """Returns the folder of each package, and those of Python's own modules. Packages may lie in a folder of those."""
+    packages = [(name, sys.modules[name].__file__) for name in sorted(_PACKAGES & sys.modules.keys())]
+    library = sysconfig.get_path("stdlib")
+    own = [(f"python/{name}", os.path.join(library, name)) for name in sorted(sys.stdlib_module_names)]
+    return (
+        *((name, os.path.dirname(file) + os.sep) for name, file in packages if file),
+        *((name, path + os.sep) for name, path in own if os.path.isdir(path)),
+        *((name, path + ".py") for name, path in own),
+    )
