@@ -74,7 +74,8 @@ def _find_function(function: Any, name: str) -> FunctionType:
         function = inspect.unwrap(waiting.pop())
         if not isinstance(function, FunctionType) or id(function) in seen:
             continue
-        if function.__code__.co_name == name and linecache.getlines(function.__code__.co_filename):
+        code = function.__code__
+        if code.co_name == name and code.co_filename.startswith("thunder.") and linecache.getlines(code.co_filename):
             return function
         seen.add(id(function))
         waiting += _values_in(function)

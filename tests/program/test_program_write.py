@@ -38,6 +38,10 @@ def helper(x):
     return x
 
 
+def computation(x):
+    return x
+
+
 def make(name: str, *lines: str, **context):
     """A function as Thunder compiles the text of a trace."""
     return build_callable(name, "\n".join(lines), f"thunder.{name}", context)
@@ -163,6 +167,7 @@ def test_what_cannot_be_found_again_is_not_kept(value, reason):
             "its computation has values of its own",
         ),
         (entry_of(helper), "its computation is no function that Thunder compiled"),
+        (entry_of(computation), "its computation is no function that Thunder compiled"),
         (entry_of(len), "its computation is no function that Thunder compiled"),
         (
             entry_of(make("computation", "def computation(x):", "  return x"), function=len),
