@@ -6,6 +6,35 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from fusioncache.program.describe import Describer
+from fusioncache.program.refusal import NotKept
+
+TRANSFORM = "thunder.transforms.cudagraph.CUDAGraphTransform"
+"""The class of the transform. One that is derived from it is somebody else's."""
+
+_ATTRIBUTES = {"cuda_graph_runner", "outputs_from_forward"}
+
+
+def write_transform_key(transform: Any) -> str:
+    """Returns what a program depends on of the transform: the code of its classes, and its option.
+
+    What it has captured before does not matter: a part that is captured gets a name of its own.
+
+    Raises:
+        NotKept: if it has something that the class does not give it, or is in the middle of a trace.
+        NoValue: if its classes have been given something that has no value.
+    """
+    from thunder.transforms.cudagraph import CUDAGraphRunner
+
+    runner = transform.cuda_graph_runner
+    if type(runner) is not CUDAGraphRunner or vars(transform).keys() != _ATTRIBUTES:
+        raise NotKept(f"the transform {TRANSFORM} was changed")
+    if transform.outputs_from_forward is not None:
+        raise NotKept(f"the transform {TRANSFORM} waits for a backward trace")
+    describer = Describer()
+    classes = (describer.describe_class(cls) for cls in (type(transform), CUDAGraphRunner))
+    return " ".join((*classes, f"share_mem_pool={runner.mem_pool is not None}"))
+
 
 def find_captured(function: FunctionType) -> tuple[str, Callable[..., Any], tuple[bool, ...] | None] | None:
     """Returns what a call in a trace captures in a CUDA graph; None if it is no such call.

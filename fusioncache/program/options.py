@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir.key_text import NamedValue
+from fusioncache.program import cuda_graphs
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.refusal import NotKept
 
@@ -141,6 +142,8 @@ def write_transform(definitions: Definitions, transform: Any) -> str:
     own = ask_for_key(transform)
     if own is not None:
         return own
+    if name == cuda_graphs.TRANSFORM:
+        return cuda_graphs.write_transform_key(transform)
     if name not in _KEYED:
         raise NotKept(f"the transform {name} does not say how it is keyed; give it a method cache_key()")
     return definitions.name(transform)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 
 import pytest
 import thunder
@@ -15,6 +16,7 @@ from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
 
 import fusioncache
 from fusioncache.program.bytecode import encode_code
+from fusioncache.program.cuda_graphs import TRANSFORM, write_transform_key
 from fusioncache.program.references import CudaGraphReference, TemplateReference
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.text import decode, encode
@@ -36,9 +38,9 @@ def parts_run_as_they_are():
         yield
 
 
-def compile_captured(model, *others):
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend="eager")
-    transforms = [transform, CUDAGraphTransform(), *others]
+def compile_captured(model, store=False):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=store), backend="eager")
+    transforms = [transform, CUDAGraphTransform()]
     return thunder.jit(model, executors=fusioncache.executors(), transforms=transforms), transform
 
 
@@ -136,3 +138,41 @@ def test_damaged_parts_are_refused(derived):
     changed = dataclasses.replace(program, computation=dataclasses.replace(forward, context=context))
     with pytest.raises(ValueError, match="has no function CUDAGraph1"):
         decode(encode(changed))
+
+
+def test_a_second_process_loads_a_program_with_captured_parts(derived, tmp_path):
+    model, inputs, expected, _, _ = derived
+    counts = []
+    for _ in range(2):
+        again = copy.deepcopy(model)
+        compiled, transform = compile_captured(again, tmp_path)
+        assert are_same(run(compiled, again, inputs), expected)
+        stats = transform.stats()
+        counts.append((stats.programs_made, stats.programs_loaded, dict(stats.programs_refused)))
+    assert counts == [(1, 0, {}), (0, 1, {})]
+
+
+def test_the_transform_is_keyed_by_its_code_and_its_option(monkeypatch):
+    key = write_transform_key(CUDAGraphTransform())
+    used = CUDAGraphTransform()
+    used.cuda_graph_runner.name_counter = 7
+    assert write_transform_key(used) == key
+    used.cuda_graph_runner.mem_pool = []  # as with ``share_mem_pool=True``, which asks a GPU
+    assert write_transform_key(used) != key
+    monkeypatch.setattr(CUDAGraphTransform, "can_fuse", lambda self, symbol: False)
+    assert write_transform_key(CUDAGraphTransform()) != key
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("can_fuse", lambda symbol: False, "was changed"),
+        ("cuda_graph_runner", None, "was changed"),
+        ("outputs_from_forward", [True], "waits for a backward trace"),
+    ],
+)
+def test_a_transform_that_was_changed_is_not_keyed(name, value, reason):
+    transform = CUDAGraphTransform()
+    setattr(transform, name, value)
+    with pytest.raises(NotKept, match=f"the transform {re.escape(TRANSFORM)} {reason}"):
+        write_transform_key(transform)
