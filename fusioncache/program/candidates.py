@@ -25,6 +25,8 @@ READS = "reads"
 """The artifact with what the derivation read."""
 BYTECODE = "bytecode"
 """The artifact with what Python compiled of the traces. It may be missing, and is not trusted: see ``bytecode.py``."""
+REGIONS = "regions"
+"""The artifact with what a run has on record of the traces' regions, for people: see ``record/kept_regions.py``."""
 
 _STALE = "a stored program that does not decode"
 
@@ -39,6 +41,7 @@ class Candidate:
         reads: what its derivation read.
         seconds: that deriving it took.
         bytecode: what Python compiled of the traces; None if that is not there.
+        regions: what a run has on record of the traces' regions; None if that is not there.
     """
 
     slot: str
@@ -46,6 +49,7 @@ class Candidate:
     reads: tuple[Read, ...]
     seconds: float
     bytecode: bytes | None
+    regions: bytes | None = None
 
 
 def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:
@@ -67,7 +71,7 @@ def _decode(store: Store, key: Key, slot: str, artifacts: StoredArtifacts) -> Ca
     """Returns what is in a slot. What does not decode is removed."""
     try:
         text, reads = decode(artifacts[PROGRAM]), decode_reads(artifacts[READS])
-        return Candidate(slot, text, reads, artifacts.seconds, artifacts.get(BYTECODE))
+        return Candidate(slot, text, reads, artifacts.seconds, artifacts.get(BYTECODE), artifacts.get(REGIONS))
     except (ValueError, KeyError) as error:
         logger.info("a stored program for %s does not decode", key.digest[:12], exc_info=error)
         store.discard(key, slot, f"{_STALE}: {type(error).__name__}")
@@ -83,6 +87,7 @@ def keep_program(
     name: str,
     seconds: float,
     unfit: Collection[str] = (),
+    regions: bytes | None = None,
 ) -> bool:
     """Keeps a program, unless one with the same reads is there. If all slots are taken, the oldest program goes.
 
@@ -94,6 +99,7 @@ def keep_program(
         name: of the model, for people.
         seconds: that deriving it took.
         unfit: the slots with programs that were tried in vain, whatever their reads are.
+        regions: what a run has on record of its regions, if that is known.
 
     Returns:
         Whether it was kept.
@@ -105,7 +111,8 @@ def keep_program(
     if slot is None:
         return False
     artifacts = {PROGRAM: encode(text), READS: encode_reads(reads), BYTECODE: encode_code(text)}
-    return store.save(key, slot, artifacts, name=name, seconds=seconds)
+    known = {} if regions is None else {REGIONS: regions}
+    return store.save(key, slot, {**artifacts, **known}, name=name, seconds=seconds)
 
 
 def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collection[str]) -> str | None:

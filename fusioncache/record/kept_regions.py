@@ -1,37 +1,42 @@
 """The regions of a program as an artifact beside it, so that a run that loads the program has a map of its model too.
 
-They are what a run has on record of them, without what is that run's alone::
+They are what a run has on record of them, without what is that run's alone. Each field is a list with an item for each
+region, because a step waits while hundreds of them are read::
 
-    regions = JSON object: format, lines: [ [ [ file, number, library ] ] ], regions: [ region ]
-    region  = { trace, position, name, digest, outcome, reason, arities, plan, ops, inputs, outputs,
-                module, layer, lines }
+    regions = JSON object: format, lines: [ [ [ file, number, library ] ] ], fields
+    fields  = trace, position, name, digest, outcome, reason, arities, plan, ops, inputs, outputs, module, layer: lists,
+              source: list of numbers of items of lines
 
-Regions of equal layers come from the same lines, so each list of lines is there once, and a region has its number.
+Regions of equal layers come from the same lines, so each list of lines is there once.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fusioncache.ir import strict_json
-from fusioncache.ir.strict_json import Value, decode, encode
+from fusioncache.ir.strict_json import Value, decode, encode, is_text
 from fusioncache.record.observations import Line, RegionRecord, Source
 
 FORMAT = 1
 
-_TRACE = re.compile("forward|backward")
-_OUTCOME = re.compile("hit|miss|bypass")
-_FIELDS = ("trace", "position", "name", "digest", "outcome", "reason", "arities", "plan", "ops", "inputs", "outputs")
+_TRACES, _OUTCOMES = frozenset({"forward", "backward"}), frozenset({"hit", "miss", "bypass"})
+_TEXTS = ("name", "trace", "outcome")
+_TEXTS_OR_NONE = ("digest", "reason", "plan", "module")
+_NUMBERS = ("position", "ops", "inputs", "outputs", "source")
+_OF_RECORDS = ("trace", "position", "name", "digest", "outcome", "reason", "plan", "ops", "inputs", "outputs")
+_FIELDS = (*_TEXTS, *_TEXTS_OR_NONE, *_NUMBERS, "layer", "arities")
 
 
 def encode_regions(regions: Iterable[RegionRecord]) -> bytes:
     """Returns regions of one program as bytes. Equal regions have equal bytes."""
+    listed = tuple(regions)
     numbers: dict[tuple[Line, ...], int] = {}
-    listed = [_encode_region(region, numbers.setdefault(region.source.lines, len(numbers))) for region in regions]
+    sources = [numbers.setdefault(region.source.lines, len(numbers)) for region in listed]
+    columns = {name: [getattr(region, name) for region in listed] for name in (*_OF_RECORDS, "arities")}
+    where = {name: [getattr(region.source, name) for region in listed] for name in ("module", "layer")}
     lines = [[[line.file, line.number, line.library] for line in each] for each in numbers]
-    return encode({"format": FORMAT, "lines": lines, "regions": listed})
+    return encode({"format": FORMAT, "lines": lines, **columns, **where, "source": sources})
 
 
 def decode_regions(content: bytes, model: str | None, trace_number: int) -> tuple[RegionRecord, ...]:
@@ -45,14 +50,16 @@ def decode_regions(content: bytes, model: str | None, trace_number: int) -> tupl
     Raises:
         ValueError: if these are no such bytes.
     """
-    lines, regions = decode(content, "regions", format=FORMAT).fields("lines", "regions")
+    lines, *columns = decode(content, "regions", format=FORMAT).fields("lines", *_FIELDS)
     sources = [tuple(map(_decode_line, each.items())) for each in lines.items()]
-    return tuple(_decode_region(region, sources, model, trace_number) for region in regions.items())
-
-
-def _encode_region(region: RegionRecord, lines: int) -> dict[str, Any]:
-    where = {"module": region.source.module, "layer": region.source.layer, "lines": lines}
-    return {**{name: getattr(region, name) for name in _FIELDS}, **where}
+    count = len(columns[0].items())
+    fields = {name: _check_column(name, column, count) for name, column in zip(_FIELDS, columns, strict=True)}
+    if not all(number < len(sources) for number in fields["source"]):
+        raise ValueError("regions.source has the number of no lines")
+    return tuple(
+        _make_region({name: fields[name][index] for name in _FIELDS}, sources, model, trace_number)
+        for index in range(count)
+    )
 
 
 def _decode_line(value: Value) -> Line:
@@ -60,31 +67,40 @@ def _decode_line(value: Value) -> Line:
     return Line(file.text(), number.integer(), library.boolean())
 
 
-def _decode_region(
-    value: strict_json.Value, sources: list[tuple[Line, ...]], model: str | None, trace_number: int
+def _check_column(name: str, column: Value, count: int) -> list[Any]:
+    """Returns the items of a field of all regions.
+
+    Raises:
+        ValueError: if one of them is not of the field's type.
+    """
+    items = column.content
+    if type(items) is not list or len(items) != count:
+        raise column.error(f"a list of {count}")
+    if name == "arities":
+        fits = all(type(each) is list and all(map(_is_count, each)) for each in items)
+    elif name in _NUMBERS:
+        fits = all(map(_is_count, items))
+    elif name == "layer":
+        fits = all(each is None or _is_count(each) for each in items)
+    else:
+        fits = all(is_text(each) or (each is None and name in _TEXTS_OR_NONE) for each in items)
+    known = {"trace": _TRACES, "outcome": _OUTCOMES}.get(name)
+    if not fits or (known is not None and not known.issuperset(items)):
+        raise column.error("a list of what such a field has")
+    return items
+
+
+def _is_count(item: object) -> bool:
+    return type(item) is int and 0 <= item < 1 << 63
+
+
+def _make_region(
+    fields: Mapping[str, Any], sources: list[tuple[Line, ...]], model: str | None, trace_number: int
 ) -> RegionRecord:
-    fields = dict(
-        zip((*_FIELDS, "module", "layer", "lines"), value.fields(*_FIELDS, "module", "layer", "lines"), strict=True)
-    )
-    layer, lines = fields["layer"], fields["lines"].integer(0, len(sources) - 1)
-    source = Source(_text(fields["module"]), None if layer.content is None else layer.integer(), sources[lines])
     return RegionRecord(
         model=model,
-        trace=fields["trace"].text(_TRACE),
         trace_number=trace_number,
-        position=fields["position"].integer(),
-        name=fields["name"].text(),
-        digest=_text(fields["digest"]),
-        outcome=fields["outcome"].text(_OUTCOME),
-        reason=_text(fields["reason"]),
-        arities=fields["arities"].integers(),
-        plan=_text(fields["plan"]),
-        source=source,
-        ops=fields["ops"].integer(),
-        inputs=fields["inputs"].integer(),
-        outputs=fields["outputs"].integer(),
+        arities=tuple(fields["arities"]),
+        source=Source(fields["module"], fields["layer"], sources[fields["source"]]),
+        **{name: fields[name] for name in _OF_RECORDS},
     )
-
-
-def _text(value: Value) -> str | None:
-    return None if value.content is None else value.text()

@@ -21,7 +21,7 @@ class Stats:
     """Counts since the cache or the transform was made.
 
     Attributes:
-        regions: fusion regions seen, bypassed ones included.
+        regions: fusion regions seen, bypassed ones included, and those of programs that were loaded.
         templates: distinct templates among them.
         hits: regions whose template was known already.
         misses: regions whose template was new.

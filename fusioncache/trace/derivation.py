@@ -15,6 +15,7 @@ from fusioncache.program.reads import ReadDifference
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
 from fusioncache.trace.program_misses import explain_program_miss
+from fusioncache.trace.program_regions import collect_regions
 from fusioncache.trace.program_verification import compare_programs
 from fusioncache.trace.programs import Call, ProgramKeeper
 
@@ -42,6 +43,11 @@ class Derivation:
     differences: list[ReadDifference] = field(default_factory=list)
     _recorder: Recorder | None = None
     _started: float = field(default_factory=time.perf_counter)
+    _trace_number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Notes which forward trace of the run comes next: that of this program, if no other thread derives one."""
+        self._trace_number = self.keeper.ledger.history.traces
 
     def may_be(self, candidate: Candidate) -> bool:
         """Tells whether a stored program was derived from the same, as far as it was recorded."""
@@ -97,7 +103,9 @@ class Derivation:
         reads = self._recorder.reads()
         text = self.keeper.templates.write(entry, self.call)
         self._check_key()
-        kept = keep_program(store, self.key, text, reads, name=self.call.name, seconds=seconds, unfit=self.unfit)
+        regions = collect_regions(self.keeper.ledger, self._trace_number)
+        about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "unfit": self.unfit, "regions": regions}
+        kept = keep_program(store, self.key, text, reads, **about)
         if kept:
             self.keeper.ledger.count_program_made(self.call.name)
             self.keeper.cache.save()

@@ -29,6 +29,7 @@ from fusioncache.program.refusal import NotKept
 from fusioncache.program.text import ProgramText
 from fusioncache.program.write import write_program
 from fusioncache.record.ledger import Ledger
+from fusioncache.trace.program_regions import count_regions
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.templates import TemplateCalls, TemplateLoader, find_references
 
@@ -185,11 +186,20 @@ class ProgramKeeper:
     def note_loaded(self, candidate: Candidate, call: Call, seconds: float) -> None:
         """Counts a program that runs without having been derived here, and says so if that was asked for."""
         self.ledger.count_program_loaded(call.name, seconds, candidate.seconds)
+        if candidate.regions is not None:
+            self._count_regions(candidate.regions, call)
         if self.explains:
             spared = format_duration(candidate.seconds)
             text = f"fusioncache: the program of {call.name} was loaded from the store (deriving it took {spared})."
             print(text, file=sys.stderr, flush=True)
         self.cache.save()
+
+    def _count_regions(self, regions: bytes, call: Call) -> None:
+        templates = {each.template.key.digest: each.template for each in self.templates.calls.all()}
+        try:
+            count_regions(regions, call.name, self.ledger, self.cache.ledger, templates)
+        except ValueError as error:  # they are for people, and no reason to derive the program
+            logger.info("the regions of a stored program of %s are not counted", call.name, exc_info=error)
 
     def refuse(self, reason: str) -> None:
         """Counts why a program is neither loaded nor kept."""

@@ -54,13 +54,22 @@ def test_equal_lines_are_there_once():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("trace", "sideways"), ("outcome", "loaded"), ("lines", 1), ("lines", -1), ("position", -1), ("ops", "4")),
-        *(("arities", 3), ("layer", "1"), ("module", 1), ("digest", 2), ("name", None), ("more", 1)),
+        *(("trace", "sideways"), ("outcome", "loaded"), ("source", 1), ("source", -1), ("position", -1), ("ops", "4")),
+        *(("ops", True), ("ops", 1 << 63), ("arities", 3), ("arities", [-1]), ("layer", "1"), ("module", 1)),
+        *(("digest", 2), ("name", None), ("name", "\ud800"), ("reason", []), ("trace", []), ("more", 1)),
     ],
 )
 def test_anything_else_is_refused(field, value):
     content = json.loads(encode_regions([ONE]))
-    content["regions"][0][field] = value
+    content[field] = [value]
+    with pytest.raises(ValueError, match="regions"):
+        decode_regions(json.dumps(content).encode(), "GPT", 7)
+
+
+@pytest.mark.parametrize("field", ["trace", "name", "layer", "arities"])
+def test_fields_of_other_lengths_are_refused(field):
+    content = json.loads(encode_regions([ONE, ONE]))
+    del content[field][0]
     with pytest.raises(ValueError, match="regions"):
         decode_regions(json.dumps(content).encode(), "GPT", 7)
 

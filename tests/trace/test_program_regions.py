@@ -3,9 +3,15 @@
 from dataclasses import replace
 
 import pytest
+import torch
+from models import Blocks, are_same, step
 from recorded_templates import make_cast_template, make_chain_template
 from report_records import make_region_record
+from stored_programs import Cell, compile_anew, counts
 
+from fusioncache.ir import Ingredient, Key
+from fusioncache.ir.key_text import read_key
+from fusioncache.program.candidates import find_candidates, keep_program
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.program_regions import collect_regions, count_regions
 
@@ -70,6 +76,37 @@ def test_where_several_models_were_traced_meanwhile_nothing_is_kept():
     assert collect_regions(ledger, number) is None
     assert collect_regions(ledger, number + 2) is None
     assert collect_regions(ledger, number + 1) is not None
+
+
+def test_a_run_that_loads_has_the_regions_of_the_run_that_derived(tmp_path):
+    torch.manual_seed(0)
+    model, x = Blocks(3), torch.randn(5, 16)
+    transforms = []
+    for loaded in (0, 1):
+        compiled, transform = compile_anew(model, tmp_path)
+        step(compiled, model, x)
+        assert counts(transform) == (loaded, 1 - loaded, {})
+        transforms.append(transform)
+    derived, loaded = ((transform.stats(), transform.cache.ledger.history) for transform in transforms)
+    for count in ("regions", "templates", "hits", "misses", "bypasses"):
+        assert getattr(derived[0], count) == getattr(loaded[0], count)
+    assert derived[0].hits and derived[1].find_regions(0) == loaded[1].find_regions(0)
+
+
+def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(tmp_path):
+    torch.manual_seed(0)
+    model, x = Cell(), torch.randn(3, 4)
+    compiled, transform = compile_anew(model, tmp_path)
+    expected, store = compiled(x), transform.cache.store
+    (entry,) = [store.entry(each.digest, each.backend) for each in store.entries() if each.backend == "program"]
+    key = Key(entry.digest, entry.text, tuple(Ingredient(*part, "") for part in read_key(entry.text).items()))
+    (candidate,) = find_candidates(store, key)
+    assert b"forward" in candidate.regions
+    store.remove(key, "program")
+    assert keep_program(store, key, candidate.text, candidate.reads, name="Cell", seconds=1, regions=b"x")
+    again, transform = compile_anew(model, tmp_path)
+    assert are_same([again(x)], [expected])
+    assert counts(transform) == (1, 0, {}) and transform.stats().regions == 0
 
 
 def test_what_is_no_regions_is_refused():
