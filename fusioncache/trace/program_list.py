@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from fusioncache.program.candidates import Candidate
@@ -40,6 +40,8 @@ class ProgramList(list[Any]):
 
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
+        if self._derivations:  # what was to be derived raised
+            self.expect(None)
         yield from super().__reversed__()
         search = Search(self)
         while not search.ended:
@@ -159,16 +161,22 @@ class Search:
         self._programs.expect(derivation)
 
     def _watch(self, entry: Any, candidate: Candidate, derivation: Derivation) -> Any:
-        """Returns an entry that adds itself to Thunder's own when its prologue was called and did not raise."""
-        programs, keeper, started, fits = self._programs, derivation.keeper, self._started, False
+        """Returns an entry that adds itself to Thunder's own when its prologue was called and did not raise.
+
+        It lives on as the last prologue that Thunder called, and so it forgets then what the call was about.
+        """
+        programs, started = self._programs, self._started
+
+        def note(watched: Derivation) -> None:
+            programs.append_loaded(entry)
+            watched.keeper.note_loaded(candidate, watched.call, time.perf_counter() - started)
+
+        waiting = [partial(note, derivation)]
 
         def prologue(*args: Any, **kwargs: Any) -> Any:
-            nonlocal fits
             results = entry.prologue_fn(*args, **kwargs)
-            if not fits:
-                fits = True
-                programs.append_loaded(entry)
-                keeper.note_loaded(candidate, derivation.call, time.perf_counter() - started)
+            while waiting:
+                waiting.pop()()
             return results
 
         return entry._replace(prologue_fn=prologue)

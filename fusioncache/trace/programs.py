@@ -181,7 +181,9 @@ class ProgramKeeper:
         except ValueError as error:
             logger.info("a stored program of %s is not used", call.name, exc_info=error)
             self.refuse(f"it does not fit here: {error}")
-            return None
+        except Exception as error:  # whatever it is, Thunder can derive the program
+            self.report_failure(error)
+        return None
 
     def note_loaded(self, candidate: Candidate, call: Call, seconds: float) -> None:
         """Counts a program that runs without having been derived here, and says so if that was asked for."""

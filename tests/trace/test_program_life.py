@@ -266,15 +266,51 @@ def test_uninstall_gives_thunder_its_own_back(cell):
     assert type(thunder.compile_stats(compiled).interpreter_cache) is ProgramList
 
 
-def test_a_compiled_model_that_was_loaded_dies_with_its_arguments(cell):
+def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call(cell):
     directory, model, x = cell
-    compiled, _ = compile_anew(model, directory)
-    compiled(x)
-    compiled(y := x[:2].clone())
-    watched = [weakref.ref(x), weakref.ref(y)]
-    del cell, x, y
+    compiled, transform = compile_anew(model, directory)
+    watched = []
+    for rows in (3, 2):
+        watched.append(weakref.ref(inputs := x[:rows].clone()))
+        compiled(inputs)
+        del inputs
+    assert counts(transform) == (1, 1, {})
     gc.collect()
-    assert watched[1]() is None
+    assert [each() for each in watched] == [None, None]
+
+
+def test_what_was_to_be_derived_when_something_raised_is_forgotten(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+
+    def fail(*_args, **_options):
+        raise RuntimeError("no transform")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transform, "transform_traces_pre_prologue", fail)
+        watched = weakref.ref(inputs := x[:2].clone())
+        with pytest.raises(RuntimeError, match="no transform"):
+            compiled(inputs)
+    del inputs
+    compiled(x)
+    gc.collect()
+    assert watched() is None
+    compiled(x[:2])
+    assert counts(transform) == (1, 1, {})
+
+
+def test_a_program_that_cannot_be_built_is_derived_again(cell, monkeypatch):
+    directory, model, x = cell
+    compiled, transform = compile_anew(model, directory)
+
+    def fail(*_args):
+        raise KeyError("no such thing")
+
+    with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="no such thing"):
+        patch.setattr("fusioncache.trace.programs.build_program", fail)
+        assert torch.equal(compiled(x), model(x))
+    assert counts(transform) == (0, 1, {"failed: KeyError": 1})
 
 
 def test_a_damaged_program_is_removed_and_derived_again(cell, caplog):
