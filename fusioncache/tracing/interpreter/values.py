@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import wraps
 from types import (
     BuiltinFunctionType,
+    CodeType,
     FunctionType,
     MethodDescriptorType,
     MethodType,
@@ -47,6 +48,10 @@ def replacements() -> tuple[Replacement, ...]:
         Replacement(interpreter.ProvenanceRecord, "__post_init__", "d88b133c8940adb6", shorten_record),
         Replacement(interpreter.WrappedValue, "__init__", "014a6483c6a381e8", shorten_wrapper),
         Replacement(interpreter, "wrap", "7c5aba521f06f00c", shorten_wrap, everywhere=True),
+        Replacement(interpreter, "wrap_const", "623261840c7849ac", shorten_wrap_const, everywhere=True),
+        Replacement(
+            interpreter.InterpreterStack, "get_provenance_record", "f5eab98ed1167c5b", shorten_provenance_on_stack
+        ),
         Replacement(
             jit_ext.general_jit_callbacks,
             interpreter.INTERPRETER_CALLBACKS.WRAP_CALLBACK,
@@ -131,6 +136,62 @@ def shorten_wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrap
 
 
+def shorten_wrap_const(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the wrapper of a name, a number or None, and the record that it is a constant, field by field."""
+    from thunder.core import interpreter, jit_ext
+
+    record_type, wrapper_type = interpreter.ProvenanceRecord, interpreter.WrappedValue
+    if list(record_type.__dataclass_fields__) != ["inst", "inputs", "output_idx", "output_key", "value", "ext_flag"]:
+        raise LookupError("a record of where a value comes from has other fields")
+    inst, callback = interpreter.PseudoInst.CONSTANT, interpreter.INTERPRETER_CALLBACKS.WRAP_CALLBACK
+    flag, contexts, new = jit_ext.EXT_FLAG_IS_PROXY_DERIVED, interpreter._interpretercompilectx, object.__new__
+
+    @wraps(original)
+    def wrap_const(value: Any, /, *, provenance: Any = None) -> Any:
+        kind = type(value)
+        if provenance is not None or kind not in _NEVER_KEPT:
+            return original(value, provenance=provenance)
+        context = contexts.get()
+        if not (context._with_provenance_tracking and _marks_constants(context._callbacks.get(callback))):
+            return original(value)
+        record: Any = new(record_type)
+        record.inst, record.inputs, record.output_idx, record.output_key = inst, [], 0, None
+        record.value, record.ext_flag = value, flag
+        wrapper: Any = new(wrapper_type)
+        wrapper.python_typ, wrapper.value, wrapper.provenance = kind, value, record
+        wrapper.nothing = wrapper.original_value = object()
+        wrapper.has_item_tracking, wrapper.attribute_wrappers = False, {}
+        if kind is str:
+            wrapper.item_wrappers = None
+        else:
+            wrapper.item_wrappers, wrapper.key_wrappers = {}, {}
+        jit_ext.get_jit_ctx().show_progress_if_verbose()
+        return wrapper
+
+    return wrap_const
+
+
+def _marks_constants(callback: Any) -> bool:
+    """Tells whether this callback does nothing to the wrapper of a plain constant but to mark it."""
+    return getattr(callback, "__code__", None) is _MARKING
+
+
+def shorten_provenance_on_stack(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Puts a wrapper on the stack as it is, without a record of where it comes from that nobody would look at."""
+    from thunder.core.interpreter import WrappedValue
+
+    @wraps(original)
+    def get_provenance_record(self: Any, value: Any, key: Any = None) -> Any:
+        if type(value) is not WrappedValue or key is not None or self.provenance_inst is None:
+            return original(self, value, key)
+        if isinstance(value.value, list | dict):
+            return original(self, value)
+        self.output_idx += 1
+        return value
+
+    return get_provenance_record
+
+
 def shorten_callback(original: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a constant as one, which needs no proxy, without asking whether it is a module or a tensor."""
     from thunder.core.interpreter import PseudoInst
@@ -146,3 +207,7 @@ def shorten_callback(original: Callable[..., Any]) -> Callable[..., Any]:
         return None
 
     return _general_jit_wrap_callback
+
+
+(_MARKING,) = (each for each in shorten_callback.__code__.co_consts if isinstance(each, CodeType))
+"""The code of the callback that marks constants."""

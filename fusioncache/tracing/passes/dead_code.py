@@ -1,11 +1,13 @@
-"""Dead code found without collecting an operation's tags anew for each operation that it consists of."""
+"""Dead code found by names, and without collecting an operation's tags for each operation that it consists of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
+from fusioncache.tracing.passes.leaves import leaf_types
 from fusioncache.tracing.replacement import Replacement
 
 
@@ -13,8 +15,12 @@ def replacements() -> tuple[Replacement, ...]:
     """Returns what this group of shortcuts replaces."""
     from thunder.core import transform_common
 
-    name = "_remove_noop_subsymbols"
-    return (Replacement(transform_common, name, "0192b11c62a84554", shorten_remove_noop, everywhere=True),)
+    noop, duplicates = "_remove_noop_subsymbols", "remove_duplicate_number_proxies"
+    return (
+        Replacement(transform_common, noop, "0192b11c62a84554", shorten_remove_noop, everywhere=True),
+        Replacement(transform_common, duplicates, "6d7d78896fb9577b", shorten_remove_duplicates, everywhere=True),
+        Replacement(transform_common, "dce", "05b451b8aa7c300a", shorten_dce, everywhere=True),
+    )
 
 
 def shorten_remove_noop(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,3 +45,70 @@ def shorten_remove_noop(original: Callable[..., Any]) -> Callable[..., Any]:
         bsym.subsymbols = kept
 
     return _remove_noop_subsymbols
+
+
+def shorten_remove_duplicates(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Copies operations one by one as they are, if none has a number for a result."""
+    from thunder.core.baseutils import NumberProxyInterface
+
+    leaf = leaf_types()
+
+    def is_plain(output: Any) -> bool:
+        if type(output) in (tuple, list):
+            return len(output) > 0 and leaf.issuperset(map(type, output)) and not any(map(is_number, output))
+        return type(output) in leaf and not is_number(output)
+
+    def copy(bsym: Any) -> Any:
+        return bsym.from_bsym(output=bsym.output.copy()) if type(bsym.output) is list else bsym.from_bsym()
+
+    def is_number(value: Any) -> bool:
+        return isinstance(value, NumberProxyInterface)
+
+    @wraps(original)
+    def remove_duplicate_number_proxies(bsyms: Any) -> list[Any]:
+        if type(bsyms) is list and all(is_plain(each.output) for each in bsyms):
+            return list(map(copy, bsyms))
+        return original(bsyms)  # type: ignore[no-any-return]
+
+    return remove_duplicate_number_proxies
+
+
+def shorten_dce(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Looks for what is needed by name, where Thunder makes a variable of each proxy, and compares those."""
+    from thunder.core import prims, pytree, symbol, trace, transform_common, utils
+    from thunder.core.proxies import Proxy, Variable
+
+    tags = {prims.OpTags.DONT_DCE}
+
+    @wraps(original)
+    def dce(old: Any, needed_proxies: Any = None) -> Any:
+        if needed_proxies is not None and not {Variable}.issuperset(map(type, needed_proxies)):
+            return original(old, needed_proxies)
+        start = time.perf_counter_ns()
+        producer_of = utils.producers(old)._dict
+        proxies = [each for each in pytree.tree_flatten(old.output)[0] if isinstance(each, Proxy)]
+        names = {each.proxy.name for each in needed_proxies or ()}.union([each.name for each in proxies])
+        kept: list[Any] = []
+        for bsym in reversed(old.bound_symbols):
+            if symbol.has_tags(bsym, tags) or is_needed(bsym, names, producer_of):
+                transform_common._remove_noop_subsymbols(bsym)
+                kept.append(bsym)
+                proxies += bsym.flat_proxy_args
+                names.update([each.name for each in bsym.flat_proxy_args])
+        if needed_proxies is not None:  # which the caller goes on with
+            needed_proxies.update(map(Variable, proxies))
+        new = trace.from_trace(old)
+        new.bound_symbols = transform_common.remove_duplicate_number_proxies(kept[::-1])
+        took = (time.perf_counter_ns() - start) // 1000000
+        new.set_provenance(trace.TraceProvenance(f"Dead Code Elimination (took {took} milliseconds)"))
+        return new
+
+    def is_needed(bsym: Any, names: set[str], producer_of: Mapping[str, Any]) -> bool:
+        for out in bsym.flat_proxy_outs:
+            if out.name in names:
+                producer = producer_of[out.name]
+                if producer is bsym or producer == bsym:
+                    return True
+        return False
+
+    return dce

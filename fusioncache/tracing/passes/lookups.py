@@ -38,7 +38,7 @@ def shorten_producers(original: Callable[..., Any]) -> Callable[..., Any]:
                 continue
             for out in bsym.flat_proxy_outs:
                 name = out.name
-                if by_name.get(name) is None and all(each.name != name for each in bsym.flat_proxy_args):
+                if by_name.get(name) is None and name not in [each.name for each in bsym.flat_proxy_args]:
                     by_name[name] = index if _map_to_numbers else bsym
         return found
 

@@ -12,6 +12,10 @@ from typing import Any
 from fusioncache.tracing.passes.leaves import leaf_types, proxy_types
 from fusioncache.tracing.replacement import Replacement
 
+_OF_ARGS, _OF_OUTPUT = "_leaves_of_args", "_leaves_of_output"
+"""Where a bound symbol has what its proxies were found in, if that cannot change: a leaf, or a tuple of leaves."""
+_ABSENT = object()
+
 
 def replacements() -> tuple[Replacement, ...]:
     """Returns what this group of shortcuts replaces."""
@@ -57,9 +61,21 @@ def shorten_copy(original: Callable[..., Any]) -> Callable[..., Any]:
         new.args = tuple(new.args)
         if new.sym._bind_postprocess:
             new.sym._bind_postprocess(new)
+        _copy_answers(self, new)
         return new
 
     return from_bsym
+
+
+def _copy_answers(old: Any, new: Any) -> None:
+    """Copies what the old one answered of its leaves, if that still follows from what the new one has."""
+    of_old, of_new = vars(old), vars(new)
+    known = of_old.get(_OF_ARGS)
+    if known is not None and known is new.args and not new.kwargs and "flat_proxy_args" in of_old:
+        of_new[_OF_ARGS], of_new["flat_proxy_args"] = known, of_old["flat_proxy_args"]
+    known = of_old.get(_OF_OUTPUT, _ABSENT)
+    if known is new.output and "flat_proxy_outs" in of_old:
+        of_new[_OF_OUTPUT], of_new["flat_proxy_outs"] = known, of_old["flat_proxy_outs"]
 
 
 def shorten_swap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,38 +101,49 @@ def shorten_swap(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _make_swap() -> Callable[[Any, Any], Any]:
+    swap = make_swap()
+    return lambda tree, swap_map: swap(tree, swap_map, None)
+
+
+def make_swap() -> Callable[[Any, Any, Any], Any]:
+    """Makes a function that exchanges proxies in a tree.
+
+    It takes the tree, the map of variables to other proxies, and the names of these variables, or None if they are not
+    known.
+    """
     from thunder.core.pytree import tree_flatten_with_dataclass, tree_unflatten
 
     leaf = leaf_types()
 
-    def swap(tree: Any, swap_map: Any) -> Any:
+    def swap(tree: Any, swap_map: Any, names: Any) -> Any:
         kind = type(tree)
         if kind in leaf:
-            return swap_leaf(tree, swap_map)
+            return swap_leaf(tree, swap_map, names)
         if kind is tuple and leaf.issuperset(map(type, tree)):
-            return tuple([swap_leaf(each, swap_map) for each in tree])
+            return tuple([swap_leaf(each, swap_map, names) for each in tree])
         if kind is dict and not tree:
             return {}
         flat, spec = tree_flatten_with_dataclass(tree)
-        return tree_unflatten([swap_leaf(each, swap_map) for each in flat], spec)
+        return tree_unflatten([swap_leaf(each, swap_map, names) for each in flat], spec)
 
     swap_leaf = _make_swap_leaf(swap)
     return swap
 
 
-def _make_swap_leaf(swap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _make_swap_leaf(swap: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
     from thunder.core.proxies import CollectionProxy, Proxy, Variable
     from thunder.core.pytree import tree_map
 
     proxies = proxy_types()
 
-    def swap_leaf(value: Any, swap_map: Any) -> Any:
+    def swap_leaf(value: Any, swap_map: Any, names: Any) -> Any:
         if type(value) not in proxies:
             if isinstance(value, CollectionProxy):
-                value.coll = tree_map(lambda each: swap(each, swap_map), value.collection())
+                value.coll = tree_map(lambda each: swap(each, swap_map, names), value.collection())
             if not isinstance(value, Proxy):
                 return value
-        return _follow(value, swap_map) if Variable(value) in swap_map else value
+        known = Variable(value) in swap_map if names is None else value.name in names
+        return _follow(value, swap_map) if known else value
 
     return swap_leaf
 
@@ -167,17 +194,42 @@ def shorten_flat_outs(original: Any) -> Any:
 
 
 def shorten_flat_proxy_args(original: Any) -> Any:
-    """Picks the proxies in a list, which is faster than a generator for so few."""
+    """Picks the proxies in arguments that are leaves, and says that it did."""
     from thunder.core.proxies import Proxy
 
-    return _cache(original, lambda self: tuple([each for each in self.flat_args if isinstance(each, Proxy)]))
+    leaf = leaf_types()
+
+    def flat_proxy_args(self: Any) -> tuple[Any, ...]:
+        args, own = self.args, vars(self)
+        if type(args) is not tuple or self.kwargs or "flat_args" in own or not leaf.issuperset(map(type, args)):
+            return tuple([each for each in self.flat_args if isinstance(each, Proxy)])
+        if "flat_args_and_spec" in own or type(self.kwargs) is not dict:
+            return tuple([each for each in self.flat_args if isinstance(each, Proxy)])
+        own[_OF_ARGS] = args
+        return tuple([each for each in args if isinstance(each, Proxy)])
+
+    return _cache(original, flat_proxy_args)
 
 
 def shorten_flat_proxy_outs(original: Any) -> Any:
-    """Picks the proxies in a list, which is faster than a generator for so few."""
+    """Picks the proxies in a result that is a leaf or a tuple of leaves, and says that it did."""
     from thunder.core.proxies import Proxy
 
-    return _cache(original, lambda self: tuple([each for each in self.flat_outs if isinstance(each, Proxy)]))
+    leaf = leaf_types()
+
+    def flat_proxy_outs(self: Any) -> tuple[Any, ...]:
+        output, own = self.output, vars(self)
+        if "flat_outs" in own or "flat_outs_and_spec" in own:
+            return tuple([each for each in self.flat_outs if isinstance(each, Proxy)])
+        if type(output) in leaf:
+            own[_OF_OUTPUT] = output
+            return (output,) if isinstance(output, Proxy) else ()
+        if type(output) is tuple and leaf.issuperset(map(type, output)):
+            own[_OF_OUTPUT] = output
+            return tuple([each for each in output if isinstance(each, Proxy)])
+        return tuple([each for each in self.flat_outs if isinstance(each, Proxy)])
+
+    return _cache(original, flat_proxy_outs)
 
 
 def _cache(original: Any, function: Callable[[Any], Any]) -> Any:

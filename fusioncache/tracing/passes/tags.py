@@ -29,9 +29,11 @@ def shorten_has_tags(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _has_any(bsym: Any, tags: set[Any]) -> bool:
     own = bsym.sym.tags
-    # A symbol's tags are a short list: comparing is faster than hashing, which is not in C for enumerations.
-    if own is not None and any(map(own.__contains__, tags)):
-        return True
+    if own:
+        # A symbol's tags are a short list: comparing is faster than hashing, which is not in C for enumerations.
+        for tag in tags:
+            if tag in own:
+                return True
     if bsym.tags and not tags.isdisjoint(bsym.tags):
         return True
-    return any(map(_has_any, bsym.subsymbols, repeat(tags)))
+    return bool(bsym.subsymbols) and any(map(_has_any, bsym.subsymbols, repeat(tags)))

@@ -1,0 +1,171 @@
+"""Methods of tensors, with Thunder's choice of an operation interpreted and leapt over: the same traces and errors."""
+
+from collections import Counter
+from unittest import mock
+
+import pytest
+import thunder
+import torch
+from same_traces import trace_with
+from thunder.core import interpreter, pytree
+from thunder.torch.experimental import dtensor_torch_and_prims
+
+from fusioncache import tracing
+from fusioncache.tracing.installation import GROUPS
+from fusioncache.tracing.interpreter import leaps
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def _thunders_own():
+    tracing.uninstall()
+    yield
+    tracing.uninstall()
+
+
+def several(x):
+    y = x.transpose(0, 1).reshape(2, 3).transpose(0, 1)
+    return y.reshape((2, 3)) + x.reshape(2, -1).transpose(-1, -2).reshape(2, 3)
+
+
+def by_name(x):
+    return x.transpose(dim0=0, dim1=1).reshape(shape=(2, 3)) + x.exp().neg().reciprocal()
+
+
+def functions(x):
+    return torch.transpose(torch.reshape(x, (3, 2)), 0, 1) + torch.mul(x, 2) + torch.add(x, x) + torch.exp(x)
+
+
+def numbers(x):
+    return x + torch.add(1, 2) + torch.mul(2, 3)
+
+
+def caught(x):
+    try:
+        x = x.transpose(0, 7)
+    except IndexError as error:
+        x = x + len(str(error))
+    return x.transpose(0, 1).transpose(0, 1)
+
+
+def raised(x):
+    return x.transpose(0, 1).transpose(0, 1).reshape(7)
+
+
+def what_it_looks_up(x):
+    """Meets what is looked up on the way, before it and after it, from elsewhere."""
+    kinds = {torch.Size: 1, list: 2, torch.device: 3, type(None): 4}
+    x = x.transpose(0, 1) * kinds[torch.Size]
+    x = x.transpose(0, 1) * kinds[list] + isinstance(x, torch.Tensor) + len([torch.distributed.is_available()])
+    return x.transpose(0, 1) * (2 if torch.finfo(torch.float32).bits == 32 else 3)
+
+
+class Holder(torch.nn.Module):
+    """Has as attributes what is looked up on the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.kinds = (torch.Size, torch.device, filter, map)
+        self.module, self.more = torch.types, torch.distributed
+        self.flatten, self.all, self.number = pytree.tree_flatten, all, 3
+
+    def forward(self, x):
+        x = x.transpose(0, 1) * len(self.kinds)
+        x = x.transpose(0, 1) * self.number * self.all([self.more.is_available(), True])
+        x = x.transpose(0, 1) + (self.kinds[0] is torch.Size) + (self.module.py_sym_types[0] is torch.SymInt)
+        return x.transpose(0, 1) + len(list(self.kinds[3](lambda each: each, (1, 2)))) + len(self.flatten((1, 2))[0])
+
+
+PROGRAMS = [several, by_name, functions, numbers, caught, raised, what_it_looks_up, Holder()]
+OTHERS = tuple(name for name in GROUPS if name != "leaps")
+SETS = {
+    "alone": ("leaps",),
+    "with helpers": ("leaps", "helpers", "containers", "attributes"),
+    "with flattening": ("leaps", "flattening"),
+    "all": tuple(GROUPS),
+}
+
+
+def name_program(program):
+    return getattr(program, "__name__", type(program).__name__)
+
+
+@pytest.mark.parametrize("groups", SETS.values(), ids=SETS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=name_program)
+def test_traces_and_errors_are_the_same(program, groups):
+    assert trace_with(groups, program, X) == trace_with((), program, X)
+
+
+def count_frames(groups, program):
+    """How often the interpreter runs each function while a program is traced."""
+    run, names = interpreter._run_frame, Counter()
+
+    def note(frame, *args, **kwargs):
+        names[frame.qualname] += 1
+        return run(frame, *args, **kwargs)
+
+    with mock.patch.object(interpreter, "_run_frame", note):
+        trace_with(groups, program, X)
+    return names
+
+
+@pytest.mark.parametrize("others", [(), OTHERS], ids=["alone", "with all"])
+def test_all_but_the_first_choice_are_leapt_over_and_have_their_frames(others):
+    wrapper = "dispatch_to_impl.<locals>.wrapper"
+    own, fast = count_frames(others, several), count_frames((*others, "leaps"), several)
+    assert own[wrapper] == fast[wrapper] > 2
+    assert own["tree_flatten"] > fast["tree_flatten"] > 0
+    assert fast["is_available"] == 1 < own["is_available"]
+
+
+def find_looked_up(groups, program):
+    """What has been looked up in each object that has a wrapper when a program is traced."""
+    found, run = {}, interpreter._setup_frame_and_run_python_function
+
+    def note(compile_context, context, function, /, *args, **kwargs):
+        result = run(compile_context, context, function, *args, **kwargs)
+        known = [reference() for (reference,) in list(context._known_wrappers.values())]
+        for each in known:
+            if each is not None and type(each.value) in (dict, type(torch), type(find_looked_up)):
+                names = each.item_wrappers if isinstance(each.value, dict) else each.attribute_wrappers
+                found[id(each.value)] = set(map(str, names))
+        return result
+
+    with mock.patch.object(interpreter, "_setup_frame_and_run_python_function", note):
+        trace_with(groups, program, X)
+    return {key: names for key, names in found.items() if key in WATCHED}
+
+
+WATCHED = {
+    id(interpreter.builtins_dict),
+    *(id(each) for each in (torch, torch.types, torch.distributed, torch.autograd)),
+}
+
+
+@pytest.mark.parametrize("program", [several, what_it_looks_up], ids=name_program)
+def test_what_was_looked_up_is_the_same(program):
+    own = find_looked_up((), program)
+    assert own and find_looked_up(("leaps",), program) == own
+
+
+def test_another_choice_is_interpreted(monkeypatch):
+    def dispatch_to_impl(single_device_symbol, dtensor_symbol):
+        return single_device_symbol
+
+    assert leaps.replacements()
+    monkeypatch.setattr(dtensor_torch_and_prims, "dispatch_to_impl", dispatch_to_impl)
+    assert leaps.replacements() == ()
+
+
+def test_a_function_on_the_way_that_was_exchanged_is_called(monkeypatch):
+    called = []
+
+    def tree_flatten(args, namespace=""):
+        called.append(1)
+        return pytree.optree.tree_flatten(args, none_is_leaf=True, namespace=namespace)
+
+    tracing.install(["leaps"])
+    monkeypatch.setattr(dtensor_torch_and_prims, "tree_flatten", tree_flatten)
+    thunder.jit(lambda x: x.transpose(0, 1).transpose(0, 1).transpose(0, 1))(X)
+    assert len(called) >= 3
