@@ -56,17 +56,8 @@ def find_root(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-OF_OTHERS = frozenset(
-    [
-        "_constraints",
-        "_fields",
-        "_lookasides",
-        "_name",
-        "_parameters",
-        "_replace",
-        "_setup_frame_and_run_python_function",
-    ]
-)
+OF_OTHERS = {"_constraints", "_fields", "_lookasides", "_modules", "_name", "_parameters", "_replace"}
+OF_OTHERS |= {"_setup_frame_and_run_python_function"}
 """Private names of ours that Thunder's, torch's or Python's own objects have as well."""
 
 
