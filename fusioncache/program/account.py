@@ -96,8 +96,8 @@ class Account:
 
     def _find_module(self, namespace: dict[str, Any], name: str) -> str | None:
         """Returns the module whose names these are; None if they are those of a function that brings them along."""
-        module = namespace.get("__name__")
-        if isinstance(module, str) and vars(sys.modules.get(module, lookup)) is namespace and "." not in name:
+        module = lookup.find_module_name(namespace)
+        if module is not None and "." not in name:
             try:
                 lookup.find_builtins(namespace)
             except LookupError as error:

@@ -35,12 +35,22 @@ class Trace(Protocol):
     made: Made
     queries: dict[tuple[str, tuple[Any, ...]], Any]
 
+    def consume(self, value: Any) -> bool:
+        """Tells whether a value is a generator that the interpreter runs, and has what it yields looked at."""
+
+    def names(self, value: Any) -> bool:
+        """Tells whether the texts of the key and of reads tell an object from others."""
+
 
 Check = Callable[[Trace, Any, tuple[Any, ...], Mapping[str, Any]], str | None]
 """Returns why a call must not be made where a program is to be kept; None if it may be."""
 
 _CONTAINERS = (tuple, list, dict, collections.OrderedDict)
-_NUMBERS = (abs, round, divmod, pow, min, max, sum, all, sorted, ord, chr, operator.index, format, repr, ascii)
+_OF_VALUES = (abs, round, divmod, pow, min, max, sum, all, sorted, ord, chr, format, repr, ascii)
+_OPERATORS = (
+    "abs", "add", "and_", "concat", "contains", "eq", "floordiv", "ge", "gt", "index", "inv", "invert", "le", "lshift",
+    "lt", "matmul", "mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor",
+)  # fmt: skip
 _FORBIDDEN = (exec, eval, globals, collections.namedtuple)
 _WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
 
@@ -67,6 +77,16 @@ def _allow(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 def _forbid(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return f"calls {name_of(fn)}"
+
+
+def _check_values(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Checks a call that asks each value for what it is, those that a generator of the trace's yields included."""
+    if is_internal_call(fn, fn.__name__, args):
+        return None
+    for each in (*args, *kwargs.values()):
+        if not native.is_plain(each.value) and not trace.consume(each.value):
+            return f"calls {name_of(fn)} with a {name_of(type(each.value))}"
+    return None
 
 
 def _check_atoms(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -98,9 +118,17 @@ def _check_subclass(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mappin
 
 
 def _check_key(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    if len(args) < 2 or native.is_plain(args[1].value, atoms=True) or _has_plain_hash(args[1].value):
+    if len(args) < 2 or is_key(trace, args[1]) or _has_plain_hash(args[1].value):
         return None
     return f"calls {name_of(fn)} with a {name_of(type(args[1].value))}"
+
+
+def is_key(trace: Trace, wrapped: Any) -> bool:
+    """Tells whether a value can be hashed and compared without code of its own, and is told from others in texts."""
+    value = wrapped.value
+    if native.is_plain(value, atoms=True) or native.is_plain_member(value):
+        return True
+    return native.is_hashed_by_identity(value) and (trace.made.has(wrapped) or trace.names(value))
 
 
 def _has_plain_hash(value: Any) -> bool:
@@ -111,9 +139,16 @@ def _has_plain_hash(value: Any) -> bool:
 
 
 def _check_change(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    if not args or trace.made.has(args[0]):
+    if not args or trace.made.has(args[0]) or _is_copy(args[0].value):
         return _check_key(trace, fn, args, kwargs) if fn.__name__ in _WITH_KEY else None
     return f"calls {name_of(fn)} of something that was there before"
+
+
+def _is_copy(value: Any) -> bool:
+    """Tells whether this is what Thunder changes in place of what it will change at the end of each call."""
+    from thunder.core.interpreter import get_interpreterruntimectx
+
+    return any(each.value is value for each in get_interpreterruntimectx()._proxied_values)
 
 
 def _check_item(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -232,6 +267,12 @@ def list_checks() -> Mapping[int, Check]:
 
 
 @lru_cache(maxsize=1)
+def list_free() -> frozenset[int]:
+    """Returns the identities of the functions that may be called with anything, but for ``getattr``."""
+    return frozenset(identity for identity, check in list_checks().items() if check is _allow) - {id(getattr)}
+
+
+@lru_cache(maxsize=1)
 def _list_checks() -> tuple[tuple[Any, Check], ...]:
     """Returns the functions on the list, each with what checks a call of it. Later ones go before earlier ones."""
     import torch
@@ -251,7 +292,8 @@ def _list_checks() -> tuple[tuple[Any, Check], ...]:
     )]  # fmt: skip
     found += [(fn, _check_plain) for fn in (torch.finfo,)]
     found += [(fn, _forbid) for fn in (*_FORBIDDEN, interpreter.call_opaque, torch.compile)]
-    found += [(fn, _check_atoms) for fn in (*_NUMBERS, *filter(callable, vars(math).values()))]
+    found += [(fn, _check_atoms) for fn in filter(callable, vars(math).values())]
+    found += [(fn, _check_values) for fn in (*_OF_VALUES, *(getattr(operator, name) for name in _OPERATORS))]
     for kind in _CONTAINERS:
         found += [(fn, _choose_check(fn)) for fn in _methods_of(kind)]
     found += [(_bind(kind), _check_bound) for kind in (staticmethod, classmethod)]

@@ -41,6 +41,7 @@ QUERIES = (
     "torch._C._is_torch_function_enabled",
     "torch._C._is_torch_function_all_disabled",
     "torch._C._is_any_autocast_enabled",
+    "torch._C._is_autocast_available",
     "torch._C._are_functorch_transforms_active",
     "torch._C._functorch.peek_interpreter_stack",
     "torch._C._functorch.maybe_current_level",
@@ -78,6 +79,15 @@ def find_module(name: str) -> dict[str, Any]:
     if not isinstance(module, types.ModuleType):
         raise LookupError(f"the module {name} has not been imported")
     return _contents_of(module)
+
+
+def find_module_name(namespace: Mapping[str, Any]) -> str | None:
+    """Returns the name under which the module is found whose names these are; None if they are no module's."""
+    for name in (namespace.get("__name__"), getattr(namespace.get("__spec__"), "name", None)):
+        module = sys.modules.get(name) if type(name) is str else None
+        if isinstance(module, types.ModuleType) and _contents_of(module) is namespace:
+            return name
+    return None
 
 
 def find_attribute(module: str, name: str) -> Any:
@@ -134,10 +144,16 @@ def is_environment(value: object) -> bool:
     return value is os.environ
 
 
+def list_environment_parts() -> dict[str, Any]:
+    """Returns what the environment's object consists of but the variables, which are read one by one."""
+    return {name: part for name, part in vars(os.environ).items() if name != "_data"}
+
+
 def describe_variable(name: str) -> str:
     """Returns what stands for the value of a variable of the environment."""
-    value = os.environ.get(name)
-    if value is None:
+    try:
+        value = os.environ[name]
+    except KeyError:
         return _UNSET
     return f"set, hash {hashlib.sha256(os.fsencode(value)).hexdigest()[:32]}"
 

@@ -40,13 +40,19 @@ class Made:
         value = wrapped.value
         if id(value) in self._made:
             return True
-        provenance = wrapped.provenance
-        while name_origin(provenance) in _GROWING:
-            provenance = provenance.inputs[0]
+        provenance = _trace_back(wrapped.provenance)
         if name_origin(provenance) not in _BUILDING and not _is_made_by_new(provenance):
             return False
-        self._made[id(value)] = value
+        self.note(value)
         return True
+
+    def knows(self, value: Any) -> bool:
+        """Tells whether it was asked before of an object that was made in this trace."""
+        return id(value) in self._made
+
+    def note(self, value: Any) -> None:
+        """Notes an object that was made in this trace."""
+        self._made[id(value)] = value
 
     def see_type(self, cls: Any) -> None:
         """Notes that a class is called, which makes an object of it, and fills it."""
@@ -72,14 +78,31 @@ class Made:
         value = wrapped.value
         if type(value) is not list or value or name_origin(wrapped.provenance) != "CONSTANT":
             return False
-        self._made[id(value)] = value
+        self.note(value)
         return True
+
+
+def _trace_back(provenance: Any) -> Any:
+    """Returns where an object is from that has grown since, or was moved on the stack."""
+    while True:
+        name = name_origin(provenance)
+        if name in _GROWING or name == "COPY":
+            provenance = provenance.inputs[0]
+        elif name == "SWAP" and len(provenance.inputs) == 2:  # the one on top, and the one that comes to lie there
+            provenance = provenance.inputs[1 - provenance.output_idx]
+        else:
+            return provenance
 
 
 def _is_made_by_new(provenance: Any) -> bool:
     if name_origin(provenance) != "OPAQUE":
         return False
-    fn = provenance.inputs[0].value
+    called = provenance.inputs[0]
+    if (
+        name_origin(called) == "LOAD_ATTR"
+    ):  # as in ``super().__new__(cls)``: what Python has in C, as it is not interpreted
+        return called.inputs[1].value == "__new__"
+    fn = called.value
     return fn is types.CellType or (
         isinstance(fn, types.BuiltinFunctionType) and fn.__name__ == "__new__" and isinstance(fn.__self__, type)
     )

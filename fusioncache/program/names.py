@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
-import sys
+import types
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from fusioncache.program import lookup, native
+
+_OWN = ("thunder", "fusioncache")
 
 
 def name_of(fn: Any) -> str:
     """Returns what people call a function or a class."""
     owner = getattr(fn, "__self__", None)
-    module = getattr(fn, "__module__", None) or (getattr(owner, "__name__", "") if owner is not None else "")
+    module = getattr(fn, "__module__", None) or (owner.__name__ if isinstance(owner, types.ModuleType) else "")
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
     return name if module in ("", "builtins") else f"{module}.{name}"
 
 
 def is_internal(namespace: Mapping[str, Any]) -> bool:
     """Tells whether these are the globals of a module of Thunder's or of this package."""
-    return name_of_module(namespace).partition(".")[0] in ("thunder", "fusioncache")
+    return (lookup.find_module_name(namespace) or "").partition(".")[0] in _OWN
 
 
-def name_of_module(namespace: Mapping[str, Any]) -> str:
-    """Returns the name of the module whose globals these are; nothing if they are no module's."""
-    name = namespace.get("__name__")
-    module = sys.modules.get(name) if isinstance(name, str) else None
-    return str(name) if module is not None and vars(module) is namespace else ""
+def find_actor() -> Any:
+    """Returns the frame whose code is interpreted, or for which something is interpreted; None if there is none.
+
+    The interpreter has small functions of its own interpreted in place of what it looks at: those act for others.
+    """
+    from thunder.core.interpreter import get_interpreterruntimectx
+
+    helpers = _helpers()
+    frames = reversed(get_interpreterruntimectx().frame_stack)
+    return next((frame for frame in frames if id(frame.globals.value) not in helpers), None)
+
+
+@lru_cache(maxsize=1)
+def _helpers() -> frozenset[int]:
+    """Returns the globals, by identity, of the modules that have functions interpreted in place of something."""
+    from thunder.core import interpreter, jit_ext
+
+    return frozenset((id(vars(interpreter)), id(vars(jit_ext))))
+
+
+def is_canonical(function: Any) -> bool:
+    """Tells whether a function is what is found under its name, so that one with the same description is the same one.
+
+    Another function with this name, this code and these defaults may exist, but not without somebody making one.
+    """
+    if not isinstance(function, types.FunctionType | types.BuiltinFunctionType):
+        return False
+    try:
+        return lookup.find_qualified(function.__module__, function.__qualname__) is function
+    except LookupError:
+        return False
 
 
 def is_thunders_class(cls: type) -> bool:
@@ -40,12 +69,13 @@ def is_thunders_class(cls: type) -> bool:
 
 def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
     """Tells whether it is Thunder's own code, where it is interpreted, that asks this of types and tensors."""
-    from thunder.core.interpreter import get_interpreterruntimectx
-
     if name not in ("all", "__next__", "__new__", "__contains__", "flatten"):
         return False
-    frame = get_interpreterruntimectx().peek_frame_stack()
-    if frame is None or not (is_internal(frame.globals.value) or name_of_module(frame.globals.value) == "optree.ops"):
+    actor = find_actor()
+    if actor is None:
+        return False
+    names = actor.globals.value
+    if not is_internal(names) and lookup.find_module_name(names) != "optree.ops":
         return False
     if name == "flatten":
         return all(native.is_plain(each.value) or native.is_class(each.value) for each in args)

@@ -14,6 +14,7 @@ import types
 from functools import lru_cache
 from typing import Any
 
+from fusioncache.program import lookup
 from fusioncache.program.lookup import ABSENT
 
 _ATOMS: tuple[type, ...] = (
@@ -28,17 +29,12 @@ _METHODS = (
     types.BuiltinFunctionType,
     types.ClassMethodDescriptorType,
 )
-ITERATORS: tuple[type, ...] = (
-    *(type(iter(each)) for each in ([], (), range(0), range(1 << 70))),
-    *(type(iter(each)) for each in ("", "é", b"")),
-    *(type(iter(each)) for each in ({}, {}.items(), {}.values(), set())),
-    zip,
-    enumerate,
-    reversed,
-)
+_ITERATED: tuple[Any, ...] = ([], (), range(0), range(1 << 70), "", "é", b"", {}, {}.items(), {}.values(), set())
+ITERATORS: tuple[type, ...] = (*(type(iter(each)) for each in _ITERATED), zip, enumerate, reversed)
 """Python's own iterators that run nobody's code. None that was there before a trace has a value to describe."""
 _SINGLETONS: tuple[type, ...] = (type(None), bool, type(Ellipsis), type(NotImplemented))
 _MOST_ITEMS = 10_000
+_HEAP = 1 << 9
 
 _mro_of = type.__dict__["__mro__"].__get__
 _namespace_of = type.__dict__["__dict__"].__get__
@@ -81,15 +77,40 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             return False
         if kind is slice:
             pending += (each.start, each.stop, each.step)
-        elif id(kind) in exact or (not atoms and issubclass(kind, proxies)):
+        elif id(kind) in exact or kind is type or (not atoms and issubclass(kind, proxies)):
             continue
         elif kind in _sequences():
             pending += each
         elif kind in _mappings():
             pending += (*each.keys(), *each.values())
-        else:
+        elif kind in _views():
+            pending.append(each._mapping)
+        elif issubclass(kind, BaseException) and not kind.__flags__ & _HEAP:
+            pending += each.args
+        elif not _is_number_of_thunders(kind):
             return False
     return True
+
+
+def _is_number_of_thunders(kind: type) -> bool:
+    """Tells whether this is an integer that Thunder has in place of a number of elements."""
+    call = vars(kind).get("__call__") if kind.__bases__ == (int,) else None
+    return type(call) is types.FunctionType and lookup.find_module_name(call.__globals__) == "thunder.core.proxies"
+
+
+def is_plain_member(value: Any) -> bool:
+    """Tells whether this is a member of an enumeration that is hashed and compared as enumerations are."""
+    kind = type(value)
+    if not (isinstance(kind, enum.EnumType) and issubclass(kind, enum.Enum)):
+        return False
+    hashes = (vars(enum.Enum)["__hash__"], vars(object)["__hash__"])
+    return _find(kind, "__hash__") in hashes and _find(kind, "__eq__") is vars(object)["__eq__"]
+
+
+def is_hashed_by_identity(value: Any) -> bool:
+    """Tells whether an object is a key as itself, without code of its own."""
+    kind = type(value)
+    return _find(kind, "__hash__") is vars(object)["__hash__"] and _find(kind, "__eq__") is vars(object)["__eq__"]
 
 
 @lru_cache(maxsize=1)
@@ -100,10 +121,22 @@ def _sequences() -> tuple[type, ...]:
 
 
 @lru_cache(maxsize=1)
+def _views() -> tuple[type, ...]:
+    from thunder.core.interpreter import MappingItemsWrapper, MappingKeysView, MappingValuesWrapper
+
+    return (MappingItemsWrapper, MappingKeysView, MappingValuesWrapper)
+
+
+@lru_cache(maxsize=1)
 def _mappings() -> tuple[type, ...]:
     from collections import OrderedDict
 
     return (dict, OrderedDict)
+
+
+def is_proxy(value: Any) -> bool:
+    """Tells whether a value stands for a tensor or a number in a trace."""
+    return issubclass(type(value), _plain_types()[1][0])
 
 
 def is_singleton(value: Any) -> bool:
@@ -113,7 +146,16 @@ def is_singleton(value: Any) -> bool:
     kind = type(value)
     if kind in _SINGLETONS or kind in (torch.dtype, torch.layout, torch.memory_format):
         return True
-    return isinstance(value, enum.Enum) and isinstance(kind, enum.EnumType)
+    return (isinstance(value, enum.Enum) and isinstance(kind, enum.EnumType)) or _is_of_library(value)
+
+
+def _is_of_library(value: Any) -> bool:
+    """Tells whether an object is one that a module of Python's library has to stand for nothing."""
+    module = vars(type(value)).get("__module__")
+    if type(module) is not str or module.partition(".")[0] not in sys.stdlib_module_names or module == "builtins":
+        return False
+    names = vars(sys.modules[module]) if module in sys.modules else {}
+    return not _attributes_of(value) and any(each is value for each in list(names.values()))
 
 
 def is_class(value: Any) -> bool:
@@ -130,6 +172,11 @@ def compares_itself(value: Any) -> bool:
         types.BuiltinFunctionType,
         types.ModuleType,
     )
+
+
+def has_in_class(kind: type, name: str) -> bool:
+    """Tells whether a class, or one that it is derived from, has a name."""
+    return _find(kind, name) is not ABSENT
 
 
 def _find(kind: type, name: str) -> Any:

@@ -1,10 +1,10 @@
 """Calls that Thunder does not interpret: which depend on nothing but their arguments and the key, and change nothing.
 
 Python code is interpreted, so these are functions written in C, and those that Thunder has something else for. A call
-is allowed if its function is on the list in ``checks``, with arguments of which ``native`` knows that they run no code of
-their own, or if it is an operation of Thunder's, which the key's function map covers. To change an object is allowed if
-it was ``made`` in this trace, or if Thunder does it again at the end of each call. All other calls make a program that is
-not kept.
+is allowed if its function is on the list in ``checks``, with arguments of which ``native`` knows that they run no code
+of their own, or if it is an operation of Thunder's, which the key's function map covers. To change an object is allowed
+if it was ``made`` in this trace, or if Thunder does it again at the end of each call. All other calls make a program
+that is not kept.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
 from fusioncache.program import native
-from fusioncache.program.checks import explain_atoms, list_checks
+from fusioncache.program.checks import explain_atoms, is_key, list_checks
 from fusioncache.program.made import Made
 from fusioncache.program.names import is_internal, is_internal_call, name_of
 from fusioncache.tracing.watch.purity import MUTATING
@@ -31,11 +31,13 @@ _BORN_EMPTY = (object, types.CellType, super, functools.partial)
 class Judge:
     """Judges the calls of one trace."""
 
-    __slots__ = ("_known", "made", "queries")
+    __slots__ = ("_known", "_names", "consumed", "made", "queries")
 
-    def __init__(self, made: Made) -> None:
-        """Takes what knows which objects were made in the trace."""
+    def __init__(self, made: Made, names: Callable[[Any], bool]) -> None:
+        """Takes what knows which objects were made in the trace, and what tells which ones texts tell from others."""
         self.made = made
+        self._names = names
+        self.consumed: dict[int, Any] = {}
         self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
         self._known: dict[int, tuple[Any, bool]] = {}
 
@@ -83,6 +85,8 @@ class Judge:
         if (name == "__next__" and owner in native.ITERATORS) or (name == "__iter__" and owner is types.GeneratorType):
             return None
         own = getattr(fn, "__self__", None)
+        if name == "__setattr__" and isinstance(owner, type) and issubclass(owner, BaseException):
+            return None if self.made.has(args[0]) else "sets an attribute of an exception that was there before"
         if id(owner) in _OF_ATOMS or (isinstance(own, type) and id(own) in _OF_ATOMS):
             return self._explain_method(fn, name, args, kwargs)
         return f"calls {name_of(fn)}"
@@ -97,13 +101,47 @@ class Judge:
 
     def _explain_method(self, fn: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         changes = name in MUTATING or name in ("add", "discard", "difference_update", "intersection_update")
-        if (changes or name.startswith("__i")) and args and not self._may_change(name, args[0]):
+        if (changes or name.startswith("__i")) and args and not self._may_change(name, args):
             return f"calls {name_of(fn)} of something that was there before"
+        if getattr(fn, "__objclass__", None) in (set, frozenset):
+            args = tuple(each for each in args if not is_key(self, each) and not self._holds_keys(each))
+        elif name == "join" and len(args) == 2 and self.consume(args[1].value):
+            args = args[:1]
         return explain_atoms(fn, args, kwargs)
 
-    def _may_change(self, name: str, wrapped: Any) -> bool:
-        # Of numbers and strings nothing is changed: ``__index__``, ``__iter__`` and ``__int__`` are no assignments.
-        return not isinstance(wrapped.value, (list, dict, set)) or name == "__iter__" or self.made.has(wrapped)
+    def _holds_keys(self, wrapped: Any) -> bool:
+        """Tells whether a set holds nothing but what may be a key."""
+        value = wrapped.value
+        if type(value) not in (set, frozenset):
+            return False
+        return all(
+            native.is_atom(each) or (native.is_hashed_by_identity(each) and self._is_told(each)) for each in value
+        )
+
+    def _is_told(self, value: Any) -> bool:
+        return self.made.knows(value) or self.names(value)
+
+    def consume(self, value: Any) -> bool:
+        """Tells whether a value is a generator that the interpreter runs, and has what it yields looked at."""
+        if type(value) is not types.GeneratorType or value.gi_code.co_name != "thunder_interpreter_generator":
+            return False
+        frame = value.gi_frame.f_locals.get("frame") if value.gi_frame is not None else None
+        if frame is None:
+            return False
+        self.consumed[id(frame)] = frame
+        return True
+
+    def names(self, value: Any) -> bool:
+        """Tells whether the texts of the key and of reads tell an object from others."""
+        return self._names(value)
+
+    def _may_change(self, name: str, args: tuple[Any, ...]) -> bool:
+        value = args[0].value
+        if not isinstance(value, (list, dict, set)) or name == "__iter__" or self.made.has(args[0]):
+            return True  # of numbers and strings nothing is changed: ``__index__`` and ``__int__`` are no assignments
+        if type(value) is set and name in ("add", "discard") and len(args) == 2 and native.is_atom(args[1].value):
+            return (args[1].value in value) is (name == "add")  # as each assignment to a buffer of a module does
+        return False
 
 
 def _is_operation(fn: Any) -> bool:

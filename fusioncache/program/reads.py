@@ -1,8 +1,8 @@
 """What the derivation of a program read besides its key, as texts, and whether it is still so.
 
 A read says what was found where: a global or a builtin of a module, an attribute of a module, a function whose code
-ran, a class, a variable of the environment, or what torch says of its state. Texts are those of a ``Describer``, so that
-two of them are equal if a trace could not tell what they stand for apart. A variable's text is a hash.
+ran, a class, a variable of the environment, or what torch says of its state. Texts are those of a ``Describer``, so
+that two of them are equal if a trace could not tell what they stand for apart. A variable's text is a hash.
 
 What is stored are the reads in the order in which they were described, which is that in which they are to be compared::
 
@@ -137,5 +137,5 @@ def describe_found(value: object, describer: Describing) -> str:
     if value is lookup.ABSENT:
         return "nothing"
     if lookup.is_environment(value):
-        return "the environment, of which variables are read one by one"
+        return f"the environment, found by {describer.describe(lookup.list_environment_parts())}"
     return describer.describe(value)

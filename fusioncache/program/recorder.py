@@ -35,10 +35,11 @@ from typing import Any, Self
 
 from fusioncache.program import lookup, native
 from fusioncache.program.account import Account, Notes
+from fusioncache.program.checks import list_free
 from fusioncache.program.describe import Describer
 from fusioncache.program.lookup import ABSENT
 from fusioncache.program.made import Made, name_origin
-from fusioncache.program.names import is_internal, name_of
+from fusioncache.program.names import find_actor, is_canonical, is_internal, name_of
 from fusioncache.program.opaque import Judge
 from fusioncache.program.reads import Read
 from fusioncache.program.refusal import NotKept
@@ -60,10 +61,11 @@ class Recorder(hooks.Observer):
             describer: what has described what the program's key is made of, and will describe what is read.
         """
         self._describer = describer
-        self._judge = Judge(Made())
+        self._judge = Judge(Made(), describer.names)
         self._reason: str | None = None
         self._notes = Notes(queries=self._judge.queries)
-        self._plain: dict[int, type] = {}
+        self._seen: set[tuple[int, str]] = set()
+        self._free = list_free()
         self._internal: dict[int, tuple[Any, bool]] = {}
         self._observation: AbstractContextManager[None] | None = None
 
@@ -101,7 +103,7 @@ class Recorder(hooks.Observer):
 
     def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
         """Notes a call that is not interpreted."""
-        if self._reason is not None:
+        if self._reason is not None or id(fn) in self._free:
             return
         try:
             if fn is getattr:
@@ -132,6 +134,12 @@ class Recorder(hooks.Observer):
             return self._explain_identity(stack.getitem_wrapped(-2), stack.getitem_wrapped(-1))
         if name == "COMPARE_OP":
             return self._explain_comparison(stack.getitem_wrapped(-2), stack.getitem_wrapped(-1))
+        if name == "YIELD_VALUE":
+            return self._explain_yield(state["frame"], stack.getitem_wrapped(-1).value)
+        if name == "LOAD_CLOSURE":
+            if inst.argval in state["co"].co_cellvars:
+                self._judge.made.note(state["frame"].localsplus[inst.arg].value)
+            return None
         if name in instructions.HASHING:
             hashed = instructions.find_hashed(name, inst.arg, stack)
             strange = [each for each in hashed if not native.is_plain(each, atoms=True) and not native.is_class(each)]
@@ -144,12 +152,22 @@ class Recorder(hooks.Observer):
             return None
         return f"assigns to {inst.argval}, a variable of a function around it"
 
+    def _explain_yield(self, frame: Any, value: Any) -> str | None:
+        """Returns what is wrong with a value that a generator yields to what is not interpreted."""
+        if id(frame) not in self._judge.consumed or native.is_plain(value):
+            return None
+        return f"yields a {name_of(type(value))} to what is not interpreted"
+
     def _explain_identity(self, one: Any, other: Any) -> str | None:
         for each in (one, other):
             value = each.value
-            if value is None or native.is_singleton(value) or native.is_class(value):
+            if value is None or native.is_singleton(value) or native.is_class(value) or native.is_proxy(value):
                 return None
+        if type(one.value) is not type(other.value) or type(one.value) is object:
+            return None  # bare objects have descriptions of their own
         if any(self._judge.made.has(each) or self._describer.names(each.value) for each in (one, other)):
+            return None
+        if is_canonical(one.value) and is_canonical(other.value):
             return None
         return f"asks whether a {name_of(type(one.value))} and a {name_of(type(other.value))} are one object"
 
@@ -168,50 +186,53 @@ class Recorder(hooks.Observer):
         if len(args) < 2 or type(args[1].value) is not str:
             return
         value, name = args[0].value, args[1].value
-        kind = type(value)
-        self._notes.names.add(name)
-        if id(kind) in self._plain and not name.startswith("__"):
+        if (id(type(value)), name) in self._seen or (id(value), name) in self._seen:
             return
-        reason = self._explain_attribute(args, value, kind, name)
+        self._notes.names.add(name)
+        reason = self._explain_attribute(args, value, name)
         if reason is not None:
             self._refuse(self._place(reason))
 
-    def _explain_attribute(self, args: tuple[Any, ...], value: Any, kind: type, name: str) -> str | None:
+    def _explain_attribute(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
+        kind = type(value)
         if name in _EVERYTHING:
             return f"asks for {name}"
         if lookup.is_environment(value):
+            self._notes.classes.setdefault(id(kind), kind)
             return self._note_variable(name)
         if issubclass(kind, types.ModuleType):
             return self._note_module(args, value, name)
-        if native.is_class(value) or kind is super:
-            self._notes.classes.setdefault(id(value), value) if kind is not super else None
+        if kind is super:
             reason = native.explain_attribute(value, name)
-            return None if reason is None else f"asks for {reason}"
-        if kind not in (types.FunctionType, types.MethodType):
-            self._plain.setdefault(id(kind), kind)
-        self._notes.classes.setdefault(id(kind), kind)
-        if name.startswith("__") and name.endswith("__"):  # which Thunder asks for without interpreting anything
+        elif native.is_class(value):
+            self._notes.classes.setdefault(id(value), value)
             reason = native.explain_attribute(value, name)
-            return None if reason is None else f"asks for {reason}"
-        return None
+            self._seen.add((id(value), name))
+        else:
+            self._notes.classes.setdefault(id(kind), kind)
+            reason = None
+            if name.startswith("__") and name.endswith("__"):  # which Thunder asks for without interpreting anything
+                reason = native.explain_attribute(value, name)
+            if reason is None and (not name.startswith("__") or native.has_in_class(kind, name)):
+                self._seen.add((id(kind), name))
+        return None if reason is None else f"asks for {reason}"
 
     def _note_module(self, args: tuple[Any, ...], module: Any, name: str) -> str | None:
         if name == "__dict__":
             # Thunder asks for it with a default of its own, to find another attribute.
-            is_own = len(args) > 2 and type(args[2].value) is object and name_origin(args[2].provenance) == "CONSTANT"
+            is_own = len(args) > 2 and _is_bare_constant(args[2])
             return None if is_own else f"asks for all names of the module {module.__name__}"
-        if (id(module), name) not in self._notes.attributes and not self._is_thunders_own():
+        if not self._is_thunders_own():
             self._notes.attributes[id(module), name] = module, vars(module).get(name, ABSENT)
+            self._seen.add((id(module), name))
         if type(module) is not types.ModuleType:
             self._notes.classes.setdefault(id(type(module)), type(module))
         return None
 
     def _is_thunders_own(self) -> bool:
         """Tells whether it is Thunder's own code that is interpreted here, which the key's versions say all of."""
-        from thunder.core.interpreter import get_interpreterruntimectx
-
-        frame = get_interpreterruntimectx().peek_frame_stack()
-        return frame is not None and self._is_internal(frame.globals.value)
+        actor = find_actor()
+        return actor is not None and self._is_internal(actor.globals.value)
 
     def _note_variable(self, name: str) -> str | None:
         """Notes a variable of the environment, which Python finds in a table that nobody else may look into."""
@@ -260,3 +281,8 @@ class Recorder(hooks.Observer):
         if self._reason is not None:
             raise NotKept(self._reason)
         return Account(self._notes, self._describer).reads()
+
+
+def _is_bare_constant(wrapped: Any) -> bool:
+    """Tells whether this is a bare object that Thunder's own code has made to stand for nothing."""
+    return type(wrapped.value) is object and name_origin(wrapped.provenance) == "CONSTANT"

@@ -242,6 +242,8 @@ class Session(Observer):
             hashed = instructions.find_hashed(name, inst.arg, stack)
             if not all(map(instructions.is_hashed_alone, hashed)):
                 self.note_store(name, None, frame)
+        elif name not in instructions.DEPTHS:
+            return
         elif instructions.DEPTHS[name]:
             self.note_store(name, stack.getitem_wrapped(-instructions.DEPTHS[name]), frame)
         elif not is_internal(frame.module):

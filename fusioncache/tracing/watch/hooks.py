@@ -36,8 +36,11 @@ INSTRUCTIONS = {
     "DICT_MERGE": "2f676fdacdbc147e",
     "IS_OP": "033ce7681af1a13f",
     "COMPARE_OP": "0f27f936c0982dff",
+    "LOAD_CLOSURE": "fda9a5579e113699",
+    "YIELD_VALUE": "de9121592436d103",
 }
-"""Instructions that change what other code can see, let objects answer for themselves, or tell one from another.
+"""Instructions that change what other code can see, let objects answer for themselves, or tell one from another, hand a
+variable to an inner function, or a value to whoever resumes a generator.
 
 Each with the source of what executes it.
 """

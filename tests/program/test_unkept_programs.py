@@ -1,0 +1,131 @@
+"""What no other process could repeat or compare is not kept, and the reason says what it was."""
+
+import pytest
+import torch
+from recorded_reads import record
+from unkept_programs import UNKEPT, Counting, make_counter
+
+from fusioncache import tracing
+from fusioncache.program.recorder import Recorder
+from fusioncache.program.refusal import NotKept
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+REASONS = {
+    "append_to_global": "append_to_global calls list.append of something that was there before",
+    "set_item_of_global": "set_item_of_global calls dict.__setitem__ of something that was there before",
+    "update_global": "update_global calls dict.update of something that was there before",
+    "delete_item_of_global": "delete_item_of_global calls list.__setitem__ of something that was there before",
+    "assign_global": "assign_global assigns to the global TOTAL",
+    "grow_default": "grow_default calls list.append of something that was there before",
+    "set_class_attribute": "set_class_attribute calls type.__setattr__",
+    "take_from_global_iterator": "the global unkept_programs.ITERATOR has no value to compare",
+    "take_from_global_generator": "take_from_global_generator takes from a generator that was there before",
+    "read_clock": "read_clock calls time.time",
+    "draw_number": "draw_number calls Random.random",
+    "draw_identifier": "draw_identifier calls posix.urandom",
+    "read_file": "exists calls posix.stat",
+    "say_something": "say_something calls print",
+    "warn_of_something": "warn_of_something calls _warnings.warn",
+    "ask_identity": "ask_identity calls id",
+    "ask_hash": "ask_hash calls hash",
+    "compare_objects": "compare_objects compares a unkept_programs.Thing",
+    "compare_identities": "compare_identities asks whether a types.SimpleNamespace and a types.SimpleNamespace are",
+    "compare_inside": "compare_inside compares a unkept_programs.Thing",
+    "use_object_as_number": "use_object_as_number calls thunder.core.proxies.TensorProxy.__getitem__ with a slice",
+    "use_object_as_key": "use_object_as_key uses a unkept_programs.Thing as a key",
+    "format_object": "format_object calls format with a unkept_programs.Thing",
+    "ask_for_property": "ask_for_property asks for what unkept_programs.Thing has as hidden",
+    "ask_for_what_is_not_there": "ask_for_what_is_not_there asks for unkept_programs.Absent.__getattr__",
+    "ask_metaclass": "ask_metaclass asks unkept_programs.Asking.__instancecheck__",
+    "sort_by_function": "sort_by_function calls sorted with a function",
+    "choose_by_function": "choose_by_function calls max with a function",
+    "map_function": "map_function calls map.__new__",
+    "call_remembered": "call_remembered calls _lru_cache_wrapper.__call__",
+    "read_cached": "cached_property.__get__ calls dict.__setitem__ of something that was there before",
+    "look_at_globals": "look_at_globals calls globals",
+    "look_at_function_globals": "look_at_function_globals asks for __globals__",
+    "look_at_module": "sys.modules is read",
+    "look_at_module_contents": "look_at_module_contents asks for all names of the module torch.nn.functional",
+    "look_at_variables": "look_at_variables calls vars",
+    "look_at_whole_environment": "_Environ.__len__ reads the whole environment",
+    "look_at_frame": "look_at_frame calls sys._getframe",
+    "execute_text": "execute_text calls eval",
+    "define_class": "define_class calls __build_class__",
+    "use_lock": "use_lock calls lock.__enter__",
+    "start_thread": "_newname calls count.__next__",
+    "import_something": "import_something imports this",
+    "replace_builtin": "replace_builtin calls module.__setattr__",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _hooks():
+    tracing.install(tracing.BY_DEFAULT)
+    yield
+    tracing.uninstall()
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    """Takes back what these programs change."""
+    import builtins
+    import sys
+
+    import unkept_programs as programs
+
+    yield
+    sys.modules.pop("this", None)
+    vars(builtins).pop("unkept", None)
+    programs.Thing.factor = 1.0
+    programs.CALLS.clear()
+
+
+def reason(function):
+    with pytest.raises(NotKept) as refused:
+        record(function, X).reads()
+    return str(refused.value)
+
+
+def test_all_of_them_are_known():
+    assert {each.__name__ for each in UNKEPT} == set(REASONS)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("function", UNKEPT, ids=lambda each: each.__name__)
+def test_it_is_not_kept(function):
+    assert reason(function).startswith(REASONS[function.__name__])
+
+
+def test_a_cell_that_counts_is_not_kept():
+    assert reason(make_counter()).endswith("counter assigns to count, a variable of a function around it")
+
+
+def test_a_module_that_counts_is_not_kept():
+    assert reason(Counting()).startswith("Counting.forward calls list.append")
+
+
+def test_nothing_is_kept_without_hooks():
+    tracing.uninstall()
+    try:
+        assert reason(torch.nn.ReLU()) == "Thunder's interpreter is not watched"
+    finally:
+        tracing.install(tracing.BY_DEFAULT)
+
+
+def test_nothing_is_kept_of_what_nobody_interpreted():
+    from recorded_reads import describe_key
+
+    with Recorder(describe_key(None)) as recorder:
+        pass
+    with pytest.raises(NotKept, match="nothing was seen"):
+        recorder.reads()
+
+
+def test_nothing_is_kept_after_an_exception():
+    from recorded_reads import describe_key
+
+    recorder = Recorder(describe_key(None))
+    with pytest.raises(ZeroDivisionError), recorder:
+        _ = 1 / 0
+    with pytest.raises(NotKept, match="an exception was raised"):
+        recorder.reads()
