@@ -19,6 +19,7 @@ from fusioncache.program.state import read_state
 from fusioncache.program.variables import read_trace_variables
 from fusioncache.program.versions import read_versions
 from fusioncache.template.key import program_key_of
+from fusioncache.tracing.passes.collector import without_collector
 
 if TYPE_CHECKING:
     from fusioncache.ir import Key
@@ -40,6 +41,12 @@ def program_key(describer: Describer, compile_data: Any, args: Sequence[Any], kw
     Raises:
         NotKept: if something takes part that cannot be compared.
     """
+    # Names are made for ten thousand functions, and all but the key is gone when this returns.
+    with without_collector():
+        return _make_key(describer, compile_data, args, kwargs)
+
+
+def _make_key(describer: Describer, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     from fusioncache.program.describe import NoValue
 
     definitions = Definitions(describer)

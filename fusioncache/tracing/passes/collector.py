@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -105,3 +105,8 @@ class Pause:
 
 
 _pause = Pause()
+
+
+def without_collector() -> AbstractContextManager[None]:
+    """Returns a context in which the collector does not start: for whoever makes very many objects at once."""
+    return _pause
