@@ -86,7 +86,7 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
         yield from _read_executor(describer, definitions, executor)
     yield "lookasides", definitions.name(compile_data.executor_lookasides)
     for number, transform in enumerate(compile_data.transforms):
-        yield f"transforms.{number}", write_transform(definitions, transform)
+        yield f"transforms.{number}", write_transform(describer, definitions, transform)
         yield f"transforms.{number}.class", definitions.name(type(transform))
 
 
@@ -130,7 +130,7 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
     yield f"{name}.lookasides", definitions.name(executor._lookasides)
 
 
-def write_transform(definitions: Definitions, transform: Any) -> str:
+def write_transform(describer: Describer, definitions: Definitions, transform: Any) -> str:
     """Returns what a transform says that it depends on.
 
     Raises:
@@ -142,11 +142,12 @@ def write_transform(definitions: Definitions, transform: Any) -> str:
     own = ask_for_key(transform)
     if own is not None:
         return own
+    # Those of Thunder's are in no module that the function map looks over.
     if name == cuda_graphs.TRANSFORM:
         return cuda_graphs.write_transform_key(transform)
     if name not in _KEYED:
         raise NotKept(f"the transform {name} does not say how it is keyed; give it a method cache_key()")
-    return definitions.name(transform)
+    return f"{definitions.name(transform)} {describer.describe_class(cls)}"
 
 
 def ask_for_key(owner: Any) -> str | None:

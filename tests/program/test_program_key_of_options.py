@@ -106,6 +106,18 @@ def test_transforms_are_compared_by_what_they_say_and_in_their_order(model):
     assert_names("the option transforms.1: .*False.*, .*True", key(prune(False)), key(prune(True)))
 
 
+def test_transforms_of_thunder_are_compared_by_their_attributes_and_their_code(model):
+    from thunder.transforms.cudagraph import CUDAGraphTransform
+
+    def key():
+        return key_of(jit(model, **with_transforms(CUDAGraphTransform())), X)
+
+    before = key()
+    assert_same(before, key())
+    with changed(CUDAGraphTransform, "can_fuse", lambda self, bsym: False):
+        assert_names("the option transforms.1", before, key())
+
+
 class Silent(thunder.Transform):
     """Does not say what it depends on."""
 
