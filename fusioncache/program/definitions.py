@@ -46,7 +46,6 @@ class Definitions:
         self._held: list[Any] = []
         self._files: dict[str, str] = {}
         self._places: dict[int, str] = {}
-        self._bindings: dict[int, bool] = {}
         self._chains: dict[tuple[int, ...], str] = {}
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
@@ -129,7 +128,7 @@ class Definitions:
         What else a wrapper closes over was given to the decorator, where it stands in the sources.
         """
         code = function.__code__
-        if not (function.__closure__ or function.__defaults__ or function.__kwdefaults__ or function.__dict__):
+        if not (code.co_freevars or function.__defaults__ or function.__kwdefaults__ or function.__dict__):
             place = self._places.get(id(code)) or self._place_code(code)
             return place or self._describer.describe_function(function)
         codes, rest, inner, beside, outer = [], None, None, "", function
@@ -202,17 +201,11 @@ class Definitions:
 
         That one is found again by its name when a program is loaded, whatever it is by then.
         """
-        if type(function) is not FunctionType or not self._is_binding(function.__code__):
+        if type(function) is not FunctionType or function.__code__.co_freevars != _OF_BINDING:
             return self.name(function)
         text = self._places.get(id(function.__code__)) or self._place_code(function.__code__)
         inner = _content_of(function.__closure__[0]) if function.__closure__ else None
         return self.name(function) if not text else text if inner is None else f"{text} ^{self.name(inner)}"
-
-    def _is_binding(self, code: CodeType) -> bool:
-        known = self._bindings.get(id(code))
-        if known is None:
-            known = self._bindings[id(code)] = code.co_freevars == _OF_BINDING
-        return known
 
     def _name_partial(self, value: functools.partial[Any]) -> str:
         given = self._name_all("(", value.args) + self._name_items("*", value.keywords)

@@ -69,7 +69,7 @@ def is_thunders_class(cls: type) -> bool:
 
 def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
     """Tells whether it is Thunder's own code, where it is interpreted, that asks this of types and tensors."""
-    if name not in ("all", "__next__", "__new__", "__contains__", "flatten"):
+    if name not in ("all", "__next__", "__new__", "__iter__", "__contains__", "flatten"):
         return False
     actor = find_actor()
     if actor is None:

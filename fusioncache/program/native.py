@@ -63,6 +63,8 @@ def is_atom(value: Any) -> bool:
 def is_plain(value: Any, *, atoms: bool = False) -> bool:
     """Tells whether a value consists of constants and of what stands for tensors and numbers in a trace.
 
+    A set of several items is no such value, as a process has an order of its own for it.
+
     Args:
         value: the value.
         atoms: whether only constants are wanted.
@@ -79,7 +81,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             pending += (each.start, each.stop, each.step)
         elif id(kind) in exact or kind is type or (not atoms and issubclass(kind, proxies)):
             continue
-        elif kind in _sequences():
+        elif kind in _sequences() and not has_own_order(each):
             pending += each
         elif kind in _mappings():
             pending += (*each.keys(), *each.values())
@@ -90,6 +92,16 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
         elif not _is_number_of_thunders(kind):
             return False
     return True
+
+
+def has_own_order(value: Any) -> bool:
+    """Tells whether this is a set in which items could come in another order, of which descriptions say nothing."""
+    return isinstance(value, set | frozenset) and len(value) > 1
+
+
+def is_set_of(value: Any, *kinds: type) -> bool:
+    """Tells whether this is a set of items that are all of one of these types, and so are ordered in one way only."""
+    return type(value) in (set, frozenset) and any(all(type(each) is kind for each in value) for kind in kinds)
 
 
 def _is_number_of_thunders(kind: type) -> bool:

@@ -25,6 +25,14 @@ from fusioncache.tracing.watch.purity import MUTATING
 _OF_ATOMS = frozenset(
     map(id, (int, float, complex, bool, str, bytes, range, slice, type(None), tuple, list, dict, set, frozenset))
 )
+_IN_ANY_ORDER = frozenset({
+    "__contains__", "__len__", "__init__", "__and__", "__or__", "__sub__", "__xor__", "__rand__", "__ror__", "__rsub__",
+    "__rxor__", "__iand__", "__ior__", "__isub__", "__ixor__", "union", "intersection", "difference", "copy", "clear",
+    "symmetric_difference", "issubset", "issuperset", "isdisjoint", "__eq__", "__ne__", "__le__", "__lt__", "__ge__",
+    "__gt__", "add", "discard", "remove", "update", "intersection_update", "difference_update",
+    "symmetric_difference_update",
+})  # fmt: skip
+"""Methods of sets that come to the same in whichever order the items are."""
 _BORN_EMPTY = (object, types.CellType, super, functools.partial)
 
 
@@ -104,6 +112,8 @@ class Judge:
         if (changes or name.startswith("__i")) and args and not self._may_change(name, args):
             return f"calls {name_of(fn)} of something that was there before"
         if getattr(fn, "__objclass__", None) in (set, frozenset):
+            if name not in _IN_ANY_ORDER and args and not self._is_in_order(args[0]):
+                return f"calls {name_of(fn)}, and sets have no order of their own"
             args = tuple(each for each in args if not is_key(self, each) and not self._holds_keys(each))
         elif name == "join" and len(args) == 2 and self.consume(args[1].value):
             args = args[:1]
@@ -117,6 +127,11 @@ class Judge:
         return all(
             native.is_atom(each) or (native.is_hashed_by_identity(each) and self._is_told(each)) for each in value
         )
+
+    def _is_in_order(self, wrapped: Any) -> bool:
+        """Tells whether the items of a set come in the same order in each process, if that is as it was recorded."""
+        value = wrapped.value
+        return not native.has_own_order(value) or (self.made.has(wrapped) and native.is_set_of(value, int))
 
     def _is_told(self, value: Any) -> bool:
         return self.made.knows(value) or self.names(value)

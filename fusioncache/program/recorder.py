@@ -173,7 +173,7 @@ class Recorder(hooks.Observer):
 
     def _explain_comparison(self, one: Any, other: Any) -> str | None:
         values = one.value, other.value
-        if all(map(native.is_plain, values)):
+        if all(map(native.is_plain, values)) or all(native.is_set_of(each, int, str) for each in values):
             return None
         for value in values:
             if not (native.is_plain(value) or native.is_class(value) or native.compares_itself(value)):

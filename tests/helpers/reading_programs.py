@@ -15,6 +15,8 @@ SCALE = 2.0
 NUMBERS = [1.0, 2.0]
 TABLE = {"one": 1.0, "two": 2.0}
 FLAGS = {"fast": True}
+CHOICES = {"relu", "silu"}
+SIZES = {8, 0}
 
 
 class Kind(enum.Enum):
@@ -119,6 +121,10 @@ def look_around(x):
     x = x * SCALE + sum(NUMBERS) + TABLE["two"] + len(NUMBERS)
     x = helper(x) + CLOSED(x) + PARTIAL(x) + decorated(x)
     x = REGISTRY["act"](x) + F.silu(x) + torch.tanh(x) + OBJECT(x)
+    from math import e
+
+    if "silu" in CHOICES:
+        x = x * max(SIZES) + e
     if KIND is Kind.DOUBLE:
         x = x * 2
     if FLAGS.get("fast") and CONFIG.width > 2:

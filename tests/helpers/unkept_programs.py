@@ -31,6 +31,10 @@ def generate():
 GENERATOR = generate()
 
 
+SET = {8, 0}
+TEXTS = {"a", "b"}
+
+
 class Thing:
     """Has comparisons, truth and attributes of its own, which look at a global."""
 
@@ -311,6 +315,37 @@ def import_something(x):
 def replace_builtin(x):
     builtins.unkept = 1
     return x
+
+
+def iterate_over_set(x):
+    for number in SET:
+        x = x * number + 1
+    return x
+
+
+def list_set(x):
+    return x * list(SET)[-1]
+
+
+def unpack_set(x):
+    first, _ = SET
+    return x * first
+
+
+def sum_set(x):
+    return x * sum(SET)
+
+
+def sum_generated_from_set(x):
+    return x * sum(number + 1 for number in SET)
+
+
+def join_set(x):
+    return x * len(",".join(TEXTS))
+
+
+def look_for_object_in_set(x):
+    return x * 2 if THING in SET else x
 
 
 class Counting(nn.Module):

@@ -54,6 +54,13 @@ REASONS = {
     "use_lock": "use_lock calls lock.__enter__",
     "start_thread": "_newname calls count.__next__",
     "import_something": "import_something imports this",
+    "iterate_over_set": "iterate_over_set calls set.__iter__, and sets have no order of their own",
+    "list_set": "list_set calls set.__iter__, and sets have no order of their own",
+    "unpack_set": "unpack_set calls set.__iter__, and sets have no order of their own",
+    "sum_set": "sum_set calls sum with a set",
+    "sum_generated_from_set": "sum_generated_from_set calls set.__iter__, and sets have no order of their own",
+    "join_set": "join_set calls str.join with a set",
+    "look_for_object_in_set": "look_for_object_in_set calls set.__contains__ with a unkept_programs.Thing",
     "replace_builtin": "replace_builtin calls module.__setattr__",
 }
 
