@@ -21,7 +21,13 @@ from types import (
 from typing import Any
 
 from fusioncache.tracing.interpreter.observers import is_recorded
-from fusioncache.tracing.interpreter.wrapped import call_method, is_wrapped, look_up_builtins, wrap_globals
+from fusioncache.tracing.interpreter.wrapped import (
+    call_method,
+    find_function,
+    is_wrapped,
+    look_up_builtins,
+    wrap_globals,
+)
 from fusioncache.tracing.replacement import Replacement, digest_source
 
 _VALUES = frozenset({NoneType, bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset})
@@ -50,7 +56,7 @@ def replacements() -> tuple[Replacement, ...]:
 def shorten_object_getattribute(original: Callable[..., Any]) -> Callable[..., Any]:
     """Finds an attribute in a class or an instance, where Thunder interprets how Python tells descriptors apart."""
     from thunder.core.interpreter import _interpret_call, do_raise, unwrap, wrap_const
-    from thunder.core.proxies import AnyProxy
+    from thunder.core.proxies import AnyProxy, TensorProxy
 
     @wraps(original)
     def _object_getattribute_lookaside(obj: Any, name: Any) -> Any:
@@ -65,7 +71,8 @@ def shorten_object_getattribute(original: Callable[..., Any]) -> Callable[..., A
                 return kind.__get__(found, value, owner)
             except Exception as error:
                 return do_raise(error)
-        if found is not _ABSENT and kind not in _METHODS and kind not in _VALUES:
+        of_tensor = kind is property and owner is TensorProxy and found.fset is found.fdel is None
+        if found is not _ABSENT and kind not in _METHODS and kind not in _VALUES and not of_tensor:
             return original(obj, name)
         if owner in _CONTAINERS and kind in _METHODS:
             return kind.__get__(found, value, owner)
@@ -78,11 +85,20 @@ def shorten_object_getattribute(original: Callable[..., Any]) -> Callable[..., A
             own = attributes.value.get(key, _ABSENT)
             if own is not _ABSENT:
                 return own
+        if of_tensor:
+            return _call_getter(found, obj) if find_function(found.fget) else original(obj, name)
         if found is _ABSENT:
             return do_raise(AttributeError(key))
         return kind.__get__(found, value, owner) if kind in _METHODS else found
 
     return _object_getattribute_lookaside
+
+
+def _call_getter(found: property, tensor: Any) -> Any:
+    """Returns what a property of a tensor's, which has no setter, is for a tensor; or the signal of an error."""
+    from thunder.core.interpreter import _interpret_call, unwrap
+
+    return unwrap(_interpret_call(found.fget, tensor))
 
 
 def _is_plain_lookup(obj: Any, name: Any) -> bool:
