@@ -22,7 +22,7 @@ import torch
 from fusioncache.program.classes import digest_graph, make_content
 from fusioncache.program.literals import digest, write_name
 from fusioncache.program.memory import Memory
-from fusioncache.program.modules import describe_absence, list_parts
+from fusioncache.program.modules import describe_frame, list_parts
 from fusioncache.program.objects import Layout, find_handler, find_layout, mro_of, write_fixed_state
 from fusioncache.program.writer import Handler, NoValue, Writer
 
@@ -147,7 +147,7 @@ class Describer:
         writer.parts.append("module ")
         writer.write_class(type(value))
         self._attempt(writer, lambda: write_fixed_state(writer, value, layout))
-        writer.parts.append(describe_absence(attributes))
+        writer.parts.append(describe_frame(attributes))
         yield path, writer.text()
         for table, name, part in list_parts(attributes):
             below = f"{path}.{_escape(name)}"

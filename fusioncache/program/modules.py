@@ -1,15 +1,21 @@
 """Modules of torch.nn: what one holds that a module does not always hold.
 
 A module has fifteen tables that are empty nearly always. They are left out where they are as ``Module.__init__`` makes
-them, and a table that is missing is said to be missing, so that what is left out can be told from the text.
+them, and a table that is missing is said to be missing, so that what is left out can be told from the text. The order
+of a module's attributes is that of its lines if these tables come first, as they do unless somebody sets an attribute
+before ``Module.__init__`` runs; then it is written.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from itertools import islice
+
+import torch
 
 from fusioncache.program.containers import ordered_pairs
+from fusioncache.program.literals import write_name
 
 HOOKS = (
     "_backward_pre_hooks",
@@ -26,11 +32,19 @@ HOOKS = (
 )
 _TABLES = {"parameter": "_parameters", "buffer": "_buffers", "module": "_modules"}
 _OTHERS: Mapping[str, object] = {"training": True, "_non_persistent_buffers_set": set(), "_is_full_backward_hook": None}
+_FIRST = tuple(vars(torch.nn.Module()))
+"""What every module has, in the order in which it gets it."""
 
 
-def describe_absence(attributes: Mapping[str, object]) -> str:
-    """Returns the names of what every module has and this one has not, each after a minus."""
-    return "".join(f" -{name}" for name in (*_TABLES.values(), *HOOKS, *_OTHERS) if name not in attributes)
+def describe_frame(attributes: Mapping[str, object]) -> str:
+    """Returns what is unusual of a module as a whole; nothing of one whose attributes follow what every module has.
+
+    These are the names of what every module has and this one has not, each after a minus, then the order of all names.
+    """
+    absent = "".join(f" -{name}" for name in (*_TABLES.values(), *HOOKS, *_OTHERS) if name not in attributes)
+    if tuple(islice(attributes, len(_FIRST))) == _FIRST:
+        return absent
+    return f"{absent} in the order {' '.join(map(write_name, attributes))}"
 
 
 def list_parts(attributes: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:

@@ -19,7 +19,7 @@ from fusioncache.program.code import FUNCTIONS
 from fusioncache.program.containers import CONTAINERS, write_module, write_pairs
 from fusioncache.program.contents import CONTENTS, write_nothing
 from fusioncache.program.literals import write_class_name
-from fusioncache.program.modules import describe_absence, list_parts
+from fusioncache.program.modules import describe_frame, list_parts
 from fusioncache.program.reviewed import LEFT_OUT, find_reviewed, why_left_out
 from fusioncache.program.tensors import TENSORS, write_foreign_tensor
 from fusioncache.program.writer import Handler, NoValue, Writer
@@ -167,7 +167,7 @@ def write_attributes(writer: Writer, attributes: dict[str, object], is_module: b
         parts.append(" ")
         write_pairs(writer, attributes.items())
         return
-    parts.append(describe_absence(attributes))
+    parts.append(describe_frame(attributes))
     for kind, name, part in list_parts(attributes):
         parts.append(f" {kind} ")
         write_pairs(writer, [(name, part)])

@@ -196,6 +196,27 @@ def test_hooks_are_told_by_their_order_and_their_kind():
     assert len({hooked(hook, other_hook), hooked(other_hook, hook), hooked(hook), hooked(hook, always_call=True)}) == 4
 
 
+class Early(torch.nn.Module):
+    """Has an attribute before it has what every module has."""
+
+    def __init__(self, *, is_early: bool) -> None:
+        if is_early:
+            self.size = 4
+        super().__init__()
+        self.size = 4
+        self.eps = 0.5
+
+
+def test_attributes_are_told_by_their_place_among_those_of_every_module():
+    early, usual, late = Early(is_early=True), Early(is_early=False), Early(is_early=False)
+    late.training = late.__dict__.pop("training")
+    assert list(vars(early)).index("size") < list(vars(usual)).index("size")
+    for each in (early, late):
+        assert changed(walked(usual), walked(each)) == {"model"}
+        assert described(usual) != described(each)
+        assert walked(each) == walked(copy.deepcopy(each))
+
+
 def test_a_handle_is_the_place_of_its_hook():
     def with_handle(which):
         model = torch.nn.Linear(1, 1)
