@@ -12,7 +12,8 @@ import functools
 import hashlib
 import types
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from operator import attrgetter
@@ -47,6 +48,7 @@ class Definitions:
         self._files: dict[str, str] = {}
         self._places: dict[int, str] = {}
         self._chains: dict[tuple[int, ...], str] = {}
+        self._foreign: dict[str, None] = {}
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
 
@@ -75,6 +77,18 @@ class Definitions:
             name = f"{name[:_BEGINNING]}...{_digest(name)}"
         self._names[id(value)] = name
         return name
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Functions and classes of somebody else that were named, by their places. Thunder may run their code."""
+        return tuple(sorted(self._foreign))
+
+    @contextmanager
+    def trusting(self) -> Iterator[None]:
+        """Names what is of somebody else who says what it depends on: it does not count as foreign."""
+        before = dict(self._foreign)
+        yield
+        self._foreign = before
 
     def is_foreign(self, value: Any) -> bool:
         """Tells whether a function or a class was written by somebody else."""
@@ -130,7 +144,7 @@ class Definitions:
         code = function.__code__
         if not (code.co_freevars or function.__defaults__ or function.__kwdefaults__ or function.__dict__):
             place = self._places.get(id(code)) or self._place_code(code)
-            return place or self._describer.describe_function(function)
+            return place or self._describe_foreign(function, (code,))
         codes, rest, inner, beside, outer = [], None, None, "", function
         for _ in range(_MOST_WRAPPERS):
             codes.append(function.__code__)
@@ -145,11 +159,18 @@ class Definitions:
             function = inner
         text = self._chains.get(tuple(map(id, codes))) or self._place_chain(codes)
         if not text:
-            return self._describer.describe_function(outer)
+            return self._describe_foreign(outer, codes)
         text += beside
         if inner is not None:
             return f"{text} of {self.name(inner)}"
         return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))
+
+    def _describe_foreign(self, function: FunctionType, codes: Iterable[CodeType]) -> str:
+        """Describes a function by its code, and takes note of it if somebody else wrote that, or any that it wraps."""
+        for code in codes:
+            if not (self._places[id(code)] or _is_generated(code.co_filename, function.__module__)):
+                self._foreign[place_of(function)] = None
+        return self._describer.describe_function(function)
 
     def _name_beside(self, function: FunctionType) -> str:
         """Returns what a function has beside its code and what it wraps: its defaults, and what was set on it."""
@@ -179,7 +200,10 @@ class Definitions:
         return text
 
     def _name_class(self, value: type) -> str:
-        return self._describer.describe_class(value) if self.is_foreign(value) else place_of(value)
+        if not self.is_foreign(value):
+            return place_of(value)
+        self._foreign[place_of(value)] = None
+        return self._describer.describe_class(value)
 
     def _name_symbol(self, symbol: Any) -> str:
         """Returns the name of a symbol: what it is called, and the functions that say what it does in a trace."""
@@ -232,6 +256,8 @@ class Definitions:
     def _name_object(self, value: Any) -> str:
         from fusioncache.program.describe import NoValue
 
+        if self.is_foreign(type(value)):
+            self._foreign[place_of(type(value))] = None
         try:
             return self._describer.describe(value)
         except NoValue:
@@ -293,6 +319,12 @@ def _has_only_attributes(kind: type) -> bool:
     bases = [base for base in kind.__mro__ if base is not object]
     own = all(base.__module__.startswith("thunder.") and not vars(base).get("__slots__") for base in bases)
     return own and kind.__dictoffset__ != 0
+
+
+def _is_generated(file: str, module: str | None) -> bool:
+    """Tells whether Python itself made a function: for a dataclass or a named tuple, or from a source in its core."""
+    has_module = module is not None and (is_known(module) or module.startswith("namedtuple_"))
+    return file.startswith("<frozen ") or (file == "<string>" and has_module)
 
 
 def _content_of(cell: CellType) -> Any:

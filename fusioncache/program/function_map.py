@@ -66,6 +66,9 @@ _MODULES = (
 )
 """Those whose code takes part in deriving a program. All are imported by then."""
 
+FOREIGN = "foreign."
+"""What names of functions and classes of somebody else begin with that Thunder may run while it derives a program."""
+
 _CHANGING = frozenset(
     {
         ("thunder.core.baseutils", "_exec_ctr"),
@@ -109,6 +112,8 @@ def read_function_map(definitions: Definitions) -> Iterator[NamedValue]:
         digests.append((module.__name__, _digest("\n".join(sorted(lines)))))
     yield from sorted(_read_entries(definitions))
     yield from digests
+    # Executors were named before: these are all that are not trusted.
+    yield from ((f"{FOREIGN}{place}", "is run by Thunder") for place in definitions.foreign)
 
 
 def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:

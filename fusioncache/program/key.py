@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.ir.key_text import NamedValue, write_values
+from fusioncache.ir.key_text import NamedValue, read_values, write_values
 from fusioncache.program.arguments import read_arguments
 from fusioncache.program.definitions import Definitions
-from fusioncache.program.function_map import read_function_map
+from fusioncache.program.function_map import FOREIGN, read_function_map
 from fusioncache.program.options import read_options
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.state import read_state
@@ -67,6 +67,21 @@ def _make_key(describer: Describer, compile_data: Any, args: Sequence[Any], kwar
         except NoValue as reason:
             raise NotKept(f"{_SUBJECTS.get(name, name)}: {reason}") from reason
     return program_key_of(texts)
+
+
+def check_foreign(key: Key) -> None:
+    """Checks that Thunder runs nobody's code unwatched.
+
+    Its own and that of trusted executors says what it depends on, or has its sources in the key. Of any other the code
+    is in the key, but not what that looks at.
+
+    Raises:
+        NotKept: if it does.
+    """
+    for name in read_values(key.texts["function map"]):
+        if name.startswith(FOREIGN):
+            place = name.removeprefix(FOREIGN)
+            raise NotKept(f"Thunder runs {place}, and nobody sees what that reads; an executor can say it: cache_key()")
 
 
 _SUBJECTS = {

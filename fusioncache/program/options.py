@@ -12,6 +12,7 @@ Those of Thunder's own that are listed here do without. Programs with any other 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir.key_text import NamedValue
@@ -113,9 +114,10 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
     from thunder.extend import FUEL_LEVEL, TemporaryExecutor
 
     name = f"executors.{_name_of(executor)}"
-    yield f"{name}.class", definitions.name(type(executor))
-    yield f"{name}.version", str(executor.version)
     own = ask_for_key(executor)
+    with definitions.trusting() if own is not None else nullcontext():
+        yield f"{name}.class", definitions.name(type(executor))
+    yield f"{name}.version", str(executor.version)
     if own is not None:
         yield f"{name}.key", own
     elif getattr(executor, "_optimization_fuel", FUEL_LEVEL.UNLIMITED) is not FUEL_LEVEL.UNLIMITED:
@@ -125,9 +127,10 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
             if key not in _TABLES:
                 yield f"{name}.{key}", definitions.name(value)
     # Of the ad hoc executor only the lookasides outlive a trace: its operations have new names each time.
-    if type(executor) is not TemporaryExecutor:
-        yield f"{name}.operations", definitions.name(executor.implmap)
-    yield f"{name}.lookasides", definitions.name(executor._lookasides)
+    with definitions.trusting() if own is not None else nullcontext():
+        if type(executor) is not TemporaryExecutor:
+            yield f"{name}.operations", definitions.name(executor.implmap)
+        yield f"{name}.lookasides", definitions.name(executor._lookasides)
 
 
 def write_transform(describer: Describer, definitions: Definitions, transform: Any) -> str:

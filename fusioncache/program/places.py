@@ -8,7 +8,8 @@ import sysconfig
 from functools import cache
 from typing import Any
 
-_PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct", "networkx", "numpy", "optree"})
+_PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct"})
+_PACKAGES |= {"looseversion", "networkx", "numpy", "optree"}
 """Those of which the versions are in each key, beside Python's own modules."""
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 from types import ModuleType
 
 from fusioncache.ir.key_text import NamedValue
@@ -38,6 +39,7 @@ def read_versions() -> Iterator[NamedValue]:
     yield "fusioncache.sources", digest_sources(_folder_of(fusioncache))
 
 
+@cache
 def _read_releases() -> tuple[NamedValue, ...]:
     import networkx
     import numpy
@@ -47,6 +49,7 @@ def _read_releases() -> tuple[NamedValue, ...]:
 
     from fusioncache import __version__
 
+    looseversion = version("looseversion")  # the module does not say its own
     flags = f"optimize={sys.flags.optimize}"
     return (
         ("python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"),
@@ -57,6 +60,7 @@ def _read_releases() -> tuple[NamedValue, ...]:
         ("networkx", networkx.__version__),
         ("numpy", numpy.__version__),
         ("optree", optree.__version__),
+        ("looseversion", looseversion),
     )
 
 

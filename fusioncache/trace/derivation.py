@@ -11,6 +11,7 @@ from fusioncache.explain.program_difference import compare_program_keys
 from fusioncache.ir import Key
 from fusioncache.program.candidates import Candidate, keep_program
 from fusioncache.program.describe import Describer
+from fusioncache.program.key import check_foreign
 from fusioncache.program.reads import ReadDifference
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
@@ -103,6 +104,7 @@ class Derivation:
         reads = self._recorder.reads()
         text = self.keeper.templates.write(entry, self.call)
         self._check_key()
+        check_foreign(self.key)
         regions = collect_regions(self.keeper.ledger, self._trace_number)
         about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "unfit": self.unfit, "regions": regions}
         kept = keep_program(store, self.key, text, reads, **about)

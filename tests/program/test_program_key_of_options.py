@@ -305,3 +305,22 @@ def test_parameters_that_a_transform_put_in_place_of_the_models_are_in_the_key(m
 
     assert_same(key(torch.float16), key(torch.float16))
     assert_names("`parameters.first.weight`: .*float16.*, .*bfloat16", key(torch.float16), key(torch.bfloat16))
+
+
+def test_code_of_somebody_else_that_thunder_runs_is_not_kept_unless_its_executor_says_what_it_depends_on(monkeypatch):
+    """Such code is in the key, but not what it looks at."""
+
+    class Saying(OperatorExecutor):
+        def cache_key(self) -> str:
+            return "1"
+
+    def checker(*_):
+        return True
+
+    for kind, refused in ((OperatorExecutor, True), (Saying, False)):
+        executor = kind("foreign_code", version="1")
+        executor.register_implementation("torch.nn.functional.silu", executor.register_operator("own", like=silu), checker=checker)
+        made = key_of(thunder.jit(torch.nn.SiLU(), executors=[executor]), X)
+        with pytest.raises(NotKept, match="Thunder runs .*checker") if refused else nullcontext():
+            check_foreign(made)
+    check_foreign(key_of(thunder.jit(torch.nn.SiLU()), X))
