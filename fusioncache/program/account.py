@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -111,7 +110,7 @@ class Account:
         found = []
         for (_, name), (module, value) in self._notes.attributes.items():
             owner = vars(module).get("__name__")
-            if not isinstance(owner, str) or sys.modules.get(owner) is not module or "." in name:
+            if not _is_found(owner, module) or "." in name:
                 raise NotKept(f"{name} is looked up in a module that is not found under its name, {owner}")
             if (owner, name) in _NOT_READ:
                 raise NotKept(f"{owner}.{name} is read")
@@ -162,3 +161,11 @@ class Account:
                 reason = self._describer.find_unknown(cls, name)
                 if reason is not None:
                     raise NotKept(f"{name} of {name_of(cls)} has no value to compare: {reason}")
+
+
+def _is_found(name: Any, module: types.ModuleType) -> bool:
+    """Tells whether a module is the one that is found under a name."""
+    try:
+        return type(name) is str and lookup.find_module(name) is vars(module)
+    except LookupError:
+        return False

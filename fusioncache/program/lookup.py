@@ -19,6 +19,7 @@ class _Absent:
 ABSENT = _Absent()
 
 _UNSET = "unset"
+_OPERATIONS = "torch.ops."
 _namespace_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
 _mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _contents_of: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
@@ -76,6 +77,8 @@ def find_module(name: str) -> dict[str, Any]:
         LookupError: if it has not.
     """
     module = sys.modules.get(name)
+    if module is None and name.startswith(_OPERATIONS):  # whose namespaces are no modules of Python's
+        module = find_module(_OPERATIONS.rstrip(".")).get(name.removeprefix(_OPERATIONS))
     if not isinstance(module, types.ModuleType):
         raise LookupError(f"the module {name} has not been imported")
     return _contents_of(module)

@@ -170,7 +170,9 @@ def _is_operation(fn: Any) -> bool:
     if fn in jit_ext._clang_fn_set:
         return True
     context = jit_ext.get_jit_ctx()
-    operation = context._executor_lookasides.get(fn) or context.ad_hoc_executor._lookasides.get(fn)
+    if fn in context.ad_hoc_executor._lookasides:
+        return False  # somebody's function in C, which Thunder calls with random numbers to see what it returns
+    operation = context._executor_lookasides.get(fn)
     if operation is not None:  # what stands in is wrapped once more, and which executors there are is in the key
         operation = operation if isinstance(operation, Symbol) else _unwrap(operation)
     else:

@@ -136,6 +136,9 @@ class Recorder(hooks.Observer):
             return self._explain_comparison(stack.getitem_wrapped(-2), stack.getitem_wrapped(-1))
         if name == "YIELD_VALUE":
             return self._explain_yield(state["frame"], stack.getitem_wrapped(-1).value)
+        if name == "CHECK_EXC_MATCH":
+            reason = native.explain_class_check(stack.getitem_wrapped(-1).value)
+            return None if reason is None else f"asks {reason}"
         if name == "LOAD_CLOSURE":
             if inst.argval in state["co"].co_cellvars:
                 self._judge.made.note(state["frame"].localsplus[inst.arg].value)

@@ -36,6 +36,7 @@ INSTRUCTIONS = {
     "DICT_MERGE": "2f676fdacdbc147e",
     "IS_OP": "033ce7681af1a13f",
     "COMPARE_OP": "0f27f936c0982dff",
+    "CHECK_EXC_MATCH": "b8412a3ab4ca6a58",
     "LOAD_CLOSURE": "fda9a5579e113699",
     "YIELD_VALUE": "de9121592436d103",
 }
