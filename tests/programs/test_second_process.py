@@ -26,7 +26,7 @@ results = [result.detach().numpy().tobytes() for _ in range(2) for result in ste
 stats = transform.stats()
 print(json.dumps({
     "digest": hashlib.sha256(b"".join(results)).hexdigest(), "compiles": stats.compiles, "loads": stats.loads,
-    "templates": stats.templates, "unkept": dict(stats.unkept), "bypasses": dict(stats.bypasses),
+    "templates": stats.templates, "programs": [stats.programs_loaded, stats.programs_made], "unkept": dict(stats.unkept), "bypasses": dict(stats.bypasses),
     "compiler": any("torch._inductor.codegen" in name or "torch._dynamo.convert_frame" in name for name in sys.modules),
 }))
 """
@@ -58,6 +58,7 @@ def test_the_first_process_compiles_and_keeps_all(filled):
     _, first = filled
     assert first["compiles"] > 3 and first["loads"] == 0
     assert not first["unkept"] and not first["bypasses"]
+    assert first["programs"] == [0, 1]
 
 
 def test_a_second_process_compiles_nothing(filled):
@@ -66,3 +67,4 @@ def test_a_second_process_compiles_nothing(filled):
     assert (second["compiles"], second["loads"]) == (0, first["compiles"])
     assert second["digest"] == first["digest"]
     assert not second["bypasses"]
+    assert second["programs"] == [1, 0]

@@ -16,11 +16,12 @@ from fusioncache.store import Store
 from fusioncache.store.slots import is_program
 
 
-def run_zoo(store: Path, seed: int, helpers: Path, *arguments: str) -> list[dict[str, Any]]:
+def run_zoo(store: Path, seed: int, helpers: Path, *arguments: str, verify: str = "0") -> list[dict[str, Any]]:
     """What processes print that train what is in ``program_zoo``."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(helpers), os.environ.get("PYTHONPATH", "")]),
         "PYTHONHASHSEED": str(seed),
+        "FUSIONCACHE_VERIFY": verify,
     }
     command = [sys.executable, str(helpers / "program_zoo.py"), str(store), *arguments]
     done = subprocess.run(command, capture_output=True, env=environment, text=True, cwd=helpers, timeout=600)
@@ -55,3 +56,11 @@ def test_eight_processes_at_once(trained, tmp_path):
     assert entry.backend == "program"
     for each in run_zoo(tmp_path, 4, HELPERS, "--at-once", "8", "--cases", "module", "--loads"):
         assert each["module"] == {**trained[1]["module"], "loaded": 1, "made": 0}
+
+
+def test_verify_mode_derives_the_same_in_another_process(trained):
+    """A difference would raise, and is what the case would say."""
+    store, before, _ = trained
+    cases = ("kinds_of_input", "tied", "thunderfx", "buffers")
+    (after,) = run_zoo(store, 5, HELPERS, "--cases", *cases, verify="1")
+    assert after == {case: {**before[case], "made": 0} for case in cases}

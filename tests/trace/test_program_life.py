@@ -152,6 +152,15 @@ def test_a_function_is_looked_up_once_for_each_key(cell, monkeypatch):
     assert counts(transform) == (0, 1, {})
 
 
+def test_a_number_that_grows_does_not_fill_the_store(cell, monkeypatch):
+    directory, model, x = cell
+    monkeypatch.setattr("fusioncache.trace.program_list.MOST_KINDS", 2)
+    compiled, transform = compile_anew(model, directory)
+    for rows in (1, 2, 4, 5):
+        compiled(x[0].expand(rows, -1))
+    assert counts(transform) == (0, 2, {"more than 2 kinds of input in one process": 2})
+
+
 @pytest.mark.parametrize("options", [{"programs": False}, {"fast_tracing": False}])
 def test_programs_are_not_kept_where_that_is_turned_off(cell, options):
     directory, model, x = cell
