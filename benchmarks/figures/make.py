@@ -41,6 +41,7 @@ def make_figures() -> dict[str, str]:
         "fold-widths": _figure(recompute.tabulate_folds, "fold-widths"),
         "warm-start": _figure(warm.tabulate_starts, "warm-start"),
         "warm-start-cpu": _figure(warm.tabulate_starts, "warm-start", folder=CPU),
+        "program-equality": _figure(warm.tabulate_programs, "program-equality", folder=CPU),
         "warm-profile": _figure(warm.tabulate_profile, "warm-start"),
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),

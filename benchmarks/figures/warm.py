@@ -1,4 +1,4 @@
-"""Tables of second processes, of many ranks, of a large store and of the commands that look into it."""
+"""Tables of second processes, of every model in one, of many ranks, of a large store and of the commands that look into it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ Result = Mapping[str, Any]
 Point = Mapping[str, Any]
 
 _WAYS = {"nothing": "nothing", "kernel_db": "nvFuser's kernels (`kernel_db`)", "store": "fusioncache's store"}
+_LOADS = ("programs_loaded", "traces", "compiles", "loads")
 _STAGES = {
     "segment": "which operations become one kernel",
     "schedule": "how each is laid out",
@@ -46,6 +47,23 @@ def tabulate_profile(result: Result) -> str:
 
 def _stage(found: Point, stage: str) -> str:
     return format_seconds(found["seconds"][stage]) if found["seconds"] else "not called"
+
+
+def tabulate_programs(result: Result) -> str:
+    """Shows every model in a second process, with its stored programs."""
+    columns = ("<model", "<way", "programs", "loaded", "traces", "compiles", "loads", "bitwise", "first step, Thunder")
+    return make_table((*columns, "first process", "second process"), map(_program_row, result["points"]))
+
+
+def _program_row(point: Point) -> list[str]:
+    if "tensors" not in point:
+        return [point["model"], *[""] * 9, "failed"]
+    second = point["second"]
+    counts = [point["first"].get("traces", 0), *(second.get(name, 0) for name in _LOADS)]
+    alike = f"{point['tensors'] - len(point['differing']['second'])} of {point['tensors']}"
+    seconds = (point["seconds"][process] for process in ("thunder", "first", "second"))
+    times = ["failed" if value is None else f"{format_seconds(value)} s" for value in seconds]
+    return [point["model"], point["way"], *map(str, counts), alike, *times]
 
 
 def tabulate_ranks(result: Result) -> str:
