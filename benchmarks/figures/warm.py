@@ -1,4 +1,4 @@
-"""Tables of second processes, of every model in one, of many ranks, of a large store and of the commands that look into it."""
+"""Tables of second processes, many ranks, models with stored programs, a large store and commands on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Result = Mapping[str, Any]
 Point = Mapping[str, Any]
 
 _WAYS = {"nothing": "nothing", "kernel_db": "nvFuser's kernels (`kernel_db`)", "store": "fusioncache's store"}
-_LOADS = ("programs_loaded", "traces", "compiles", "loads")
+_LOADED = ("programs_loaded", "traces", "compiles", "loads")
 _STAGES = {
     "segment": "which operations become one kernel",
     "schedule": "how each is laid out",
@@ -51,19 +51,19 @@ def _stage(found: Point, stage: str) -> str:
 
 def tabulate_programs(result: Result) -> str:
     """Shows every model in a second process, with its stored programs."""
-    columns = ("<model", "<way", "programs", "loaded", "traces", "compiles", "loads", "bitwise", "first step, Thunder")
-    return make_table((*columns, "first process", "second process"), map(_program_row, result["points"]))
+    columns = ("<model", "<way", "<backend", "programs", "loaded", "traces", "compiles", "loads", "bitwise")
+    return make_table(columns, map(_program_row, result["points"]))
 
 
 def _program_row(point: Point) -> list[str]:
     if "tensors" not in point:
-        return [point["model"], *[""] * 9, "failed"]
+        return [point["model"], "", point["backend"], *[""] * 5, "failed"]
     second = point["second"]
-    counts = [point["first"].get("traces", 0), *(second.get(name, 0) for name in _LOADS)]
+    counts = [str(point["first"].get("traces", 0)), *(str(second.get(name, 0)) for name in _LOADED)]
+    if point["backend"] == "eager":
+        counts[-2:] = "", ""  # it has nothing to compile, and so nothing to load
     alike = f"{point['tensors'] - len(point['differing']['second'])} of {point['tensors']}"
-    seconds = (point["seconds"][process] for process in ("thunder", "first", "second"))
-    times = ["failed" if value is None else f"{format_seconds(value)} s" for value in seconds]
-    return [point["model"], point["way"], *map(str, counts), alike, *times]
+    return [point["model"], point["way"], point["backend"], *counts, alike]
 
 
 def tabulate_ranks(result: Result) -> str:
