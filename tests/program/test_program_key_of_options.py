@@ -1,5 +1,7 @@
 """Each single option of ``thunder.jit``, its executors and transforms, and each of Thunder's tables."""
 
+from contextlib import nullcontext
+
 import pytest
 import thunder
 import thunder.torch
@@ -12,6 +14,7 @@ from thunder.torch.langctx import _method_name_to_fn_map as torch_methods
 import fusioncache
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
+from fusioncache.program.key import check_foreign
 from fusioncache.program.refusal import NotKept
 
 X = torch.zeros(3, 4)
@@ -307,20 +310,23 @@ def test_parameters_that_a_transform_put_in_place_of_the_models_are_in_the_key(m
     assert_names("`parameters.first.weight`: .*float16.*, .*bfloat16", key(torch.float16), key(torch.bfloat16))
 
 
-def test_code_of_somebody_else_that_thunder_runs_is_not_kept_unless_its_executor_says_what_it_depends_on(monkeypatch):
+def test_code_of_others_that_thunder_runs_is_kept_only_if_its_executor_says_what_it_depends_on():
     """Such code is in the key, but not what it looks at."""
 
     class Saying(OperatorExecutor):
-        def cache_key(self) -> str:
+        def cache_key(self):
             return "1"
 
-    def checker(*_):
+    def may_run(*_):
         return True
 
     for kind, refused in ((OperatorExecutor, True), (Saying, False)):
-        executor = kind("foreign_code", version="1")
-        executor.register_implementation("torch.nn.functional.silu", executor.register_operator("own", like=silu), checker=checker)
-        made = key_of(thunder.jit(torch.nn.SiLU(), executors=[executor]), X)
-        with pytest.raises(NotKept, match="Thunder runs .*checker") if refused else nullcontext():
-            check_foreign(made)
-    check_foreign(key_of(thunder.jit(torch.nn.SiLU()), X))
+        executor = kind("of_others", version="1")
+        executor._implmap["torch.nn.functional.silu"] = ImplInfo(checker=may_run)
+        key = key_of(thunder.jit(torch.nn.SiLU(), executors=[executor], **ours()), X)
+        with pytest.raises(NotKept, match="Thunder runs .*may_run") if refused else nullcontext():
+            check_foreign(key)
+
+
+def test_nothing_of_thunders_own_is_taken_for_code_of_others(key):
+    check_foreign(key)
