@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,29 @@ _TOOL = 4
 """A number that neither debuggers, nor profilers, nor coverage have in ``sys.monitoring``."""
 
 
-def compile_anew(model: Any, directory: Path, backend: str = "eager", **options: Any) -> tuple[Any, Any]:
+def compile_anew(
+    model: Any, directory: Path, backend: str = "eager", *, jit: Mapping[str, Any] | None = None, **options: Any
+) -> tuple[Any, Any]:
     """Compiles a model as a process does that has done nothing yet, over a store that others have used.
 
-    Returns it and its transform. The record and templates in memory are its own.
+    The record and templates in memory are its own.
+
+    Args:
+        model: to compile.
+        directory: of the store.
+        backend: for ``FusionCache``.
+        jit: options of ``thunder.jit``.
+        options: of ``FusionCache``.
+
+    Returns:
+        The compiled model, and its transform.
     """
     import thunder
 
     cache = fusioncache.Cache(record=False, store=directory)
     transform = fusioncache.FusionCache(cache=cache, backend=backend, jobs=0, **options)
-    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
+    jit = {"executors": fusioncache.executors(), **(jit or {})}
+    return thunder.jit(model, transforms=[transform], **jit), transform
 
 
 @contextlib.contextmanager

@@ -1,0 +1,390 @@
+"""A program is kept, one thing changes, and the next process does not load it, but says what changed.
+
+Each change goes the whole way: another transform compiles the model over the store that has its program. Where it would
+derive the program again, Thunder's interpreter is taken away. The same model without any change is loaded, before and
+after.
+"""
+
+import builtins
+import contextlib
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import mutated_model
+import pytest
+import thunder
+import torch
+from mutated_model import Base, Mutable, Norm
+from stored_programs import compile_anew, counts, without_interpreter
+from torch.nn import functional
+
+import fusioncache
+
+Change = Callable[[Mutable], AbstractContextManager[Any]]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Mutable, torch.Tensor]:
+    """A store with the program of the model, the model, and the input that it is for."""
+    directory = tmp_path_factory.mktemp("programs")
+    torch.manual_seed(0)
+    model, x = Mutable(), torch.randn(3, 4)
+    compiled, transform = compile_anew(model, directory)
+    compiled(x)
+    assert counts(transform) == (0, 1, {})
+    return directory, model, x
+
+
+def put(find: Callable[[Mutable], Any], name: str, value: Any) -> Change:
+    """Sets an attribute of something."""
+
+    @contextlib.contextmanager
+    def change(model: Mutable) -> Iterator[None]:
+        owner = find(model)
+        before = vars(owner).get(name, getattr(owner, name)) if hasattr(owner, "__dict__") else getattr(owner, name)
+        inherited = isinstance(owner, type) and name not in vars(owner)
+        setattr(owner, name, value)
+        with undone(lambda: delattr(owner, name) if inherited else setattr(owner, name, before)):
+            yield
+
+    return change
+
+
+def put_item(find: Callable[[Mutable], Any], **items: Any) -> Change:
+    """Sets items of a dict."""
+    return lambda model: mock.patch.dict(find(model), items)
+
+
+@contextlib.contextmanager
+def undone(undo: Callable[[], Any]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        undo()
+
+
+def hook(register: Callable[[Mutable], Any]) -> Change:
+    """Registers a hook."""
+
+    def change(model: Mutable) -> AbstractContextManager[None]:
+        handle = register(model)
+        return undone(handle.remove)
+
+    return change
+
+
+def env(**variables: str) -> Change:
+    return lambda model: mock.patch.dict("os.environ", variables)
+
+
+def code(function: Callable[..., Any], other: Callable[..., Any]) -> Change:
+    """Gives a function another body in place."""
+    return put(lambda model: function, "__code__", other.__code__)
+
+
+@contextlib.contextmanager
+def cell(function: Callable[..., Any], value: Any) -> Iterator[None]:
+    before = function.__closure__[0].cell_contents
+    function.__closure__[0].cell_contents = value
+    with undone(lambda: setattr(function.__closure__[0], "cell_contents", before)):
+        yield
+
+
+@contextlib.contextmanager
+def tied(model: Mutable) -> Iterator[None]:
+    before = model.second.weight
+    model.second.weight = model.first.weight
+    with undone(lambda: setattr(model.second, "weight", before)):
+        yield
+
+
+@contextlib.contextmanager
+def frozen(model: Mutable) -> Iterator[None]:
+    model.first.weight.requires_grad_(False)
+    with undone(lambda: model.first.weight.requires_grad_(True)):
+        yield
+
+
+@contextlib.contextmanager
+def evaluated(model: Mutable) -> Iterator[None]:
+    model.eval()
+    with undone(model.train):
+        yield
+
+
+@contextlib.contextmanager
+def deterministic(_model: Mutable) -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    with undone(lambda: torch.use_deterministic_algorithms(False)):
+        yield
+
+
+@contextlib.contextmanager
+def default_dtype(_model: Mutable) -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    with undone(lambda: torch.set_default_dtype(torch.float32)):
+        yield
+
+
+@contextlib.contextmanager
+def shifted_nested(_model: Mutable) -> Iterator[None]:
+    """Another constant in the code of a nested function."""
+    before = mutated_model.shift.__code__
+    nested = next(each for each in before.co_consts if hasattr(each, "co_code"))
+    other = nested.replace(co_consts=tuple(0.75 if each == 0.5 else each for each in nested.co_consts))
+    consts = tuple(other if each is nested else each for each in before.co_consts)
+    mutated_model.shift.__code__ = before.replace(co_consts=consts)
+    with undone(lambda: setattr(mutated_model.shift, "__code__", before)):
+        yield
+
+
+class OtherNorm(Norm):
+    """The same under another name."""
+
+
+class OtherMode(enum.Enum):
+    DOUBLE = 1
+
+
+def other_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return x @ weight
+
+
+def other_min(*args: Any) -> Any:
+    return 3
+
+
+def other_combine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x - y
+
+
+def forward_hook(module: Any, args: Any, output: Any) -> Any:
+    return output * 2
+
+
+def pre_hook(module: Any, args: Any) -> Any:
+    return None
+
+
+def tensor_hook(grad: torch.Tensor) -> torch.Tensor:
+    return grad
+
+
+own = mutated_model
+CHANGES: dict[str, tuple[Change, str]] = {
+    # What the model is made of.
+    "attribute": (put(lambda m: m, "scale", 3.0), "`model.scale`"),
+    "attribute of another type": (put(lambda m: m, "scale", 2), "`model.scale`"),
+    "attribute of a submodule": (put(lambda m: m.norm, "eps", 1e-6), "`model.norm.eps`"),
+    "new attribute": (put_item(lambda m: vars(m), fresh=1), "`model.fresh`"),
+    "item of a list": (put(lambda m: m.norm, "sizes", [5]), "`model.norm.sizes`"),
+    "item of a dict": (put_item(lambda m: m.norm.flags, enabled=False), "`model.norm.flags`"),
+    "tuple": (put(lambda m: m, "names", ("second", "first")), "`model.names`"),
+    "function as an attribute": (put(lambda m: m, "activation", functional.relu), "`model.activation`"),
+    "forward of one object": (put_item(lambda m: vars(m.first), forward=torch.tanh), "`model.first.forward`"),
+    "dropout's probability": (put(lambda m: m.dropout, "p", 0.5), "`model.dropout.p`"),
+    "training": (evaluated, "training`"),
+    "training of a submodule": (put(lambda m: m.norm, "training", False), "`model.norm.training`"),
+    "class of a submodule": (put(lambda m: m.norm, "__class__", OtherNorm), "`model.norm`"),
+    "parameter without gradient": (frozen, "`model.first.weight`"),
+    "tied parameters": (tied, "`model.second.weight`"),
+    "parameter of another dtype": (
+        put_item(lambda m: vars(m.norm)["_parameters"], weight=torch.nn.Parameter(torch.ones(4, dtype=torch.float64))),
+        "`model.norm.weight`",
+    ),
+    "shape of a buffer": (
+        put_item(lambda m: vars(m.norm)["_buffers"], shift=torch.zeros(1)),
+        "`model.norm.shift`",
+    ),
+    "parameter in place of a buffer": (
+        put_item(lambda m: vars(m.norm)["_buffers"], shift=torch.nn.Parameter(torch.zeros(4))),
+        "`model.norm.shift`",
+    ),
+    "layout of a parameter": (
+        put_item(lambda m: vars(m.second)["_parameters"], weight=torch.nn.Parameter(torch.randn(4, 4).t())),
+        "`model.second.weight`",
+    ),
+    "forward hook": (hook(lambda m: m.first.register_forward_hook(forward_hook)), "hook"),
+    "forward pre-hook": (hook(lambda m: m.norm.register_forward_pre_hook(pre_hook)), "hook"),
+    "hook of a tensor": (hook(lambda m: m.first.weight.register_hook(tensor_hook)), "`model.first.weight`"),
+    "hook after accumulation": (
+        hook(lambda m: m.first.weight.register_post_accumulate_grad_hook(tensor_hook)),
+        "`model.first.weight`",
+    ),
+    "global hook": (
+        hook(lambda m: torch.nn.modules.module.register_module_forward_hook(forward_hook)),
+        "",
+    ),
+    # Classes.
+    "attribute of the class": (put(lambda m: Norm, "order", 4), "mutated_model.Norm"),
+    "attribute of a base class": (put(lambda m: Base, "order", 4), "mutated_model.Base"),
+    "property of a base class": (put(lambda m: Base, "bias_scale", property(lambda self: 0.25)), "mutated_model.Base"),
+    "static method": (put(lambda m: Base, "combine", staticmethod(other_combine)), "mutated_model.Base"),
+    "class method": (put(lambda m: Base, "power", classmethod(lambda cls: 4)), "mutated_model.Base"),
+    "method": (put(lambda m: Norm, "forward", lambda self, x: x), "mutated_model.Norm"),
+    "default of a method": (put(lambda m: Mutable.forward, "__defaults__", (2,)), "mutated_model.Mutable"),
+    "constant in a method": (
+        put(
+            lambda m: Norm.forward,
+            "__code__",
+            Norm.forward.__code__.replace(
+                co_consts=tuple(-2 if each == -1 else each for each in Norm.forward.__code__.co_consts)
+            ),
+        ),
+        "mutated_model.Norm",
+    ),
+    "method of torch.nn.Linear": (
+        put(lambda m: torch.nn.Linear, "forward", lambda self, x: x @ self.weight),
+        "torch.nn.modules.linear.Linear",
+    ),
+    "method of torch.nn.Module": (
+        put(lambda m: torch.nn.Module, "__call__", lambda self, *args: self.forward(*args)),
+        "torch.nn.modules.module.Module",
+    ),
+    # What interpreted code looks up.
+    "global number": (put(lambda m: own, "GAIN", 2.5), "mutated_model.GAIN"),
+    "global of another type": (put(lambda m: own, "LIMIT", 10**9), "mutated_model.LIMIT"),
+    "item of a global dict": (put_item(lambda m: own.CONFIG, eps=1e-2), "mutated_model.CONFIG"),
+    "function in a global dict": (put_item(lambda m: own.REGISTRY, act=torch.tanh), "mutated_model.REGISTRY"),
+    "global function": (put(lambda m: own, "square", torch.abs), "mutated_model.square"),
+    "code of a global function": (code(own.square, lambda x: x + x), "mutated_model.square"),
+    "member of an enumeration": (put(lambda m: own, "MODE", own.Mode.DOUBLE), "mutated_model.MODE"),
+    "enumeration": (put(lambda m: own, "Mode", OtherMode), "mutated_model.Mode"),
+    "default argument": (put(lambda m: own.shift, "__defaults__", (0.2,)), "mutated_model.shift"),
+    "default of a keyword": (put(lambda m: own.shift, "__kwdefaults__", {"offset": 0.5}), "mutated_model.shift"),
+    "constant of a nested function": (shifted_nested, "mutated_model.shift"),
+    "closure cell": (lambda m: cell(own.scaler, 1.75), "mutated_model.scaler"),
+    "function of torch": (put(lambda m: functional, "linear", other_linear), "linear"),
+    "function of torch with the same code": (
+        put(lambda m: functional, "softmax", lambda *args, **options: torch.softmax(*args, **options)),
+        "torch.nn.functional.softmax",
+    ),
+    "function of torch's C code": (put(lambda m: torch, "rsqrt", torch.sqrt), "torch.rsqrt"),
+    "builtin": (put(lambda m: builtins, "min", other_min), "min"),
+    "builtin as a global": (put_item(lambda m: vars(own), min=other_min), "mutated_model.min"),
+    # What is around.
+    "autocast": (lambda m: torch.autocast("cpu", torch.bfloat16), "autocast"),
+    "no gradients": (lambda m: torch.no_grad(), "grad"),
+    "inference mode": (lambda m: torch.inference_mode(), "the state grad"),
+    "deterministic algorithms": (deterministic, "deterministic"),
+    "default dtype": (default_dtype, "dtype"),
+    "default device": (lambda m: torch.device("meta"), ""),
+    "precision of matrix products": (
+        put(lambda m: torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+        "precision",
+    ),
+    "variable of the environment that Thunder reads": (env(NVFUSER_DUMP="cuda_kernel"), ""),
+    "version of torch": (put(lambda m: torch, "__version__", "2.99.0"), "torch"),
+    "version of Thunder": (put(lambda m: thunder, "__version__", "0.2.6+local"), "hunder"),
+    "version of fusioncache": (put(lambda m: fusioncache, "__version__", "9.9.9"), "fusioncache"),
+}
+
+
+def load(kept: tuple[Any, Mutable, torch.Tensor], *args: Any, jit: Any = None, **options: Any) -> Any:
+    """Loads the program, and returns the transform that did it. Nothing can be derived meanwhile."""
+    directory, model, x = kept
+    compiled, transform = compile_anew(model, directory, jit=jit or {}, explain=True, **options)
+    with without_interpreter():
+        compiled(*args or (x,))
+    return transform
+
+
+def assert_derived_again(
+    kept: tuple[Any, Mutable, torch.Tensor], capfd: Any, named: str, *args: Any, **options: Any
+) -> None:
+    capfd.readouterr()
+    with pytest.raises(AssertionError, match="a program was derived that should have been loaded"):
+        load(kept, *args, **options)
+    said = capfd.readouterr().err
+    assert named in said.partition("the program of Mutable was derived again: ")[2], said
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_is_a_miss_that_is_named(kept, capfd, what):
+    change, named = CHANGES[what]
+    _, model, _ = kept
+    with change(model):
+        assert_derived_again(kept, capfd, named)
+
+
+class Own(torch.Tensor):
+    """A subclass of tensors."""
+
+
+def alias(x: torch.Tensor, model: Mutable) -> torch.Tensor:
+    return model.norm.weight.detach().expand(3, 4)
+
+
+INPUTS: dict[str, tuple[Callable[[torch.Tensor, Mutable], Any], str]] = {
+    "shape": (lambda x, _: x[:2], "args.0"),
+    "dtype": (lambda x, _: x.double(), "args.0"),
+    "stride": (lambda x, _: x.t().contiguous().t(), "args.0"),
+    "offset": (lambda x, _: torch.cat([x, x])[3:], "args.0"),
+    "requires_grad": (lambda x, _: x.clone().requires_grad_(), "args.0"),
+    "device": (lambda x, _: x.to("meta"), "args.0"),
+    "subclass": (lambda x, _: x.as_subclass(Own), "args.0"),
+    "parameter": (lambda x, _: torch.nn.Parameter(x), "args.0"),
+    "memory of a parameter": (alias, "args.0"),
+    "number": (lambda x, _: (x, 2), "args"),
+    "number of another type": (lambda x, _: (x, 1.0), "args"),
+    "truth value in place of 1": (lambda x, _: (x, True), "args"),
+}
+
+
+@pytest.mark.parametrize("what", INPUTS)
+def test_another_input_is_a_miss_that_is_named(kept, capfd, what):
+    change, named = INPUTS[what]
+    _, model, x = kept
+    args = change(x, model)
+    assert_derived_again(kept, capfd, named, *(args if type(args) is tuple else (args,)))
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "option of the transform": ({"recompute": "residual"}, "transform"),
+    "how folds are summed": ({"fold": "nvfuser"}, "transform"),
+    "backend": ({"backend": "auto"}, "transform"),
+    "executors": ({"jit": {"executors": ["torch"]}}, "executor"),
+    "option of thunder.jit": ({"jit": {"skip_inplace_alias_updates": True}}, "skip_inplace_alias_updates"),
+    "sharp edges": ({"jit": {"sharp_edges": "warn"}}, "sharp"),
+    "autograd": ({"jit": {"disable_torch_autograd": True}}, "autograd"),
+}
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+def test_another_option_is_a_miss_that_is_named(kept, capfd, what):
+    options, named = OPTIONS[what]
+    assert_derived_again(kept, capfd, named, **options)
+
+
+def with_grads(model: Mutable) -> AbstractContextManager[Any]:
+    return put(lambda model: model.first.weight, "grad", torch.ones(4, 4))(model)
+
+
+def with_values(model: Mutable) -> AbstractContextManager[Any]:
+    values = model.first.weight.detach().clone()
+    return put(lambda model: model.first.weight, "data", values + 1)(model)
+
+
+SAME: dict[str, Change] = {
+    "nothing": lambda model: contextlib.nullcontext(),
+    "gradients": with_grads,
+    "values of a parameter": with_values,
+    "global that nobody reads": put_item(lambda model: vars(own), FRESH=1),
+    "variable of the environment that nobody reads": env(FRESH="1"),
+    "hooks of saved tensors": lambda model: torch.autograd.graph.save_on_cpu(),
+    "attribute of a module that nobody reads": put_item(lambda model: vars(functional), fresh=1),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_what_does_not_matter_leaves_the_program_as_it_is(kept, what):
+    """It is loaded, and what Thunder derives now has the same texts."""
+    directory, model, x = kept
+    with SAME[what](model):
+        assert counts(load(kept)) == (1, 0, {})
+        compiled, transform = compile_anew(model, directory, verify=True)
+        compiled(x)
+    assert transform.stats().verified and counts(transform) == (0, 0, {})
