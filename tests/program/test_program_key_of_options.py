@@ -324,7 +324,7 @@ def test_code_of_others_that_thunder_runs_is_kept_only_if_its_executor_says_what
         executor = kind("of_others", version="1")
         executor._implmap["torch.nn.functional.silu"] = ImplInfo(checker=may_run)
         key = key_of(thunder.jit(torch.nn.SiLU(), executors=[executor], **ours()), X)
-        with pytest.raises(NotKept, match="Thunder runs .*may_run") if refused else nullcontext():
+        with pytest.raises(NotKept, match=r"Thunder runs .*may_run") if refused else nullcontext():
             check_foreign(key)
 
 

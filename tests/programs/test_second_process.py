@@ -26,7 +26,8 @@ results = [result.detach().numpy().tobytes() for _ in range(2) for result in ste
 stats = transform.stats()
 print(json.dumps({
     "digest": hashlib.sha256(b"".join(results)).hexdigest(), "compiles": stats.compiles, "loads": stats.loads,
-    "templates": stats.templates, "programs": [stats.programs_loaded, stats.programs_made], "unkept": dict(stats.unkept), "bypasses": dict(stats.bypasses),
+    "templates": stats.templates, "programs": [stats.programs_loaded, stats.programs_made],
+    "unkept": dict(stats.unkept), "bypasses": dict(stats.bypasses),
     "compiler": any("torch._inductor.codegen" in name or "torch._dynamo.convert_frame" in name for name in sys.modules),
 }))
 """

@@ -64,7 +64,7 @@ def shorten_object_getattribute(original: Callable[..., Any]) -> Callable[..., A
         if not _is_plain_lookup(obj, key) or isinstance(obj.value, AnyProxy):
             return original(obj, name)
         value, owner = obj.value, type(obj.value)
-        found = next((vars(base)[key] for base in owner.__mro__ if key in vars(base)), _ABSENT)
+        found: Any = next((vars(base)[key] for base in owner.__mro__ if key in vars(base)), _ABSENT)
         kind: Any = type(found)
         if kind in _SLOTS:
             try:
