@@ -14,8 +14,6 @@ from fusioncache.program.names import is_internal, is_thunders_class, name_of
 from fusioncache.program.reads import Read, describe_found
 from fusioncache.program.refusal import NotKept
 
-_NOT_READ = {("sys", "modules"), ("sys", "path"), ("sys", "argv"), ("posix", "environ"), ("os", "environb")}
-"""Attributes of modules that differ from process to process."""
 _HEAP = 1 << 9
 
 
@@ -31,6 +29,7 @@ class Notes:
         names: of all attributes that were asked for.
         variables: of the environment.
         queries: what torch was asked, by name and arguments, and what it said.
+        texts: each global and attribute that was noted, what was found, and its description at that moment.
     """
 
     functions: dict[int, types.FunctionType] = field(default_factory=dict)
@@ -40,15 +39,17 @@ class Notes:
     names: set[str] = field(default_factory=set)
     variables: set[str] = field(default_factory=set)
     queries: Mapping[tuple[str, tuple[Any, ...]], Any] = field(default_factory=dict)
+    texts: list[tuple[str, Any, str]] = field(default_factory=list)
 
 
 class Account:
     """Describes notes."""
 
-    def __init__(self, notes: Notes, describer: Describer) -> None:
-        """Takes notes, and what has described what the program's key is made of."""
+    def __init__(self, notes: Notes, describer: Describer, again: Describer) -> None:
+        """Takes notes, and what has described what the program's key is made of, and a copy of it as it was then."""
         self._notes = notes
         self._describer = describer
+        self._again = again
 
     def reads(self) -> tuple[Read, ...]:
         """Returns what was read, in the order in which it is to be compared.
@@ -56,6 +57,7 @@ class Account:
         Raises:
             NotKept: if something has no value, has changed, or cannot be found again.
         """
+        self._check_texts()
         reads = [Read("variable", name, lookup.describe_variable(name)) for name in sorted(self._notes.variables)]
         reads += self._describe_answers()
         reads += self._describe_globals()
@@ -65,11 +67,14 @@ class Account:
         self._check_unknown()
         return tuple(reads)
 
+    def _check_texts(self) -> None:
+        """Refuses what is not as it was when it was noted: the trace saw that, and nobody knows when it changed."""
+        for what, value, text in self._notes.texts:
+            if describe(value, what, self._again) != text:
+                raise NotKept(f"{what} changed while it was used")
+
     def _describe(self, value: Any, what: str) -> str:
-        try:
-            return describe_found(value, self._describer)
-        except NoValue as reason:
-            raise NotKept(f"{what} has no value to compare: {reason}") from reason
+        return describe(value, what, self._describer)
 
     def _describe_answers(self) -> list[Read]:
         return [
@@ -112,8 +117,6 @@ class Account:
             owner = vars(module).get("__name__")
             if not _is_found(owner, module) or "." in name:
                 raise NotKept(f"{name} is looked up in a module that is not found under its name, {owner}")
-            if (owner, name) in _NOT_READ:
-                raise NotKept(f"{owner}.{name} is read")
             if vars(module).get(name, ABSENT) is not value:
                 raise NotKept(f"{owner}.{name} changed while it was used")
             found.append(Read("attribute", f"{owner}.{name}", self._describe(value, f"{owner}.{name}")))
@@ -161,6 +164,23 @@ class Account:
                 reason = self._describer.find_unknown(cls, name)
                 if reason is not None:
                     raise NotKept(f"{name} of {name_of(cls)} has no value to compare: {reason}")
+
+
+def describe(value: Any, what: str, describer: Describer) -> str:
+    """Returns the text of something that was read.
+
+    Args:
+        value: what was found.
+        what: what people call it.
+        describer: what describes it.
+
+    Raises:
+        NotKept: if it has no value.
+    """
+    try:
+        return describe_found(value, describer)
+    except NoValue as reason:
+        raise NotKept(f"{what} has no value to compare: {reason}") from reason
 
 
 def _is_found(name: Any, module: types.ModuleType) -> bool:

@@ -131,6 +131,8 @@ def _check_key(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str
 def is_key(trace: Trace, wrapped: Any) -> bool:
     """Tells whether a value can be hashed and compared without code of its own, and is told from others in texts."""
     value = wrapped.value
+    if native.is_nan(value):
+        return False
     if native.is_plain(value, atoms=True) or native.is_plain_member(value):
         return True
     return native.is_hashed_by_identity(value) and (trace.made.has(wrapped) or trace.names(value))

@@ -94,6 +94,22 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
     return True
 
 
+def is_nan(value: Any) -> bool:
+    """Tells whether a value is, or holds, a number that does not equal itself but is found in containers as itself."""
+    kind = type(value)
+    if kind in (float, complex):
+        return bool(value != value)
+    return has_nan(value)
+
+
+def has_nan(value: Any) -> bool:
+    """Tells whether a container holds a number that does not equal itself."""
+    kind = type(value)
+    if kind in _sequences():
+        return any(map(is_nan, value))
+    return kind in _mappings() and any(map(is_nan, (*value.keys(), *value.values())))
+
+
 def has_own_order(value: Any) -> bool:
     """Tells whether this is a set in which items could come in another order, of which descriptions say nothing."""
     return isinstance(value, set | frozenset) and len(value) > 1

@@ -114,6 +114,8 @@ class Judge:
         if getattr(fn, "__objclass__", None) in (set, frozenset):
             if name not in _IN_ANY_ORDER and args and not self._is_in_order(args[0]):
                 return f"calls {name_of(fn)}, and sets have no order of their own"
+            if any(native.is_nan(each.value) for each in args):
+                return f"calls {name_of(fn)} with a NaN"
             args = tuple(each for each in args if not is_key(self, each) and not self._holds_keys(each))
         elif name == "join" and len(args) == 2 and self.consume(args[1].value):
             args = args[:1]

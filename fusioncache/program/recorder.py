@@ -27,6 +27,7 @@ unless Thunder repeats it in each call.
 
 from __future__ import annotations
 
+import builtins
 import os
 import types
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from fusioncache.program import lookup, native
-from fusioncache.program.account import Account, Notes
+from fusioncache.program.account import Account, Notes, describe
 from fusioncache.program.checks import list_free
 from fusioncache.program.describe import Describer
 from fusioncache.program.lookup import ABSENT
@@ -51,6 +52,15 @@ _EVERYTHING = frozenset(
 """Attributes by which code finds what it was not given."""
 
 
+_NOT_READ = {("sys", "modules"), ("sys", "path"), ("sys", "argv"), ("posix", "environ"), ("os", "environb")}
+"""Attributes of modules that differ from process to process."""
+_NOT_DESCRIBED = frozenset({
+    "__annotations__", "__type_params__", "__doc__", "__code__", "co_filename", "co_firstlineno", "co_lines",
+    "co_linetable", "co_lnotab", "co_positions",
+})  # fmt: skip
+"""Attributes of functions, classes and code of which descriptions say nothing, or not everything."""
+
+
 class Recorder(hooks.Observer):
     """Records what one trace reads."""
 
@@ -61,6 +71,7 @@ class Recorder(hooks.Observer):
             describer: what has described what the program's key is made of, and will describe what is read.
         """
         self._describer = describer
+        self._early, self._late = describer.copy(), describer.copy()
         self._judge = Judge(Made(), describer.names)
         self._reason: str | None = None
         self._notes = Notes(queries=self._judge.queries)
@@ -100,6 +111,8 @@ class Recorder(hooks.Observer):
             return
         found = namespace.get(name, ABSENT)
         self._notes.globals[id(namespace), name] = namespace, found
+        value = found if found is not ABSENT else vars(builtins).get(name, ABSENT)
+        self._note_text(f"the global {lookup.find_module_name(namespace)}.{name}", value)
 
     def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
         """Notes a call that is not interpreted."""
@@ -145,7 +158,7 @@ class Recorder(hooks.Observer):
             return None
         if name in instructions.HASHING:
             hashed = instructions.find_hashed(name, inst.arg, stack)
-            strange = [each for each in hashed if not native.is_plain(each, atoms=True) and not native.is_class(each)]
+            strange = [each for each in hashed if not _is_plain_key(each)]
             return f"uses a {name_of(type(strange[0]))} as a key" if strange else None
         if name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             return f"assigns to the global {inst.argval}"
@@ -176,6 +189,8 @@ class Recorder(hooks.Observer):
 
     def _explain_comparison(self, one: Any, other: Any) -> str | None:
         values = one.value, other.value
+        if any(native.has_nan(value) for value in values):
+            return "compares containers with a NaN in them"
         if all(map(native.is_plain, values)) or all(native.is_set_of(each, int, str) for each in values):
             return None
         for value in values:
@@ -198,7 +213,7 @@ class Recorder(hooks.Observer):
 
     def _explain_attribute(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
         kind = type(value)
-        if name in _EVERYTHING:
+        if name in _EVERYTHING or (name in _NOT_DESCRIBED and not self._is_thunders_own()):
             return f"asks for {name}"
         if lookup.is_environment(value):
             self._notes.classes.setdefault(id(kind), kind)
@@ -226,11 +241,23 @@ class Recorder(hooks.Observer):
             is_own = len(args) > 2 and _is_bare_constant(args[2])
             return None if is_own else f"asks for all names of the module {module.__name__}"
         if not self._is_thunders_own():
-            self._notes.attributes[id(module), name] = module, vars(module).get(name, ABSENT)
+            owner, found = vars(module).get("__name__"), vars(module).get(name, ABSENT)
+            if (owner, name) in _NOT_READ:
+                return f"reads {owner}.{name}"
+            self._notes.attributes[id(module), name] = module, found
+            self._note_text(f"{owner}.{name}", found)
             self._seen.add((id(module), name))
         if type(module) is not types.ModuleType:
             self._notes.classes.setdefault(id(type(module)), type(module))
         return None
+
+    def _note_text(self, what: str, value: Any) -> None:
+        """Notes what something is at this moment, to which it is compared when the trace is made."""
+        if self._reason is None:
+            try:
+                self._notes.texts.append((what, value, describe(value, what, self._early)))
+            except Exception as error:  # among them that it has no value
+                self._refuse(str(error))
 
     def _is_thunders_own(self) -> bool:
         """Tells whether it is Thunder's own code that is interpreted here, which the key's versions say all of."""
@@ -283,7 +310,11 @@ class Recorder(hooks.Observer):
             self._refuse("nothing was seen of how it was derived")
         if self._reason is not None:
             raise NotKept(self._reason)
-        return Account(self._notes, self._describer).reads()
+        return Account(self._notes, self._describer, self._late).reads()
+
+
+def _is_plain_key(value: Any) -> bool:
+    return native.is_class(value) or (native.is_plain(value, atoms=True) and not native.is_nan(value))
 
 
 def _is_bare_constant(wrapped: Any) -> bool:

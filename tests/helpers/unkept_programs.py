@@ -32,6 +32,8 @@ GENERATOR = generate()
 
 
 SET = {8, 0}
+NAN = float("nan")
+NANS, TUPLE_OF_NAN = {NAN}, (NAN,)
 TEXTS = {"a", "b"}
 
 
@@ -346,6 +348,26 @@ def join_set(x):
 
 def look_for_object_in_set(x):
     return x * 2 if THING in SET else x
+
+
+def look_at_annotations(x):
+    return x * len(helper.__annotations__)
+
+
+def look_at_documentation(x):
+    return x * len(helper.__doc__)
+
+
+def look_at_code(x):
+    return x * helper.__code__.co_firstlineno
+
+
+def look_for_nan_in_set(x):
+    return x * 2 if NAN in NANS else x
+
+
+def compare_tuples_with_nan(x):
+    return x * 2 if (NAN,) == TUPLE_OF_NAN else x
 
 
 class Counting(nn.Module):

@@ -9,6 +9,7 @@ from fusioncache import tracing
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
 
+NUMBERS = [1.0, 2.0]
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 REASONS = {
     "append_to_global": "append_to_global calls list.append of something that was there before",
@@ -19,9 +20,9 @@ REASONS = {
     "grow_default": "grow_default calls list.append of something that was there before",
     "set_class_attribute": "set_class_attribute calls type.__setattr__",
     "take_from_global_iterator": "the global unkept_programs.ITERATOR has no value to compare",
-    "take_from_global_generator": "take_from_global_generator takes from a generator that was there before",
+    "take_from_global_generator": "the global unkept_programs.GENERATOR has no value to compare",
     "read_clock": "read_clock calls time.time",
-    "draw_number": "draw_number calls Random.random",
+    "draw_number": "random.random has no value to compare",
     "draw_identifier": "draw_identifier calls posix.urandom",
     "read_file": "exists calls posix.stat",
     "say_something": "say_something calls print",
@@ -44,15 +45,15 @@ REASONS = {
     "read_cached": "cached_property.__get__ calls dict.__setitem__ of something that was there before",
     "look_at_globals": "look_at_globals calls globals",
     "look_at_function_globals": "look_at_function_globals asks for __globals__",
-    "look_at_module": "sys.modules is read",
+    "look_at_module": "look_at_module reads sys.modules",
     "look_at_module_contents": "look_at_module_contents asks for all names of the module torch.nn.functional",
     "look_at_variables": "look_at_variables calls vars",
     "look_at_whole_environment": "_Environ.__len__ reads the whole environment",
     "look_at_frame": "look_at_frame calls sys._getframe",
     "execute_text": "execute_text calls eval",
     "define_class": "define_class calls __build_class__",
-    "use_lock": "use_lock calls lock.__enter__",
-    "start_thread": "_newname calls count.__next__",
+    "use_lock": "the global unkept_programs.LOCK has no value to compare",
+    "start_thread": "the global threading._counter has no value to compare",
     "import_something": "import_something imports this",
     "iterate_over_set": "iterate_over_set calls set.__iter__, and sets have no order of their own",
     "list_set": "list_set calls set.__iter__, and sets have no order of their own",
@@ -61,8 +62,17 @@ REASONS = {
     "sum_generated_from_set": "sum_generated_from_set calls set.__iter__, and sets have no order of their own",
     "join_set": "join_set calls str.join with a set",
     "look_for_object_in_set": "look_for_object_in_set calls set.__contains__ with a unkept_programs.Thing",
+    "look_at_annotations": "look_at_annotations asks for __annotations__",
+    "look_at_documentation": "look_at_documentation asks for __doc__",
+    "look_at_code": "look_at_code asks for __code__",
+    "look_for_nan_in_set": "look_for_nan_in_set calls set.__contains__ with a NaN",
+    "compare_tuples_with_nan": "compare_tuples_with_nan compares containers with a NaN in them",
     "replace_builtin": "replace_builtin calls module.__setattr__",
 }
+
+
+def sum_numbers(x):
+    return x * sum(NUMBERS)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -109,6 +119,17 @@ def test_a_cell_that_counts_is_not_kept():
 
 def test_a_module_that_counts_is_not_kept():
     assert reason(Counting()).startswith("Counting.forward calls list.append")
+
+
+@pytest.mark.parametrize("change", [lambda each: each.append(3.0), lambda each: each.clear()])
+def test_what_changed_after_it_was_read_is_not_kept(change):
+    recorder = record(sum_numbers, X)
+    change(NUMBERS)
+    try:
+        with pytest.raises(NotKept, match="NUMBERS changed while it was used"):
+            recorder.reads()
+    finally:
+        NUMBERS[:] = [1.0, 2.0]
 
 
 def test_nothing_is_kept_without_hooks():
