@@ -29,7 +29,7 @@ class Counts:
             graphs of TorchInductor's, forward and backward.
         regions: fused calls in what Thunder runs.
         graph_breaks: of Dynamo.
-        loads: programs that were found on disk in place of being compiled.
+        loads: executables that were found on disk in place of being compiled.
     """
 
     kernels: int | None = None

@@ -129,11 +129,11 @@ _RATIOS = {name.replace("_", " "): name for name in ("first_step", "compile", "f
 _OURS = ("cached", "own")
 _WHY_COUNTS_CHANGE = {
     "inline": "every region adds up its sum anew, which keeps no sum alive; where that makes more than two lengths, by "
-    "folds of 1, 2, 4, 8, 16 and 32 terms that all regions share: for twice the depth one program more",
+    "folds of 1, 2, 4, 8, 16 and 32 terms that all regions share: for twice the depth one executable more",
     "fold": "every region's sum is added up anew by folds of 1, 2, 4, 8, 16 and 32 terms that all regions share",
     "carry": "where adding up anew would read four times as much, a region hands its sum to the next, which adds one "
-    "term: all regions are alike, and the programs the same at every depth",
-    "segmented": "some sums are kept and those between are rebuilt: a few lengths of segments, a program for each",
+    "term: all regions are alike, and the executables the same at every depth",
+    "segmented": "some sums are kept and those between are rebuilt: a few lengths of segments, an executable for each",
 }
 
 

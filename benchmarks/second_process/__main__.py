@@ -1,7 +1,7 @@
 """What a second process waits for before its first step is done, part by part, beside Thunder and torch.compile.
 
 Each time a fresh process with empty cache directories takes one training step, then another with those that it left.
-``thunder`` keeps nothing. ``templates`` is fusioncache without whole programs: the second process traces the model
+``thunder`` keeps nothing. ``templates`` is fusioncache without programs: the second process traces the model
 again. ``programs`` is fusioncache as it is. Imports, the device's start and what a process pays once for its compiler
 are no part of any figure. ``benchmarks/second_process/spec.py`` says what the parts are. All processes but those of
 ``torch.compile`` must compute the same bits.

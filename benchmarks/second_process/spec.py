@@ -17,7 +17,7 @@ class Way:
         worker: the module that measures it.
         tracing: what that module is told of the tracing: see ``benchmarks/first_step/spec.py``.
         keeps: whether a second process finds anything.
-        programs: whether fusioncache keeps whole programs.
+        programs: whether fusioncache keeps programs.
     """
 
     name: str

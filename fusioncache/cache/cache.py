@@ -1,4 +1,4 @@
-"""The cache: the templates that are known, and the programs that were compiled for them."""
+"""The cache: the templates that are known, and the executables that were compiled for them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+from fusioncache.cache.executable import Executable
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.lru import LruMap
-from fusioncache.cache.program import Program
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.process import forks
@@ -18,7 +18,7 @@ from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats, TemplateStats
 from fusioncache.record.writer import RecordWriter
 from fusioncache.store import Store
-from fusioncache.template.key import program_key, template_key
+from fusioncache.template.key import executable_key, template_key
 from fusioncache.template.name import template_name
 
 _making = forks.lock()
@@ -28,7 +28,7 @@ class Cache:
     """Compiled templates, shared by all models of a process that are given it, and with later processes by a store.
 
     Args:
-        capacity: how many templates are kept, and how many compiled programs. Least recently used leaves first; what a
+        capacity: how many templates are kept, and how many executables. Least recently used leaves first; what a
             compiled model still uses lives on with it.
         record: whether to leave a record of the run for the command line, in ``FUSIONCACHE_DIR`` or the platform's
             cache directory.
@@ -48,7 +48,7 @@ class Cache:
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
         self._templates: LruMap[Key, Template] = LruMap(capacity)
-        self._programs: LruMap[Key, Program] = LruMap(capacity)
+        self._executables: LruMap[Key, Executable] = LruMap(capacity)
         self.ledger = Ledger(events=EventPublisher(open_log()))
         self._recorder = RecordWriter(self.ledger) if record else None
         self._store_option = _read_store_option(store)
@@ -62,9 +62,9 @@ class Cache:
         key = template_key(graph, environment)
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
-    def program(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Program]) -> Program:
-        """Returns the program for a graph without parameters, which is made if it is not there."""
-        return self._programs.get_or_make(program_key(graph, environment), make)[0]
+    def executable(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable]) -> Executable:
+        """Returns the executable for a graph without parameters, which is made if it is not there."""
+        return self._executables.get_or_make(executable_key(graph, environment), make)[0]
 
     @property
     def store(self) -> Store | None:
@@ -93,13 +93,13 @@ class Cache:
             self._recorder.append()
 
     def clear(self) -> None:
-        """Forgets all templates and programs. Compiled models keep working; counts stay."""
+        """Forgets all templates and executables. Compiled models keep working; counts stay."""
         self._templates.clear()
-        self._programs.clear()
+        self._executables.clear()
 
 
 def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:
-    """Returns whether programs are persisted, or the directory that they go to."""
+    """Returns whether executables are persisted, or the directory that they go to."""
     if store is not None:
         if not isinstance(store, (bool, str, Path)):
             raise TypeError(f"store must be True, False, a directory or None, got {store!r}")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.api import Run, Sum
-from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
+from fusioncache.cache.executable import BuiltFunction, Executable, layouts_of
 from fusioncache.cache.helpers import Ask
-from fusioncache.cache.program import BuiltFunction, Program, layouts_of
 from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL
 from fusioncache.ir.request import ArgumentLayouts
@@ -95,26 +95,26 @@ class TemplateCall:
 
     Args:
         template: what is called.
-        programs: of the backend that compiles it.
+        executables: of the backend that compiles it.
         name: in a trace; by default the template's.
         called: is told at the end of each first call for a layout: only then it is known what had to be compiled.
 
     Attributes:
         template: what is called.
         target: the same as a trace calls it.
-        compiler: the backend that compiles it, with the programs that it has.
+        compiler: the backend that compiles it, with the executables that it has.
     """
 
     def __init__(
         self,
         template: Template,
-        programs: BackendPrograms,
+        executables: BackendExecutables,
         name: str | None = None,
         called: Callable[[Template], None] | None = None,
     ):
         self.template = template
-        self.compiler = programs
-        self._ledger = programs.ledger
+        self.compiler = executables
+        self._ledger = executables.ledger
         self._called = called
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
@@ -155,13 +155,13 @@ class TemplateCall:
         """Returns the numbers of residual terms that calls may have."""
         return tuple(self._plans)
 
-    def programs(self, arities: Arities) -> list[Program]:
+    def executables(self, arities: Arities) -> list[Executable]:
         """Returns what is compiled for a call with these arities, in order of use. Compiles nothing."""
         if self._plans[arities] is Plan.INLINE:
-            return [self._inline_program(arities)]
+            return [self._inline_executable(arities)]
         folded = fold(self.template.graph, arities)
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
-        return [self.compiler.program(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
+        return [self.compiler.executable(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
 
     def foresee(self, arities: Arities, layouts: ArgumentLayouts) -> list[Ask]:
         """Returns what the first call with these arities, and arguments of these layouts, will ask the store for.
@@ -170,11 +170,11 @@ class TemplateCall:
         """
         graph = inline(self.template.graph, arities)
         if self._plans[arities] is Plan.INLINE or depends_on_operand_order(graph, layouts):
-            return _without_none([self._inline_program(arities).foresee(layouts, self._instances[arities])])
+            return _without_none([self._inline_executable(arities).foresee(layouts, self._instances[arities])])
         if layouts != contiguous_layouts(graph):
             return []
-        programs = self.programs(arities)
-        return _without_none([program.foresee(contiguous_layouts(program.graph) or ()) for program in programs])
+        executables = self.executables(arities)
+        return _without_none([one.foresee(contiguous_layouts(one.graph) or ()) for one in executables])
 
     def _begin(self, args: Sequence[Any], arities: Arities | None) -> tuple[Run, Sequence[Any]]:
         if arities is None:
@@ -207,10 +207,10 @@ class TemplateCall:
         return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))
 
     def _prepare_inline(self, args: Sequence[Any], arities: Arities) -> Run:
-        return self._inline_program(arities).run_for(args, self._on_build, self._instances[arities])
+        return self._inline_executable(arities).run_for(args, self._on_build, self._instances[arities])
 
-    def _inline_program(self, arities: Arities) -> Program:
-        return self.compiler.program(inline(self.template.graph, arities), self._instances[arities])
+    def _inline_executable(self, arities: Arities) -> Executable:
+        return self.compiler.executable(inline(self.template.graph, arities), self._instances[arities])
 
     def _prepare_folds(self, args: Sequence[Any], arities: Arities) -> Run:
         folded = fold(self.template.graph, arities)
@@ -281,8 +281,8 @@ class TemplateCall:
         return add
 
     def _make_launcher(self, graph: Graph) -> Run:
-        program, on_build = self.compiler.program(graph), self._on_build
-        return lambda args: program.run_for(args, on_build)(args)
+        executable, on_build = self.compiler.executable(graph), self._on_build
+        return lambda args: executable.run_for(args, on_build)(args)
 
     def _fall_back(self, arities: Arities, error: Exception) -> Run:
         name = self.template.name
@@ -303,7 +303,7 @@ class TemplateCall:
     def _note(self, arities: Arities, **fields: str) -> None:
         self._ledger.history.amend_regions(self.template.key.digest, arities, **fields)
 
-    def _on_build(self, program: Program, function: BuiltFunction) -> None:
+    def _on_build(self, executable: Executable, function: BuiltFunction) -> None:
         """Counts a function that was compiled or loaded."""
         event = CompileEvent(
             backend=self.compiler.backend.name,
@@ -311,7 +311,7 @@ class TemplateCall:
             loaded=function.loaded and not function.made_here,
             compile_seconds=function.compile_seconds,
             template=self.template,
-            graph=program.graph,
+            graph=executable.graph,
             key=function.key,
             helped=function.helped,
         )

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled
+from fusioncache.cache.executable import Builder, BuiltFunction
 from fusioncache.cache.helpers import Ask, Helpers, Wait
-from fusioncache.cache.program import Builder, BuiltFunction
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Instance, Key, codec, request
 from fusioncache.ir.permutation import pick
@@ -118,7 +118,7 @@ class PersistentBuilder(Builder):
             _check(stored, instance)
             run = self.backend.load(artifacts, stored.region, pick(args, stored.inputs))
         except Exception as error:  # whatever it is, the region can be compiled
-            logger.info("a stored program for %s does not load", key.digest[:12], exc_info=error)
+            logger.info("a stored executable for %s does not load", key.digest[:12], exc_info=error)
             self._store.discard(key, self.backend.name, f"{_STALE}: {type(error).__name__}")
             return None
         return BuiltFunction(run, stored, key, loaded=True, compile_seconds=artifacts.seconds)

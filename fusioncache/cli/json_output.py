@@ -53,6 +53,6 @@ def encode_template(template: TemplateCounts) -> dict[str, Any]:
     }
 
 
-def encode_summary(program: Summary) -> dict[str, Any]:
-    """Returns a program of the store. ``created`` is in seconds since the epoch."""
-    return dataclasses.asdict(program)
+def encode_summary(executable: Summary) -> dict[str, Any]:
+    """Returns an executable of the store. ``created`` is in seconds since the epoch."""
+    return dataclasses.asdict(executable)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusioncache.cli.executables import find_reasons_not_kept
 from fusioncache.cli.json_output import print_json
 from fusioncache.cli.lookup import find_locations, find_regions, format_locations
-from fusioncache.cli.programs import find_reasons_not_kept
 from fusioncache.cli.runs import format_programs
 from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.humanize import escape_controls, format_count, format_duration
@@ -91,18 +91,18 @@ def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_j
         print_json({"run": run.id, "misses": misses, "loaded": loaded, "others": others, "programs": _count(run)})
         return
     programs = format_programs(run)
-    of_models = [f"programs of models: {escape_controls(programs)}"] if programs else []
+    of_programs = [f"programs: {escape_controls(programs)}"] if programs else []
     paragraphs = [_write_paragraph(record, miss, reasons) for miss, reasons in zip(found.misses, notes, strict=True)]
     if found.misses or found.loaded or found.others:
-        of_models = ["\n".join([_write_summary(run, found), *of_models])]
+        of_programs = ["\n".join([_write_summary(run, found), *of_programs])]
     else:
         click.echo(f"Run {run.id} has no templates: 'fusioncache stats' says what was bypassed and why.", err=True)
-    if paragraphs or of_models:
-        click.echo("\n\n".join([*paragraphs, *of_models]))
+    if paragraphs or of_programs:
+        click.echo("\n\n".join([*paragraphs, *of_programs]))
 
 
 def _count(run: Run) -> dict[str, Any]:
-    """Returns what became of a run's programs of models."""
+    """Returns what became of a run's programs."""
     stats = run.stats
     return {"loaded": stats.programs_loaded, "made": stats.programs_made, "refused": dict(stats.programs_refused)}
 

@@ -11,7 +11,7 @@ import click
 
 from fusioncache.cli.definitions import find_definition
 from fusioncache.cli.json_output import print_json
-from fusioncache.cli.kept_programs import (
+from fusioncache.cli.programs import (
     TRACES,
     KeptProgram,
     find_programs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.cli.kept_programs import KeptProgram, join_sources, select_traces
+from fusioncache.cli.programs import KeptProgram, join_sources, select_traces
 from fusioncache.cli.template_parts import NONE, Part
 from fusioncache.cli.terminal import ID_DIGITS, Column, format_pairs, format_table, highlight_source, remove_controls
 from fusioncache.humanize import escape_controls, format_bytes, format_count, format_seconds, format_time

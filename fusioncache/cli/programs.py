@@ -1,207 +1,221 @@
-"""The programs of a store that were compiled for a template: their code, and why some could not be kept."""
+"""The programs of a store, as the commands see them: what Thunder made of models, read without Thunder and torch."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusioncache.backends.registry import BACKENDS, backend_class, describe
-from fusioncache.cli.source import read_graph
-from fusioncache.cli.storage import open_existing, open_store, read_refusals, report_store_errors
-from fusioncache.cli.template_parts import Part
-from fusioncache.cli.terminal import highlight_source, remove_controls
-from fusioncache.humanize import escape_controls, format_bytes, format_count
-from fusioncache.ir import Graph
-from fusioncache.record.stats import TemplateStats
+from fusioncache.cli.lookup import make_ambiguity_error
+from fusioncache.cli.program_inputs import format_inputs
+from fusioncache.cli.storage import open_existing, report_store_errors
+from fusioncache.cli.terminal import ID_DIGITS
 
 if TYPE_CHECKING:
-    from fusioncache.backends.api import Description
+    from fusioncache.program.reads import Read
+    from fusioncache.program.text import ProgramText, TraceText
     from fusioncache.store import Entry
-    from fusioncache.store.directory import Directory
     from fusioncache.store.disk import DiskStore
+    from fusioncache.store.folders import EntryFile
 
+TRACES = ("prologue", "forward", "backward", "epilogue")
+"""The traces of a program, in the order in which they are shown."""
 
-def read_entries(disk: DiskStore, ids: Iterable[str]) -> Iterator[Entry]:
-    """Returns the entries with these ids, as far as they can be read: 'fusioncache verify' lists those that cannot."""
-    from fusioncache.store.errors import Refusal
-
-    for id_ in sorted(ids):
-        with suppress(Refusal):
-            entry = disk.entries.get(id_)
-            if entry:
-                yield entry
-
-
-def select_entries(graph: Graph, template: TemplateStats, entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Returns those of these entries that are for the template's parts, whatever the layout, options and versions.
-
-    Raises:
-        click.ClickException: if the record's counts are not those of such a template.
-    """
-    try:
-        wanted = {tuple(sorted(parts.items())) for parts in _parts(graph, template)}
-    except ValueError as error:
-        raise click.ClickException(f"what is recorded of {template.name} cannot be read: {error}") from error
-    names = {name for parts in wanted for name, _ in parts}
-    for entry in entries:
-        if tuple(sorted((name, digest) for name, digest in entry.ingredients if name in names)) in wanted:
-            yield entry
-
-
-def find_reasons_not_kept(templates: Sequence[TemplateStats], directory: Path | None) -> Sequence[Mapping[str, int]]:
-    """Finds for each template why programs of it cannot be kept, and how many, if a store says so.
-
-    Raises:
-        click.ClickException: if the store is named and is not there, or cannot be used.
-    """
-    from fusioncache.store import default_path
-
-    if directory is None and not default_path().exists():
-        return [{} for _ in templates]
-    with report_store_errors():
-        store = open_store(directory, make=False)
-        notes = read_refusals(store)
-        entries = list(read_entries(store.disk, notes)) if store.disk else []
-        store.close()
-    return [_reasons(template, entries, notes) for template in templates]
-
-
-def _reasons(template: TemplateStats, entries: Sequence[Entry], notes: Mapping[str, str]) -> Mapping[str, int]:
-    if not entries:
-        return {}
-    try:
-        return Counter(notes[entry.id] for entry in select_entries(read_graph(template), template, entries))
-    except click.ClickException:
-        return {}  # the commands that need the graph say so
-
-
-def _parts(graph: Graph, template: TemplateStats) -> Iterator[dict[str, str]]:
-    """Yields the digests of what a key says of a graph, for each graph that may have been compiled for the template."""
-    from fusioncache.template.expand import fold, inline
-    from fusioncache.template.key import make_key
-
-    for arities in template.arities:
-        folded = fold(graph, arities)
-        graphs = [inline(graph, arities), folded.core.graph]
-        graphs += [step.graph for chain in folded.chains for step in chain.folds]
-        for compiled in filter(None, graphs):
-            yield {part.name: part.digest for part in make_key(compiled, {}).ingredients}
-
-
-def describe_code(template: TemplateStats, directory: Path | None) -> Part:
-    """Returns the stored code of each program that was compiled for a template.
-
-    Raises:
-        click.ClickException: if the store has none.
-    """
-    from fusioncache.store import default_path
-
-    graph, path = read_graph(template), directory or default_path()
-    with report_store_errors():
-        programs = _programs(open_existing(path), graph, template) if path.exists() else []
-    if not programs:
-        how = " ".join(hint.format(name=template.name) for hint in _hints().values())
-        raise click.ClickException(f"the store has no code of {template.name}: it was not kept, or is gone. {how}")
-    _say_what_lacks(programs, template.name)
-    return Part("\n\n".join(map(_text, programs)), [program.data for program in programs])
+_ARGUMENTS = "arguments"
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
-    """What the store has of a program.
+class KeptProgram:
+    """A program that a store has.
 
     Attributes:
         entry: of the store.
-        description: of its artifacts, by its backend.
-        damaged: the names of artifacts that cannot be read.
-        refused: why it could not be kept, if it could not.
+        file: of the entry.
+        alone: whether no other program has its key.
+        disk: where its artifacts are.
     """
 
     entry: Entry
-    description: Description
-    damaged: Sequence[str]
-    refused: str | None
+    file: EntryFile
+    alone: bool
+    disk: DiskStore
 
     @property
+    def id(self) -> str:
+        """What people call it: the start of its key's digest, and its slot's number where the key has several."""
+        number = "" if self.alone else f"-{_slot_number(self.entry.backend)}"
+        return f"{self.entry.digest[:ID_DIGITS]}{number}"
+
+    @property
+    def name(self) -> str:
+        """Class of the module, or name of the function."""
+        return self.entry.name
+
+    @property
+    def seconds(self) -> float:
+        """That deriving it took."""
+        return self.entry.seconds
+
+    @property
+    def size(self) -> int:
+        """Of its artifacts and of its entry, which has the whole text of the key, in bytes."""
+        return self.file.size + sum(artifact.size for artifact in self.entry.artifacts)
+
+    @property
+    def used(self) -> float:
+        """When it was last used, in seconds since the epoch."""
+        return self.file.used / 1e9
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The ingredients of its key, name to text; none if they are of another format."""
+        from fusioncache.ir.key_text import read_key
+
+        try:
+            return read_key(self.entry.text)
+        except ValueError:
+            return {}
+
+    @property
+    def inputs(self) -> str:
+        """The kinds of its inputs, in short."""
+        return format_inputs(self.texts.get(_ARGUMENTS, ""))
+
+    def read_text(self) -> ProgramText:
+        """Reads its traces.
+
+        Raises:
+            click.ClickException: if they are damaged, or of another version.
+        """
+        from fusioncache.program.text import decode
+
+        return self._decode("program", decode)
+
+    def read_reads(self) -> Sequence[Read]:
+        """Reads what its derivation read.
+
+        Raises:
+            click.ClickException: if that is damaged, or of another version.
+        """
+        from fusioncache.program.reads import decode_reads
+
+        return self._decode("reads", decode_reads)
+
+    def find_templates(self) -> Sequence[str] | None:
+        """Returns the names of the templates that its traces call; None if they cannot be read."""
+        try:
+            return sorted(self.read_text().templates())
+        except click.ClickException:
+            return None
+
     def data(self) -> dict[str, Any]:
-        """The fields of the command's JSON."""
-        return {
-            "id": self.entry.id,
-            "name": self.entry.name,
-            "backend": self.entry.backend,
-            "created": self.entry.created,
-            "artifacts": {artifact.name: artifact.size for artifact in self.entry.artifacts},
-            "sources": {source.name: source.text for source in self.description.sources},
-            "damaged": list(self.damaged),
-            "launches": list(self.description.launches),
-            "refused": self.refused,
-        }
+        """Returns what the commands' JSON says of it. ``created`` and ``used`` are in seconds since the epoch."""
+        entry = self.entry
+        about = {"id": self.id, "digest": entry.digest, "slot": entry.backend, "name": entry.name}
+        origin = {"created": entry.created, "used": self.used, "seconds": entry.seconds, "pid": entry.pid}
+        return {**about, **origin, "host": entry.host, "size": self.size, "inputs": self.inputs}
 
-    @property
-    def lacks_source(self) -> bool:
-        """Whether there are kernels without their source. A program of views alone has none."""
-        return self.refused is not None or self.description.lacks_source
+    def _decode(self, name: str, decode: Any) -> Any:
+        from fusioncache.store.errors import Refusal
+
+        try:
+            (artifact,) = [artifact for artifact in self.entry.artifacts if artifact.name == name]
+            return decode(self.disk.content(artifact))
+        except (Refusal, ValueError, OSError) as error:
+            raise click.ClickException(f"the {name} of {self.id} cannot be read: {error}") from error
 
 
-def _hints() -> dict[str, str]:
-    """Returns how to see the source of kernels, by the backends that have any."""
-    hints = {name: backend_class(name).source_hint for name in BACKENDS}
-    return {name: hint for name, hint in hints.items() if hint}
+def list_programs(directory: Path | None) -> tuple[Path, tuple[KeptProgram, ...]]:
+    """Returns where the store is, and the programs in it, newest first.
 
-
-def _say_what_lacks(programs: Sequence[_Program], name: str) -> None:
-    """Tells how to get the source of programs that were kept without."""
-    for backend, hint in _hints().items():
-        lacking = [program for program in programs if program.entry.backend == backend and program.lacks_source]
-        if lacking:
-            programs_were = format_count(len(lacking), "program was", "programs were")
-            click.echo(f"{programs_were} kept without source. {hint.format(name=name)}", err=True)
-
-
-def _programs(directory: Directory, graph: Graph, template: TemplateStats) -> list[_Program]:
+    Raises:
+        click.ClickException: if there is no store, or it cannot be used.
+    """
     from fusioncache.store.disk import DiskStore
     from fusioncache.store.store import MAX_AGE, MAX_BYTES
 
-    disk = DiskStore(directory, MAX_BYTES, MAX_AGE)
-    return [
-        _program(disk, entry)
-        for entry in select_entries(graph, template, read_entries(disk, disk.entries.list_files()))
-    ]
+    with report_store_errors():
+        opened = open_existing(directory)
+        disk = DiskStore(opened, MAX_BYTES, MAX_AGE)
+        found = list(_read_entries(disk))
+    digests = Counter(entry.digest for entry, _ in found)
+    programs = (KeptProgram(entry, file, digests[entry.digest] == 1, disk) for entry, file in found)
+    return opened.path, tuple(sorted(programs, key=lambda one: (-one.entry.created, one.entry.id)))
 
 
-def _program(disk: DiskStore, entry: Entry) -> _Program:
-    from fusioncache.store.entry import REFUSED
+def find_programs(wanted: str, directory: Path | None) -> Sequence[KeptProgram]:
+    """Returns the programs that may be meant: by the start of a digest or id, or of a name; none without a store."""
+    from fusioncache.store import default_path
+
+    if not wanted or (directory is None and not default_path().exists()):
+        return ()
+    _, programs = list_programs(directory)
+    head, _, number = wanted.partition("-")
+    found = [one for one in programs if one.entry.digest.startswith(head) and _has_number(one, number)]
+    named = [one for one in programs if one.name == wanted] or [one for one in programs if one.name.startswith(wanted)]
+    return found or named
+
+
+def pick_program(wanted: str, directory: Path | None) -> KeptProgram:
+    """Returns the one program that is meant.
+
+    Raises:
+        click.ClickException: if there is none, or several.
+    """
+    found = find_programs(wanted, directory)
+    if not found:
+        raise click.ClickException(
+            f"no program in the store has an id or name that starts with {wanted!r}: see 'fusioncache ls --programs'"
+        )
+    return pick_one(wanted, found)
+
+
+def pick_one(wanted: str, found: Sequence[KeptProgram]) -> KeptProgram:
+    """Returns the only one of these programs.
+
+    Raises:
+        click.ClickException: if there are several.
+    """
+    if len(found) > 1:
+        raise make_ambiguity_error(wanted, "programs", [f"{one.id}  {one.name}  {one.inputs}" for one in found])
+    return found[0]
+
+
+def select_traces(text: ProgramText) -> Mapping[str, TraceText]:
+    """Returns the traces of a program by the names under which they are shown, without a backward that is not there."""
+    traces = (text.prologue, text.computation, text.backward, text.epilogue)
+    return {name: trace for name, trace in zip(TRACES, traces, strict=True) if trace is not None}
+
+
+def join_sources(trace: TraceText) -> str:
+    """Returns the source of a trace, after those of its parts that CUDA graphs capture."""
+    from fusioncache.program.text import texts_of
+
+    return "\n\n".join(text.source for text in texts_of(trace))
+
+
+def _read_entries(disk: DiskStore) -> Iterator[tuple[Entry, EntryFile]]:
+    """Yields each program that can be read, with its file: 'fusioncache verify' lists the others."""
     from fusioncache.store.errors import Refusal
+    from fusioncache.store.slots import is_program
 
-    contents: dict[str, bytes] = {}
-    damaged = []
-    for artifact in entry.artifacts:
-        try:
-            contents[artifact.name] = disk.content(artifact)
-        except Refusal:
-            damaged.append(artifact.name)
-    refused = contents[REFUSED].decode(errors="replace") if REFUSED in contents else None
-    return _Program(entry, describe(entry.backend, contents), damaged, refused)
+    for id_, file in disk.entries.list_files().items():
+        if is_program(id_.partition(".")[2]):
+            try:
+                entry = disk.entries.get(id_)
+            except Refusal:
+                continue
+            if entry is not None:
+                yield entry, file
 
 
-def _text(program: _Program) -> str:
-    entry, description = program.entry, program.description
-    sizes = ", ".join(f"{escape_controls(artifact.name)} {format_bytes(artifact.size)}" for artifact in entry.artifacts)
-    lines = [f"# {entry.id}  {escape_controls(entry.name)}".rstrip(), f"# {sizes}"]
-    if program.refused is not None:
-        lines.append(f"# not kept: {escape_controls(program.refused)}")
-    lines += [f"# {escape_controls(name)} is damaged: 'fusioncache verify' says more" for name in program.damaged]
-    lines += [
-        f"# {one['function']}  grid {one['grid']}  block {one['block']}  shared {one['shared']} B  {one['cubin']}"
-        for one in description.launches
-    ]
-    for source in description.sources:
-        text = highlight_source(remove_controls(source.text), source.language)
-        lines += [f"\n# {escape_controls(source.name)}", text.rstrip("\n")]
-    return "\n".join(lines)
+def _slot_number(slot: str) -> int:
+    return int(slot.partition("-")[2] or 0)
+
+
+def _has_number(program: KeptProgram, number: str) -> bool:
+    return not number or str(_slot_number(program.entry.backend)) == number

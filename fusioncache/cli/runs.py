@@ -78,9 +78,9 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
         yield "regions", f"{stats.regions}, of {format_count(stats.templates, 'template', 'templates')}; {shared}"
     else:
         yield "regions", f"0. {run.why_without_regions}"
-    yield "compiled", f"{_programs(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
+    yield "compiled", f"{_executables(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
     before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} back then" if stats.loads else ""
-    yield "loaded", f"{_programs(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
+    yield "loaded", f"{_executables(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
     if programs := format_programs(run):
         yield "programs", programs
     yield "saved", _format_saved(stats)
@@ -98,16 +98,16 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
 
 def _surroundings(lifetime: Lifetime, store: StoreUsage | None) -> Iterator[tuple[str, str]]:
     shared = f"{lifetime.hits / lifetime.regions:.0%} of {lifetime.regions} regions shared" if lifetime.regions else ""
-    programs = lifetime.loads + lifetime.compiles
-    loaded = f"{lifetime.loads / programs:.0%} of {programs} programs loaded" if programs else ""
+    executables = lifetime.loads + lifetime.compiles
+    loaded = f"{lifetime.loads / executables:.0%} of {executables} executables loaded" if executables else ""
     saved = f"about {format_duration(lifetime.saved_seconds)} saved" if lifetime.saved_seconds > 0 else ""
     since = f"{format_count(lifetime.runs, 'run', 'runs')} since {format_time(lifetime.since)[:10]}"
     yield "all runs", ", ".join(part for part in (since, shared, loaded, saved) if part)
     if store is None:
         yield "store", "none yet"
     else:
-        derived = f" and {store.derived} derived from models" if store.derived else ""
-        yield "store", f"{_programs(store.programs)}{derived}, {format_bytes(store.size)}, in {store.path}"
+        programs = f" and {format_count(store.programs, 'program', 'programs')}" if store.programs else ""
+        yield "store", f"{_executables(store.executables)}{programs}, {format_bytes(store.size)}, in {store.path}"
 
 
 def _next(stats: Stats) -> Iterator[tuple[str, str]]:
@@ -127,7 +127,7 @@ def _format_saved(stats: Stats) -> str:
 
 
 def format_programs(run: Run) -> str:
-    """Returns what became of a run's programs of models, which Thunder derives; empty if there were none."""
+    """Returns what became of a run's programs, which Thunder derives; empty if there were none."""
     stats, parts = run.stats, []
     if stats.programs_loaded:
         took = run.phases.loading_programs
@@ -156,8 +156,8 @@ def _reasons(counts: Mapping[str, int], what: str) -> str:
     return f"{sum(counts.values())} {what}: {', '.join(parts)}"
 
 
-def _programs(count: int) -> str:
-    return format_count(count, "program", "programs")
+def _executables(count: int) -> str:
+    return format_count(count, "executable", "executables")
 
 
 def _in(count: int, seconds: float) -> str:

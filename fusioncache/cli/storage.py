@@ -66,21 +66,21 @@ def open_store(directory: Path | None, *, make: bool) -> Store:
 def list_store(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mapping[str, str]]:
     """Returns where the store is, what was compiled, newest first, and why it is not kept, by digest and backend.
 
-    What Thunder made of whole models is left out: see ``kept_programs.py``.
+    What Thunder made of models is left out: see ``programs.py``.
     """
     from fusioncache.store.slots import is_program
 
     with report_store_errors():
         store = open_store(directory, make=False)
-        path, programs, refused = store.directory, store.entries(), read_refusals(store)
+        path, executables, refused = store.directory, store.entries(), read_refusals(store)
         store.close()
     if path is None:
         raise click.ClickException("the store went away while it was opened: try again")
-    return path, tuple(program for program in programs if not is_program(program.backend)), refused
+    return path, tuple(executable for executable in executables if not is_program(executable.backend)), refused
 
 
 def read_refusals(store: Store) -> Mapping[str, str]:
-    """Returns why a program was not kept, by digest and backend, for each that the store has only a note of."""
+    """Returns why an executable was not kept, by digest and backend, for each that the store has only a note of."""
     from fusioncache.store.entry import REFUSED
 
     return {id_: content.decode(errors="replace") for id_, content in store.contents(REFUSED).items()}
@@ -92,14 +92,14 @@ class StoreUsage:
 
     Attributes:
         path: the directory.
-        programs: how many there are that a backend compiled.
-        derived: how many programs there are that Thunder derived from whole models.
+        executables: how many there are that a backend compiled.
+        programs: how many programs there are, which Thunder made of models.
         size: of all files, in bytes.
     """
 
     path: Path
+    executables: int
     programs: int
-    derived: int
     size: int
 
 
@@ -114,9 +114,9 @@ def measure_store() -> StoreUsage | None:
         entries, objects = EntryFolder(path / "entries").list_files(), ObjectFolder(path / "objects").sizes()
     except (StoreError, OSError):
         return None
-    derived = sum(is_program(id_.partition(".")[2]) for id_ in entries)
+    programs = sum(is_program(id_.partition(".")[2]) for id_ in entries)
     size = sum(file.size for file in entries.values()) + sum(objects.values())
-    return StoreUsage(path, len(entries) - derived, derived, size)
+    return StoreUsage(path, len(entries) - programs, programs, size)
 
 
 def encode_removal(swept: SweepResult) -> dict[str, int]:

@@ -47,7 +47,7 @@ class Part:
 
 
 def format_template_counts(template: TemplateStats, not_kept: Mapping[str, int]) -> str:
-    """Returns the template's names and its counts, and why, and how many of, its programs cannot be kept."""
+    """Returns the template's names and its counts, and why, and how many of, its executables cannot be kept."""
     pairs = [
         ("name", template.name),
         ("digest", template.digest),

@@ -5,12 +5,12 @@ the one before has:
 
 - The *template key* names what several regions have in common: the graph, in which residual chains are parameters, and
   the backend's environment when a trace was rewritten.
-- The *program key* names what is compiled: a graph without parameters, and the backend's environment at the moment of
-  the compilation.
-- The *artifact key* names what outlives the process: a program, and all else that its bytes depend on, such as the
+- The *executable key* names what is compiled: a graph without parameters, and the backend's environment at the moment
+  of the compilation.
+- The *artifact key* names what outlives the process: an executable, and all else that its bytes depend on, such as the
   device, the layouts of the arguments, and, where it shows, the order of a region's operands.
 
-One level up, the key of a *whole program* names what Thunder derives it from. It has ingredients of its own.
+One level up, the *program key* names what Thunder derives a program from. It has ingredients of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Level(Enum):
     ARTIFACT = auto()
     """What the bytes of compiled code depend on besides. It is in artifact keys only."""
     PROGRAM = auto()
-    """What Thunder derives a whole program from. It is in the keys of whole programs, which have no other level."""
+    """What Thunder derives a program from. It is in the keys of programs, which have no other level."""
 
 
 class Comparison(Enum):

@@ -53,7 +53,7 @@ class EntryCompiler:
     """Compiles what entries of one store ask for, and calls of other processes.
 
     Args:
-        store: the store, which the compiled programs go into as well.
+        store: the store, which the executables go into as well.
         dry_run: whether to compile nothing, and say what would be compiled.
         patience: how many seconds to wait for another process that compiles the same. With 0 that is refused.
         releases: whether to give back to the device, after each, the memory that torch holds and nobody uses.

@@ -50,7 +50,7 @@ class Survey:
     """The contents of a store, as far as they can be compiled again.
 
     Attributes:
-        entries: how many there are, but for the programs of models, which only tracing makes.
+        entries: how many there are, but for programs, which only tracing makes.
         seconds: by the id of one entry for each distinct request, the newest: how long it took to compile.
         refused: how many other entries cannot be compiled again, by reason.
     """

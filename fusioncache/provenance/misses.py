@@ -1,7 +1,7 @@
 """The explanation of misses as they happen: which key is nearest, what keeps the two apart, and the user's line.
 
 ``FUSIONCACHE_EXPLAIN=1`` or ``FusionCache(explain=True)`` prints to stderr, for each new template that had to be
-compiled, once it was, and for each program that was compiled although the store has one of the same graph. Of new
+compiled, once it was, and for each executable that was compiled although the store has one of the same graph. Of new
 templates that were loaded it prints how many there are, once all were called. Nothing that goes wrong in it reaches the
 model.
 """
@@ -113,13 +113,13 @@ class Misses:
                 self._loaded.append(counts.loaded_compile_seconds)
 
     def note_compile(self, event: CompileEvent) -> None:
-        """Explains, on a thread of its own, a program that was compiled although the store nearly has it."""
+        """Explains, on a thread of its own, an executable that was compiled although the store nearly has it."""
         store = self._cache.store
         if store is not None and event.graph is not None and event.key is not None and not event.loaded:
             args = (store, event.graph, event.key, event.backend)
-            threading.Thread(target=self._explain_program, args=args, name="fusioncache explain").start()
+            threading.Thread(target=self._explain_executable, args=args, name="fusioncache explain").start()
 
-    def _explain_program(self, store: Any, graph: Graph, key: Key, backend: str) -> None:
+    def _explain_executable(self, store: Any, graph: Graph, key: Key, backend: str) -> None:
         try:
             nearest = store.entry(store.nearest(key, backend), backend)
             if nearest:

@@ -1,4 +1,4 @@
-"""What happened to each region, stream and program of a run, one by one, as long as there is room."""
+"""What happened to each region, stream and executable of a run, one by one, as long as there is room."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fusioncache.process import forks
 from fusioncache.record.observations import ChoiceRecord, CompileRecord, RegionRecord
 
 MOST_OBSERVATIONS = 20_000
-"""How many regions are kept, how many streams, and how many programs."""
+"""How many regions are kept, how many streams, and how many executables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Observations:
     Attributes:
         regions: of all traces, a trace at a time.
         choices: for each residual stream.
-        compiles: programs compiled or loaded.
+        compiles: executables compiled or loaded.
     """
 
     regions: Mapping[int, RegionRecord]
@@ -100,7 +100,7 @@ class History:
 
     @property
     def unrecorded(self) -> int:
-        """How many regions, streams and programs there was no room for."""
+        """How many regions, streams and executables there was no room for."""
         return self._unrecorded
 
     @property
@@ -127,7 +127,7 @@ class History:
             self._add(self._choices, choice)
 
     def add_compile(self, compile_: CompileRecord) -> None:
-        """Adds a program that was compiled or loaded."""
+        """Adds an executable that was compiled or loaded."""
         with self._lock:
             self._add(self._compiles, compile_)
 

@@ -123,7 +123,7 @@ class ChoiceRecord:
 
 @dataclass(frozen=True, slots=True)
 class CompileRecord:
-    """One program that was made for a template.
+    """One executable that was made for a template.
 
     Attributes:
         digest: of the template that asked first.
@@ -145,7 +145,7 @@ class Phases:
     """Where the seconds of a run went. None where it was not measured. The phases do not overlap.
 
     Attributes:
-        loading_programs: whole programs from the store: their keys, comparing what they read, and putting them
+        loading_programs: programs from the store: their keys, comparing what they read, and putting them
             together, in place of tracing, fusing, planning and canonicalizing. Lookups in vain are in it as well.
         tracing: Thunder ran the model's Python and wrote the first trace; its own figure.
         fusing: from there until the traces were fused: prologue, autograd, Thunder's executors, rematerialization, and
@@ -156,8 +156,8 @@ class Phases:
         recording: writing the record. What the last save took is missing, because it is in that record.
         compiling: in the backend: lowering, compiling, and the execution that a compilation ends with, because that is
             when nvFuser compiles.
-        loading: programs from the store.
-        first_execution: the first call of each template for each layout, once its programs were there. On a GPU that
+        loading: executables from the store.
+        first_execution: the first call of each template for each layout, once its executables were there. On a GPU that
             is launching them, not waiting for them. Of a template that could not be compiled, it is Thunder's own
             region that is called first, and compiled.
     """

@@ -139,7 +139,7 @@ class RecordReader:
         return tuple(self._decode(decode_choice, rows))
 
     def compiles(self, run: str) -> tuple[CompileRecord, ...]:
-        """Returns the programs that a run compiled or loaded, in the order in which they were ready."""
+        """Returns the executables that a run compiled or loaded, in the order in which they were ready."""
         rows = self._rows("SELECT * FROM compiles WHERE run = :run ORDER BY number", run=run)
         return tuple(self._decode(decode_compile, rows))
 

@@ -26,7 +26,7 @@ class Run:
         command: its command line.
         stats: its counts when it was last saved.
         phases: where its seconds had gone by then.
-        unrecorded: how many regions, streams and programs of it the record had no room for.
+        unrecorded: how many regions, streams and executables of it the record had no room for.
         models: classes of the modules, or names of the functions, that it compiled.
         updated: when it was last saved, in seconds since the epoch.
         ended: whether its process came to an end by itself. If not, it goes on, or it was killed.

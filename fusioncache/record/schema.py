@@ -61,7 +61,7 @@ _TABLES = (
     seconds REAL NOT NULL, compile_seconds REAL NOT NULL, PRIMARY KEY (run, number))""",
 )
 """One row for each run, each run that was forgotten, each template, each template of a run, and each region, stream and
-program of a run.
+executable of a run.
 
 Regions of equal layers come from the same lines, so each is there once, whichever regions and runs they are of.
 """
@@ -198,12 +198,12 @@ def decode_choice(row: sqlite3.Row) -> ChoiceRecord:
 
 
 def encode_compile(compile_: CompileRecord) -> Row:
-    """Returns the row of a program, without its run and number."""
+    """Returns the row of an executable, without its run and number."""
     return {name: getattr(compile_, name) for name in _names(CompileRecord)}
 
 
 def decode_compile(row: sqlite3.Row) -> CompileRecord:
-    """Returns a program in a row of ``compiles``."""
+    """Returns an executable in a row of ``compiles``."""
     return CompileRecord(row["digest"], bool(row["loaded"]), row["started"], row["seconds"], row["compile_seconds"])
 
 

@@ -28,10 +28,10 @@ class Stats:
         bypasses: regions left as Thunder made them, by reason.
         compiles: compilations asked of the backend: cores, inlined variants, stride variants and folds.
         compile_seconds: seconds spent in these, each with its first execution, which is when nvFuser compiles.
-        loads: programs that were loaded from the store, where an earlier process or another one had compiled them.
+        loads: executables that were loaded from the store, where an earlier process or another one had compiled them.
         load_seconds: seconds spent in these.
         loaded_compile_seconds: seconds that compiling took what was loaded, where it was compiled.
-        handed_over: programs that processes beside this one were to compile for it: see ``FusionCache(jobs=...)``.
+        handed_over: executables that processes beside this one were to compile for it: see ``FusionCache(jobs=...)``.
         helped: those of them that were loaded when they were called for. The others were compiled here all the same,
             or nobody called for them yet.
         unkept: compilations whose result could not be stored, by reason.
@@ -45,7 +45,7 @@ class Stats:
             into the store), ``reads`` (comparing them), ``build`` and ``templates`` (putting it together), the first
             three also where none fitted. To keep one: ``record``.
         saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
-            the seconds that its template's programs take to compile, whether they were compiled here or loaded; what
+            the seconds that its template's executables take to compile, whether they were compiled here or loaded; what
             was loaded saves them once more, less the seconds that loading took. Less than nothing if loading takes
             longer than compiling.
         canonicalize_seconds: seconds spent turning regions into templates, keys and plans.
@@ -108,7 +108,7 @@ class TemplateCounts:
         arities: the numbers of residual terms it was asked for, each chain's in turn.
         compiles: compilations it caused. What it shares with another template counts for the one that came first.
         compile_seconds: seconds spent in these.
-        loads: programs that were loaded for it from the store.
+        loads: executables that were loaded for it from the store.
         load_seconds: seconds spent in these.
         loaded_compile_seconds: seconds that compiling these took, where they were compiled.
     """

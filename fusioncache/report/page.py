@@ -113,10 +113,10 @@ _ABOUT = {
     "planning": "residual streams are planned and the traces rewritten for it",
     "canonicalizing": "regions become templates, keys and calls",
     "recording": "this record is written",
-    "compiling": "the backend lowers and compiles, first execution of each program included",
-    "loading": "programs come from the store",
+    "compiling": "the backend lowers and compiles, first execution of each executable included",
+    "loading": "executables come from the store",
     "first_execution": "each template is called for the first time for each layout",
-    "loading_programs": "whole programs come from the store, in place of all up to the templates' calls",
+    "loading_programs": "programs come from the store, in place of all up to the templates' calls",
     "keeping_programs": "what Thunder reads is recorded, and its programs are written into the store",
 }
 

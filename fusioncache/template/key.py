@@ -26,7 +26,7 @@ def template_key(graph: Graph, environment: Mapping[str, str]) -> Key:
     return make_key(graph, environment, (Level.ENVIRONMENT,))
 
 
-def program_key(graph: Graph, environment: Mapping[str, str]) -> Key:
+def executable_key(graph: Graph, environment: Mapping[str, str]) -> Key:
     """Returns the key of what is compiled.
 
     Args:
@@ -81,7 +81,7 @@ def make_key(
 
 
 def program_key_of(texts: Mapping[str, str]) -> Key:
-    """Returns the key of a whole program, which has no graph.
+    """Returns the key of a program, which has no graph.
 
     Args:
         texts: by ingredient name.

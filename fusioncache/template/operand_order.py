@@ -2,7 +2,7 @@
 
 ``a + b`` and ``b + a`` have the same bits, and share a template. But where the operands order their dimensions
 differently in memory, the result has the first one's order, and later results may have other bits, because sums go
-along the memory. Then a program is compiled from each region's own text.
+along the memory. Then an executable is compiled from each region's own text.
 """
 
 from __future__ import annotations

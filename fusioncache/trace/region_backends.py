@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusioncache.backends.registry import best_backend, make_backend, problem
-from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.ir import Arithmetic, Bypass
 from fusioncache.record.ledger import Ledger
@@ -19,32 +19,32 @@ class RegionBackends:
     Args:
         name: the backend that the user asked for, or ``"auto"``.
         fold: what sums long chains; see ``FusionCache``.
-        cache: holds the programs.
+        cache: holds the executables.
         ledger: counts.
     """
 
     def __init__(self, name: str, fold: str, cache: Cache, ledger: Ledger):
         self._name, self._fold = name, fold
         self._cache, self._ledger = cache, ledger
-        self._programs: dict[Any, BackendPrograms] = {}
+        self._executables: dict[Any, BackendExecutables] = {}
 
-    def choose(self, fusion: Any, origin: Origin) -> BackendPrograms:
-        """Returns the backend that compiles a fused call, and the programs that it has."""
+    def choose(self, fusion: Any, origin: Origin) -> BackendExecutables:
+        """Returns the backend that compiles a fused call, and the executables that it has."""
         name = origin.backend or best_backend(_device_of(fusion)) if self._name == "auto" else self._name
         return self.find(name, dict(origin.options) if name == origin.backend else {})
 
-    def find(self, name: str, options: Mapping[str, Any]) -> BackendPrograms:
-        """Returns a backend with these options, and the programs that it has.
+    def find(self, name: str, options: Mapping[str, Any]) -> BackendExecutables:
+        """Returns a backend with these options, and the executables that it has.
 
         Raises:
             ValueError: if it is unknown or does not work here.
         """
         identity = (name, repr(sorted(options.items())))
-        if identity not in self._programs:
+        if identity not in self._executables:
             # How chains are summed is none of what is compiled, and so of no key.
             backend = make_backend(name, fold=self._fold, **options)
-            self._programs[identity] = BackendPrograms(backend, self._cache, self._ledger, options)
-        return self._programs[identity]
+            self._executables[identity] = BackendExecutables(backend, self._cache, self._ledger, options)
+        return self._executables[identity]
 
     def arithmetic(self, fusion: Any) -> Arithmetic:
         """Returns how a fused call is computed. Nothing is known of a call that stays as Thunder made it."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from fusioncache.backends.bound_symbols import bind, on_each_gpu
-from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.ir import Bypass, Graph, Instance, Key, Template
@@ -36,13 +36,13 @@ class TemplateCalls:
         return tuple(call for calls in self._calls.values() for call in calls)
 
     def find(
-        self, template: Template, instances: Mapping[Arities, Instance], programs: BackendPrograms
+        self, template: Template, instances: Mapping[Arities, Instance], executables: BackendExecutables
     ) -> TemplateCall:
         """Returns the call of a template for such regions, which is made if it is not there."""
         calls = self._calls[template.key]
         call = next((call for call in calls if call.claim_all(instances)), None)
         if call is None:
-            call = TemplateCall(template, programs, self._new_name(template), self._called)
+            call = TemplateCall(template, executables, self._new_name(template), self._called)
             call.claim_all(instances)
             calls.append(call)
         return call
@@ -95,7 +95,7 @@ class TemplateLoader:
         self._calls = calls
         self._executors = {executor.name: executor for executor in reversed(compile_data.executors_list)}
         self._compile_options = dict(compile_data.compile_options)
-        self._environment = remember(lambda programs: programs.backend.environment())
+        self._environment = remember(lambda executables: executables.backend.environment())
 
     def __call__(self, name: str, reference: TemplateReference) -> Callable[..., Any]:
         """Returns the function to call in a trace, for ``fusioncache.program.build``."""
@@ -109,14 +109,14 @@ class TemplateLoader:
                 that made its regions is not there.
         """
         try:
-            programs = self._backends.find(reference.backend, dict(reference.options))
-            template, _ = self._cache.template(reference.graph, self._environment(programs))
+            executables = self._backends.find(reference.backend, dict(reference.options))
+            template, _ = self._cache.template(reference.graph, self._environment(executables))
         except (Bypass, TypeError) as error:
             raise ValueError(f"a template cannot be had from the backend {reference.backend}: {error}") from error
         if template.key.digest != reference.digest:
             raise ValueError(f"{template.name} is another template here")
         fallbacks = {use.arities: self._make_fallback(use) for use in reference.uses}
-        call = self._calls.find(template, {use.arities: use.instance for use in reference.uses}, programs)
+        call = self._calls.find(template, {use.arities: use.instance for use in reference.uses}, executables)
         for use in reference.uses:
             call.allow(use.arities, use.plan, fallbacks[use.arities], use.instance)
         return call

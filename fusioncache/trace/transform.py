@@ -22,7 +22,7 @@ from thunder.core.transform_common import Transform
 from fusioncache.backends.api import check_fold
 from fusioncache.backends.registry import make_backend
 from fusioncache.backends.symbols import outputs_of
-from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.helpers import Helpers
@@ -60,7 +60,7 @@ logger = logging.getLogger("fusioncache")
 
 _PLANS: Mapping[ResidualPlan | None, Plan] = {ResidualPlan.INLINE: Plan.INLINE, ResidualPlan.FOLD: Plan.FOLD}
 
-_Environment = Callable[[BackendPrograms], Mapping[str, str]]
+_Environment = Callable[[BackendExecutables], Mapping[str, str]]
 _Canonicalize = Callable[[Region], Canonical]
 
 
@@ -72,7 +72,7 @@ class _SharedRegion:
         position: in the trace.
         fusion: the region's fused bound symbol.
         origin: the executor that made the region.
-        programs: the backend that compiles the template.
+        executables: the backend that compiles the template.
         region: the region as it was read.
         binding: says which of the region's values fills which slot of the template.
         instance: the region in the terms of the template.
@@ -82,7 +82,7 @@ class _SharedRegion:
     position: int
     fusion: Any
     origin: Origin
-    programs: BackendPrograms
+    executables: BackendExecutables
     region: Region
     binding: Binding
     instance: Instance
@@ -260,7 +260,7 @@ class FusionCache(Transform):
         if not fusions:
             self._explain_unfused(watch)
         # The environments of this trace: torch's settings may change before the next one.
-        environment: _Environment = remember(lambda programs: programs.backend.environment())
+        environment: _Environment = remember(lambda executables: executables.backend.environment())
         # Layers give the same regions again. What is equal as a whole has the same canonical form.
         canonical: _Canonicalize = remember(canonicalize)
         found = [
@@ -278,7 +278,9 @@ class FusionCache(Transform):
     def _hand_over(self, helpers: Helpers, trace: Any, regions: Sequence[_SharedRegion], foresight: Foresight) -> None:
         """Has what the calls of a trace will ask for compiled beside what this process does until then."""
         try:
-            foresight.read(trace, {one.position: (one.region, one.programs.backend.returns_views) for one in regions})
+            foresight.read(
+                trace, {one.position: (one.region, one.executables.backend.returns_views) for one in regions}
+            )
             wanted = {
                 (id(one.call), one.binding.arities, layouts): one.call
                 for one in regions
@@ -321,11 +323,11 @@ class FusionCache(Transform):
         """
         origin, region = origin_of(fusion), region_of(fusion)
         canonical = canonicalize_region(region)
-        programs = self._backends.choose(fusion, origin)
-        template, hit = self.cache.template(canonical.graph, environment(programs))
+        executables = self._backends.choose(fusion, origin)
+        template, hit = self.cache.template(canonical.graph, environment(executables))
         instance = instance_of(region, canonical.binding)
-        call = self._calls.find(template, {canonical.binding.arities: instance}, programs)
-        return _SharedRegion(position, fusion, origin, programs, region, canonical.binding, instance, call), hit
+        call = self._calls.find(template, {canonical.binding.arities: instance}, executables)
+        return _SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
 
     def _call_of(self, shared: _SharedRegion, wanted: set[Arities], watch: TraceWatch) -> list[Any]:
         """Returns the bound symbols that replace a region: the call of its template, verified if that was asked for."""
@@ -385,5 +387,5 @@ def _fallback_of(shared: _SharedRegion) -> Fallback:
 def _site_of(shared: _SharedRegion, fallback: Fallback) -> Site:
     outputs = pick([proxy.name for proxy in outputs_of(shared.fusion)], shared.instance.outputs)
     own_backend = shared.origin.backend or shared.fusion.sym.executor.own_backend()
-    backend = shared.programs.backend
+    backend = shared.executables.backend
     return Site(shared.fusion, outputs, shared.binding, shared.call, backend, own_backend, fallback, shared.instance)

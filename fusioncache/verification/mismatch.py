@@ -12,7 +12,7 @@ from typing import Any
 
 from fusioncache.backends.api import Backend
 from fusioncache.cache.call import Fallback, TemplateCall
-from fusioncache.cache.program import Program
+from fusioncache.cache.executable import Executable
 from fusioncache.ir import Binding, Graph, Instance
 from fusioncache.ir.permutation import pick
 from fusioncache.record.schema import record_path
@@ -53,15 +53,15 @@ class Site:
 def _rules_of(site: Site) -> Rules:
     """Returns what must be the same. The template must have been called: only then it is known what was compiled."""
     template, arities = site.call.template.graph, site.binding.arities
-    programs = site.call.programs(arities)
-    inlined = len(programs) == 1 and _is_inlined(site, programs[0])
-    alike = inlined and programs[0].sources == (site.instance.region,)
+    executables = site.call.executables(arities)
+    inlined = len(executables) == 1 and _is_inlined(site, executables[0])
+    alike = inlined and executables[0].sources == (site.instance.region,)
     plan = Plan.INLINE if inlined else Plan.FOLD
     return rules_of(template, exact=keeps_every_bit(template, plan, alike=alike))
 
 
-def _is_inlined(site: Site, program: Program) -> bool:
-    return program.graph == inline(site.call.template.graph, site.binding.arities)
+def _is_inlined(site: Site, executable: Executable) -> bool:
+    return executable.graph == inline(site.call.template.graph, site.binding.arities)
 
 
 def find_problems(site: Site, found: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:
@@ -113,14 +113,14 @@ def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callabl
     yield f"the region {site.fusion.sym.name} as Thunder wrote it", lambda: str(site.fusion)
     yield "the region as it was read", lambda: graph_text(instance.region)
     yield f"the template {template.name}, in canonical form", lambda: graph_text(template.graph)
-    programs = site.call.programs(site.binding.arities)
-    for program in programs:
-        for source in program.sources:
+    executables = site.call.executables(site.binding.arities)
+    for executable in executables:
+        for source in executable.sources:
             yield "what was compiled for the template", partial(graph_text, source)
     yield f"{site.backend.title}'s definition of the region", lambda: _define_region(site, args)
-    for program in programs:
-        inlined = len(programs) == 1 and _is_inlined(site, program)
-        for source in program.sources:
+    for executable in executables:
+        inlined = len(executables) == 1 and _is_inlined(site, executable)
+        for source in executable.sources:
             yield (
                 f"{site.backend.title}'s definition for the template",
                 partial(_define_source, site.backend, source, args if inlined else None),

@@ -20,7 +20,7 @@ import torch
 from fusioncache.backends.api import Run
 from fusioncache.cache.call import CallTarget
 from fusioncache.cache.dispatch import Dispatcher
-from fusioncache.cache.program import Builder, Program
+from fusioncache.cache.executable import Builder, Executable
 from fusioncache.ir.ops import writes_of
 from fusioncache.process.settings import VERIFY
 from fusioncache.record.ledger import Ledger
@@ -140,8 +140,8 @@ def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:
     if None not in site.fallback.inputs and site.own_backend == site.backend.name:
         return _time_compiles(site.fallback, on_compile)
     graph = inline(site.call.template.graph, site.binding.arities)
-    program = Program(graph, Builder(site.backend), site.instance)
-    return lambda args: program.run_for(args, lambda _, function: on_compile(function.seconds))(args)
+    executable = Executable(graph, Builder(site.backend), site.instance)
+    return lambda args: executable.run_for(args, lambda _, function: on_compile(function.seconds))(args)
 
 
 def _time_compiles(run: Run, on_compile: Callable[[float], None]) -> Run:

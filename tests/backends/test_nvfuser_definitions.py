@@ -7,7 +7,7 @@ import fake_cuda
 import pytest
 import thunder.torch as ltorch
 from models import find_fused, recompute
-from nvfuser_definitions import add_residuals, define_programs, define_regions
+from nvfuser_definitions import add_residuals, define_executables, define_regions
 
 import fusioncache
 from fusioncache.backends.nvfuser.backend import NvFuser
@@ -45,7 +45,7 @@ def test_the_definitions_of_a_recomputed_residual_stream_do_not_grow_with_depth(
         stats = transform.stats()
         assert stats.regions == sum(len(find_fused(trace)) for trace in traces) == 4 * layers + 1
         assert not stats.bypasses
-        counts[layers] = (stats.templates, len(define_programs(transform)))
+        counts[layers] = (stats.templates, len(define_executables(transform)))
     assert counts[16] == counts[40] == expected
 
 
@@ -69,7 +69,7 @@ def test_templates_of_normed_blocks_do_not_grow_with_depth(dtype):
     for weights in (4, 8):
         transform, _ = shared(norm_residual, weights + 1, grad=True, dtype=dtype)
         assert not transform.stats().bypasses
-        counts.add((transform.stats().templates, len(define_programs(transform))))
+        counts.add((transform.stats().templates, len(define_executables(transform))))
     assert len(counts) == 1
 
 
@@ -77,9 +77,9 @@ def test_bfloat16_sums_stay_in_float32_between_kernels():
     with recompute():
         transform, _ = shared(norm_residual, 17, grad=False, dtype="bfloat16")
     (stream,) = [call for call in transform.calls() if max(call.arities())[:1] > (8,) and "sum" in call.template.name]
-    programs = stream.programs(max(stream.arities()))
-    assert len(programs) > 2
-    for fold, later in itertools.pairwise(programs):
+    executables = stream.executables(max(stream.arities()))
+    assert len(executables) > 2
+    for fold, later in itertools.pairwise(executables):
         assert all(fold.graph.ops[-1].outputs[0].dtype == "float32" for _ in fold.graph.outputs)
         assert any(type_.dtype == "float32" for type_ in later.graph.inputs)
 
@@ -87,9 +87,9 @@ def test_bfloat16_sums_stay_in_float32_between_kernels():
 def test_a_definition_says_what_the_region_does():
     transform, _ = shared(add_residuals, 2, grad=False)
     (call,) = [call for call in transform.calls() if call.template.name.startswith("residual")]
-    (program,) = call.programs((1,))
+    (executable,) = call.executables((1,))
     with fake_cuda.pretend_gpu():
-        text = repr(define(program.sources[0], describe_contiguous(program.sources[0])))
+        text = repr(define(executable.sources[0], describe_contiguous(executable.sources[0])))
     assert text.count("define_tensor") == 2
     assert text.count("ops.add") == 1
     assert text.count("add_output") == 1
@@ -128,7 +128,7 @@ def test_a_template_is_compiled_from_the_very_definition_that_thunder_wrote_for_
     """nvFuser schedules a kernel by the order of its definition: the same definition is the same bits."""
     transform, _ = shared(norm_residual, 7, grad=True, dtype=dtype)
     plain = define_regions(fake_cuda.make_traces(norm_residual, [(10, 10)] * 7, grad=True, dtype=dtype))
-    ours = define_programs(transform)
+    ours = define_executables(transform)
     assert len(ours) == transform.stats().templates < transform.stats().regions
     # Thunder hands on an input that nobody uses there, and ours does not.
     with_unused_inputs = {definition for definition in ours - plain if "permute(tv0" in definition}

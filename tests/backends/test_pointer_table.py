@@ -19,7 +19,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser import chains
 from fusioncache.backends.nvfuser.chains import LEAST_TERM_BYTES, MOST_FOLDED_TERMS, sum_chain, takes_one_launch
 from fusioncache.backends.registry import make_backend
-from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.ir import Template
@@ -109,7 +109,7 @@ def folded(terms: int, sum_chain: Any, device: str = "cpu") -> tuple[Any, Ledger
     backend, cache = Eager(), Cache(record=False, store=False)
     backend.sum_chain = sum_chain  # type: ignore[method-assign]
     ledger = cache.ledger
-    call = TemplateCall(template, BackendPrograms(backend, cache, ledger))
+    call = TemplateCall(template, BackendExecutables(backend, cache, ledger))
     call.allow(canonical.binding.arities, Plan.FOLD, Fallback(lambda *_: pytest.fail("fell back"), (), ()))
     assert canonical.binding.arguments == tuple(range(terms + 1))
     return call.target.function, ledger

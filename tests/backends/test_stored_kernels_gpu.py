@@ -129,7 +129,7 @@ def test_damaged_artifacts_do_not_load():
         make_nvfuser().load(artifacts, item.graph, [arg.t().contiguous().t() for arg in item.args])
 
 
-def test_a_program_is_not_kept_while_a_graph_is_captured_or_history_is_recorded():
+def test_an_executable_is_not_kept_while_a_graph_is_captured_or_history_is_recorded():
     item = find_region("pointwise-0")
     torch.cuda.memory._record_memory_history("all", context=None)
     try:

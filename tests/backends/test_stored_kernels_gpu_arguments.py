@@ -66,7 +66,7 @@ def test_what_is_written_in_place_is_written_once_wherever_it_lies():
 
 
 @pytest.mark.parametrize("name", ["pointwise-0", "pointwise-bfloat16-0", "whole-reduction-0", "two-segments-0"])
-def test_programs_are_kept_where_algorithms_are_to_be_deterministic(name):
+def test_executables_are_kept_where_algorithms_are_to_be_deterministic(name):
     item, fills = find_region(name), torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     try:

@@ -11,11 +11,11 @@ from threads_at_once import run_at_once
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.cache import cache as cache_module
-from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.cache.executable import Builder, Executable
 from fusioncache.cache.lru import LruMap
-from fusioncache.cache.program import Builder, Program
 from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.canonical import canonicalize
@@ -50,7 +50,7 @@ def call_of(region, plan=Plan.INLINE, compiler=None, fallback=None):
     template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
     cache = Cache(record=False, store=False)
     ledger = cache.ledger
-    call = TemplateCall(template, BackendPrograms(compiler, cache, ledger))
+    call = TemplateCall(template, BackendExecutables(compiler, cache, ledger))
     call.allow(canonical.binding.arities, plan, fallback or Fallback(lambda *args: pytest.fail("fell back"), (), ()))
     return call, canonical.binding, ledger, compiler
 
@@ -191,7 +191,7 @@ def test_a_sum_that_is_an_output_itself_is_not_computed_again():
         return s.graph(total, s.op("tanh", total))
 
     call, binding, _, _ = call_of(region(3), Plan.FOLD)
-    (core,) = call.programs(binding.arities)[-1:]
+    (core,) = call.executables(binding.arities)[-1:]
     assert [op.name for op in core.graph.ops] == ["prims.tanh"]
     inputs = [torch.randn(2, 3) for _ in range(4)]
     results = call.target.function(*[inputs[position] for position in binding.arguments])
@@ -277,10 +277,10 @@ def test_the_backend_is_given_the_region_as_it_was_first_written():
             given.append(graph)
             return super().compile(graph, args)
 
-    program = Program(canonical.graph, Builder(Recording()), instance)
+    executable = Executable(canonical.graph, Builder(Recording()), instance)
     inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2, 3)]
     args = [inputs[position] for position in canonical.binding.arguments]
-    results = program.run_for(args, lambda *_: None)(args)
+    results = executable.run_for(args, lambda *_: None)(args)
     expected = [inputs[1] - inputs[0], torch.sin(inputs[0]) ** 2]
     assert given == [region]
     for slot, value in zip(canonical.binding.outputs, expected, strict=True):

@@ -1,4 +1,4 @@
-"""Programs that are stored: loaded where they can be, compiled once otherwise, and never in a model's way."""
+"""Executables that are stored: loaded where they can be, compiled once otherwise, and never in a model's way."""
 
 import warnings
 from functools import partial
@@ -37,8 +37,8 @@ def test_a_region_in_another_order_is_loaded_in_the_order_that_it_was_compiled_i
     first.run(make_region(), X, Y)
     difference, sine = second.run(make_region(swapped=True), Y, X)
     assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
-    program = second.program(make_region(swapped=True))
-    assert second.told == [True] and program.sources == (make_region(),)
+    executable = second.executable(make_region(swapped=True))
+    assert second.told == [True] and executable.sources == (make_region(),)
 
 
 def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):

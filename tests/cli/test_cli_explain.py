@@ -30,7 +30,7 @@ def call(*args: str) -> Result:
     return CliRunner().invoke(main, ["explain", *args])
 
 
-def program(layout: str, constant: float = 2.0) -> Key:
+def executable(layout: str, constant: float = 2.0) -> Key:
     s = Sketch()
     graph = canonicalize(s.graph(s.op("mul", s.input(), constant))).graph
     return make_key(graph, {"backend": "eager", "layout": layout})
@@ -73,8 +73,8 @@ def test_a_template_and_itself():
     assert call("chain_a", "chain_a").stdout.startswith("They do not differ.\n")
 
 
-def test_programs_of_the_store():
-    one, turned, other = program("(2, 3) (3, 1)"), program("(2, 3) (1, 2)"), program("(2, 3) (3, 1)", 3.0)
+def test_executables_of_the_store():
+    one, turned, other = executable("(2, 3) (3, 1)"), executable("(2, 3) (1, 2)"), executable("(2, 3) (3, 1)", 3.0)
     keep(one, turned, other)
     said = call(one.digest[:16], turned.digest).stdout.splitlines()
     assert said[0] == "They differ in the layout of input %0: (2, 3) (3, 1) in A, (2, 3) (1, 2) in B."
@@ -83,15 +83,15 @@ def test_programs_of_the_store():
     assert (data["b"]["digest"], data["b"]["in"]) == (one.digest, "store")
 
 
-def test_a_template_and_a_program():
-    keep(program("(2, 3) (3, 1)"))
-    said = call("cast", program("(2, 3) (3, 1)").digest).stdout
+def test_a_template_and_an_executable():
+    keep(executable("(2, 3) (3, 1)"))
+    said = call("cast", executable("(2, 3) (3, 1)").digest).stdout
     assert said.startswith("They differ in the dtype of input %0: bfloat16 in A, float32 in B, and in ")
 
 
 def test_the_only_one_has_no_nearest():
-    keep(program("(2, 3) (3, 1)"))
-    result = call(program("(2, 3) (3, 1)").digest)
+    keep(executable("(2, 3) (3, 1)"))
+    result = call(executable("(2, 3) (3, 1)").digest)
     assert result.exit_code == 1
     assert "is the only one in the store: there is nothing to compare it with" in result.stderr
 
@@ -100,7 +100,7 @@ def test_the_only_one_has_no_nearest():
 def test_an_unknown_id(ids):
     result = call(*ids)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "no template in the record and no program in the store starts with 'nothing'" in result.stderr
+    assert "no template in the record and no executable in the store starts with 'nothing'" in result.stderr
 
 
 def test_an_ambiguous_id():

@@ -135,8 +135,8 @@ def test_ls_of_a_run_without_templates(monkeypatch):
 
 
 @pytest.fixture
-def programs(monkeypatch):
-    """Two programs in the store: the second newer by a minute, and three days old."""
+def executables(monkeypatch):
+    """Two executables in the store: the second newer by a minute, and three days old."""
     opened = Store.open()
     for number, created in ((1, 1000.0), (12, 1060.0)):
         with monkeypatch.context() as patch:
@@ -146,8 +146,8 @@ def programs(monkeypatch):
     monkeypatch.setattr(pages.time, "time", lambda: 1060.0 + 3 * 86400)
 
 
-@pytest.mark.usefixtures("programs")
-def test_the_programs_of_the_store():
+@pytest.mark.usefixtures("executables")
+def test_the_executables_of_the_store():
     one, twelve = make_numbered_key(1).digest, make_numbered_key(12).digest
     assert get_output("ls", "--store") == drop_first_break(f"""
 id{_PAD}  name         backend     size  age  seconds
@@ -156,19 +156,19 @@ id{_PAD}  name         backend     size  age  seconds
 """)
 
 
-@pytest.mark.usefixtures("programs")
-def test_the_programs_of_the_store_as_json():
+@pytest.mark.usefixtures("executables")
+def test_the_executables_of_the_store_as_json():
     data = json.loads(get_output("ls", "--store", "--limit", "1", "--json"))
-    (program,) = data.pop("programs")
+    (executable,) = data.pop("executables")
     assert data == {"schema": 2, "store": str(default_path())}
-    assert program.pop("pid") > 0
-    assert isinstance(program.pop("host"), str)
+    assert executable.pop("pid") > 0
+    assert isinstance(executable.pop("host"), str)
     expected = {"name": "template_12", "created": 1060.0, "seconds": 12.0}
     expected |= {"artifacts": 3, "size": 35340, "refused": None}
-    assert program == {"digest": make_numbered_key(12).digest, "backend": "eager", **expected}
+    assert executable == {"digest": make_numbered_key(12).digest, "backend": "eager", **expected}
 
 
-@pytest.mark.usefixtures("programs")
+@pytest.mark.usefixtures("executables")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -181,11 +181,11 @@ def test_the_programs_of_the_store_as_json():
         (["--backend", "nvfuser"], []),
     ],
 )
-def test_filters_and_orders_of_programs(options, expected):
+def test_filters_and_orders_of_executables(options, expected):
     found = call("ls", "--store", *options, "--json")
-    names = [program["name"] for program in json.loads(found.stdout)["programs"]]
+    names = [executable["name"] for executable in json.loads(found.stdout)["executables"]]
     assert names == [f"template_{number}" for number in expected]
-    assert found.stderr == ("" if expected else f"{default_path()} has 2 programs, none like that.\n")
+    assert found.stderr == ("" if expected else f"{default_path()} has 2 executables, none like that.\n")
 
 
 _REASON = "a wrapper that calls mm, which has no source that could be built again"
@@ -193,14 +193,14 @@ _REASON = "a wrapper that calls mm, which has no source that could be built agai
 
 @pytest.fixture
 def refused():
-    """A note that the third program cannot be kept."""
+    """A note that the third executable cannot be kept."""
     opened = Store.open()
     assert opened.save(make_numbered_key(3), "inductor", {"refused": _REASON.encode()}, name="template_3")
     opened.close()
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. what happens to the store is not recorded")
-@pytest.mark.usefixtures("programs", "refused")
+@pytest.mark.usefixtures("executables", "refused")
 @pytest.mark.parametrize("index", [True, False])
 def test_of_what_is_not_kept_the_store_says_why(index, monkeypatch):
     if not index:
@@ -209,14 +209,14 @@ def test_of_what_is_not_kept_the_store_says_why(index, monkeypatch):
     assert head.endswith("  seconds  kept")
     assert [row.endswith("  no") for row in rows] == ["template_3" in row for row in rows]
     assert (empty, why) == ("", f"1 of 3 cannot be kept, so that each process compiles them: {_REASON}")
-    data = json.loads(get_output("ls", "--store", "--json"))["programs"]
+    data = json.loads(get_output("ls", "--store", "--json"))["executables"]
     reasons = {"template_1": None, "template_12": None, "template_3": _REASON}
-    assert {program["name"]: program["refused"] for program in data} == reasons
+    assert {executable["name"]: executable["refused"] for executable in data} == reasons
 
 
 @pytest.fixture
 def long_names(monkeypatch):
-    """Templates and programs whose names are as long as they get, with long counts."""
+    """Templates and executables whose names are as long as they get, with long counts."""
     names = [f"residual_scaled_dot_product_attention_{word}_{word}_0123456{word[0]}" for word in ("softmax", "tanh")]
     ledger = Ledger()
     for name in names:
@@ -256,7 +256,7 @@ def test_no_line_is_wider_than_the_terminal_and_a_wider_one_shows_more(monkeypat
 
 def _json(*command: str) -> list[dict[str, str]]:
     data = json.loads(get_output(*command, "--json"))
-    found: list[dict[str, str]] = data.get("templates") or data["programs"]
+    found: list[dict[str, str]] = data.get("templates") or data["executables"]
     return found
 
 

@@ -10,7 +10,7 @@ from kept_programs import FORWARD, OTHER_SILU, OWN_SILU, SILU, TEMPLATE, TENSOR,
 from recorded_templates import make_ledger, save_ledger
 from store_contents import save as fill
 
-from fusioncache.cli import kept_programs
+from fusioncache.cli import programs as kept
 from fusioncache.cli.program_inputs import format_inputs
 from fusioncache.program.reads import encode_reads
 from fusioncache.program.references import CudaGraphReference, TraceText
@@ -95,10 +95,10 @@ def test_programs_of_models_are_not_what_was_compiled(monkeypatch):
     fill(store, 1)
     store.close()
     (digest,) = keep(PROGRAM)
-    assert [one["name"] for one in json.loads(get_output("ls", "--store", "--json"))["programs"]] == ["template_1"]
+    assert [one["name"] for one in json.loads(get_output("ls", "--store", "--json"))["executables"]] == ["template_1"]
     counts = json.loads(get_output("stats", "--json"))["store"]
-    assert (counts["programs"], counts["derived"]) == (1, 1)
-    assert "\nstore       1 program and 1 derived from models, " in get_output("stats")
+    assert (counts["executables"], counts["programs"]) == (1, 1)
+    assert "\nstore       1 executable and 1 program, " in get_output("stats")
     assert "no template in" in get_error("graph", digest[:12])
     assert "known" not in call("explain", CAST.name, digest[:12]).stdout
     assert json.loads(get_output("show", CAST.name, "--json"))["digest"] == CAST.key.digest
@@ -268,7 +268,7 @@ def test_explain_says_what_became_of_the_programs_of_a_run(monkeypatch):
     ledger.count_program_made("GPT")
     ledger.count_program_refused("a lock")
     save_ledger(monkeypatch, ledger)
-    said = "\nprograms of models: 1 derived and kept; 1 derived and not kept, or not used: a lock (1)\n"
+    said = "\nprograms: 1 derived and kept; 1 derived and not kept, or not used: a lock (1)\n"
     assert get_output("explain").endswith(said)
     programs = {"loaded": 0, "made": 1, "refused": {"a lock": 1}}
     assert json.loads(get_output("explain", "--json"))["programs"] == programs
@@ -278,7 +278,7 @@ def test_explain_of_a_run_that_only_loaded(monkeypatch):
     ledger = Ledger()
     ledger.count_program_loaded("GPT", 0.5, 8.0)
     save_ledger(monkeypatch, ledger)
-    assert call("explain").stdout == "programs of models: 1 loaded, where deriving took 8 s\n"
+    assert call("explain").stdout == "programs: 1 loaded, where deriving took 8 s\n"
 
 
 def test_diff_shows_all_that_differs():
@@ -331,7 +331,7 @@ def test_another_store(tmp_path):
     assert get_output("show", digests[0], *there).startswith("name ")
     assert get_output("explain", digests[0], *there).startswith("They differ in `model.layers.0.eps`")
     assert get_output("diff", *digests, *there).startswith("A  ")
-    assert kept_programs.find_programs("Llama", None) == ()
+    assert kept.find_programs("Llama", None) == ()
 
 
 def test_nothing_in_a_program_moves_the_cursor():

@@ -157,7 +157,7 @@ def test_the_stored_code():
     assert result.exit_code == 0
     head = f"# {key.digest}.inductor\n# kernel-0.so 1 B, wrapper.py 25 B\n"
     assert result.stdout == f"{head}\n# wrapper.py\ndef call(args):\n    pass\n"
-    assert "1 program was kept without source." in result.stderr
+    assert "1 executable was kept without source." in result.stderr
     assert "TORCH_LOGS=output_code" in result.stderr
 
 
@@ -170,8 +170,8 @@ def test_the_source_of_kernels(backend, machine_code, source):
     key = _keep(inline(CHAIN.graph, (7,)), backend, {machine_code: b"\xff", source: b"// k\nint x;\t// \x1b[2J\n"})
     head = f"# {key.digest}.{backend}\n# {machine_code} 1 B, {source} 20 B\n"
     assert get_output("show", "residual", "--code") == f"{head}\n# {source}\n// k\nint x;\t// \\x1b[2J\n"
-    (program,) = json.loads(get_output("show", "residual", "--code", "--json"))["code"]
-    assert program["sources"] == {source: "// k\nint x;\t// \x1b[2J\n"}
+    (executable,) = json.loads(get_output("show", "residual", "--code", "--json"))["code"]
+    assert executable["sources"] == {source: "// k\nint x;\t// \x1b[2J\n"}
 
 
 @pytest.mark.parametrize(("name", "text"), [("kernels.cpp", "int64_t x;"), ("kernels.cu", "__global__ void k();")])
@@ -195,7 +195,7 @@ def test_damaged_source_hides_nothing_else():
     result = call("show", "residual", "--code")
     assert "# kernels.cpp is damaged" in result.stdout
     assert result.stdout.endswith("# wrapper.py\npass\n")
-    assert "1 program was kept without source." in result.stderr
+    assert "1 executable was kept without source." in result.stderr
     assert result.exit_code == 0
 
 
@@ -204,9 +204,9 @@ def test_the_launches_of_stored_kernels():
     recipe = json.dumps({"steps": [{"fill": [0, 0, 8, 0]}, {**step, "cooperative": False}]})
     _keep(inline(CHAIN.graph, (7,)), "nvfuser", {"recipe": recipe.encode(), "0.cubin": b"\x7fELF"})
     result = call("show", "residual", "--code", "--json")
-    (program,) = json.loads(result.stdout)["code"]
-    assert program["launches"] == [step]
-    assert program["sources"] == {}
+    (executable,) = json.loads(result.stdout)["code"]
+    assert executable["launches"] == [step]
+    assert executable["sources"] == {}
     assert "NVFUSER_DUMP=cuda_kernel" in result.stderr
     assert "nvfuser_none_f0  grid [1, 1, 1]" in call("show", "residual", "--code").stdout
 

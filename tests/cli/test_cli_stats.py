@@ -22,8 +22,8 @@ train.py · GPT · 2023-11-14 22:13  (run aaaaaaaa)
 It goes on or was killed; 0 ms are on record.
 
 regions     7, of 2 templates; 3 (43%) shared
-compiled    3 programs in 2.12 s
-loaded      1 program in 3.91 ms; compiling took 125 ms back then
+compiled    3 executables in 2.12 s
+loaded      1 executable in 3.91 ms; compiling took 125 ms back then
 saved       about 6.12 s of compiling
 time        compiling 2.12 s, tracing 500 ms, fusing 250 ms, canonicalizing
             31.2 ms, the rest 3.91 ms
@@ -32,8 +32,8 @@ not kept    1 that each process compiles: a number among its inputs (1)
 verified    2 regions and layouts are equal to what they would be on their own;
             1 compile only for that in 250 ms
 
-all runs    1 run since 2023-11-14, 43% of 7 regions shared, 25% of 4 programs
-            loaded, about 6.12 s saved
+all runs    1 run since 2023-11-14, 43% of 7 regions shared, 25% of 4
+            executables loaded, about 6.12 s saved
 store       none yet
 
 next        fusioncache explain          why templates were new
@@ -191,9 +191,9 @@ def test_the_store_is_counted(monkeypatch):
     store = Store.open()
     store.save(make_key(CAST.graph, {}), "eager", {"code": b"x" * 5000}, seconds=1.0)
     data = json.loads(get_output("stats", "--json"))["store"]
-    assert (data["path"], data["programs"]) == (str(store.directory), 1) and 5000 < data["bytes"] < 8000
+    assert (data["path"], data["executables"]) == (str(store.directory), 1) and 5000 < data["bytes"] < 8000
     (line,) = [line for line in get_output("stats").splitlines() if line.startswith("store ")]
-    assert line.startswith("store       1 program, 6.")
+    assert line.startswith("store       1 executable, 6.")
 
 
 def test_all_runs_are_counted_those_too_that_were_forgotten(monkeypatch):

@@ -116,7 +116,7 @@ def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
 
 def test_an_empty_store_has_nothing_to_compile():
     Store.open().close()
-    assert get_output("warm") == f"nothing to compile: {default_path()} has no programs\n"
+    assert get_output("warm") == f"nothing to compile: {default_path()} has no executables\n"
 
 
 def test_the_usual_store_as_json():
@@ -166,7 +166,7 @@ def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PYTHONPATH", ":".join([str(HELPERS), *sys.path]))
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
-    assert get_output("warm", str(script), "1", "2", "0") == "compiled 2 programs; 2 are kept now\n"
+    assert get_output("warm", str(script), "1", "2", "0") == "compiled 2 executables; 2 are kept now\n"
     assert capfd.readouterr().err == "a line of the script's\n"
     result = call("warm", "--json", str(script), "3", "7")
     assert (result.exit_code, result.stderr) == (1, f"Error: {script} ended with status 7\n")
@@ -177,5 +177,5 @@ def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
 def test_options_behind_a_script_are_the_scripts(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import sys\nsys.exit(sys.argv[1:] != ['--jobs', '2', '--json'])\n")
-    assert get_output("warm", str(script), "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"
-    assert get_output("warm", str(script), "--", "--jobs", "2", "--json") == "compiled 0 programs; 0 are kept now\n"
+    assert get_output("warm", str(script), "--jobs", "2", "--json") == "compiled 0 executables; 0 are kept now\n"
+    assert get_output("warm", str(script), "--", "--jobs", "2", "--json") == "compiled 0 executables; 0 are kept now\n"

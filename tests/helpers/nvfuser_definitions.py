@@ -18,14 +18,14 @@ def add_residuals(x, *weights):
     return x
 
 
-def define_programs(transform: FusionCache) -> set[str]:
+def define_executables(transform: FusionCache) -> set[str]:
     """Returns the distinct definitions that the calls would ask nvFuser to compile for contiguous tensors."""
     with fake_cuda.pretend_gpu():
         return {
-            repr(define(program.sources[0], describe_contiguous(program.sources[0])))
+            repr(define(executable.sources[0], describe_contiguous(executable.sources[0])))
             for call in transform.calls()
             for arities in call.arities()
-            for program in call.programs(arities)
+            for executable in call.executables(arities)
         }
 
 

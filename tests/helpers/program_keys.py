@@ -1,4 +1,4 @@
-"""Keys of whole programs, made as they are made when Thunder is asked for one, and what a change does to them."""
+"""Keys of programs, made as they are made when Thunder is asked for one, and what a change does to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that share a directory of stored programs, a backend that stores without a compiler, regions, inputs."""
+"""Processes that share a directory of stored executables, a backend that stores without a compiler, regions, inputs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,10 +9,10 @@ from drawn_regions import Sketch
 
 from fusioncache.backends.api import Compiled, Run
 from fusioncache.backends.eager import Eager
-from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
+from fusioncache.cache.executable import BuiltFunction, Executable, layouts_of
 from fusioncache.cache.persistence import PersistentBuilder
-from fusioncache.cache.program import BuiltFunction, Program, layouts_of
 from fusioncache.cache.ranks import Ranks
 from fusioncache.ir import Graph, Key, TensorType
 from fusioncache.template.canonical import canonicalize
@@ -86,14 +86,14 @@ class Process:
         if ranks:
             self.cache.ranks = ranks
         self.ledger = self.cache.ledger
-        self.programs = BackendPrograms(self.backend, self.cache, self.ledger)
-        self.built: list[tuple[Program, BuiltFunction]] = []
+        self.executables = BackendExecutables(self.backend, self.cache, self.ledger)
+        self.built: list[tuple[Executable, BuiltFunction]] = []
         self.told: list[bool] = []
         self.took: list[float] = []
 
     def builder(self) -> PersistentBuilder:
-        """Returns what builds the process's programs with the directory."""
-        builder = self.programs.builder(self.backend.environment())
+        """Returns what builds the process's executables with the directory."""
+        builder = self.executables.builder(self.backend.environment())
         assert isinstance(builder, PersistentBuilder)
         return builder
 
@@ -103,19 +103,19 @@ class Process:
         layouts = layouts_of([inputs[index] for index in canonical.binding.arguments])
         return self.builder().key(canonical.graph, layouts, instance_of(source, canonical.binding))
 
-    def program(self, source: Graph) -> Program:
+    def executable(self, source: Graph) -> Executable:
         canonical = canonicalize(source)
-        return self.programs.program(canonical.graph, instance_of(source, canonical.binding))
+        return self.executables.executable(canonical.graph, instance_of(source, canonical.binding))
 
     def run(self, source: Graph, *inputs: Any) -> list[Any]:
         """Runs a region, and returns its outputs."""
         binding = canonicalize(source).binding
         args = [inputs[index] for index in binding.arguments]
-        results = self.program(source).run_for(args, self.tell)(args)
+        results = self.executable(source).run_for(args, self.tell)(args)
         return [results[index] for index in binding.outputs]
 
-    def tell(self, program: Program, function: BuiltFunction) -> None:
-        self.built.append((program, function))
+    def tell(self, executable: Executable, function: BuiltFunction) -> None:
+        self.built.append((executable, function))
         self.told.append(function.loaded)
         self.took.append(function.compile_seconds)
 

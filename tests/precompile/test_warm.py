@@ -8,7 +8,7 @@ import torch
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
-from fusioncache.cache.backend_programs import BackendPrograms
+from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.persistence import REGION, REQUEST
 from fusioncache.ir import Graph, codec, request
 from fusioncache.ir.key_text import write_layouts
@@ -192,7 +192,7 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     process = Process(tmp_path)
     options = {"enable": ("b", "a"), "mode": None}
     monkeypatch.setattr(process.backend, "options", lambda: options)
-    builder = BackendPrograms(process.backend, process.cache, process.ledger).builder(environment)
+    builder = BackendExecutables(process.backend, process.cache, process.ledger).builder(environment)
     graph = canonicalize(make_unary_region()).graph
     builder.build(graph, instance_of(graph, canonicalize(graph).binding), PLACE, [X])
     monkeypatch.setattr(

@@ -129,8 +129,8 @@ def built(directory, backend: PersistentEager, capfd) -> list[str]:
     """What is said while a process with this backend runs the region."""
     process = Process(directory, backend)
     process.run(make_region(), X, Y)
-    for program, function in process.built:
-        event = CompileEvent("eager", 0.0, function.loaded, graph=program.graph, key=function.key)
+    for executable, function in process.built:
+        event = CompileEvent("eager", 0.0, function.loaded, graph=executable.graph, key=function.key)
         Misses(process.cache).note_compile(event)
     for thread in threading.enumerate():
         if thread.name == "fusioncache explain":
@@ -138,7 +138,7 @@ def built(directory, backend: PersistentEager, capfd) -> list[str]:
     return said(capfd)
 
 
-def test_a_program_that_the_store_nearly_has_is_explained(tmp_path, capfd):
+def test_an_executable_that_the_store_nearly_has_is_explained(tmp_path, capfd):
     assert built(tmp_path, PersistentEager(), capfd) == []
     assert built(tmp_path, PersistentEager(), capfd) == []  # loaded
     (line,) = built(tmp_path, PersistentEager({"machine": "there"}), capfd)

@@ -43,16 +43,16 @@ def test_regions_on_disk_agree_with_the_counts():
     assert all((region.plan, region.reason) == ("inline", None) and region.ops for region in regions)
 
 
-def test_programs_and_phases_on_disk_agree_with_the_counts():
+def test_executables_and_phases_on_disk_agree_with_the_counts():
     cache = fusioncache.Cache()
     trained(Blocks(1), cache)
     cache.save()
     (run,) = RecordReader().runs()
     made = RecordReader().compiles(run.id)
     assert len(made) == run.stats.compiles
-    assert sum(program.seconds for program in made) == pytest.approx(run.phases.compiling)
-    assert [program.started for program in made] == sorted(program.started for program in made)
-    assert {program.digest for program in made} == {template.digest for template in RecordReader().templates(run.id)}
+    assert sum(one.seconds for one in made) == pytest.approx(run.phases.compiling)
+    assert [one.started for one in made] == sorted(one.started for one in made)
+    assert {one.digest for one in made} == {template.digest for template in RecordReader().templates(run.id)}
     named = run.phases.to_dict()
     assert named.pop("loading") == 0
     assert len(named) == 7 and all(seconds > 0 for seconds in named.values())

@@ -1,4 +1,4 @@
-"""Regions, streams and programs one by one: as much as there is room for, on disk as they were, and once."""
+"""Regions, streams and executables one by one: as much as there is room for, on disk as they were, and once."""
 
 import sqlite3
 from contextlib import closing

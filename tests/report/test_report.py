@@ -44,7 +44,7 @@ def test_the_same_run_gives_the_same_file(monkeypatch):
         ),
         (
             "summary",
-            '1 program is <a href="#unkept">not kept</a>, so that each process compiles it: a number among its inputs',
+            '1 executable is <a href="#unkept">not kept</a>, so that each process compiles it: a number among its',
         ),
         ("summary", "What was saved is an estimate"),
         ("summary", "1 template</a> is used by one region only"),

@@ -12,7 +12,7 @@ from fusioncache.ir import Instance, Key, TensorType, codec
 from fusioncache.ir.ingredients import INGREDIENTS, Level
 from fusioncache.template import text as text_module
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.key import artifact_key, make_key, program_key, program_key_of, template_key
+from fusioncache.template.key import artifact_key, executable_key, make_key, program_key_of, template_key
 from fusioncache.template.text import write_graph
 
 
@@ -69,8 +69,8 @@ def test_text_decides_and_not_the_digest():
     assert Key("other digest", key.text, key.ingredients) == key
 
 
-@pytest.mark.parametrize("make", [template_key, program_key])
-def test_templates_and_programs_are_named_by_the_graph_and_the_environment(make):
+@pytest.mark.parametrize("make", [template_key, executable_key])
+def test_templates_and_executables_are_named_by_the_graph_and_the_environment(make):
     assert make(make_template(), ENVIRONMENT) == make_key(make_template(), ENVIRONMENT)
     with pytest.raises(ValueError, match="the ingredient 'device' cannot be in this key: its level is ARTIFACT"):
         make(make_template(), {**ENVIRONMENT, "device": "H200"})

@@ -140,7 +140,7 @@ def product(*, commuted: bool):
 
 
 @pytest.mark.parametrize(("x", "loads"), [(X, [True]), (X.mT.contiguous().mT, [False])])
-def test_a_stored_program_is_loaded_for_the_other_order_only_where_operands_lie_alike(tmp_path, x, loads):
+def test_a_stored_executable_is_loaded_for_the_other_order_only_where_operands_lie_alike(tmp_path, x, loads):
     first, second, third = Process(tmp_path), Process(tmp_path), Process(tmp_path)
     first.run(product(commuted=False), x, Y)
     (found,) = second.run(product(commuted=True), x, Y)
@@ -179,14 +179,14 @@ def test_a_chain_of_terms_that_lie_differently_is_not_folded():
 
 
 def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_path):
-    """A program is asked without a region as well, by folds: what it was given then is the first region's only."""
+    """An executable is asked without a region as well, by folds: what it was given then is the first region's only."""
     graphs = {commuted: product(commuted=commuted) for commuted in (False, True)}
     process = Process(tmp_path)
-    program = process.program(graphs[False])
+    executable = process.executable(graphs[False])
     args = [(X.mT.contiguous().mT, Y)[index] for index in canonicalize(graphs[False]).binding.arguments]
     canonical = canonicalize(graphs[True])
     results = [
-        program.run_for(args, process.tell, instance)(args)[0]
+        executable.run_for(args, process.tell, instance)(args)[0]
         for instance in (None, instance_of(graphs[True], canonical.binding))
     ]
     assert [result.stride() for result in results] == [(1, 2), (3, 1)]

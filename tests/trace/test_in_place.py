@@ -8,7 +8,7 @@ import thunder.torch as ltorch
 import torch
 from drawn_regions import Sketch
 from in_place_models import InPlaceExecutor, run_counters
-from nvfuser_definitions import define_programs, define_regions
+from nvfuser_definitions import define_executables, define_regions
 from thunder.core import prims
 
 import fusioncache
@@ -96,8 +96,8 @@ def test_a_write_is_in_the_definition_that_nvfuser_gets():
         for trace in traces:
             transform.transform_trace_post_optimization(trace)
     assert not transform.stats().bypasses
-    assert define_programs(transform) == define_regions(traces)
-    assert any("add_output(tv3, tv0)" in text for text in define_programs(transform))
+    assert define_executables(transform) == define_regions(traces)
+    assert any("add_output(tv3, tv0)" in text for text in define_executables(transform))
 
 
 @pytest.mark.gpu

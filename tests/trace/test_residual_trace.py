@@ -7,7 +7,7 @@ import pytest
 import thunder
 import torch
 from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
-from nvfuser_definitions import add_residuals, define_programs
+from nvfuser_definitions import add_residuals, define_executables
 from thunder.core import prims
 from thunder.core.transform_common import Transform
 from thunder.executors import torch_compile
@@ -304,7 +304,7 @@ def test_regions_of_nvfuser(dtype):
             calls = [call for trace in new for call in find_fused(transform.transform_trace_post_optimization(trace))]
         assert max(len(call.args) for call in calls) <= 4
         assert not transform.stats().bypasses
-        counts.append(len(define_programs(transform)))
+        counts.append(len(define_executables(transform)))
     assert counts[0] == counts[1]
 
 

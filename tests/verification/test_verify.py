@@ -68,7 +68,7 @@ def own_calls(monkeypatch) -> Counter:
 
 @pytest.fixture
 def wrong(monkeypatch):
-    """Lets the templates' compiler make programs whose results are changed by a function."""
+    """Lets the templates' compiler make executables whose results are changed by a function."""
 
     def use(change) -> None:
         real = Eager.compile
@@ -531,7 +531,7 @@ def test_writes_in_place_with_nvfuser(own_calls):
 
 
 @pytest.mark.gpu
-def test_a_wrong_program_of_nvfuser_is_written_down(monkeypatch):
+def test_a_wrong_executable_of_nvfuser_is_written_down(monkeypatch):
     real = NvFuser.compile
 
     def compile_wrongly(self, graph, args):

@@ -150,7 +150,7 @@ class NvFuser(Backend):
 
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
-        """See ``Backend``. A program of views alone has neither kernels nor source."""
+        """See ``Backend``. An executable of views alone has neither kernels nor source."""
         sources = (Source(SOURCE, "cuda", artifacts[SOURCE].decode(errors="replace")),) if SOURCE in artifacts else ()
         steps = json.loads(artifacts[RECIPE])["steps"] if RECIPE in artifacts else []
         launches = tuple({name: step[name] for name in _DESCRIBED} for step in steps if "function" in step)

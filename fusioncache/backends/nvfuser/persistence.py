@@ -66,7 +66,7 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
     except NotPersistable as refusal:
         return _refuse(compiled.run, refusal)
     except Exception as error:  # nvFuser's own function works, whatever this is
-        logger.info("a program is not kept", exc_info=error)
+        logger.info("an executable is not kept", exc_info=error)
         return Compiled(compiled.run, None, f"keeping failed: {type(error).__name__}", lasting=False)
 
 
@@ -116,7 +116,7 @@ class CompilingRun:
 
 
 def check_persistable(graph: Graph, args: Sequence[Any]) -> None:
-    """Checks a program before nvFuser compiles it.
+    """Checks a graph before nvFuser compiles it.
 
     Raises:
         NotPersistable: if it is known that nothing of it can be persisted. The message says why.
@@ -147,7 +147,7 @@ def check_tensors(args: Sequence[Any]) -> None:
     """Checks arguments that are tensors.
 
     Raises:
-        NotPersistableNow: if one of them is of a kind that another call of the same program may do without.
+        NotPersistableNow: if one of them is of a kind that another call of the same graph may do without.
     """
     if len({arg.get_device() for arg in args}) > 1:
         raise NotPersistableNow("inputs on several devices")
@@ -160,7 +160,7 @@ def check_tensors(args: Sequence[Any]) -> None:
 def _make_artifacts(compiled: CompiledDefinition, args: Sequence[Any], switches: Switches) -> Mapping[str, bytes]:
     device = args[0].get_device()
     if compiled.device not in (None, device):
-        raise NotPersistableNow("a program that is written for another device")
+        raise NotPersistableNow("a definition that is written for another device")
     with torch.cuda.device(device), torch.no_grad():
         if torch.cuda.is_current_stream_capturing():
             raise NotPersistableNow("a CUDA graph is being captured")

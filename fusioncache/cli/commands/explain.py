@@ -1,4 +1,4 @@
-"""The command explain: why a run compiled, and why two templates, or two programs of models, are not one."""
+"""The command explain: why a run compiled, and why two templates, or two programs, are not one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusioncache.cli.executables import find_reasons_not_kept
 from fusioncache.cli.json_output import print_json
-from fusioncache.cli.kept_programs import find_programs, pick_one
 from fusioncache.cli.lookup import (
     SourceLocation,
     find_locations,
@@ -25,7 +25,7 @@ from fusioncache.cli.lookup import (
 from fusioncache.cli.misses import print_misses
 from fusioncache.cli.options import TemplateId, directory_option, json_option, run_option
 from fusioncache.cli.program_comparison import explain_program
-from fusioncache.cli.programs import find_reasons_not_kept
+from fusioncache.cli.programs import find_programs, pick_one
 from fusioncache.cli.storage import open_existing, read_refusals, report_store_errors
 from fusioncache.humanize import escape_controls
 from fusioncache.record.reader import RecordReader
@@ -40,7 +40,7 @@ _PIPED_WIDTH = 160
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is compared: a template of the record, or a program of the store.
+    """What is compared: a template of the record, or an executable of the store.
 
     Attributes:
         where: ``record`` or ``store``.
@@ -69,17 +69,17 @@ class _Subject:
 def explain(
     a: str | None, b: str | None, width: int | None, run_id: str | None, directory: Path | None, as_json: bool
 ) -> None:
-    """Say why a run compiled, or why two templates, or two programs of models, are not one.
+    """Say why a run compiled, or why two templates, or two programs, are not one.
 
     Without A, it lists what the newest run compiled. One sentence for each template says what keeps it from its
     nearest, of those that were known before; a line at the end counts what was loaded.
 
-    A and B are the starts of digests or names, or the whole, of templates of the record or of programs in the store.
+    A and B are the starts of digests or names, or the whole, of templates of the record or of executables in the store.
     Without B, A is compared with the nearest of all others. One sentence says what differs of itself, and not because
     something else does. Below it the two stand side by side, each op beside the one that takes its place: | marks a
     line that differs, < and > one that only A or only B has.
 
-    A and B may also be programs of models, as 'ls --programs' shows them; a model's name is its newest. What differs is
+    A and B may also be programs, as 'ls --programs' shows them; a model's name is its newest. What differs is
     a line of their keys, or something that Thunder read while it traced.
 
     \b
@@ -126,7 +126,7 @@ def _compare(a: str, b: str | None, width: int | None, directory: Path | None, a
 
 
 def _find(prefix: str, directory: Path | None) -> _Subject:
-    """Returns the template or program that is meant.
+    """Returns the template or executable that is meant.
 
     Raises:
         click.ClickException: if there is none, or several.
@@ -134,12 +134,12 @@ def _find(prefix: str, directory: Path | None) -> _Subject:
     record = _record()
     if record and record.find(prefix):
         return _complete(record, pick_template(record, prefix), directory)
-    found = [program for program in _programs(directory) if program.digest.startswith(prefix)]
+    found = [executable for executable in _executables(directory) if executable.digest.startswith(prefix)]
     if len(found) > 1:
-        raise make_ambiguity_error(prefix, "programs", [program.digest for program in found])
+        raise make_ambiguity_error(prefix, "executables", [executable.digest for executable in found])
     if not found:
         raise click.ClickException(
-            f"no template in the record and no program in the store starts with {prefix!r}: see 'fusioncache ls' "
+            f"no template in the record and no executable in the store starts with {prefix!r}: see 'fusioncache ls' "
             "and 'fusioncache ls --store'"
         )
     return found[0]
@@ -150,7 +150,7 @@ def _is_compiled(prefix: str, directory: Path | None) -> bool:
     record = _record()
     if record and record.find(prefix):
         return True
-    return any(program.digest.startswith(prefix) for program in _programs(directory))
+    return any(executable.digest.startswith(prefix) for executable in _executables(directory))
 
 
 def _find_neighbour(subject: _Subject, directory: Path | None) -> _Subject:
@@ -163,7 +163,7 @@ def _find_neighbour(subject: _Subject, directory: Path | None) -> _Subject:
 
     record = _record() if subject.where == "record" else None
     all_: Iterable[_Subject] = (
-        map(_template, record.add_ingredients(record.find(""))) if record else _programs(directory)
+        map(_template, record.add_ingredients(record.find(""))) if record else _executables(directory)
     )
     others = [other for other in all_ if other.digest != subject.digest]
     position = find_nearest(subject.texts, [other.texts for other in others])
@@ -194,8 +194,8 @@ def _complete(record: RecordReader, template: TemplateStats, directory: Path | N
     )
 
 
-def _programs(directory: Path | None) -> Sequence[_Subject]:
-    """Returns the programs of the store, if there is one."""
+def _executables(directory: Path | None) -> Sequence[_Subject]:
+    """Returns the executables of the store, if there is one."""
     from fusioncache.ir.key_text import read_key
     from fusioncache.store import Store, StoreError
     from fusioncache.store.slots import is_program
@@ -212,15 +212,15 @@ def _programs(directory: Path | None) -> Sequence[_Subject]:
         derived = {entry.digest for entry in store.entries() if is_program(entry.backend)}
         store.close()
     reasons = {id_.partition(".")[0]: (reason,) for id_, reason in notes.items()}
-    programs = []
+    executables = []
     for digest, text in texts.items():
         if digest in derived:
             continue
         try:
-            programs.append(_Subject("store", digest, digest[:12], read_key(text), (), reasons.get(digest, ())))
+            executables.append(_Subject("store", digest, digest[:12], read_key(text), (), reasons.get(digest, ())))
         except ValueError:
             continue  # of another format
-    return programs
+    return executables
 
 
 def _data(subject: _Subject) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command ls: which templates a run had, or what the store has: what was compiled, or the programs of models."""
+"""The command ls: which templates a run had, or what the store has: what was compiled, or the programs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from fusioncache.cli.json_output import encode_summary, encode_template, print_json
-from fusioncache.cli.kept_programs import KeptProgram, list_programs
 from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import directory_option, json_option, run_option
+from fusioncache.cli.programs import KeptProgram, list_programs
 from fusioncache.cli.storage import list_store
 from fusioncache.cli.terminal import Column, count_columns, print_table, wrap
 from fusioncache.humanize import escape_controls, format_age, format_arities, format_bytes, format_seconds
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from fusioncache.store import Summary
 
 
-_PROGRAM_ORDERS: Mapping[str, Callable[[Any], Any]] = {
-    "seconds": lambda program: -program.seconds,
-    "name": lambda program: program.name,
-    "size": lambda program: -program.size,
+_STORE_ORDERS: Mapping[str, Callable[[Any], Any]] = {
+    "seconds": lambda one: -one.seconds,
+    "name": lambda one: one.name,
+    "size": lambda one: -one.size,
 }
 
 
 @click.command()
 @run_option
-@click.option("--store", "of_store", is_flag=True, help="List the programs of the store instead, newest first.")
-@click.option("--programs", "of_models", is_flag=True, help="List the programs of models instead, newest first.")
+@click.option("--store", "of_store", is_flag=True, help="List the executables of the store instead, newest first.")
+@click.option("--programs", "of_models", is_flag=True, help="List the programs instead, newest first.")
 @click.option("--name", metavar="TEXT", help="Only those with this in their name.")
 @click.option("--backend", metavar="NAME", help="Only those of this backend: nvfuser, inductor or eager.")
 @click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
@@ -61,11 +61,11 @@ def ls(
     Arities are the numbers of residual terms that regions had: 1-31 is each from 1 to 31, a slash stands between the
     chains of a template that has several, and - means no chain. The size of a template is its number of ops.
 
-    The store has programs, not templates: a template with residual terms is compiled in parts, which other templates
+    The store has executables, not templates: a template with residual terms is compiled in parts, which other templates
     share, and once for each layout of its inputs. --store lists them with their sizes in bytes, and says which of them
     are only notes that something cannot be kept, and why.
 
-    --programs lists what Thunder made of whole models, each for one kind of input: a process that has the same need not
+    --programs lists what Thunder made of models, each for one kind of input: a process that has the same need not
     trace. The seconds are those that this took.
 
     A terminal gets what fits it: the start of each id, which is all that the commands need, and names without their
@@ -85,11 +85,11 @@ def ls(
     if of_models:
         if of_store or only["backend"]:
             raise click.UsageError("--programs lists what Thunder made: leave out --store and --backend.")
-        listed = _Programs(only["name"], None, sort, limit)
+        listed = _Filter(only["name"], None, sort, limit)
         _list_kept(only["directory"], listed, as_json=as_json, wide=only["wide"])
     elif of_store:
-        programs = _Programs(only["name"], only["backend"], sort, limit)
-        _list_programs(only["directory"], programs, as_json=as_json, wide=only["wide"])
+        listed = _Filter(only["name"], only["backend"], sort, limit)
+        _list_executables(only["directory"], listed, as_json=as_json, wide=only["wide"])
     elif only["directory"]:
         raise click.UsageError("--dir names a store: use it with --store or --programs.")
     else:
@@ -100,10 +100,10 @@ def ls(
 
 def _refuse(what: str, run_id: str | None, text: str | None, sort: Sort | None) -> None:
     """Refuses the options that are about templates."""
-    given = {"--run": run_id, "--text": text, f"--sort {sort}": sort if sort not in _PROGRAM_ORDERS else None}
+    given = {"--run": run_id, "--text": text, f"--sort {sort}": sort if sort not in _STORE_ORDERS else None}
     for said, value in given.items():
         if value is not None:
-            raise click.UsageError(f"{said} is about templates, and {what} lists programs: leave one of them out.")
+            raise click.UsageError(f"{said} is about templates, and {what} lists no templates: leave one of them out.")
 
 
 def _list_templates(run_id: str | None, listing: Listing, *, as_json: bool, wide: bool) -> None:
@@ -123,36 +123,37 @@ def _list_templates(run_id: str | None, listing: Listing, *, as_json: bool, wide
 
 
 @dataclass(frozen=True, slots=True)
-class _Programs:
-    """Which programs, and in which order."""
+class _Filter:
+    """Which executables or programs, and in which order."""
 
     name: str | None
     backend: str | None
     sort: str | None
     limit: int | None
 
-    def of(self, programs: Sequence[Summary]) -> Sequence[Summary]:
-        """Returns those of these programs that are meant."""
-        return self.arrange([one for one in programs if self.backend in (None, one.backend)])
+    def of(self, executables: Sequence[Summary]) -> Sequence[Summary]:
+        """Returns those of these executables that are meant."""
+        return self.arrange([one for one in executables if self.backend in (None, one.backend)])
 
-    def arrange[T: Summary | KeptProgram](self, programs: Sequence[T]) -> Sequence[T]:
-        """Returns those of these programs that have the name, in their order."""
-        found = [one for one in programs if (self.name or "") in one.name]
-        return (sorted(found, key=_PROGRAM_ORDERS[self.sort]) if self.sort else found)[: self.limit]
+    def arrange[T: Summary | KeptProgram](self, listed: Sequence[T]) -> Sequence[T]:
+        """Returns those of these that have the name, in their order."""
+        found = [one for one in listed if (self.name or "") in one.name]
+        return (sorted(found, key=_STORE_ORDERS[self.sort]) if self.sort else found)[: self.limit]
 
 
-def _list_programs(directory: Path | None, wanted: _Programs, *, as_json: bool, wide: bool) -> None:
-    path, programs, refused = list_store(directory)
-    found = wanted.of(programs)
+def _list_executables(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: bool) -> None:
+    path, executables, refused = list_store(directory)
+    found = wanted.of(executables)
     if as_json:
-        print_json({"store": str(path), "programs": [_program_data(program, refused) for program in found]})
+        print_json({"store": str(path), "executables": [_executable_data(one, refused) for one in found]})
     else:
-        print_programs(found, refused, wide=wide)
+        print_executables(found, refused, wide=wide)
     if not found:
-        click.echo(f"{path} has {len(programs) or 'no'} programs{', none like that' if programs else ''}.", err=True)
+        rest = ", none like that" if executables else ""
+        click.echo(f"{path} has {len(executables) or 'no'} executables{rest}.", err=True)
 
 
-def _list_kept(directory: Path | None, wanted: _Programs, *, as_json: bool, wide: bool) -> None:
+def _list_kept(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: bool) -> None:
     path, programs = list_programs(directory)
     found = wanted.arrange(programs)
     if as_json:
@@ -168,8 +169,8 @@ def _kept_data(program: KeptProgram) -> dict[str, Any]:
     return {**program.data(), "templates": program.find_templates()}
 
 
-def _program_data(program: Summary, refused: Mapping[str, str]) -> dict[str, Any]:
-    return {**encode_summary(program), "refused": refused.get(f"{program.digest}.{program.backend}")}
+def _executable_data(executable: Summary, refused: Mapping[str, str]) -> dict[str, Any]:
+    return {**encode_summary(executable), "refused": refused.get(f"{executable.digest}.{executable.backend}")}
 
 
 _ID = Column("id", id=True)
@@ -183,7 +184,7 @@ _TEMPLATE_COLUMNS = (
     Column("compiles", number=True, rank=3),
     Column("seconds", number=True),
 )
-_PROGRAM_COLUMNS = (
+_EXECUTABLE_COLUMNS = (
     _ID,
     Column("name", cut=True),
     Column("backend"),
@@ -209,27 +210,26 @@ def print_templates(templates: Sequence[TemplateCounts], *, wide: bool = False) 
     print_table(_TEMPLATE_COLUMNS, [_template_row(template) for template in templates], wide=wide)
 
 
-def print_programs(programs: Sequence[Summary], refused: Mapping[str, str], *, wide: bool = False) -> None:
+def print_executables(executables: Sequence[Summary], refused: Mapping[str, str], *, wide: bool = False) -> None:
     """Prints a table of what is in a store. What does not fit is left out, unless it is to be wide.
 
     Args:
-        programs: what to print.
+        executables: what to print.
         refused: of those that stand for something that was not kept, why, by digest and backend.
         wide: whether to leave nothing out.
     """
     now = time.time()
-    rows = [_program_row(program, now) for program in programs]
-    reasons = [refused.get(f"{program.digest}.{program.backend}") for program in programs]
+    rows = [_executable_row(executable, now) for executable in executables]
+    reasons = [refused.get(f"{executable.digest}.{executable.backend}") for executable in executables]
     if not any(reasons):
-        print_table(_PROGRAM_COLUMNS, rows, wide=wide)
+        print_table(_EXECUTABLE_COLUMNS, rows, wide=wide)
         return
     marked = [(*row, "no" if reason else "yes") for row, reason in zip(rows, reasons, strict=True)]
-    print_table((*_PROGRAM_COLUMNS, _KEPT_COLUMN), marked, wide=wide)
+    print_table((*_EXECUTABLE_COLUMNS, _KEPT_COLUMN), marked, wide=wide)
     click.echo()
     for reason, number in Counter(filter(None, reasons)).most_common():
-        text = (
-            f"{number} of {len(programs)} cannot be kept, so that each process compiles them: {escape_controls(reason)}"
-        )
+        why = f"so that each process compiles them: {escape_controls(reason)}"
+        text = f"{number} of {len(executables)} cannot be kept, {why}"
         click.echo(wrap(text, None if wide else count_columns()))
 
 
@@ -239,14 +239,14 @@ def _template_row(template: TemplateCounts) -> tuple[str, ...]:
     return (template.digest, template.name, *map(str, counts), seconds)
 
 
-def _program_row(program: Summary, now: float) -> tuple[str, ...]:
-    name, seconds = escape_controls(program.name) or "-", format_seconds(program.seconds)
+def _executable_row(executable: Summary, now: float) -> tuple[str, ...]:
+    name, seconds = escape_controls(executable.name) or "-", format_seconds(executable.seconds)
     return (
-        program.digest,
+        executable.digest,
         name,
-        program.backend,
-        format_bytes(program.size),
-        format_age(now - program.created),
+        executable.backend,
+        format_bytes(executable.size),
+        format_age(now - executable.created),
         seconds,
     )
 

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from fusioncache.cli import program_parts, template_parts
+from fusioncache.cli.executables import describe_code, find_reasons_not_kept
 from fusioncache.cli.json_output import encode_template, print_json
-from fusioncache.cli.kept_programs import TRACES, KeptProgram, find_programs, pick_one, pick_program
 from fusioncache.cli.lookup import find_regions, pick_template
 from fusioncache.cli.options import TemplateId, directory_option, json_option
-from fusioncache.cli.programs import describe_code, find_reasons_not_kept
+from fusioncache.cli.programs import TRACES, KeptProgram, find_programs, pick_one, pick_program
 from fusioncache.cli.source import describe_definition, describe_repro
 from fusioncache.cli.template_parts import Part
 from fusioncache.record.reader import RecordReader
@@ -125,7 +125,7 @@ def _print_program(program: KeptProgram, traces: Sequence[str], *, reads: bool, 
 def _print(
     template: TemplateStats, found: Mapping[str, Part], as_json: bool, not_kept: Mapping[str, int] | None = None
 ) -> None:
-    """Prints parts of a template; with a heading if it is given why programs of it are not kept."""
+    """Prints parts of a template; with a heading if it is given why executables of it are not kept."""
     if as_json:
         about = {} if not_kept is None else {"not_kept": dict(not_kept)}
         print_json({**encode_template(template), **about, **_data(found)})

@@ -28,8 +28,8 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
     is over, so a run may still go on, or have been killed.
 
     The saved seconds are an estimate of what Thunder would have spent on compiling beyond what the run did. A region
-    that shares its template saves the seconds that its programs take to compile. A program that is loaded from the
-    store saves the seconds that it took to compile, less those that loading takes. All runs are those on record and
+    that shares its template saves the seconds that its executables take to compile. An executable that is loaded from
+    the store saves the seconds that it took to compile, less those that loading takes. All runs are those on record and
     those that the record has forgotten since.
 
     \b
@@ -58,5 +58,5 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
 def _surroundings(record: RecordReader) -> dict[str, Any]:
     """Returns what is the same whichever run is asked for."""
     store = measure_store()
-    counts = store and {"programs": store.programs, "derived": store.derived, "bytes": store.size}
+    counts = store and {"executables": store.executables, "programs": store.programs, "bytes": store.size}
     return {"lifetime": asdict(record.lifetime()), "store": store and {"path": str(store.path), **(counts or {})}}

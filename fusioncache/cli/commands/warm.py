@@ -86,7 +86,8 @@ def _warm(address: str | None, jobs: int, dry_run: bool, as_json: bool) -> None:
         }
         print_json({"command": "warm", "store": str(store.directory), "dry_run": dry_run, **data})
     else:
-        click.echo(_text(warmed, dry_run) if warmed.known else f"nothing to compile: {store.directory} has no programs")
+        nothing = f"nothing to compile: {store.directory} has no executables"
+        click.echo(_text(warmed, dry_run) if warmed.known else nothing)
     _say_refused(warmed)
 
 
@@ -148,16 +149,16 @@ def _run(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
         print_json({"command": "warm", "script": script, "status": status, "compiled": new, "kept": len(after)})
     else:
         kept = format_count(len(after), "is", "are")
-        click.echo(f"compiled {format_count(new, 'program', 'programs')}; {kept} kept now")
+        click.echo(f"compiled {format_count(new, 'executable', 'executables')}; {kept} kept now")
     if status:
         raise click.ClickException(f"{script} ended with status {status}")
 
 
 def _ids() -> frozenset[str]:
-    """Returns the programs of the usual store, without notes that something cannot be kept."""
+    """Returns the executables of the usual store, without notes that something cannot be kept."""
     from fusioncache.store import default_path
 
     if not default_path().exists():
         return frozenset()
-    _, programs, refused = list_store(None)
-    return frozenset(f"{program.digest}.{program.backend}" for program in programs) - refused.keys()
+    _, executables, refused = list_store(None)
+    return frozenset(f"{executable.digest}.{executable.backend}" for executable in executables) - refused.keys()

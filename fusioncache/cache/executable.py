@@ -78,7 +78,7 @@ class Builder:
         return None
 
 
-class Program:
+class Executable:
     """Builds the functions of a graph, at most one for each layout, whichever threads and templates ask for it.
 
     What the backend is given is the region that the graph was first seen in, where there is one: nvFuser splits and
@@ -132,7 +132,7 @@ class Program:
     def foresee(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Ask | None:
         """Returns what the first call with arguments of these layouts asks for; None if nothing of it can be foreseen.
 
-        Of a program that was called before nothing is: what is there may do for these layouts as well.
+        Of an executable that was called before nothing is: what is there may do for these layouts as well.
 
         Args:
             layouts: of the arguments, as far as is known now.
@@ -164,8 +164,8 @@ class Program:
         return run
 
 
-OnBuild = Callable[[Program, BuiltFunction], None]
-"""Is told of a program's function that was compiled or loaded."""
+OnBuild = Callable[[Executable, BuiltFunction], None]
+"""Is told of an executable's function that was compiled or loaded."""
 
 
 def layouts_of(args: Sequence[Any]) -> ArgumentLayouts:

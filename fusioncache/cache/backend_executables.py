@@ -1,4 +1,4 @@
-"""The programs that a backend makes under the settings of the moment."""
+"""The executables that a backend makes under the settings of the moment."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 from fusioncache.backends.api import Backend
 from fusioncache.backends.torch_settings import read_torch_settings
 from fusioncache.cache.cache import Cache
+from fusioncache.cache.executable import Builder, Executable
 from fusioncache.cache.persistence import PersistentBuilder
-from fusioncache.cache.program import Builder, Program
 from fusioncache.ir import Graph, Instance
 from fusioncache.record.ledger import Ledger
 
 
-class BackendPrograms:
-    """The programs of a cache that are made with one backend.
+class BackendExecutables:
+    """The executables of a cache that are made with one backend.
 
-    A region is named by the settings with which it was traced, and a program by those with which it is compiled, at the
-    first call for a layout. Mostly these are the same. Where torch's settings were changed in between, what is compiled
-    is what Thunder would have compiled then, and it is shared only with what was compiled under the same settings.
+    A region is named by the settings with which it was traced, and an executable by those with which it is compiled, at
+    the first call for a layout. Mostly these are the same. Where torch's settings were changed in between, what is
+    compiled is what Thunder would have compiled then, and it is shared only with what was compiled under the same
+    settings.
 
     Args:
         backend: makes them.
@@ -42,14 +43,16 @@ class BackendPrograms:
         self.options = options
         self._cache = cache
 
-    def program(self, graph: Graph, instance: Instance | None = None) -> Program:
-        """Returns the program for a graph without parameters. A new one is to be compiled now, from the instance.
+    def executable(self, graph: Graph, instance: Instance | None = None) -> Executable:
+        """Returns the executable for a graph without parameters. A new one is to be compiled now, from the instance.
 
         Raises:
             Bypass: if what is compiled now may not be shared.
         """
         environment = self.backend.environment()
-        return self._cache.program(graph, environment, lambda: Program(graph, self.builder(environment), instance))
+        return self._cache.executable(
+            graph, environment, lambda: Executable(graph, self.builder(environment), instance)
+        )
 
     def builder(self, environment: Mapping[str, str]) -> Builder:
         """Returns what builds functions, with the cache's store if the backend has anything to put into it."""
