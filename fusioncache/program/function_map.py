@@ -89,7 +89,7 @@ _SKIPPED = frozenset(
 )
 _SKIPPED_IN_CLASSES = frozenset(
     {"__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__", "__module__"}
-    | {"__orig_bases__", "__parameters__", "__weakref__", "_abc_impl"}
+    | {"__orig_bases__", "__parameters__", "__slotnames__", "__weakref__", "_abc_impl"}
 )
 """What nobody asks while a program is derived, or is said elsewhere: of dataclasses by the methods made for them."""
 

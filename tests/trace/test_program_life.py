@@ -232,13 +232,12 @@ def test_what_fails_while_thunder_traces_is_not_kept(cell):
 def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatch):
     model, x = Cell(), torch.randn(3, 4)
     compiled, transform = compile_anew(model, tmp_path)
-    record = thunder.core.jit_ext.interpret
 
-    def change(*args, **kwargs):
+    def change(*traces, **_options):
         model.scale = 5.0
-        return record(*args, **kwargs)
+        return traces
 
-    monkeypatch.setattr(thunder.core.jit_ext, "interpret", change)
+    monkeypatch.setattr(transform, "transform_traces_pre_prologue", change)
     compiled(x)
     assert counts(transform) == (0, 0, {"`model.scale` changed while it was derived": 1})
 
