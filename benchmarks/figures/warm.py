@@ -66,6 +66,25 @@ def _program_row(point: Point) -> list[str]:
     return [point["model"], point["way"], point["backend"], *counts, alike]
 
 
+def tabulate_parts(result: Result) -> str:
+    """Shows what the first step of a second process consists of, beside those that keep less or otherwise."""
+    columns = ("layers", "<way", "<process", "first step", "tracing", *_PARTS.values(), "rest", "traces")
+    points = [point for point in result["points"] if "seconds" in point]
+    return make_table(columns, map(_parts_row, points))
+
+
+_PARTS = {"key": "key", "reads": "reads", "load": "load", "build": "build", "guards": "guards", "kernels": "kernels"}
+
+
+def _parts_row(point: Point) -> list[str]:
+    seconds, first = point["seconds"], point["repeats"][0]
+    parts = [f"{1e3 * seconds[part]:.0f} ms" if seconds.get(part) else "" for part in _PARTS]
+    rest = seconds["rest"] + seconds.get("compile", 0.0)
+    times = [f"{format_seconds(seconds['total'])} s", f"{format_seconds(seconds['trace'])} s"]
+    traces = str(first["counts"]["traces"]) if "counts" in first else ""
+    return [str(point["layers"]), point["way"], point["process"], *times, *parts, f"{format_seconds(rest)} s", traces]
+
+
 def tabulate_ranks(result: Result) -> str:
     """Shows jobs of several ranks."""
     columns = ("ranks", "<cache directories", "first step", "to one rank's", "compiles", "by rank", "loads")
