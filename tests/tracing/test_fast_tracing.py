@@ -197,8 +197,9 @@ def test_thunder_gets_its_very_own_back():
 
 
 def test_what_others_put_over_it_stays(monkeypatch):
-    own = in_place()
-    monkeypatch.setattr(interpreter, "globals_lookup", own[0])  # to be put back
+    places = all_replacements()
+    own = [each.get() for each in places]
+    monkeypatch.setattr(interpreter, "globals_lookup", interpreter.globals_lookup)  # to be put back
     tracing.install()
     ours = interpreter.globals_lookup
 
@@ -208,7 +209,8 @@ def test_what_others_put_over_it_stays(monkeypatch):
     interpreter.globals_lookup = theirs
     tracing.uninstall()
     assert interpreter.globals_lookup is theirs
-    assert all_same(in_place()[1:], own[1:])
+    others = [(each, before) for each, before in zip(places, own, strict=True) if each.key != "globals_lookup"]
+    assert all(each.get() is before for each, before in others)
     assert torch.equal(thunder.jit(globals_and_builtins)(X), globals_and_builtins(X))
 
 
