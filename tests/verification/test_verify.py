@@ -254,9 +254,8 @@ def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
     monkeypatch.setattr(transform_module, "canonicalize", canonicalize_wrongly)
 
     def function(x, y, weight):
-        for _ in range(2):
-            x = weight @ (torch.tanh(x) - y)
-        return x
+        x = weight @ (torch.tanh(x) * y)
+        return weight @ (y * torch.tanh(x))  # in the other order: of equal regions only one is canonicalized
 
     compiled, transform = compile_(function)
     with pytest.raises(VerificationError, match=r"something else than Fusion1"):
