@@ -39,7 +39,6 @@ def read_versions() -> Iterator[NamedValue]:
     yield "fusioncache.sources", digest_sources(_folder_of(fusioncache))
 
 
-@cache
 def _read_releases() -> tuple[NamedValue, ...]:
     import networkx
     import numpy
@@ -49,7 +48,6 @@ def _read_releases() -> tuple[NamedValue, ...]:
 
     from fusioncache import __version__
 
-    looseversion = version("looseversion")  # the module does not say its own
     flags = f"optimize={sys.flags.optimize}"
     return (
         ("python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"),
@@ -60,7 +58,7 @@ def _read_releases() -> tuple[NamedValue, ...]:
         ("networkx", networkx.__version__),
         ("numpy", numpy.__version__),
         ("optree", optree.__version__),
-        ("looseversion", looseversion),
+        ("looseversion", _looseversion_version()),
     )
 
 
@@ -68,6 +66,11 @@ def _nvfuser_version() -> str:
     from thunder.executors.nvfuserex import nvfuser_version
 
     return str(nvfuser_version() or "none")
+
+
+@cache
+def _looseversion_version() -> str:
+    return version("looseversion")  # the module does not say its own
 
 
 def _folder_of(package: ModuleType) -> str:
