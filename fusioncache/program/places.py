@@ -35,7 +35,8 @@ def shorten_file(file: str) -> str:
 @cache
 def _list_folders() -> tuple[tuple[str, str], ...]:
     """Returns the folder of each package, and those of Python's own modules. Packages may lie in a folder of those."""
-    packages = [(name, sys.modules[name].__file__) for name in sorted(_PACKAGES & sys.modules.keys())]
+    # The module that stands for nvFuser's old name is in no file.
+    packages = [(name, getattr(sys.modules[name], "__file__", None)) for name in sorted(_PACKAGES & sys.modules.keys())]
     library = sysconfig.get_path("stdlib")
     own = [(f"python/{name}", os.path.join(library, name)) for name in sorted(sys.stdlib_module_names)]
     return (
