@@ -36,20 +36,26 @@ class Watch:
 
     def _trace(self, function, args, kwargs, /, **options):
         key, describer = describe_call(function, args, kwargs)
-        found = [text for reads, text in self._kept.get(key, ()) if fits(reads, function, args, kwargs)]
+        found = [earlier for reads, earlier in self._kept.get(key, ()) if fits(reads, function, args, kwargs)]
         with Recorder(describer) as recorder:
             made = self._own(function, args, kwargs, **options)
-        text = "\n".join(map(str, (made.prologue_trace, made.computation_trace, made.epilogue_trace)))
-        self.wrong += [(each, text) for each in found if each != text]
+        # Only those that are compared are printed: Thunder counts on when it prints the name of an object.
+        pairs = [(print_traces(earlier), print_traces(made)) for earlier in found]
+        self.wrong += [(one, other) for one, other in pairs if one != other]
         self.outcomes["reused" if found else "not reused"] += 1
         try:
             if key is None:
                 raise NotKept("the key has no value")
-            self._kept.setdefault(key, []).append((recorder.reads(), text))
+            self._kept.setdefault(key, []).append((recorder.reads(), made))
             self.outcomes["kept"] += 1
         except NotKept as reason:
             self.outcomes[str(reason)] += 1
         return made
+
+
+def print_traces(made):
+    """Returns all that Thunder made, as text."""
+    return "\n".join(map(str, (made.prologue_trace, made.computation_trace, made.epilogue_trace)))
 
 
 def describe_call(function, args, kwargs):
