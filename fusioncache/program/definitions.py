@@ -167,7 +167,10 @@ class Definitions:
 
     def _describe_foreign(self, function: FunctionType, codes: Iterable[CodeType]) -> str:
         """Describes a function by its code, and takes note of it if somebody else wrote that, or any that it wraps."""
-        for code in codes:
+        import torch
+
+        # Lightning puts a function of its own in place of torch.compile. No program is derived by calling that.
+        for code in () if function is torch.compile else codes:
             if not (self._places[id(code)] or _is_generated(code.co_filename, function.__module__)):
                 self._foreign[place_of(function)] = None
         return self._describer.describe_function(function)
