@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.processes import ROOT
-from benchmarks.figures import first_step, markdown, recompute, tables, warm
+from benchmarks.figures import markdown, nvfuser_seconds, recompute, tables, warm
 from benchmarks.scaling import plot
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
@@ -23,13 +23,9 @@ def make_figures() -> dict[str, str]:
         "llama-2-7b": _figure(tables.tabulate_peers, "llama-2-7b-real"),
         "peers": _figure(tables.tabulate_peers, "peers-llama-8", "peers-llama-8-warm"),
         "first-step": _figure(tables.tabulate_first_step, "first-step-llama"),
-        "first-step-depth": _figure(first_step.tabulate_depths, "first-step-depth"),
-        "first-step-depth-without-layers": _figure(first_step.tabulate_depths, "first-step-depth-without-layers"),
-        "first-step-jobs": _figure(first_step.tabulate_jobs, "first-step-jobs", "first-step-ready"),
-        "first-step-real": _figure(first_step.tabulate_jobs, "first-step-real", "first-step-real-without-layers"),
-        "nvfuser-stages": _figure(first_step.tabulate_stages, "nvfuser-seconds"),
-        "nvfuser-variants": _figure(first_step.tabulate_variants, "nvfuser-seconds"),
-        "nvfuser-variants-real": _figure(first_step.tabulate_variants, "nvfuser-seconds-real"),
+        "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
+        "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
+        "nvfuser-variants-real": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds-real"),
         "models": _figure(
             tables.tabulate_models, "models-host-time", "models-float32", "models-real-depth", "models-mixtral"
         ),
