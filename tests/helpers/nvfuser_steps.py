@@ -1,0 +1,58 @@
+"""Takes training steps of a model that Thunder hands to nvFuser, and prints what came of them as JSON.
+
+Usage: ``nvfuser_steps.py cpu|cuda [--graphs]``. On ``cpu`` Thunder's real nvFuser executor takes tensors of the CPU for
+its own, and its regions run op by op: its pass and all that Thunder keeps for it are seen without a GPU.
+"""
+
+import hashlib
+import json
+import sys
+import types
+from typing import Any
+
+import torch
+from fake_cuda import find_nvfuser_executor, pretend_gpu
+from models import Blocks, step
+
+
+def take_cpu_for_a_gpu() -> Any:
+    """Returns Thunder's nvFuser executor, which then fuses what lies on the CPU."""
+    executor = find_nvfuser_executor()
+    from thunder.executors import nvfuserex_impl
+
+    # It asks for the type of a device by this name.
+    nvfuserex_impl.DeviceType = types.SimpleNamespace(CUDA=nvfuserex_impl.DeviceType.CPU)
+    return executor
+
+
+def take_steps(device: str, *, graphs: bool = False, **options: Any) -> dict[str, Any]:
+    """Returns the digest of two steps' results, counts, and how often Thunder derived anything."""
+    import thunder
+    from thunder.transforms.cudagraph import CUDAGraphTransform
+
+    import fusioncache
+
+    torch.manual_seed(0)
+    model, x = Blocks(2).to(device), torch.randn(5, 16, device=device)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager" if device == "cpu" else "auto")
+    compiled = thunder.jit(model, transforms=[transform, CUDAGraphTransform()] if graphs else [transform], **options)
+    results = [result.detach().cpu().numpy().tobytes() for _ in range(2) for result in step(compiled, model, x)]
+    stats = transform.stats()
+    return {
+        "digest": hashlib.sha256(b"".join(results)).hexdigest(),
+        "regions": stats.regions,
+        "derived": thunder.cache_misses(compiled),
+        "compiles": stats.compiles,
+        "programs": [stats.programs_loaded, stats.programs_made],
+        "left": dict(stats.bypasses) | dict(stats.unkept) | dict(stats.programs_refused),
+    }
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "cuda":
+        FOUND = take_steps("cuda", graphs="--graphs" in sys.argv)
+    else:
+        EXECUTOR = take_cpu_for_a_gpu()
+        with pretend_gpu():
+            FOUND = take_steps("cpu", executors=[EXECUTOR])
+    print(json.dumps(FOUND))
