@@ -22,10 +22,10 @@ from fusioncache.tracing.interpreter import (
     constraints,
     containers,
     frames,
-    helpers,
     instructions,
     iteration,
     leaps,
+    natives,
     operators,
     values,
 )
@@ -55,7 +55,7 @@ GROUPS: Mapping[str, Callable[[], tuple[Replacement, ...]]] = MappingProxyType(
     {
         "containers": containers.replacements,
         "frames": frames.replacements,
-        "helpers": helpers.replacements,
+        "natives": natives.replacements,
         "cells": cells.replacements,
         "instructions": instructions.replacements,
         "values": values.replacements,

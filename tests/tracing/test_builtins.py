@@ -112,7 +112,7 @@ def prologue(program):
 
 FUNCTIONS = {
     "containers": (lengths, members),
-    "helpers": (keywords, partials, partials_with_names, joined),
+    "natives": (keywords, partials, partials_with_names, joined),
     "conditions": (truths, negations),
     "operators": (operations,),
     "iteration": (loops,),

@@ -118,7 +118,7 @@ def test_traces_and_errors_stay_the_same(program, args, kwargs):
     assert trace_with(GROUPS, program, *args, **kwargs) == own
 
 
-@pytest.mark.parametrize("group", ["cells", "helpers"])
+@pytest.mark.parametrize("group", ["cells", "natives"])
 def test_values_of_no_known_origin_are_reported(group):
     """Who asks to be warned is warned of each, also in what a shortcut would leave out."""
 

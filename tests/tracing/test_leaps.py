@@ -82,7 +82,7 @@ PROGRAMS = [several, by_name, functions, numbers, caught, raised, what_it_looks_
 OTHERS = tuple(name for name in GROUPS if name != "leaps")
 SETS = {
     "alone": ("leaps",),
-    "with helpers": ("leaps", "helpers", "containers", "attributes"),
+    "with natives": ("leaps", "natives", "containers", "attributes"),
     "with flattening": ("leaps", "flattening"),
     "all": tuple(GROUPS),
 }

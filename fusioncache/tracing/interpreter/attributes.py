@@ -20,7 +20,7 @@ from types import (
 )
 from typing import Any
 
-from fusioncache.tracing.interpreter.observers import is_recorded
+from fusioncache.tracing.interpreter.steps import keeps_history
 from fusioncache.tracing.interpreter.wrapped import (
     call_method,
     find_function,
@@ -107,7 +107,7 @@ def _is_plain_lookup(obj: Any, name: Any) -> bool:
 
     if type(obj) is not WrappedValue or type(name) is not str or (name.startswith("__") and name.endswith("__")):
         return False
-    if isinstance(obj.value, (type, super)) or is_recorded():
+    if isinstance(obj.value, (type, super)) or keeps_history():
         return False
     # Containers are looked into while Thunder calls what binds a method to them.
     return _is_whole(obj) if type(obj.value) in _CONTAINERS else not isinstance(obj.value, (dict, Sequence))
@@ -161,7 +161,7 @@ def _may_be_member(obj: Any, name: Any, known: Any) -> bool:
         and getattr(type(obj.value), "__getattr__", None) is known
         and is_wrapped(name, str)
         and name.value not in obj.attribute_wrappers
-        and not is_recorded()
+        and not keeps_history()
     )
 
 
@@ -237,7 +237,7 @@ def _may_load(obj: Any) -> bool:
     """Tells whether an attribute may be loaded without what Thunder asserts of the arguments of every call."""
     from thunder.core.interpreter import WrappedValue
 
-    return type(obj) is WrappedValue and _is_whole(obj) and not is_recorded()
+    return type(obj) is WrappedValue and _is_whole(obj) and not keeps_history()
 
 
 def load(obj: Any, name: str) -> Any:

@@ -7,7 +7,7 @@ from functools import wraps
 from types import CellType
 from typing import Any
 
-from fusioncache.tracing.interpreter.observers import is_recorded, is_watched
+from fusioncache.tracing.interpreter.steps import keeps_history, wants_every_step
 from fusioncache.tracing.interpreter.wrapped import find_function, is_wrapped
 from fusioncache.tracing.replacement import Replacement
 
@@ -30,7 +30,7 @@ def shorten_making(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def make_cell_handler(inst: Any, /, frame: Any, **kwargs: Any) -> Any:
         make = find_function(CellType.__new__)
-        if make is not interpreter._cell_new_provenance_tracking_lookaside or is_watched():
+        if make is not interpreter._cell_new_provenance_tracking_lookaside or wants_every_step():
             return original(inst, frame=frame, **kwargs)
         value, code, kind = frame.localsplus[inst.arg], frame.code, interpreter.wrap_const(CellType)
         if isinstance(value, interpreter.Py_NULL):
@@ -51,7 +51,7 @@ def shorten_loading(original: Callable[..., Any]) -> Callable[..., Any]:
     def load_deref_handler(inst: Any, /, stack: Any, co: Any, frame: Any, **kwargs: Any) -> Any:
         cell = frame.localsplus[inst.arg]
         known = cell.attribute_wrappers.get("cell_contents") if is_wrapped(cell, CellType) else None
-        if known is None or isinstance(known.value, list) or cell.value == CellType() or is_recorded():
+        if known is None or isinstance(known.value, list) or cell.value == CellType() or keeps_history():
             return original(inst, stack=stack, co=co, frame=frame, **kwargs)
         stack.append(interpreter.load_deref_callback(known, frame.get_localsplus_name(inst.arg)))
         return None

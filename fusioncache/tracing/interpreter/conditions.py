@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any
 
 from fusioncache.tracing.interpreter.containers import measure
-from fusioncache.tracing.interpreter.observers import is_watched
+from fusioncache.tracing.interpreter.steps import wants_every_step
 from fusioncache.tracing.interpreter.wrapped import is_wrapped, look_up_builtins, wrap_globals
 from fusioncache.tracing.replacement import Replacement, digest_source
 
@@ -97,7 +97,7 @@ def make_judge() -> Callable[[Any, bool], bool | None]:
     def tell(value: Any, anew: bool) -> bool | None:
         if not is_wrapped(value, *_PLAIN, *_CONTAINERS):
             return None
-        if is_watched() or interpreter.get_interpretercompilectx().lookaside(bool, value) is not usual:
+        if wants_every_step() or interpreter.get_interpretercompilectx().lookaside(bool, value) is not usual:
             return None
         if type(value.value) is bool:
             return value.value  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from fusioncache.tracing.interpreter.observers import is_recorded
+from fusioncache.tracing.interpreter.steps import keeps_history
 from fusioncache.tracing.replacement import Replacement
 
 _MOST_CODE_OBJECTS = 4096
@@ -45,7 +45,7 @@ def shorten_step(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def nexti(self: Any, inst: Any) -> None:
-        if is_recorded():
+        if keeps_history():
             return original(self, inst)
         self.inst = inst
         if inst.positions is not None:

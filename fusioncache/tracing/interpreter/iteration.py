@@ -10,7 +10,7 @@ from functools import wraps
 from types import GeneratorType
 from typing import Any
 
-from fusioncache.tracing.interpreter.observers import is_watched
+from fusioncache.tracing.interpreter.steps import wants_every_step
 from fusioncache.tracing.interpreter.wrapped import (
     call_method,
     is_wrapped,
@@ -54,7 +54,7 @@ def shorten_sequence_iter(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def __iter__(self: Any) -> Any:
-        if not is_wrapped(self, list, tuple) or is_watched():
+        if not is_wrapped(self, list, tuple) or wants_every_step():
             return original(self)
         self.track_items()
         look_up_builtins(wrap_globals(original), "setattr")
@@ -74,7 +74,7 @@ def shorten_iter(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _iter_lookaside(obj: Any, *sentinel: Any) -> Any:
-        if sentinel or is_watched():
+        if sentinel or wants_every_step():
             return original(obj, *sentinel)
         if not is_wrapped(obj, list, tuple, SequenceIter, *_ITERABLES):
             return original(obj)
@@ -101,7 +101,7 @@ def shorten_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _next_lookaside(iterator: Any, *default: Any) -> Any:
-        if len(default) > 1 or is_watched():
+        if len(default) > 1 or wants_every_step():
             return original(iterator, *default)
         names = wrap_globals(original)
         if is_wrapped(iterator, SequenceIter) and _is_plain(iterator):
@@ -155,7 +155,7 @@ def shorten_for_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def for_iter_handler(inst: Any, /, stack: Any, inst_ptr: int, **kwargs: Any) -> Any:
         iterator = stack.getitem_wrapped(-1)
-        if not is_wrapped(iterator, *iterators) or is_watched():
+        if not is_wrapped(iterator, *iterators) or wants_every_step():
             return original(inst, stack=stack, inst_ptr=inst_ptr, **kwargs)
         names = wrap_globals(original)
         look_up_builtins(names, "next")
@@ -180,7 +180,7 @@ def shorten_unpack_sequence(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def unpack_sequence_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
         sequence = stack.getitem_wrapped(-1)
-        if not is_wrapped(sequence, list, tuple) or len(sequence.value) != inst.arg or is_watched():
+        if not is_wrapped(sequence, list, tuple) or len(sequence.value) != inst.arg or wants_every_step():
             return original(inst, stack=stack, **kwargs)
         stack.pop_wrapped()
         sequence.track_items()

@@ -18,7 +18,7 @@ from inspect import unwrap
 from types import CodeType, NoneType
 from typing import Any
 
-from fusioncache.tracing.interpreter.observers import is_watched
+from fusioncache.tracing.interpreter.steps import wants_every_step
 from fusioncache.tracing.interpreter.wrapped import is_wrapped, look_up_builtins
 from fusioncache.tracing.replacement import Replacement, is_known
 
@@ -120,7 +120,7 @@ def _make_judge() -> Callable[[Any], bool]:
 
     def may_leap(frame: Any) -> bool:
         args, kwargs = frame.localsplus[:2]
-        if not (is_wrapped(args, tuple) and is_wrapped(kwargs, dict) and not kwargs.value) or is_watched():
+        if not (is_wrapped(args, tuple) and is_wrapped(kwargs, dict) and not kwargs.value) or wants_every_step():
             return False
         kinds = set(map(type, args.value))
         if TensorProxy not in kinds or not kinds.issubset((TensorProxy, *_PLAIN)):

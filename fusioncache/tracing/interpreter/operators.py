@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any
 
-from fusioncache.tracing.interpreter.observers import is_watched
+from fusioncache.tracing.interpreter.steps import wants_every_step
 from fusioncache.tracing.interpreter.wrapped import is_wrapped, look_up_builtins, wrap_globals
 from fusioncache.tracing.replacement import Replacement
 
@@ -49,7 +49,7 @@ def shorten_binary_operation(original: Callable[..., Any]) -> Callable[..., Any]
     def _binary_op(stack: Any, op: Any, a: Any, b: Any) -> Any:
         if not (is_wrapped(a, TensorProxy, *_NUMBERS) and is_wrapped(b, TensorProxy, *_NUMBERS)):
             return original(stack, op, a, b)
-        if is_watched():
+        if wants_every_step():
             return original(stack, op, a, b)
         names = wrap_globals(original)
         if is_wrapped(a, TensorProxy) or is_wrapped(b, TensorProxy):

@@ -1,4 +1,4 @@
-"""Calls as Thunder's interpreter makes them: the same traces and errors with its own helpers done, not interpreted."""
+"""Calls in Thunder's interpreter: the same traces and errors with its own small functions done natively."""
 
 import functools
 from collections import OrderedDict, namedtuple
@@ -12,7 +12,7 @@ from thunder.core import interpreter
 
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.interpreter import helpers
+from fusioncache.tracing.interpreter import natives
 
 X = torch.linspace(-1, 1, 4)
 Y = torch.linspace(1, 2, 4)
@@ -198,15 +198,15 @@ PROGRAMS = [
 @pytest.mark.parametrize(("program", "args", "kwargs"), PROGRAMS)
 def test_traces_and_errors_stay_the_same(program, args, kwargs):
     own = trace_with((), program, *args, **kwargs)
-    assert trace_with(["helpers"], program, *args, **kwargs) == own
+    assert trace_with(["natives"], program, *args, **kwargs) == own
     assert trace_with(GROUPS, program, *args, **kwargs) == own
 
 
-def test_no_known_helper_is_interpreted():
-    """Each helper is one of Thunder's, and none of them is interpreted where it has plain containers to work on."""
-    tracing.install(["helpers"])
-    known = {id(code): code.co_qualname for code, _ in interpreter._interpret_call.helpers}
-    assert len(known) == len(helpers.list_helpers())
+def test_nothing_that_can_be_done_natively_is_interpreted():
+    """Each is one of Thunder's functions, and none is interpreted where it has plain containers to work on."""
+    tracing.install(["natives"])
+    known = {id(code): code.co_qualname for code, _ in interpreter._interpret_call.natives}
+    assert len(known) == len(natives.list_natives())
     ran = []
 
     def run(frame, *args, **kwargs):
@@ -221,14 +221,14 @@ def test_no_known_helper_is_interpreted():
     assert ran and not set(ran) & set(known)
 
 
-@pytest.mark.parametrize("helper", helpers.list_helpers(), ids=lambda helper: helper.native.__name__)
-def test_a_helper_of_another_source_is_interpreted(monkeypatch, helper):
-    monkeypatch.setattr(helpers, "digest_source", lambda owner: "of another version")
-    assert helper.list_code() == []
+@pytest.mark.parametrize("native", natives.list_natives(), ids=lambda native: native.do.__name__)
+def test_what_has_another_source_is_interpreted(monkeypatch, native):
+    monkeypatch.setattr(natives, "digest_source", lambda owner: "of another version")
+    assert native.list_code() == []
 
 
 def test_a_record_of_the_interpreter_is_whole():
-    """Who asks for what was interpreted is shown Thunder's helpers as well."""
+    """Who asks for what was interpreted is shown Thunder's own functions as well."""
 
     def count():
         compiled = thunder.jit(forwarding, debug_options=thunder.DebugOptions(record_interpreter_history=True))
@@ -236,6 +236,6 @@ def test_a_record_of_the_interpreter_is_whole():
         return len(thunder.last_interpreter_log(compiled))
 
     own = count()
-    tracing.install(["helpers"])
+    tracing.install(["natives"])
     assert count() == own
     tracing.uninstall()

@@ -1,8 +1,8 @@
-"""Thunder's own helpers, done instead of interpreted.
+"""Small functions of Thunder's own, done natively instead of interpreted.
 
 Where the interpreter has to subscript, merge, or call something, it writes a small Python function that does so, and
-interprets that. Each native function here does to the wrapped values what interpreting one of these helpers comes down
-to, the items of tuples that pass its stack included, and returns None where it does not know, before anything is done.
+interprets that. Each function here does to the wrapped values what interpreting one of these comes down to, the items
+of tuples that pass the interpreter's stack included, and returns None where it does not know, before anything is done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from inspect import unwrap
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from fusioncache.tracing.interpreter.observers import is_watched
+from fusioncache.tracing.interpreter.steps import wants_every_step
 from fusioncache.tracing.interpreter.wrapped import (
     call_method,
     find_function,
@@ -32,23 +32,23 @@ logger = logging.getLogger("fusioncache")
 
 
 @dataclass(frozen=True, slots=True)
-class Helper:
-    """A helper that Thunder has the interpreter run, and what it comes down to.
+class Native:
+    """What a small function of Thunder's comes down to that the interpreter would run.
 
     Attributes:
-        owner: the function that the helper is written in.
-        name: the name of the helper in it. All of this name do the same.
+        owner: the function that the small one is written in.
+        name: the name of the small one in it. All of this name do the same.
         source: the first 16 digits of the SHA-256 of the source of the owner.
-        native: does the same to wrapped values, or returns None and does nothing.
+        do: does the same to wrapped values, or returns None and does nothing.
     """
 
     owner: Callable[..., Any]
     name: str
     source: str
-    native: Callable[..., Any]
+    do: Callable[..., Any]
 
     def list_code(self) -> list[CodeType]:
-        """Returns the code of the helper; nothing if its owner is not the one that is known."""
+        """Returns the code of the small function; nothing if its owner is not the one that is known."""
         owner = unwrap(self.owner)
         if digest_source(owner) != self.source:
             logger.info("tracing interprets %s of %s: it is not the known one", self.name, owner.__qualname__)
@@ -61,46 +61,46 @@ def replacements() -> tuple[Replacement, ...]:
     from thunder.core import interpreter
 
     return (
-        Replacement(interpreter, "_interpret_call", "2da021611509a081", shorten_helpers, everywhere=True),
+        Replacement(interpreter, "_interpret_call", "2da021611509a081", shorten_calls, everywhere=True),
         Replacement(interpreter, "wrap_args_from_list", "a425c01409b4bef7", shorten_arguments),
     )
 
 
-def list_helpers() -> tuple[Helper, ...]:
-    """Returns the helpers that are known."""
+def list_natives() -> tuple[Native, ...]:
+    """Returns those that are known."""
     from thunder.core import interpreter
 
     handlers, mapping = interpreter._default_opcode_handler_map, interpreter.MutMappingWrapperMethods
     return (
-        Helper(interpreter.wrap_kwargs_from_dict, "<lambda>", "6d4472e204a57b1a", subscript),
-        Helper(interpreter._setup_frame_and_run_python_function, "<lambda>", "045b9af163819fc0", subscript),
-        Helper(handlers["LIST_EXTEND"], "<lambda>", "de9aedfde58c06fb", extend),
-        Helper(handlers["DICT_MERGE"], "<lambda>", "2f676fdacdbc147e", merge),
-        Helper(mapping.update, "impl_other_keys", "229a8f98df7b93fe", copy_items),
-        Helper(mapping.__or__, "impl", "19369db1924ad79b", join),
-        Helper(interpreter._call_dispatch, "_impl", "02d9d2ff994cde88", call_bound_method),
-        Helper(interpreter.partial_call_lookaside, "partial_call_impl", "1ec172ba73c6d434", call_partial),
+        Native(interpreter.wrap_kwargs_from_dict, "<lambda>", "6d4472e204a57b1a", subscript),
+        Native(interpreter._setup_frame_and_run_python_function, "<lambda>", "045b9af163819fc0", subscript),
+        Native(handlers["LIST_EXTEND"], "<lambda>", "de9aedfde58c06fb", extend),
+        Native(handlers["DICT_MERGE"], "<lambda>", "2f676fdacdbc147e", merge),
+        Native(mapping.update, "impl_other_keys", "229a8f98df7b93fe", copy_items),
+        Native(mapping.__or__, "impl", "19369db1924ad79b", join),
+        Native(interpreter._call_dispatch, "_impl", "02d9d2ff994cde88", call_bound_method),
+        Native(interpreter.partial_call_lookaside, "partial_call_impl", "1ec172ba73c6d434", call_partial),
     )
 
 
-def shorten_helpers(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Does what a helper of Thunder's would do, where Thunder interprets it."""
+def shorten_calls(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Does what a small function of Thunder's own would do, where Thunder interprets it."""
     from thunder.core import interpreter
 
     get_compile_context, get_context = interpreter.get_interpretercompilectx, interpreter.get_interpreterruntimectx
     values = interpreter.WrappedValue, interpreter.INTERPRETER_SIGNALS
-    # By address, as to hash code takes as long as the code is. The helpers keep it alive.
-    helpers = [(code, each.native) for each in list_helpers() for code in each.list_code()]
-    natives: Mapping[int, Callable[..., Any]] = {id(code): native for code, native in helpers}
+    known = [(code, each.do) for each in list_natives() for code in each.list_code()]
+    # By address, as to hash code takes as long as the code is. The list keeps it alive.
+    natives: Mapping[int, Callable[..., Any]] = {id(code): do for code, do in known}
 
     @wraps(original)
     def _interpret_call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if is_watched():
+        if wants_every_step():
             return original(fn, *args, **kwargs)
         if type(fn) is FunctionType:
-            native = natives.get(id(fn.__code__))
-            if native is not None:
-                result = native(fn, *args, **kwargs)
+            do = natives.get(id(fn.__code__))
+            if do is not None:
+                result = do(fn, *args, **kwargs)
                 if result is not None:
                     return result
         # The rest is the original's, without recording. To call it would make the stack of Python deeper.
@@ -108,7 +108,7 @@ def shorten_helpers(original: Callable[..., Any]) -> Callable[..., Any]:
         assert isinstance(result, values), f"return {result} unexpected calling {interpreter.unwrap(fn)}"
         return result
 
-    _interpret_call.helpers = helpers  # type: ignore[attr-defined]
+    _interpret_call.natives = known  # type: ignore[attr-defined]
     return _interpret_call
 
 
@@ -118,7 +118,7 @@ def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def wrap_args_from_list(lst: Any) -> Any:
-        if not (is_wrapped(lst, list, tuple) and lst.value) or is_watched():
+        if not (is_wrapped(lst, list, tuple) and lst.value) or wants_every_step():
             return original(lst)
         pass_stack(lst)
         take = find_function(type(lst.value).__getitem__)
@@ -157,13 +157,13 @@ def merge(_: Any, one: Any, other: Any) -> Any:
     return call_method("update", other, one)
 
 
-def copy_items(helper: Any, one: Any, other: Any) -> Any:
+def copy_items(own: Any, one: Any, other: Any) -> Any:
     """Sets in one dict all items of another."""
     from thunder.core.interpreter import wrap_const
 
     if not (_has_names(one) and _has_names(other)) or one.value is other.value:
         return None
-    names = wrap_globals(helper)
+    names = wrap_globals(own)
     look_up_builtins(names, "hasattr", "setattr", "next")
     other.track_items()
     for name in list(other.value):
@@ -176,35 +176,35 @@ def _has_names(container: Any) -> bool:
     return is_wrapped(container, dict) and all(type(each) is str for each in container.value)
 
 
-def join(helper: Any, one: Any, other: Any) -> Any:
+def join(own: Any, one: Any, other: Any) -> Any:
     """Makes the dict of the items of two."""
     if not (_has_names(one) and _has_names(other)):
         return None
-    names = wrap_globals(helper)
+    names = wrap_globals(own)
     look_up_builtins(names, "isinstance", "dict")
     new = call_method("copy", one)
     call_method("update", new, other)
     return new
 
 
-def call_bound_method(helper: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+def call_bound_method(own: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls the function of a bound method with what it is bound to."""
     if not (is_wrapped(method, MethodType) and _asks_for_no_frame(method.value.__func__)):
         return None
-    names = wrap_globals(helper)
+    names = wrap_globals(own)
     function = _load(method, "__func__")
     result = _call(function, (_load(method, "__self__"), *args), kwargs)
     del names
     return result
 
 
-def call_partial(helper: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
+def call_partial(own: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls the function of a ``functools.partial`` that has no keywords with its arguments and those of the call."""
     if not is_wrapped(partial, functools.partial) or partial.value.keywords:
         return None
     if not _asks_for_no_frame(partial.value.func):
         return None
-    names = wrap_globals(helper)
+    names = wrap_globals(own)
     function, first = _load(partial, "func"), _load(partial, "args")
     _load(partial, "keywords")
     look_up_builtins(names, "hasattr", "type", "getattr", "isinstance", "dict", "NotImplemented")

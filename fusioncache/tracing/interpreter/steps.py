@@ -1,4 +1,4 @@
-"""Who is told of each step that the interpreter takes, and so would miss those that a shortcut leaves out."""
+"""Whether somebody wants each step that the interpreter takes, and would miss those that a shortcut leaves out."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from functools import cache
 from typing import Any
 
 
-def is_recorded() -> bool:
+def keeps_history() -> bool:
     """Tells whether each call and each instruction that is interpreted is written down."""
-    recorded: bool = _thunder()[0].get_interpreterruntimectx()._record_history
-    return recorded
+    kept: bool = _thunder()[0].get_interpreterruntimectx()._record_history
+    return kept
 
 
-def is_watched() -> bool:
-    """Tells whether not only a trace is made: whether steps are written down, or values of no known origin reported."""
+def wants_every_step() -> bool:
+    """Tells whether not only a trace is made: whether a history is kept, or values of no known origin are reported."""
     interpreter, jit_ext, allow = _thunder()
     if interpreter.get_interpretercompilectx()._fn_lookaside is not jit_ext.general_jit_lookaside:
         return True
-    return is_recorded() or jit_ext.get_jit_ctx().sharp_edges is not allow
+    return keeps_history() or jit_ext.get_jit_ctx().sharp_edges is not allow
 
 
 @cache
