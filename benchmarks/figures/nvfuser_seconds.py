@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.common.nvfuser_trace import split_stages
 from benchmarks.figures.markdown import format_seconds, make_table
 
 Result = Mapping[str, Any]
@@ -14,21 +15,22 @@ Point = Mapping[str, Any]
 def tabulate_stages(result: Result) -> str:
     """Shows where nvFuser's seconds for each template go, by its own trace."""
     traced = next(point["templates"] for point in result["points"] if point["variant"] == "trace")
-    columns = ("<template", "operations", "kernels", "seconds", *_STAGES, "schedulers tried")
+    columns = ("<template", "operations", "kernels", "seconds", *_STAGES.values(), "schedulers tried")
     return make_table(columns, (_row_of_stages(template) for template in traced))
 
 
-_STAGES = ("which operations", "laid out", "CUDA generated", "that compiled")
-_SEGMENT = "SegmentCandidateFinder::findSegments"
-_KERNEL, _CODE, _NVRTC = "FusionKernelRuntime::compileKernel", "KernelExecutor::compile", "executor_utils::NVRTC"
+_STAGES = {
+    "segment": "which operations",
+    "schedule": "laid out",
+    "lower": "CUDA generated",
+    "nvrtc": "that compiled",
+}
 _TRIED = "registry.cpp::checkCanSchedule<T>"
 
 
 def _row_of_stages(template: Point) -> list[str]:
-    def inside(name: str) -> float:
-        return float(template["scopes"].get(name, {"seconds": 0.0})["seconds"])
-
-    stages = [inside(_SEGMENT), inside(_KERNEL) - inside(_CODE), inside(_CODE) - inside(_NVRTC), inside(_NVRTC)]
+    spent = split_stages({name: scope["seconds"] for name, scope in template["scopes"].items()})
+    stages = [spent[stage] for stage in _STAGES]
     tried = template["scopes"].get(_TRIED, {"count": ""})["count"]  # short ones are not kept
     names = " ".join(template["names"][:3])
     counts = [str(template["operations"]), str(template["kernels"])]

@@ -10,11 +10,10 @@ from typing import Any
 
 from benchmarks.common import processes
 from benchmarks.common.cores import share_cores
+from benchmarks.common.nvfuser_trace import VARIABLE, read_calls
 from benchmarks.common.results import Point, say
 from benchmarks.first_step.spec import PointSpec
-from benchmarks.nvfuser_seconds.scopes import read_calls
 from benchmarks.nvfuser_seconds.spec import Variant
-from benchmarks.warm_start.profile import VARIABLE
 
 _WORKER = "benchmarks.nvfuser_seconds.worker"
 _LEAST_SECONDS = 0.02

@@ -19,11 +19,11 @@ import click
 
 from benchmarks.common import processes
 from benchmarks.common.environment import inspect_machine
+from benchmarks.common.nvfuser_trace import VARIABLE, sum_stages
 from benchmarks.common.options import Words, backend_option, command, json_option, repeat_option
 from benchmarks.common.report import console, make_table
 from benchmarks.common.results import make_result, say, write_result
 from benchmarks.common.spec import MODELS, ModelSpec
-from benchmarks.warm_start.profile import VARIABLE, sum_stages
 from benchmarks.warm_start.spec import ONLY_NVFUSER, SECONDS, WAYS, Way
 
 _WORKER = "benchmarks.warm_start.worker"

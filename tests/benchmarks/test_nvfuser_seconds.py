@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from benchmarks.common import processes
 from benchmarks.common.environment import Machine
+from benchmarks.common.nvfuser_trace import read_calls
 from benchmarks.nvfuser_seconds import __main__ as nvfuser_seconds
 from benchmarks.nvfuser_seconds.code import digest_code
-from benchmarks.nvfuser_seconds.scopes import read_calls
 from benchmarks.nvfuser_seconds.views import compile_parts, split_views
 from fusioncache.backends.eager import Eager
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType

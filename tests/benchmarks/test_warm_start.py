@@ -7,10 +7,10 @@ from click.testing import CliRunner
 
 from benchmarks.common import processes
 from benchmarks.common.environment import Machine
+from benchmarks.common.nvfuser_trace import sum_stages
 from benchmarks.common.spec import ModelSpec
 from benchmarks.ranks.__main__ import make_point, run_job
 from benchmarks.warm_start import __main__ as warm_start
-from benchmarks.warm_start.profile import sum_stages
 from benchmarks.warm_start.spec import WAYS
 
 EAGER = ModelSpec("residual", 2, "eager", "cpu", "float32", steps=2)

@@ -1,0 +1,94 @@
+"""What nvFuser says of each call where ``NVFUSER_TRACE`` is set: how often it was in a function, and how many seconds.
+
+The file is in Chrome's format: when each of its functions was entered and left, in microseconds, by thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+VARIABLE = "NVFUSER_TRACE"
+
+_EVENT = re.compile(r'\{ "name": "(.*)", "ph": "([BE])", "pid": \d+, "tid": (\d+), "ts": (\d+)')
+
+_CALL = "FusionExecutorCache::runFusionWithInputs"
+_SEGMENT = "SegmentCandidateFinder::findSegments"
+_KERNEL = "FusionKernelRuntime::compileKernel"
+_CODE = "KernelExecutor::compile"
+_NVRTC = "executor_utils::NVRTC"
+
+
+@dataclass(slots=True)
+class Scope:
+    """A function in one call.
+
+    Attributes:
+        count: how often it was entered.
+        seconds: in it, calls of it by itself counted once.
+        own: less those in other functions of the trace.
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+    own: float = 0.0
+
+
+@dataclass(slots=True)
+class _Thread:
+    stack: list[tuple[str, float]] = field(default_factory=list)
+    inner: list[float] = field(default_factory=lambda: [0.0])
+
+
+def read_calls(file: Path) -> Iterator[dict[str, Scope]]:
+    """Returns the functions of each call of a definition, in their order. What other threads did meanwhile counts."""
+    threads: dict[str, _Thread] = defaultdict(_Thread)
+    scopes: dict[str, Scope] = defaultdict(Scope)
+    for name, thread_id, moment, is_begin in _read_events(file):
+        thread = threads[thread_id]
+        if is_begin:
+            thread.stack.append((name, moment))
+            thread.inner.append(0.0)
+        elif thread.stack:
+            name, begin = thread.stack.pop()
+            whole, inner = moment - begin, thread.inner.pop()
+            thread.inner[-1] += whole
+            scope = scopes[name]
+            scope.count += 1
+            scope.own += whole - inner
+            if all(name != outer for outer, _ in thread.stack):
+                scope.seconds += whole
+                if name == _CALL:
+                    yield dict(scopes)
+                    scopes.clear()
+
+
+def _read_events(file: Path) -> Iterator[tuple[str, str, float, bool]]:
+    """Returns each event: the function's name, the thread, the moment in seconds, and whether that is its begin."""
+    with file.open(errors="replace") as lines:
+        for found in filter(None, map(_EVENT.match, lines)):
+            yield found[1], found[3], int(found[4]) / 1e6, found[2] == "B"
+
+
+def sum_stages(file: Path) -> dict[str, float]:
+    """Returns the seconds of all calls by stage."""
+    seconds: dict[str, float] = defaultdict(float)
+    for scopes in read_calls(file):
+        for name, scope in scopes.items():
+            seconds[name] += scope.seconds
+    return split_stages(seconds)
+
+
+def split_stages(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Returns the seconds by stage, of those by function.
+
+    ``segment``: which operations become one kernel, for which it tries schedulers on many candidates; ``schedule``: how
+    a kernel is laid out; ``lower``: its CUDA is generated; ``nvrtc``: that is compiled; ``rest``: what else its calls
+    take, execution included. Kernels of one definition may be compiled on several threads at once: their times add up.
+    """
+    call, segment, kernel, code, nvrtc = (seconds.get(name, 0.0) for name in (_CALL, _SEGMENT, _KERNEL, _CODE, _NVRTC))
+    parts = {"segment": segment, "schedule": kernel - code, "lower": code - nvrtc, "nvrtc": nvrtc}
+    return {**parts, "rest": call - sum(parts.values())}
