@@ -8,8 +8,7 @@ model fails, or if its templates grow with its depth.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,20 @@ import click
 
 from benchmarks import zoo
 from benchmarks.common import processes
-from benchmarks.common.environment import Machine, inspect_machine
-from benchmarks.common.options import Numbers, Words, backend_option, command, json_option
+from benchmarks.common.environment import inspect_machine
+from benchmarks.common.options import command, json_option
 from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.equality import report
 from benchmarks.equality.spec import REFERENCES, Spec
+from benchmarks.zoo.comparison import compare_all, list_specs, zoo_options
 
 
 @command(__doc__)
-@click.option("--models", type=Words(zoo.names()), help="As in llama-3,hf-bert.  [default: all]")
-@click.option(
-    "--layers", type=Numbers(real=True), default="2,3", help="As in 2,4,real; real is the configuration's own number."
-)
+@zoo_options(layers="2,3")
 @click.option(
     "--reference", type=click.Choice(REFERENCES), default="plain", help="Thunder, or with nvFuser's own cache."
 )
-@backend_option()
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="[default: bfloat16 with a GPU]")
 @click.option("--width", type=click.Choice(["narrow", "real"]), default="narrow", help="Of the layers.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes at a time.")
 @click.option("--host-time", is_flag=True, help="Take the host time of a step as well.")
 @click.option("--rounds", type=click.IntRange(min=1), default=30, help="Steps of each kind for --host-time.")
 @json_option
@@ -45,13 +39,12 @@ def main(json_file: Path | None, **options: Any) -> None:
     machine = inspect_machine(options["backend"])
     if options["reference"] == "lru" and machine.backend != "nvfuser":
         raise click.UsageError("--reference lru is nvFuser's own cache, which is for --backend nvfuser")
-    specs = list(_specs(machine, options))
+    rounds = options["rounds"] * options["host_time"]
+    more = {"reference": options["reference"], "width": options["width"], "rounds": rounds}
+    specs = list(list_specs(Spec, machine, options, **more))
     chosen = {**options, "backend": machine.backend}
-    found: dict[Spec, Point] = {}
     points: list[Point] = []
-    for spec, point in run(specs, options["jobs"]):
-        found[spec] = point
-        points = [found[spec] for spec in specs if spec in found]
+    for points in compare_all(specs, compare, options["jobs"]):
         write_result(json_file, make_result(machine.environment, chosen, points=points))
     mark_growth(points)
     write_result(json_file, make_result(machine.environment, chosen, points=points))
@@ -59,38 +52,11 @@ def main(json_file: Path | None, **options: Any) -> None:
     sys.exit(1 if any("error" in point for point in points) else 0)
 
 
-def _specs(machine: Machine, options: Mapping[str, Any]) -> Iterator[Spec]:
-    for model in options["models"] or zoo.names():
-        for layers in options["layers"]:
-            yield Spec(
-                model=model,
-                layers=layers,
-                reference=options["reference"],
-                backend=machine.backend,
-                device=machine.device,
-                dtype=options["dtype"] or machine.choose_dtype(model),
-                width=options["width"],
-                rounds=options["rounds"] * options["host_time"],
-            )
-
-
-def run(specs: Sequence[Spec], jobs: int) -> Iterator[tuple[Spec, Point]]:
-    """Yields the specs and their points, as they come, while up to ``jobs`` processes work."""
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(_measure, spec): spec for spec in specs}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-
-
-def _measure(spec: Spec) -> Point:
-    point: Point = asdict(spec)
-    try:
-        point |= processes.call("benchmarks.equality.worker", asdict(spec))
-    except processes.ProcessFailed as failure:
-        say(f"{spec}: failed, {failure.format_message()}\n")
-        return point | {"error": str(failure)}
-    problem = find_problem(point)
+def compare(spec: Spec) -> Point:
+    """Compares one model at one depth."""
+    point: Point = asdict(spec) | processes.call("benchmarks.equality.worker", asdict(spec))
     say(f"{spec}: {point['bitwise']} of {point['tensors']} tensors bitwise, {point['templates']} templates\n")
+    problem = find_problem(point)
     return point | ({"error": problem} if problem else {})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from benchmarks.common.report import console, make_table, print_line
 from benchmarks.common.results import Point
+from benchmarks.zoo.comparison import name_point, print_error
 
 _COUNTS = ("regions", "templates", "hits", "compiles", "reference_compiles", "folded")
 
@@ -21,18 +22,18 @@ def print_points(points: Sequence[Point], machine: str) -> None:
     rows = [_cells(point, timed) for point in points]
     out.print(make_table(f"Thunder with fusioncache on {machine}", caption, columns, rows, wrap=False, sections=True))
     for point in points:
-        name = f"{point['model']}, {_depth(point)} layers"
+        model, depth = name_point(point)
+        name = f"{model}, {depth} layers"
         for reason, count in point.get("bypasses", {}).items():
             print_line(out, f"bypassed: {name}: {count} x {reason}")
         if point.get("not_repeatable"):
             others = f"{len(point['not_repeatable'])} tensors, the first of them {point['not_repeatable'][0]}"
             print_line(out, f"not repeatable: {name}: the reference computes {others}")
-        if "error" in point:
-            print_line(out, f"error: {name}: {point['error']}")
+        print_error(out, point)
 
 
 def _cells(point: Point, timed: bool) -> list[str]:
-    cells = [point["model"], _depth(point)]
+    cells = name_point(point)
     if "tensors" not in point:
         return [*cells, "failed"]
     cells += [str(point[name]) for name in _COUNTS]
@@ -42,7 +43,3 @@ def _cells(point: Point, timed: bool) -> list[str]:
         cells += [f"{microseconds['fusioncache']:.0f}", f"{microseconds[point['reference']]:.0f}"]
         cells.append(f"{point['host']['ratio']:.3f}")
     return cells
-
-
-def _depth(point: Point) -> str:
-    return "real" if point["layers"] is None else str(point["layers"])

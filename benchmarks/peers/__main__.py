@@ -25,8 +25,8 @@ from benchmarks.common.options import (
     require_litgpt,
 )
 from benchmarks.common.results import Outcome, make_result, plan_options, say, write_result
+from benchmarks.common.resume import read_finished
 from benchmarks.peers import report, run
-from benchmarks.peers.resume import read_finished
 from benchmarks.peers.spec import PEERS, RESIDUAL, WIDTHS, Peer, PeerSpec
 
 _INPUTS = {"narrow": (64, 2), "real": (2048, 1)}
@@ -61,7 +61,7 @@ def main(json_file: Path | None, resume: bool, **options: Any) -> None:
     machine = inspect_machine(options["backend"])
     plan, notes = _plan(machine, **options)
     chosen = plan_options(plan, without=("peer", "layers", "first_step_only"))
-    done = read_finished(json_file, machine.environment, chosen) if resume else []
+    done = read_finished(json_file, machine.environment, chosen, {"peers", "limit"}) if resume else []
     chosen["peers"] = list(dict.fromkeys([*(point["peer"] for point in done), *plan.peers]))
 
     def save(outcome: Outcome) -> None:

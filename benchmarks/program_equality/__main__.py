@@ -10,68 +10,52 @@ anything is traced or compiled in the last process, or if a model fails.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import click
-
-from benchmarks import zoo
 from benchmarks.common import processes
-from benchmarks.common.environment import Machine, inspect_machine
-from benchmarks.common.options import Numbers, Words, backend_option, command, json_option
+from benchmarks.common.environment import inspect_machine
+from benchmarks.common.options import command, json_option
 from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.program_equality.report import make_point, print_points
-from benchmarks.program_equality.spec import FIRST, HASH_SEEDS, SECOND, THUNDER, Spec
+from benchmarks.program_equality.spec import FIRST, HASH_SEEDS, SECOND, THUNDER
+from benchmarks.zoo.comparison import compare_all, list_specs, zoo_options
+from benchmarks.zoo.spec import ZooSpec
 
 _KEPT = "fusioncache_dir"
 """What fusioncache keeps, in the cache directories of a process."""
 
 
 @command(__doc__)
-@click.option("--models", type=Words(zoo.names()), help="As in llama-3,hf-bert.  [default: all]")
-@click.option("--layers", type=Numbers(real=True), default="2", help="As in 2,4,real.")
-@backend_option()
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="[default: bfloat16 with a GPU]")
+@zoo_options(layers="2")
 @json_option
 def main(json_file: Path | None, **options: Any) -> None:
     """Runs the benchmark."""
     machine = inspect_machine(options["backend"])
     chosen = {**options, "backend": machine.backend}
     points: list[Point] = []
-    for spec in _specs(machine, options):
-        point = _measure(spec)
-        points.append(point)
+    for points in compare_all(list(list_specs(ZooSpec, machine, options)), compare, options["jobs"]):
         write_result(json_file, make_result(machine.environment, chosen, points=points))
-        say(f"{spec}: {point.get('error', 'alike')}\n")
     print_points(points, machine.environment["gpu"] or machine.device)
     sys.exit(1 if any("error" in point for point in points) else 0)
 
 
-def _specs(machine: Machine, options: Mapping[str, Any]) -> Iterator[Spec]:
-    for model in options["models"] or zoo.names():
-        for layers in options["layers"]:
-            dtype = options["dtype"] or machine.choose_dtype(model)
-            yield Spec(model, layers, machine.backend, machine.device, dtype)
-
-
-def _measure(spec: Spec) -> Point:
+def compare(spec: ZooSpec) -> Point:
+    """Compares what the three processes compute."""
     with TemporaryDirectory(prefix="fusioncache-programs-") as directory:
         thunder, before, after = (Path(directory, process) for process in (THUNDER, FIRST, SECOND))
-        try:
-            said = {THUNDER: _call(spec, THUNDER, thunder), FIRST: _call(spec, FIRST, before)}
-            after.mkdir()
-            (before / _KEPT).rename(after / _KEPT)
-            said[SECOND] = _call(spec, SECOND, after)
-        except processes.ProcessFailed as failure:
-            say(f"{spec}: failed, {failure.format_message()}\n")
-            return asdict(spec) | {"error": str(failure)}
-    return make_point(spec, said)
+        said = {THUNDER: _call(spec, THUNDER, thunder), FIRST: _call(spec, FIRST, before)}
+        after.mkdir()
+        (before / _KEPT).rename(after / _KEPT)
+        said[SECOND] = _call(spec, SECOND, after)
+    point = make_point(spec, said)
+    say(f"{spec}: {point.get('error', 'alike')}\n")
+    return point
 
 
-def _call(spec: Spec, process: str, caches: Path) -> dict[str, Any]:
+def _call(spec: ZooSpec, process: str, caches: Path) -> dict[str, Any]:
     caches.mkdir(exist_ok=True)
     variables = {"PYTHONHASHSEED": HASH_SEEDS[process], "FUSIONCACHE_STORE": "1", "FUSIONCACHE_PROGRAMS": "1"}
     argument = {"spec": asdict(spec), "process": process}

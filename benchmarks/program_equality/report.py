@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.common.report import console, make_table, print_line
+from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point
-from benchmarks.program_equality.spec import FIRST, SECOND, THUNDER, Spec
+from benchmarks.program_equality.spec import FIRST, SECOND, THUNDER
+from benchmarks.zoo.comparison import name_point, print_error
+from benchmarks.zoo.spec import ZooSpec
 
 Said = Mapping[str, Mapping[str, Any]]
 """What each process said, by its name."""
@@ -17,7 +19,7 @@ _COUNTS = ("traces", "programs_made", "programs_loaded", "regions", "templates",
 _REASONS = ("programs_refused", "unkept", "bypasses", "explained")
 
 
-def make_point(spec: Spec, said: Said) -> Point:
+def make_point(spec: ZooSpec, said: Said) -> Point:
     """Returns what was found out about a model, with ``error`` if anything is wrong."""
     expected = said[THUNDER].get("digests", {})
     differing = {process: find_differing(expected, said[process].get("digests", {})) for process in (FIRST, SECOND)}
@@ -40,7 +42,7 @@ def find_differing(expected: Mapping[str, str], found: Mapping[str, str]) -> lis
     return [name for name in dict.fromkeys([*expected, *found]) if expected.get(name) != found.get(name)]
 
 
-def find_problem(spec: Spec, said: Said, differing: Mapping[str, Sequence[str]]) -> str | None:
+def find_problem(spec: ZooSpec, said: Said, differing: Mapping[str, Sequence[str]]) -> str | None:
     """Returns what is wrong with a model, or None."""
     first, second = said[FIRST], said[SECOND]
     reasons = [*first["programs_refused"], *second["programs_refused"], *second["explained"]]
@@ -67,12 +69,11 @@ def print_points(points: Sequence[Point], machine: str) -> None:
     rows = [_cells(point) for point in points]
     out.print(make_table(f"Programs in a second process on {machine}", caption, columns, rows, wrap=False))
     for point in points:
-        if "error" in point:
-            print_line(out, f"error: {point['model']}, {point['layers']} layers: {point['error']}")
+        print_error(out, point)
 
 
 def _cells(point: Point) -> list[str]:
-    cells = [point["model"], str(point["layers"])]
+    cells = name_point(point)
     if "tensors" not in point:
         return [*cells, "failed"]
     second = point[SECOND]

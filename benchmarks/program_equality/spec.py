@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 THUNDER, FIRST, SECOND = "thunder", "first", "second"
@@ -13,25 +12,3 @@ HASH_SEEDS: Mapping[str, str] = MappingProxyType({THUNDER: "0", FIRST: "1", SECO
 """``PYTHONHASHSEED`` of each: sets of strings have another order in each process."""
 
 STEPS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One model at one depth.
-
-    Attributes:
-        model: its name in the catalogue.
-        layers: how many; None for as many as its configuration has.
-        backend: the compiler: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
-        device: ``"cuda"`` or ``"cpu"``.
-        dtype: of weights and activations, by torch's name.
-    """
-
-    model: str
-    layers: int | None
-    backend: str
-    device: str
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.model}, {'real depth' if self.layers is None else f'{self.layers} layers'}"

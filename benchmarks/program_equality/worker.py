@@ -21,7 +21,8 @@ from benchmarks.common.processes import serve
 from benchmarks.common.tensors import digest
 from benchmarks.common.thunder_jit import executors, make_transform
 from benchmarks.program_equality.interpretation import watch_interpreter
-from benchmarks.program_equality.spec import SECOND, STEPS, THUNDER, Spec
+from benchmarks.program_equality.spec import SECOND, STEPS, THUNDER
+from benchmarks.zoo.spec import ZooSpec
 from fusioncache import FusionCache
 
 _EXPLANATION = "fusioncache: the program of "
@@ -33,7 +34,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         options: ``spec``, and ``process``, which is one of those in ``benchmarks/program_equality/spec.py``.
     """
-    spec, process = Spec(**options["spec"]), options["process"]
+    spec, process = ZooSpec(**options["spec"]), options["process"]
     torch.use_deterministic_algorithms(True, warn_only=True)
     workload = zoo.make(spec.model, spec.layers, spec.device, spec.dtype)
     transforms = []

@@ -5,32 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from benchmarks.zoo.spec import ZooSpec
+
 KINDS = ("again", "all", "only", "without")
 """Which sets of groups are installed: none a second time, all, each by itself, all but each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(ZooSpec):
     """One model at one depth.
 
     Attributes:
-        model: its name in the catalogue.
-        layers: how many; None for as many as its configuration has.
-        backend: the compiler that regions are made for: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
-        device: ``"cuda"`` or ``"cpu"``.
-        dtype: of weights and activations, by torch's name.
         kinds: some of ``KINDS``.
     """
 
-    model: str
-    layers: int | None
-    backend: str
-    device: str
-    dtype: str
     kinds: Sequence[str]
-
-    def __str__(self) -> str:
-        return f"{self.model}, {'real depth' if self.layers is None else f'{self.layers} layers'}"
 
 
 def name_sets(kinds: Sequence[str], groups: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -11,10 +11,11 @@ from benchmarks.common import processes
 from benchmarks.program_equality.__main__ import main
 from benchmarks.program_equality.interpretation import watch_interpreter
 from benchmarks.program_equality.report import find_differing, find_problem, make_point
-from benchmarks.program_equality.spec import FIRST, SECOND, THUNDER, Spec
+from benchmarks.program_equality.spec import FIRST, SECOND, THUNDER
+from benchmarks.zoo.spec import ZooSpec
 
 HERE = {"environment": {"gpu": None}, "device": "cpu", "backend": "eager", "problem": None}
-SPEC = Spec("falcon", 1, "inductor", "cpu", "float32")
+SPEC = ZooSpec("falcon", 1, "inductor", "cpu", "float32")
 
 
 def test_a_second_process_trains_a_model_with_a_stored_program(tmp_path, monkeypatch):
@@ -82,7 +83,7 @@ def test_what_a_second_process_does_otherwise_is_named(changes, says):
 
 
 def test_what_the_eager_backend_compiles_is_nothing():
-    spec = Spec("falcon", 1, "eager", "cpu", "float32")
+    spec = ZooSpec("falcon", 1, "eager", "cpu", "float32")
     said = {THUNDER: say(), FIRST: say(traces=1), SECOND: {**LOADED, "compiles": 2}}
     assert find_problem(spec, said, {}) is None
 

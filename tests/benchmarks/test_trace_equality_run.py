@@ -108,8 +108,8 @@ def test_a_run_that_was_stopped_goes_on_with_the_models_that_are_left(tmp_path, 
     assert asked == ["llama-3", "hf-bert"]
     points = json.loads((tmp_path / "traces.json").read_text())["points"]
     assert [point["model"] for point in points] == ["llama-3", "hf-bert"]
-    assert invoke(monkeypatch, ["--models", "llama-3", *options, "--kinds", "all"], answer).exit_code == 0
-    assert asked == ["llama-3", "hf-bert", "llama-3"]
+    other = invoke(monkeypatch, ["--models", "gemma", *options, "--kinds", "all"], answer)
+    assert other.exit_code == 2 and "its kinds is" in other.stderr and asked == ["llama-3", "hf-bert"]
 
 
 def test_a_model_that_fails_is_named_and_the_rest_still_runs(monkeypatch):
