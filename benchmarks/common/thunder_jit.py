@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import thunder
+import torch
 from thunder.core.symbol import BoundSymbol
 from thunder.extend import get_always_executors, get_default_executors, get_executor
 
 import fusioncache
+from benchmarks.common.steps import synchronize
 from fusioncache.trace.executors import NAME
 
 
@@ -24,6 +26,13 @@ def executors(backend: str) -> list[Any]:
 def jit(function: Any, backend: str, transform: fusioncache.FusionCache | None = None) -> Any:
     """Compiles a model or a function with Thunder."""
     return thunder.jit(function, executors=executors(backend), transforms=[transform] if transform else [])
+
+
+def warm_up_jit(backend: str, device: str, transform: fusioncache.FusionCache | None = None) -> None:
+    """Pays a process's one-time costs of Thunder, with a model that has nothing in common with those of benchmarks."""
+    other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(device)
+    jit(other, backend, transform)(torch.ones(3, 7, device=device)).sum().backward()
+    synchronize(device)
 
 
 def make_transform(backend: str, **options: Any) -> fusioncache.FusionCache:

@@ -20,9 +20,9 @@ from benchmarks.common.options import backend_option, command, json_option
 from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.common.spec import MODELS, ModelSpec
+from benchmarks.detours.names import ALL, OWN
 
 _WORKER = "benchmarks.detours.worker"
-_ALL, _OWN = "all", "none"
 
 
 @command(__doc__)
@@ -37,13 +37,13 @@ def main(json_file: Path | None, model: str, layers: int, rounds: int, backend: 
     machine = inspect_machine(backend)
     spec = ModelSpec(model, layers, machine.backend, machine.device, machine.choose_dtype(model))
     names = processes.call(_WORKER, {})
-    ways = [_OWN, *map(str, range(len(names)))]
+    ways = [OWN, *map(str, range(len(names)))]
     shares = [ways[number::parallel] for number in range(min(parallel, len(ways)))]
     options = [{"model": asdict(spec), "ways": share, "repeat": rounds} for share in shares]
     with ThreadPoolExecutor(len(shares), initializer=share_cores(parallel)) as pool:
         found = list(pool.map(lambda one: processes.call(_WORKER, one), options))
     say(f"{len(names)} shortcuts\n")
-    points = [_describe(names, way, share) for share in found for way in share if way != _ALL]
+    points = [_describe(names, way, share) for share in found for way in share if way != ALL]
     points.sort(key=lambda point: -point["seconds"])
     environment = {**asdict(spec), "rounds": rounds, "parallel": parallel}
     write_result(json_file, make_result(machine.environment, environment, points=points))
@@ -53,9 +53,9 @@ def main(json_file: Path | None, model: str, layers: int, rounds: int, backend: 
 
 def _describe(names: Sequence[Mapping[str, str]], way: str, found: Mapping[str, Mapping[str, float]]) -> Point:
     """Returns what one way takes more than the one with all shortcuts in the same process, and that."""
-    name = {"group": "", "name": "all"} if way == _OWN else names[int(way)]
-    more = {unit: found[way][unit] - found[_ALL][unit] for unit in ("seconds", "calls")}
-    return {**name, **more, "all": dict(found[_ALL])}
+    name = {"group": "", "name": "all"} if way == OWN else names[int(way)]
+    more = {unit: found[way][unit] - found[ALL][unit] for unit in ("seconds", "calls")}
+    return {**name, **more, "all": dict(found[ALL])}
 
 
 def _row(point: Point) -> list[str]:

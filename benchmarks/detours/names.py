@@ -8,6 +8,9 @@ from enum import Enum
 from fusioncache.tracing.installation import GROUPS
 from fusioncache.tracing.replacement import Replacement
 
+ALL, OWN = "all", "none"
+"""What is installed where not one of the shortcuts is left out: all of them, or none."""
+
 
 def name_place(replacement: Replacement) -> str:
     """Returns the name of what a shortcut replaces: of an attribute with its class, or of what is looked up."""

@@ -17,13 +17,11 @@ from benchmarks.common.models import make_model
 from benchmarks.common.processes import serve
 from benchmarks.common.spec import ModelSpec
 from benchmarks.common.thunder_jit import executors
-from benchmarks.detours.names import is_around, list_shortcuts, name_place
+from benchmarks.detours.names import ALL, OWN, is_around, list_shortcuts, name_place
 from benchmarks.trace_equality.pieces import Piece
 from fusioncache import tracing
 from fusioncache.tracing import installation
 from fusioncache.tracing.installation import GROUPS
-
-ALL, OWN = "all", "none"
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:

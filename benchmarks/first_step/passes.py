@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import thunder
@@ -15,6 +14,7 @@ import fusioncache
 from benchmarks.first_step.stopwatch import Stopwatch
 from fusioncache.backends.registry import backend_class
 from fusioncache.trace.executors import NAME
+from fusioncache.tracing.replacement import exchange_everywhere
 
 
 def time_passes(stopwatch: Stopwatch, backend: str) -> None:
@@ -28,9 +28,9 @@ def time_passes(stopwatch: Stopwatch, backend: str) -> None:
     }
     for phase, functions in phases.items():
         for function in functions:
-            _replace_everywhere(function, stopwatch.time_calls(phase, function))
+            exchange_everywhere(function, stopwatch.time_calls(phase, function))
     of_prologue = stopwatch.time_whole_calls("prologue", thunder.transform_for_execution, _is_for_the_prologue)
-    _replace_everywhere(thunder.transform_for_execution, of_prologue)
+    exchange_everywhere(thunder.transform_for_execution, of_prologue)
     trace.TraceCtx.python_callable = stopwatch.time_calls("codegen", trace.TraceCtx.python_callable)
     for executor in filter(None, map(thunder.get_executor, (NAME, "nvfuser"))):
         type(executor).fusion_pass = stopwatch.time_calls("fuse", type(executor).fusion_pass)
@@ -46,12 +46,3 @@ def time_passes(stopwatch: Stopwatch, backend: str) -> None:
 def _is_for_the_prologue(*args: Any, executors_list: Any, **kwargs: Any) -> bool:
     """Tells by the executors: the prologue is claimed by Python alone."""
     return executors_list == (thunder.pythonex,)
-
-
-def _replace_everywhere(function: Any, replacement: Any) -> None:
-    """Replaces a function in every module of Thunder's or ours that imported it by name."""
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in ("thunder", "fusioncache"):
-            for attribute, value in list(vars(module).items()):
-                if value is function:
-                    setattr(module, attribute, replacement)

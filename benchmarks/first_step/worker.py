@@ -22,16 +22,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import thunder
-import torch
 
 import fusioncache
 from benchmarks.common.processes import serve
 from benchmarks.common.rematerialization import recompute_sums
 from benchmarks.common.steps import synchronize
-from benchmarks.common.thunder_jit import jit
+from benchmarks.common.thunder_jit import jit, warm_up_jit
 from benchmarks.first_step.crew import wait_for_crew
 from benchmarks.first_step.passes import time_passes
 from benchmarks.first_step.spec import PointSpec
@@ -42,7 +42,8 @@ from benchmarks.first_step.work import make_point_model
 def measure(options: Mapping[str, Any]) -> dict[str, float]:
     """Returns the seconds of each phase and part."""
     spec = PointSpec.read(options)
-    _pay_once(spec)
+    other = _make_transform(replace(spec, store=False, jobs=None))
+    warm_up_jit(spec.model.backend, spec.model.device, other)
     model, example = make_point_model(spec)
     synchronize(spec.model.device)
     stopwatch = Stopwatch()
@@ -63,15 +64,6 @@ def measure(options: Mapping[str, Any]) -> dict[str, float]:
     seconds = dict(stopwatch.seconds)
     parts = {"trace": traced, "after_trace": total - traced}
     return seconds | {"rest": total - sum(seconds.values()), "total": total} | parts
-
-
-def _pay_once(spec: PointSpec) -> None:
-    """Pays the one-time costs of a process, with a model that has nothing in common with those that are measured."""
-    other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(spec.model.device)
-    cache = fusioncache.Cache(record=False, store=False)
-    transform = fusioncache.FusionCache(cache=cache, backend=spec.model.backend, fast_tracing=spec.tracing == "fast")
-    jit(other, spec.model.backend, transform)(torch.ones(3, 7, device=spec.model.device)).sum().backward()
-    synchronize(spec.model.device)
 
 
 def _make_transform(spec: PointSpec) -> fusioncache.FusionCache:

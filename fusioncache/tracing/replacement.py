@@ -49,13 +49,19 @@ class Replacement:
                 self.holder[self.key] = new
             else:
                 setattr(self.holder, self.key, new)
-        for names in _namespaces() if self.everywhere else ():
-            for name in [name for name, value in list(names.items()) if value is old]:
-                names[name] = new
+        if self.everywhere:
+            exchange_everywhere(old, new)
 
     def fits(self) -> bool:
         """Tells whether the holder has what the shortcut was written for."""
         return self.source is None or is_known(self.get(), self.source)
+
+
+def exchange_everywhere(old: Any, new: Any) -> None:
+    """Puts something into the place of another in each module of Thunder's or ours that has that, by whichever name."""
+    for names in _namespaces():
+        for name in [name for name, value in list(names.items()) if value is old]:
+            names[name] = new
 
 
 def _namespaces() -> Iterator[dict[str, Any]]:
