@@ -1,1 +1,1 @@
-"""Compiling ahead of use: all that a store has seen asked for, for this device and these versions."""
+"""Compiling ahead of use: what a store has seen asked for; and, beside a process that traces, what it is to call."""

@@ -6,38 +6,27 @@ for a bounded time, and can compile for itself what it waited for.
 
 from __future__ import annotations
 
-import atexit
-import json
 import logging
-import os
 import queue
-import socket
-import subprocess
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fusioncache.precompile import nursery
-from fusioncache.precompile.channel import encode, make_pair
 from fusioncache.precompile.entry_compiler import Outcome
-from fusioncache.precompile.offspring import can_fork, start_module
+from fusioncache.precompile.link import Link
+from fusioncache.precompile.offspring import can_fork
 from fusioncache.precompile.tasks import Task
 from fusioncache.process import forks
 
 logger = logging.getLogger("fusioncache")
 
-MODULE = "fusioncache.precompile.nursery"
-
 ANSWER_SECONDS = 5.0
 """How long to wait for a word on whether somebody is at a task."""
 _MARGIN_SECONDS = 10.0
 """How much longer to wait for a worker than the nursery does, before the nursery is taken for dead."""
-END_SECONDS = 5.0
 _MOMENT = 0.005
 """How long to let the threads of a crew hear and say what they could not while a compiler held Python's lock."""
 
@@ -71,7 +60,7 @@ Heard = str | Taken | Answer
 
 
 @dataclass(slots=True)
-class _Entry:
+class _Pending:
     """A task that was handed over: what is heard of it, in order; ``answer`` is the last of it."""
 
     heard: queue.SimpleQueue[Heard] = field(default_factory=queue.SimpleQueue)
@@ -112,8 +101,8 @@ class Crew:
         self._switches = [str(int(fork and can_fork())), str(int(early))]
         self._quiet = quiet
         self._lock = forks.lock()
-        self._line: _Line | None = None
-        self._entries: dict[int, _Entry] = {}
+        self._link: Link | None = None
+        self._pending: dict[int, _Pending] = {}
         self._numbers = 0
         self._longest = 0.0
         self._failed = False
@@ -127,32 +116,32 @@ class Crew:
     @property
     def pid(self) -> int | None:
         """Of the process that has the others in its care; None if there is none."""
-        line = self._line
-        return None if line is None else line.pid
+        link = self._link
+        return None if link is None else link.pid
 
     def start(self) -> bool:
         """Starts the processes if there are none, and returns whether there are some. Waits for nothing."""
         with self._lock:
-            if self._line is None and not self._failed:
+            if self._link is None and not self._failed:
                 device = "" if self._device is None else str(self._device)
                 try:
-                    self._line = _Line(self, [*self._arguments, device, *self._switches], self._quiet)
+                    self._link = Link(self, [*self._arguments, device, *self._switches], self._quiet)
                 except OSError as error:
                     logger.info("no process to compile with", exc_info=error)
                     self._failed = True
-            return self._line is not None
+            return self._link is not None
 
     def hand_over(self, task: Task) -> int | None:
         """Hands a task over, and returns its number; None if there is nobody."""
         with self._lock:
-            if not self.start() or self._line is None:
+            if not self.start() or self._link is None:
                 return None
             if task.device != self._device:
                 self._device = task.device
-                self._line.send([nursery.DEVICE, self._device])
+                self._link.send([nursery.DEVICE, self._device])
             self._numbers += 1
-            self._entries[self._numbers] = _Entry()
-            self._line.send([nursery.DO, self._numbers, task.weight, task.encode()])
+            self._pending[self._numbers] = _Pending()
+            self._link.send([nursery.DO, self._numbers, task.weight, task.encode()])
             return self._numbers
 
     def take(self, number: int, help_: Callable[[int], Outcome] | None = None) -> Answer | None:
@@ -165,36 +154,36 @@ class Crew:
             help_: compiles the task of another number here, where there would be nothing to do but to wait.
         """
         with self._lock:
-            entry, line = self._entries.get(number), self._line
-        if entry is None:
+            pending, link = self._pending.get(number), self._link
+        if pending is None:
             return None
-        if entry.answer is None and line is not None:
-            line.send([nursery.CLAIM, number])
-            if not line.open:
+        if pending.answer is None and link is not None:
+            link.send([nursery.CLAIM, number])
+            if not link.open:
                 time.sleep(_MOMENT)
-            if line.open:
-                self._wait(number, entry, line, help_)
+            if link.open:
+                self._wait(number, pending, link, help_)
         with self._lock:
-            self._entries.pop(number, None)
-            if not self._entries and line is not None:
-                line.send([nursery.REST])
-        return entry.answer
+            self._pending.pop(number, None)
+            if not self._pending and link is not None:
+                link.send([nursery.REST])
+        return pending.answer
 
-    def _wait(self, number: int, entry: _Entry, line: _Line, help_: Callable[[int], Outcome] | None) -> None:
+    def _wait(self, number: int, pending: _Pending, link: Link, help_: Callable[[int], Outcome] | None) -> None:
         """Waits until a task has an answer, or nobody is at it."""
         deadline = time.monotonic() + ANSWER_SECONDS
-        while entry.answer is None:
+        while pending.answer is None:
             try:
-                heard = entry.heard.get(timeout=max(deadline - time.monotonic(), 0.0))
+                heard = pending.heard.get(timeout=max(deadline - time.monotonic(), 0.0))
             except queue.Empty:
                 logger.info("a crew does not answer")
-                line.end()
+                link.end()
                 return
             if heard == nursery.YOURS:
                 return
             if isinstance(heard, Taken) and heard.spare is not None and help_ is not None:
                 self._help(heard.spare, help_)
-                line.send([nursery.CLAIM, number])  # there may be another one by now
+                link.send([nursery.CLAIM, number])  # there may be another one by now
                 deadline = time.monotonic() + ANSWER_SECONDS
             else:
                 deadline = time.monotonic() + self._patience()
@@ -207,26 +196,25 @@ class Crew:
 
     def _patience(self) -> float:
         """Returns how long to wait for a worker: a while longer than the nursery does."""
-        longest = max(nursery.LEAST_SECONDS, nursery.TIMES * self._longest) if self._longest else nursery.MOST_SECONDS
-        return min(longest, nursery.MOST_SECONDS) + _MARGIN_SECONDS
+        return nursery.allow_seconds(self._longest) + _MARGIN_SECONDS
 
     def waiting(self) -> int:
         """Returns how many tasks have no answer yet."""
         with self._lock:
-            return sum(entry.answer is None for entry in self._entries.values())
+            return sum(pending.answer is None for pending in self._pending.values())
 
     def end(self) -> None:
         """Ends all processes, whatever they do at the moment."""
         with self._lock:
-            line, self._failed = self._line, True
-        if line is not None:
-            line.end()
+            link, self._failed = self._link, True
+        if link is not None:
+            link.end()
 
     def after_fork(self) -> None:
         """Leaves the processes of its parent alone in a forked child, and does without."""
-        line, self._line, self._failed, self._entries = self._line, None, True, {}
-        if line is not None:
-            line.leave()
+        link, self._link, self._failed, self._pending = self._link, None, True, {}
+        if link is not None:
+            link.leave()
 
     def hear(self, message: Any) -> None:
         """Takes in what the nursery says. Called by the thread that listens."""
@@ -240,139 +228,28 @@ class Crew:
 
     def _put(self, number: int, heard: Heard) -> None:
         with self._lock:
-            entry = self._entries.get(number)
-        if entry is not None:
-            entry.heard.put(heard)
+            pending = self._pending.get(number)
+        if pending is not None:
+            pending.heard.put(heard)
 
-    def lose(self, line: _Line, *, failed: bool) -> None:
-        """Takes note that the nursery is gone. After one that failed there is no other. Called by its listener."""
+    def lose(self, link: Link, *, failed: bool) -> None:
+        """Takes note that the nursery is gone. After one that failed there is no other. Called by who listens to it."""
         with self._lock:
             self._failed |= failed
-            if self._line is line:
-                self._line = None
-            open_ = [number for number, entry in self._entries.items() if entry.answer is None]
+            if self._link is link:
+                self._link = None
+            open_ = [number for number, pending in self._pending.items() if pending.answer is None]
         for number in open_:
             self._close(number, NO_WORKER)
 
     def _close(self, number: int, answer: Answer) -> None:
         self._longest = max(self._longest, answer.seconds)
         with self._lock:
-            entry = self._entries.get(number)
-            if entry is not None:
-                entry.answer = answer
+            pending = self._pending.get(number)
+            if pending is not None:
+                pending.answer = answer
         self._put(number, answer)
         self.answers.put((number, answer))
-
-
-class _Line:
-    """The connection to a nursery: a thread that speaks, one that listens.
-
-    Args:
-        crew: is told what is heard.
-        arguments: of the nursery.
-        quiet: whether nobody is to see what it writes to stderr.
-
-    Raises:
-        OSError: if it does not start.
-
-    Attributes:
-        open: whether the nursery hands out what it is given.
-        pid: the nursery's process.
-    """
-
-    def __init__(self, crew: Crew, arguments: list[str], quiet: bool):
-        self.open = False
-        mine, its = make_pair()
-        try:
-            self._process = start_module(MODULE, [str(os.getpid()), *arguments], its, quiet=quiet)
-        except OSError:
-            mine.close()
-            raise
-        self.pid: int = self._process.pid
-        self._connection = mine
-        self._ended = False
-        self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._queued = 0
-        self._lock = forks.lock()
-        _lines.add(self)
-        self._listener = threading.Thread(target=self._listen, args=(crew,), daemon=True, name="fusioncache crew")
-        self._listener.start()
-        threading.Thread(target=self._speak, daemon=True, name="fusioncache crew").start()
-
-    def send(self, message: Any) -> None:
-        """Sends a message, now if that goes without waiting: a compiler may keep the thread from it for long.
-
-        Whether it arrives is heard, or not.
-        """
-        content = encode(message)
-        with self._lock:
-            if not self._queued:
-                try:
-                    content = content[self._connection.send(content, socket.MSG_DONTWAIT) :]
-                except BlockingIOError:
-                    pass
-                except OSError:
-                    return
-            if content:
-                self._queued += 1
-                self._unsent.put(content)
-
-    def end(self) -> None:
-        """Ends the nursery, which ends its workers."""
-        if self._ended:
-            return
-        self._ended = True
-        _lines.discard(self)
-        self._unsent.put(None)
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-        try:
-            self._process.wait(END_SECONDS if self.open else 0.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def leave(self) -> None:
-        """Closes what a forked child has of the connection: its parent's end is to be the only one."""
-        self._ended = True
-        _lines.discard(self)
-        self._connection.close()
-        self._process.returncode = 0  # it is no child of this process, which must not wait for it
-
-    def _speak(self) -> None:
-        while (content := self._unsent.get()) is not None:
-            try:
-                self._connection.sendall(content)
-            except OSError:
-                return
-            with self._lock:
-                self._queued -= 1
-
-    def _listen(self, crew: Crew) -> None:
-        try:
-            with self._connection.makefile("rb") as lines:
-                for line in lines:
-                    message = json.loads(line)
-                    self.open |= message == [nursery.OPEN]
-                    crew.hear(message)
-        except (OSError, ValueError) as error:
-            logger.info("a crew is not understood", exc_info=error)
-        finally:
-            self._unsent.put(None)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
-            crew.lose(self, failed=self._process.returncode != 0)
-            self._connection.close()
-
-
-_lines: weakref.WeakSet[_Line] = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """Ends all nurseries before this process does. They would end by themselves, a moment later."""
-    for line in list(_lines):
-        line.end()
 
 
 def iterate_answers(crew: Crew, numbers: list[int | None]) -> Iterator[Answer]:

@@ -34,7 +34,7 @@ from typing import Any
 from fusioncache.precompile import worker
 from fusioncache.precompile.backlog import Backlog
 from fusioncache.precompile.channel import Channel, connect_to, make_pair
-from fusioncache.precompile.offspring import Forked, can_fork, start_module
+from fusioncache.precompile.offspring import Forked, can_fork, ending_with, start_module
 
 DO, CLAIM, DEVICE, REST = "do", "claim", "device", "rest"
 OPEN, YOURS, TAKEN, DONE = "open", "yours", "taken", "done"
@@ -53,6 +53,11 @@ _GRACE = 3.0
 
 Start = Callable[[socket.socket, int | None, Iterable[socket.socket]], Forked | subprocess.Popen]
 """Starts a worker, given its end of a connection, the number of its GPU, and connections that it must not keep open."""
+
+
+def allow_seconds(longest: float) -> float:
+    """Returns how long a worker may take for a task where this is the longest that any took; 0 if none was done."""
+    return min(max(LEAST_SECONDS, TIMES * longest), MOST_SECONDS) if longest else MOST_SECONDS
 
 
 @dataclass(slots=True)
@@ -272,7 +277,7 @@ class Nursery:
     def _end_late(self) -> None:
         """Ends workers that take too long, and those that rest."""
         now = time.monotonic()
-        patience = min(max(LEAST_SECONDS, TIMES * self._longest), MOST_SECONDS) if self._longest else MOST_SECONDS
+        patience = allow_seconds(self._longest)
         for each in list(self._workers):
             limit = START_SECONDS if not each.ready else patience if each.task is not None else float("inf")
             if now - each.since > limit:
@@ -311,7 +316,7 @@ def main(
     connection, owner = connect_to(int(descriptor)), int(parent)
     forks = fork == "1" and can_fork()
     if forks:
-        with _ending_with(owner), suppress(Exception):
+        with ending_with(owner), suppress(Exception):
             worker.prepare(backend)
         gc.collect()
         gc.freeze()  # what is never looked at by a collector is never copied for a child
@@ -327,22 +332,3 @@ def main(
     number = int(device) if device else None
     is_alone = lambda: os.getppid() != owner  # noqa: E731
     Nursery(connection, int(jobs), start_worker, is_alone, device=number, early=early == "1").run()
-
-
-class _ending_with:
-    """Ends this process if its parent is gone, while it does something that takes long."""
-
-    def __init__(self, parent: int):
-        self._parent = parent
-
-    def __enter__(self) -> None:
-        signal.signal(signal.SIGALRM, self._look)
-        signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-
-    def _look(self, *_: object) -> None:
-        if os.getppid() != self._parent:
-            os._exit(1)

@@ -11,12 +11,13 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from fusioncache.process.settings import JOBS
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_SECONDS = 0.5
 
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {module} import main; main(*sys.argv[1:])"
 
@@ -120,3 +121,20 @@ def end_with(parent: int) -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before that
         os._exit(1)
+
+
+@contextmanager
+def ending_with(parent: int) -> Iterator[None]:
+    """Ends this process soon after its parent has ended, while it does something that takes long."""
+
+    def look(*_: object) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)

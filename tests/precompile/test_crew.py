@@ -22,7 +22,7 @@ from repository import HELPERS, PACKAGE
 from store_contents import fork, wait_for
 
 from fusioncache.precompile import crew as crews
-from fusioncache.precompile import nursery, worker
+from fusioncache.precompile import link, nursery, worker
 from fusioncache.precompile.backlog import Backlog
 from fusioncache.precompile.crew import Crew, iterate_answers
 from fusioncache.precompile.entry_compiler import EntryCompiler
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
 @pytest.fixture(autouse=True)
 def _play(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (crews, nursery):
+    for module in (link, nursery):
         monkeypatch.setattr(module, "start_module", fork_module)
     monkeypatch.setattr(EntryCompiler, "compile", play)
 
@@ -102,7 +102,7 @@ def test_no_process_at_all(tmp_path, monkeypatch):
     def refuse(*args, **options):
         raise OSError("too many")
 
-    monkeypatch.setattr(crews, "start_module", refuse)
+    monkeypatch.setattr(link, "start_module", refuse)
     with make_crew(tmp_path, 2) as crew:
         assert not crew.start() and crew.hand_over(EntryTask("a")) is None
         assert reasons(crew, "a") == ["no worker starts"]
@@ -160,7 +160,7 @@ def test_workers_that_idle_end_and_so_does_their_nursery(tmp_path, monkeypatch):
     monkeypatch.setattr(nursery, "IDLE_SECONDS", 0.0)
     monkeypatch.setattr(nursery, "TICK", 0.05)
     started: list[ForkedModule] = []
-    monkeypatch.setattr(crews, "start_module", lambda *a, **o: started.append(fork_module(*a, **o)) or started[-1])
+    monkeypatch.setattr(link, "start_module", lambda *a, **o: started.append(fork_module(*a, **o)) or started[-1])
     with make_crew(tmp_path, 1) as crew:
         crew.start()
         wait_until(lambda: started[0].poll() == 0)
@@ -179,7 +179,7 @@ def test_a_nursery_that_is_killed_leaves_no_worker_and_nobody_waiting(tmp_path):
 
 def test_a_nursery_that_hangs_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(crews, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(crews, "END_SECONDS", 0.2)
+    monkeypatch.setattr(link, "END_SECONDS", 0.2)
     with make_crew(tmp_path, 1) as crew:
         assert reasons(crew, "a") == ["a"]
         os.kill(crew.pid, signal.SIGSTOP)
@@ -218,9 +218,9 @@ print(crew.pid, flush=True)
 """
 _FORKS = """
 from crew_processes import fork_module
-from fusioncache.precompile import crew as crews
+from fusioncache.precompile import link
 from fusioncache.precompile.entry_compiler import EntryCompiler
-crews.start_module, EntryCompiler.compile = fork_module, play
+link.start_module, EntryCompiler.compile = fork_module, play
 """
 
 
