@@ -129,16 +129,12 @@ class TemplateCall:
         self._fallbacks.setdefault(arities, fallback)
         self._instances.setdefault(arities, instance)
 
-    def claim(self, arities: Arities, instance: Instance) -> bool:
-        """Tells whether this is the call of such a region. Of regions with these arities the first that asks decides.
-
-        Regions that write their template in different ways have calls of their own: where their operands do not lie
-        alike in memory, they are compiled differently.
-        """
-        return self.claim_all({arities: instance})
-
     def claim_all(self, instances: Mapping[Arities, Instance]) -> bool:
-        """Tells whether this is the call of all these regions. If it is not that of one, nothing is decided of any."""
+        """Tells whether this is the call of all these regions. If it is not that of one, nothing is decided of any.
+
+        Of regions with the same arities the first that asks decides. Regions that write their template in different
+        ways have calls of their own: where their operands do not lie alike in memory, they are compiled differently.
+        """
         if any(self._instances.get(arities, instance) != instance for arities, instance in instances.items()):
             return False
         self._instances.update(instances)

@@ -25,7 +25,7 @@ logger = logging.getLogger("fusioncache")
 GONE = Outcome("refused", "nobody wants it any more")
 
 
-class Ahead:
+class CrewHelpers:
     """The ``Helpers`` of a cache: a crew for its store.
 
     Args:
@@ -103,7 +103,7 @@ def find_helpers(cache: Cache, jobs: int, backend: str) -> Helpers | None:
     if store is None or store.directory is None or not keeps_anything(backend):
         return None
     if cache.helpers is None:
-        cache.helpers = Ahead(store, _find_crew(store, store.directory, jobs, backend))
+        cache.helpers = CrewHelpers(store, _find_crew(store, store.directory, jobs, backend))
     return cache.helpers
 
 

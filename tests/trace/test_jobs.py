@@ -19,7 +19,7 @@ import fusioncache
 from fusioncache.backends.api import Run
 from fusioncache.ir import Graph
 from fusioncache.precompile import ahead, crew, entry_compiler, jobs
-from fusioncache.precompile.ahead import Ahead
+from fusioncache.precompile.ahead import CrewHelpers
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
@@ -74,8 +74,8 @@ class Job:
         self.compiled, self.transform = compile_with(self.model, cache=self.cache, backend="eager", jobs=number)
 
     @property
-    def helpers(self) -> Ahead:
-        assert isinstance(self.cache.helpers, Ahead)
+    def helpers(self) -> CrewHelpers:
+        assert isinstance(self.cache.helpers, CrewHelpers)
         return self.cache.helpers
 
     def when_traced(self, act: Callable[[], object]) -> None:
