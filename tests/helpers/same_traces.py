@@ -8,19 +8,18 @@ from typing import Any
 
 import thunder
 
+from benchmarks.trace_equality.texts import read_texts
 from fusioncache import tracing
 
 
 def trace(program: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
-    """Returns the text of every trace, prologue and backward pass included, or what is raised."""
+    """Returns the text of every trace, from the prologue's to the epilogue's, or what is raised."""
     compiled = thunder.jit(program)
     try:
         compiled(*args, **kwargs)
     except Exception as error:
         return [type(error).__name__, re.sub("0x[0-9a-f]+", "", str(error).partition(" while tracing ")[0])]
-    of_all = (thunder.last_prologue_traces, thunder.last_traces, thunder.last_backward_traces)
-    texts = [str(each) for traces in of_all for each in traces(compiled) or ()]
-    return [re.sub(r"took \d+ milliseconds", "", text) for text in texts]
+    return list(read_texts(compiled).values())
 
 
 def trace_with(groups: Iterable[str], program: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:

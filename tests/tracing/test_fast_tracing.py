@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import re
 import sys
 from collections import OrderedDict
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from threads_at_once import run_at_once
 from thunder.core import interpreter, jit_ext
 
 import fusioncache
+from benchmarks.trace_equality.texts import read_texts
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
 from fusioncache.tracing.interpreter.frames import sleep_for_frame
@@ -118,12 +118,10 @@ def made(program):
 
 
 def traced(program, args, kwargs):
-    """The result and the text of every trace, prologue and backward pass included."""
+    """The result and the text of every trace."""
     compiled = thunder.jit(made(program))
     result = compiled(*args, **kwargs)
-    of_all = (thunder.last_prologue_traces, thunder.last_traces, thunder.last_backward_traces)
-    texts = [str(trace) for traces in of_all for trace in traces(compiled) or ()]
-    return result, [re.sub(r"took \d+ milliseconds", "", text) for text in texts]
+    return result, read_texts(compiled)
 
 
 @pytest.mark.parametrize(("program", "args", "kwargs"), PROGRAMS)
