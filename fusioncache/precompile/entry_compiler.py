@@ -101,8 +101,8 @@ class EntryCompiler:
         with apply_torch_settings(stored.request.settings):
             return self._build(stored, digest)
 
-    def _build(self, request: StoredRequest, digest: str | None) -> Outcome:
-        asked, instance = request.request, request.instance
+    def _build(self, stored: StoredRequest, digest: str | None) -> Outcome:
+        asked, instance = stored.request, stored.instance
         builder, reasons = self._builder_for(asked)
         key = builder.key(asked.graph, asked.layouts, instance)
         if digest not in (None, key.digest):
@@ -117,10 +117,10 @@ class EntryCompiler:
             built = builder.build(asked.graph, instance, asked.layouts, make_arguments(asked.graph, asked.layouts))
         except Busy as busy:
             raise Refused(ELSEWHERE, passing=True) from busy
-        stored = self._store.entry(key.digest, asked.backend) is not None
+        is_kept = self._store.entry(key.digest, asked.backend) is not None
         if reasons:
-            raise Refused(reasons[-1], passing=not stored)  # what is so for good leaves a note
-        if not stored:
+            raise Refused(reasons[-1], passing=not is_kept)  # what is so for good leaves a note
+        if not is_kept:
             raise Refused(NOT_STORED)
         return Outcome("ready" if built.loaded else "compiled")
 

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from fusioncache.process import forks
 from fusioncache.provenance.compilation import current_forward_trace
-from fusioncache.provenance.watch import ForwardTrace
+from fusioncache.provenance.trace_notes import ForwardTrace
 from fusioncache.trace.foresight import Layouts
 from fusioncache.trace.recompute import Recompute
 
@@ -28,12 +28,12 @@ class ForwardState:
     """What is known of a forward trace when its backward trace comes.
 
     Attributes:
-        watched: the forward trace's number, compilation and sources.
+        noted: the forward trace's number, compilation and sources.
         recompute: what the backward trace must rebuild, if the forward trace saves less than Thunder made it save.
         layouts: of the values that may be saved, as far as they were asked for: see ``Foresight``.
     """
 
-    watched: ForwardTrace
+    noted: ForwardTrace
     recompute: Recompute | None
     layouts: Layouts = field(default_factory=dict)
 

@@ -32,7 +32,7 @@ from fusioncache.precompile.ahead import find_helpers
 from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.provenance.misses import Misses, should_explain
-from fusioncache.provenance.watch import TraceWatch, watch_trace
+from fusioncache.provenance.trace_notes import TraceNotes, begin_notes
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
 from fusioncache.residual.plans import Choice, ResidualPlan
@@ -218,24 +218,24 @@ class FusionCache(Transform):
         from thunder.core.trace import TraceTag
 
         forward = self._handover.take(trace) if TraceTag.BACKWARD in trace.tags else None
-        watch = watch_trace(trace, self._ledger.history, forward.watched if forward else None)
+        notes = begin_notes(trace, self._ledger.history, forward.noted if forward else None)
         start = time.perf_counter()
         if forward and forward.recompute:
             trace = rebuild_sums(trace, forward.recompute)
         planned = PlannedStreams(trace)
         foresight = Foresight(forward.layouts if forward else None)
         try:
-            planned = self._plan_streams(trace, watch, start)
-            trace = self._share_regions(planned.trace, watch, start, foresight)
+            planned = self._plan_streams(trace, notes, start)
+            trace = self._share_regions(planned.trace, notes, start, foresight)
         except Exception as error:
             self._report_failure("a trace", error)
             trace = planned.trace
         finally:
-            watch.finish()
+            notes.finish()
             self._ledger.add_canonicalize_seconds(time.perf_counter() - start)
             self.cache.save()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            self._handover.put(trace, ForwardState(watch.forward_trace, planned.recompute, foresight.layouts))
+            self._handover.put(trace, ForwardState(notes.forward_trace, planned.recompute, foresight.layouts))
         return trace
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:
@@ -245,34 +245,34 @@ class FusionCache(Transform):
         self.cache.save()
         return trace
 
-    def _plan_streams(self, trace: Any, watch: TraceWatch, start: float) -> PlannedStreams:
+    def _plan_streams(self, trace: Any, notes: TraceNotes, start: float) -> PlannedStreams:
         compilers = Compilers(self._backends.arithmetic, self._report_left)
         planned = plan_streams(trace, self._options, compilers, self._report_failure)
         self._choices.extend(planned.choices)
-        watch.record_choices(planned.choices)
+        notes.record_choices(planned.choices)
         self._ledger.add_plan_seconds(time.perf_counter() - start)
         return planned
 
-    def _share_regions(self, trace: Any, watch: TraceWatch, start: float, foresight: Foresight) -> Any:
+    def _share_regions(self, trace: Any, notes: TraceNotes, start: float, foresight: Foresight) -> Any:
         """Returns the trace with a call of its template for each region that can be shared."""
-        watch.locate_regions(trace)
+        notes.locate_regions(trace)
         fusions = {position: symbol for position, symbol in enumerate(trace.bound_symbols) if symbol.sym.is_fusion}
         if not fusions:
-            self._explain_unfused(watch)
+            self._explain_unfused(notes)
         # The environments of this trace: torch's settings may change before the next one.
         environment: _Environment = remember(lambda executables: executables.backend.environment())
         # Layers give the same regions again. What is equal as a whole has the same canonical form.
         canonical: _Canonicalize = remember(canonicalize)
         found = [
-            self._find_template(position, fusion, environment, canonical, watch) for position, fusion in fusions.items()
+            self._find_template(position, fusion, environment, canonical, notes) for position, fusion in fusions.items()
         ]
         shared = [region for region in found if region is not None]
         wanted = _arities_by_template(shared)
-        calls = {region.position: self._call_of(region, wanted[region.call.template.key], watch) for region in shared}
+        calls = {region.position: self._call_of(region, wanted[region.call.template.key], notes) for region in shared}
         if self._helpers:
             self._hand_over(self._helpers, trace, shared, foresight)
         trace = replace_symbols(trace, calls, start) if calls else trace
-        watch.note_rewritten()
+        notes.note_rewritten()
         return trace
 
     def _hand_over(self, helpers: Helpers, trace: Any, regions: Sequence[_SharedRegion], foresight: Foresight) -> None:
@@ -292,25 +292,25 @@ class FusionCache(Transform):
             logger.info("nothing is compiled beside", exc_info=error)
 
     def _find_template(
-        self, position: int, fusion: Any, environment: _Environment, canonical: _Canonicalize, watch: TraceWatch
+        self, position: int, fusion: Any, environment: _Environment, canonical: _Canonicalize, notes: TraceNotes
     ) -> _SharedRegion | None:
         """Returns the region at this position of a trace with its template; None if it stays as Thunder made it."""
         try:
             shared, hit = self._share_region(position, fusion, environment, canonical)
         except Bypass as bypass:
             self._ledger.count_bypass(bypass.reason)
-            watch.note_bypass(position, fusion, bypass.reason)
+            notes.note_bypass(position, fusion, bypass.reason)
             logger.info("%s bypassed: %s", fusion.sym.name, bypass.reason)
             return None
         except Exception as error:
             self._report_failure(fusion.sym.name, error)
-            watch.note_bypass(position, fusion, _reason_of(error))
+            notes.note_bypass(position, fusion, _reason_of(error))
             return None
         template, arities = shared.call.template, shared.binding.arities
         self._ledger.count_region(template, arities, hit=hit)
-        watch.note_template(position, fusion, template, arities, hit=hit)
+        notes.note_template(position, fusion, template, arities, hit=hit)
         if self._misses and not hit:
-            self._misses.add(template, shared.region, fusion, watch.compilation.lines)
+            self._misses.add(template, shared.region, fusion, notes.compilation.lines)
         return shared
 
     def _share_region(
@@ -329,20 +329,20 @@ class FusionCache(Transform):
         call = self._calls.find(template, {canonical.binding.arities: instance}, executables)
         return _SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
 
-    def _call_of(self, shared: _SharedRegion, wanted: set[Arities], watch: TraceWatch) -> list[Any]:
+    def _call_of(self, shared: _SharedRegion, wanted: set[Arities], notes: TraceNotes) -> list[Any]:
         """Returns the bound symbols that replace a region: the call of its template, verified if that was asked for."""
         arities, call = shared.binding.arities, shared.call
         arithmetic = self._backends.arithmetic(shared.fusion)
         plan = choose_plan(call.template.graph, arities, wanted, _PLANS.get(self._options.plan), arithmetic)
         fallback = _fallback_of(shared)
         call.allow(arities, plan, fallback, shared.instance)
-        watch.note_plan(shared.position, plan)
+        notes.note_plan(shared.position, plan)
         target = self._verifier.verify(_site_of(shared, fallback)) if self._verifier else call.target
         return call_of(shared.fusion, shared.binding, target)
 
-    def _explain_unfused(self, watch: TraceWatch) -> None:
+    def _explain_unfused(self, notes: TraceNotes) -> None:
         """Says why the trace has no region, unless there was nothing to fuse."""
-        reason = why_unfused(watch.compilation)
+        reason = why_unfused(notes.compilation)
         if reason:
             self._ledger.count_bypass(reason, region=False)
             warn_once(reason)

@@ -17,7 +17,7 @@ from thunder.core.transform_common import Transform
 import fusioncache
 from fusioncache.provenance.compilation import Compilation
 from fusioncache.provenance.source import Sources
-from fusioncache.provenance.watch import ForwardTrace
+from fusioncache.provenance.trace_notes import ForwardTrace
 from fusioncache.trace.handover import ForwardState, Handover
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
@@ -131,9 +131,9 @@ def test_nothing_stays_of_a_forward_trace_that_is_gone():
     handover, (forward, backward), (other, _) = Handover(), traces_of(2), traces_of(2)
     tokens = [Token(), Token()]
     alive = [weakref.ref(token) for token in tokens]
-    watched = ForwardTrace(0, Compilation(), Sources())
+    noted = ForwardTrace(0, Compilation(), Sources())
     for trace, token in zip((other, forward), tokens, strict=True):
-        handover.put(trace, ForwardState(watched, token))
+        handover.put(trace, ForwardState(noted, token))
     del other, token, tokens, trace
     gc.collect()
     assert [token() is None for token in alive] == [True, False]
@@ -145,7 +145,7 @@ def test_a_forward_trace_that_fails_leaves_its_sums_saved(monkeypatch):
     model, x = stack(4)
     expected = train(model, compile_with(model), x)
     transform = transform_with_recompute()
-    monkeypatch.setattr("fusioncache.provenance.watch.TraceWatch.record_choices", lambda *_: 1 / 0)
+    monkeypatch.setattr("fusioncache.provenance.trace_notes.TraceNotes.record_choices", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="a trace stays as Thunder made it"):
         assert are_same(train(model, compile_with(model, transform), x), expected)
     assert transform.stats().bypasses == {"failed: ZeroDivisionError": 2}

@@ -1,4 +1,4 @@
-"""Records what becomes of each region of a trace, and where it comes from. No failure here reaches the model."""
+"""Notes what becomes of each region of a trace, and where it comes from. No failure here reaches the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_REWRITTEN = "its trace stayed as it was"
 
 @dataclass(frozen=True, slots=True)
 class ForwardTrace:
-    """What the watch of a backward trace must know of its forward trace.
+    """What the notes on a backward trace must know of its forward trace.
 
     Attributes:
         number: counts the forward traces of a run.
@@ -36,8 +36,8 @@ class ForwardTrace:
     sources: Sources
 
 
-def watch_trace(trace: Any, history: History, forward: ForwardTrace | None) -> TraceWatch:
-    """Begins the watch of a trace, as Thunder made it.
+def begin_notes(trace: Any, history: History, forward: ForwardTrace | None) -> TraceNotes:
+    """Begins the notes on a trace, as Thunder made it.
 
     Args:
         trace: a forward or a backward trace.
@@ -48,13 +48,13 @@ def watch_trace(trace: Any, history: History, forward: ForwardTrace | None) -> T
 
     if TraceTag.BACKWARD in trace.tags:
         known = forward or _unknown_forward_trace(history)
-        return TraceWatch("backward", history, known.number, known.compilation, known.sources)
+        return TraceNotes("backward", history, known.number, known.compilation, known.sources)
     compilation = _compilation()
     number = history.begin_trace(compilation.model)
     for phase, seconds in (("tracing", compilation.tracing), ("fusing", compilation.fusing)):
         if seconds is not None:
             history.add_seconds(phase, seconds)
-    return TraceWatch("forward", history, number, compilation, None)
+    return TraceNotes("forward", history, number, compilation, None)
 
 
 def _unknown_forward_trace(history: History) -> ForwardTrace:
@@ -62,8 +62,8 @@ def _unknown_forward_trace(history: History) -> ForwardTrace:
     return ForwardTrace(history.begin_trace(compilation.model), compilation, Sources())
 
 
-class TraceWatch:
-    """Watches one trace of a model.
+class TraceNotes:
+    """What is noted of one trace of a model until it is recorded.
 
     Attributes:
         compilation: the compilation that the trace belongs to.
@@ -82,7 +82,7 @@ class TraceWatch:
 
     @property
     def forward_trace(self) -> ForwardTrace:
-        """What the watch of the backward trace must know of this trace."""
+        """What the notes on the backward trace must know of this trace."""
         return ForwardTrace(self._number, self.compilation, self._sources)
 
     def locate_regions(self, trace: Any) -> None:
