@@ -101,49 +101,39 @@ def shorten_swap(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _make_swap() -> Callable[[Any, Any], Any]:
-    swap = make_swap()
-    return lambda tree, swap_map: swap(tree, swap_map, None)
-
-
-def make_swap() -> Callable[[Any, Any, Any], Any]:
-    """Makes a function that exchanges proxies in a tree.
-
-    It takes the tree, the map of variables to other proxies, and the names of these variables, or None if they are not
-    known.
-    """
+    """Makes a function that exchanges proxies in a tree by a map of variables to other proxies."""
     from thunder.core.pytree import tree_flatten_with_dataclass, tree_unflatten
 
     leaf = leaf_types()
 
-    def swap(tree: Any, swap_map: Any, names: Any) -> Any:
+    def swap(tree: Any, swap_map: Any) -> Any:
         kind = type(tree)
         if kind in leaf:
-            return swap_leaf(tree, swap_map, names)
+            return swap_leaf(tree, swap_map)
         if kind is tuple and leaf.issuperset(map(type, tree)):
-            return tuple([swap_leaf(each, swap_map, names) for each in tree])
+            return tuple([swap_leaf(each, swap_map) for each in tree])
         if kind is dict and not tree:
             return {}
         flat, spec = tree_flatten_with_dataclass(tree)
-        return tree_unflatten([swap_leaf(each, swap_map, names) for each in flat], spec)
+        return tree_unflatten([swap_leaf(each, swap_map) for each in flat], spec)
 
     swap_leaf = _make_swap_leaf(swap)
     return swap
 
 
-def _make_swap_leaf(swap: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+def _make_swap_leaf(swap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     from thunder.core.proxies import CollectionProxy, Proxy, Variable
     from thunder.core.pytree import tree_map
 
     proxies = proxy_types()
 
-    def swap_leaf(value: Any, swap_map: Any, names: Any) -> Any:
+    def swap_leaf(value: Any, swap_map: Any) -> Any:
         if type(value) not in proxies:
             if isinstance(value, CollectionProxy):
-                value.coll = tree_map(lambda each: swap(each, swap_map, names), value.collection())
+                value.coll = tree_map(lambda each: swap(each, swap_map), value.collection())
             if not isinstance(value, Proxy):
                 return value
-        known = Variable(value) in swap_map if names is None else value.name in names
-        return _follow(value, swap_map) if known else value
+        return _follow(value, swap_map) if Variable(value) in swap_map else value
 
     return swap_leaf
 
