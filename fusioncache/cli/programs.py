@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.cli.lookup import make_ambiguity_error
-from fusioncache.cli.program_inputs import format_inputs
 from fusioncache.cli.storage import open_existing, report_store_errors
 from fusioncache.cli.terminal import ID_DIGITS
+from fusioncache.ir.key_text import read_key, read_values
 
 if TYPE_CHECKING:
     from fusioncache.program.reads import Read
@@ -26,6 +27,10 @@ TRACES = ("prologue", "forward", "backward", "epilogue")
 """The traces of a program, in the order in which they are shown."""
 
 _ARGUMENTS = "arguments"
+_PLACE = re.compile(r"(args|kwargs)\.([^.]+)")
+_TENSOR = re.compile(r"[\w.#]+ torch\.(\w+) \(([\d, ]*)\) \([\d, ]*\) ([a-z]+(?::\d+)?)(?: requires_grad)?")
+_LOOKED_AT = 1000
+_LONGEST = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,6 @@ class KeptProgram:
     @property
     def texts(self) -> Mapping[str, str]:
         """The ingredients of its key, name to text; none if they are of another format."""
-        from fusioncache.ir.key_text import read_key
-
         try:
             return read_key(self.entry.text)
         except ValueError:
@@ -196,6 +199,25 @@ def join_sources(trace: TraceText) -> str:
     from fusioncache.program.text import texts_of
 
     return "\n\n".join(text.source for text in texts_of(trace))
+
+
+def format_inputs(arguments: str) -> str:
+    """Returns the kind of each input, such as ``float32[2, 16] cuda:0, mask=None``.
+
+    Args:
+        arguments: the text of the ingredient that describes all of each.
+    """
+    found = []
+    for place, text in read_values(arguments).items():
+        named = _PLACE.fullmatch(place)
+        if named:
+            found.append(f"{named[2]}={_shorten(text)}" if named[1] == "kwargs" else _shorten(text))
+    return ", ".join(found)
+
+
+def _shorten(text: str) -> str:
+    short = _TENSOR.sub(lambda tensor: f"{tensor[1]}[{tensor[2].rstrip(',')}] {tensor[3]}", text[:_LOOKED_AT])
+    return short if len(short) <= _LONGEST else f"{short[: _LONGEST - 1]}…"
 
 
 def _read_entries(disk: DiskStore) -> Iterator[tuple[Entry, EntryFile]]:

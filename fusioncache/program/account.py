@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.program import lookup
-from fusioncache.program.describe import Describer, NoValue
-from fusioncache.program.lookup import ABSENT
+from fusioncache.program.describe import Describer
+from fusioncache.program.introspection import ABSENT, is_static
 from fusioncache.program.names import is_internal, is_thunders_class, name_of
 from fusioncache.program.reads import Read, describe_found
-from fusioncache.program.refusal import NotKept
-
-_HEAP = 1 << 9
+from fusioncache.program.refusal import NotKept, NoValue
 
 
 @dataclass(slots=True)
@@ -144,7 +142,7 @@ class Account:
         """Describes the classes of what was looked into, as far as no other description has done so."""
         found = []
         for cls in self._notes.classes.values():
-            if not cls.__flags__ & _HEAP or self._describer.names(cls) or is_thunders_class(cls):
+            if is_static(cls) or self._describer.names(cls) or is_thunders_class(cls):
                 continue
             name = f"{cls.__module__}:{cls.__qualname__}"
             try:

@@ -16,9 +16,10 @@ import _abc
 import types
 from typing import Any, cast
 
+from fusioncache.program.introspection import is_derived, is_written_in_python, mro_of, namespace_of
 from fusioncache.program.literals import LITERALS, digest, write_class_name, write_name
 from fusioncache.program.memory import ClassContent, Memory
-from fusioncache.program.objects import is_enumeration, is_written_in_python, mro_of, namespace_of
+from fusioncache.program.objects import is_enumeration
 from fusioncache.program.reviewed import LEFT_OUT
 from fusioncache.program.writer import Writer
 
@@ -90,8 +91,7 @@ def _describe_annotation(value: object) -> str:
     literal = LITERALS.get(id(type(value)))
     if literal is not None:
         return literal(value)
-    is_class = any(base is type for base in mro_of(type(value)))
-    return write_class_name(cast(type, value) if is_class else type(value))
+    return write_class_name(cast(type, value) if is_derived(type(value), type) else type(value))
 
 
 def digest_graph(memory: Memory, cls: type) -> str:

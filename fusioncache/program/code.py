@@ -15,10 +15,11 @@ import sys
 import types
 from typing import Any
 
-from fusioncache.program.containers import contents_of_module
+from fusioncache.program.introspection import contents_of_module
 from fusioncache.program.literals import LITERALS, is_of_module, write_class_name, write_name
 from fusioncache.program.memory import Memory
-from fusioncache.program.writer import Handler, NoValue, Writer
+from fusioncache.program.refusal import NoValue
+from fusioncache.program.writer import Handler, Writer
 
 
 def digest_code(memory: Memory, code: types.CodeType) -> str:

@@ -9,13 +9,15 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from fusioncache.program.introspection import contents_of_module
 from fusioncache.program.literals import write_name, write_string
-from fusioncache.program.writer import Handler, NoValue, Writer
+from fusioncache.program.refusal import NoValue
+from fusioncache.program.writer import Handler, Writer
 
 
 def write_items(writer: Writer, items: Iterable[object], opening: str = "[", closing: str = "]") -> None:
@@ -179,8 +181,6 @@ def _is_of_operators(name: str, value: types.ModuleType) -> bool:
     """Returns whether something is a namespace of ``torch.ops``, none of which is among Python's modules."""
     return name.startswith("torch.ops.") and contents_of_module(torch.ops).get(name[len("torch.ops.") :]) is value
 
-
-contents_of_module: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
 
 CONTAINERS: dict[int, Handler] = {
     id(kind): write

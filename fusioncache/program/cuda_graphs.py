@@ -32,7 +32,7 @@ def write_transform_key(transform: Any) -> str:
     if transform.outputs_from_forward is not None:
         raise NotKept(f"the transform {TRANSFORM} waits for a backward trace")
     describer = Describer()
-    classes = (describer.describe_class(cls) for cls in (type(transform), CUDAGraphRunner))
+    classes = (describer.describe(cls) for cls in (type(transform), CUDAGraphRunner))
     return " ".join((*classes, f"share_mem_pool={runner.mem_pool is not None}"))
 
 

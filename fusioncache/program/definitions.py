@@ -21,6 +21,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.program.places import is_known, place_of, shorten_file
+from fusioncache.program.refusal import NoValue
 
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
@@ -206,7 +207,7 @@ class Definitions:
         if not self.is_foreign(value):
             return place_of(value)
         self._foreign[place_of(value)] = None
-        return self._describer.describe_class(value)
+        return self._describer.describe(value)
 
     def _name_symbol(self, symbol: Any) -> str:
         """Returns the name of a symbol: what it is called, and the functions that say what it does in a trace."""
@@ -257,8 +258,6 @@ class Definitions:
         return f"{place_of(type(value))} of {len(pairs)} ({', '.join(pairs)})"
 
     def _name_object(self, value: Any) -> str:
-        from fusioncache.program.describe import NoValue
-
         if self.is_foreign(type(value)):
             self._foreign[place_of(type(value))] = None
         try:

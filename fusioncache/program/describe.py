@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from fusioncache.program.classes import digest_graph, make_content
+from fusioncache.program.introspection import is_derived, mro_of
 from fusioncache.program.literals import digest, write_name
 from fusioncache.program.memory import Memory
 from fusioncache.program.modules import describe_frame, list_parts
-from fusioncache.program.objects import Layout, find_handler, find_layout, mro_of, write_fixed_state
-from fusioncache.program.writer import Handler, NoValue, Writer
-
-__all__ = ["Describer", "NoValue"]
+from fusioncache.program.objects import Layout, find_handler, find_layout, write_fixed_state
+from fusioncache.program.refusal import NoValue
+from fusioncache.program.writer import Handler, Writer
 
 
 class Describer:
@@ -63,11 +63,8 @@ class Describer:
         Raises:
             NoValue: if it has no value.
         """
-        return self._name_and_digest(function, self.describe(function))
-
-    def describe_class(self, cls: type) -> str:
-        """Returns module, qualified name and the hash of a class and everything that it reaches."""
-        return self.describe(cls)
+        name = f"{write_name(function.__module__)}.{write_name(function.__qualname__)}"
+        return f"{name} {digest(self.describe(function))}"
 
     def walk(self, path: str, value: object) -> Iterator[tuple[str, str]]:
         """Yields each part of a value: its path, which has no spaces, and a text.
@@ -137,7 +134,7 @@ class Describer:
         return id(value) in self._memory.names or id(value) in self._memory.class_names
 
     def _is_unmet_module(self, value: object) -> bool:
-        return id(torch.nn.Module) in {id(base) for base in mro_of(type(value))} and id(value) not in self._memory.names
+        return is_derived(type(value), torch.nn.Module) and id(value) not in self._memory.names
 
     def _walk_module(self, path: str, value: object) -> Iterator[tuple[str, str]]:
         layout = self._find_layout(type(value))
@@ -150,7 +147,7 @@ class Describer:
         writer.parts.append(describe_frame(attributes))
         yield path, writer.text()
         for table, name, part in list_parts(attributes):
-            below = f"{path}.{_escape(name)}"
+            below = f"{path}.{escape_name(name)}"
             if table == "module" and self._is_unmet_module(part):
                 yield from self._walk_module(below, part)
                 continue
@@ -203,13 +200,13 @@ class Describer:
             self._graphs[id(cls)] = digest_graph(self._memory, cls)
         return f"#{self._graphs[id(cls)]}"
 
-    @staticmethod
-    def _name_and_digest(function: types.FunctionType, text: str) -> str:
-        return f"{write_name(function.__module__)}.{write_name(function.__qualname__)} {digest(text)}"
 
+def escape_name(name: object) -> str:
+    """Returns a name as a part of a path, in which dots, spaces and what else could mislead are written as numbers.
 
-def _escape(name: object) -> str:
-    """Returns a name as a part of a path, in which dots, spaces and what else could mislead are written as numbers."""
+    Raises:
+        NoValue: if it is no string.
+    """
     if type(name) is not str:
         raise NoValue("the name of an attribute is not a string")
     return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in name)

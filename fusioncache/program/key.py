@@ -7,23 +7,19 @@ program. Key and reads together have to be complete, so in doubt something is in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fusioncache.ir import Key
 from fusioncache.ir.key_text import NamedValue, read_values, write_values
-from fusioncache.program.arguments import read_arguments
 from fusioncache.program.definitions import Definitions
+from fusioncache.program.describe import Describer, escape_name
 from fusioncache.program.function_map import FOREIGN, read_function_map
 from fusioncache.program.options import read_options
-from fusioncache.program.refusal import NotKept
-from fusioncache.program.state import read_state
-from fusioncache.program.variables import read_trace_variables
+from fusioncache.program.refusal import NotKept, NoValue
+from fusioncache.program.state import read_state, read_variables_of_thunder
 from fusioncache.program.versions import read_versions
 from fusioncache.template.key import program_key_of
 from fusioncache.tracing.passes.collector import without_collector
-
-if TYPE_CHECKING:
-    from fusioncache.ir import Key
-    from fusioncache.program.describe import Describer
 
 FORMAT = 1
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
@@ -47,18 +43,16 @@ def program_key(describer: Describer, compile_data: Any, args: Sequence[Any], kw
 
 
 def _make_key(describer: Describer, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
-    from fusioncache.program.describe import NoValue
-
     definitions = Definitions(describer)
     texts = {"program format": str(FORMAT)}
     for name, values in {
         "model": _read_model(describer, compile_data),
-        "arguments": read_arguments(describer, args, kwargs),
+        "arguments": _read_arguments(describer, args, kwargs),
         "state": read_state(compile_data),
         "jit options": read_options(describer, definitions, compile_data),
         "function map": read_function_map(definitions),
         "program versions": read_versions(),
-        "variables": read_trace_variables(),
+        "variables": read_variables_of_thunder(),
         # Last, as all that was described before has met its classes.
         "classes": _read_classes(describer),
     }.items():
@@ -114,6 +108,27 @@ def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]
         for name, value in getattr(module, f"_overrides_{kind}").items():
             if own.get(name) is not value:
                 yield from describer.walk(f"{kind}.{name}", value)
+
+
+def _read_arguments(describer: Describer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[NamedValue]:
+    """Yields what the function is called with: how many arguments there are, then what each holds, by its place.
+
+    Thunder makes a program for each number and each text. Of tensors it is all but their numbers, and which of them,
+    and of the model's parameters, share memory.
+
+    Args:
+        describer: has described the model, so that it knows its parameters.
+        args: by position.
+        kwargs: by name, in their order: a function may see it.
+
+    Raises:
+        NoValue: if one has no value that could be compared, as an open file.
+    """
+    yield "args", " ".join((str(len(args)), *map(escape_name, kwargs)))
+    for position, value in enumerate(args):
+        yield from describer.walk(f"args.{position}", value)
+    for name, value in kwargs.items():
+        yield from describer.walk(f"kwargs.{escape_name(name)}", value)
 
 
 def _read_classes(describer: Describer) -> Iterator[NamedValue]:

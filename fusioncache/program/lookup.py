@@ -8,21 +8,13 @@ import hashlib
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-
-class _Absent:
-    """What is found where nothing is."""
-
-
-ABSENT = _Absent()
+from fusioncache.program.introspection import ABSENT, contents_of_module, find_in_class
 
 _UNSET = "unset"
 _OPERATIONS = "torch.ops."
-_namespace_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
-_mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-_contents_of: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
 
 QUERIES = (
     "torch.get_default_dtype",
@@ -81,14 +73,14 @@ def find_module(name: str) -> dict[str, Any]:
         module = find_module(_OPERATIONS.rstrip(".")).get(name.removeprefix(_OPERATIONS))
     if not isinstance(module, types.ModuleType):
         raise LookupError(f"the module {name} has not been imported")
-    return _contents_of(module)
+    return contents_of_module(module)
 
 
 def find_module_name(namespace: Mapping[str, Any]) -> str | None:
     """Returns the name under which the module is found whose names these are; None if they are no module's."""
     for name in (namespace.get("__name__"), getattr(namespace.get("__spec__"), "name", None)):
         module = sys.modules.get(name) if type(name) is str else None
-        if isinstance(module, types.ModuleType) and _contents_of(module) is namespace:
+        if isinstance(module, types.ModuleType) and contents_of_module(module) is namespace:
             return name
     return None
 
@@ -136,7 +128,7 @@ def find_qualified(module: str, name: str) -> Any:
     for each in others:
         if not isinstance(found, type):
             raise LookupError(f"{name} is not in a class")
-        found = next((_namespace_of(base)[each] for base in _mro_of(found) if each in _namespace_of(base)), ABSENT)
+        found = find_in_class(found, each)
     if found is ABSENT:
         raise LookupError(f"there is no {name} in {module}")
     return found

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from fusioncache.program import lookup
-from fusioncache.program.lookup import ABSENT
+from fusioncache.program.introspection import ABSENT, find_in_class, find_in_first, is_static, mro_of
 
 _ATOMS: tuple[type, ...] = (
     int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range,
@@ -34,22 +34,25 @@ ITERATORS: tuple[type, ...] = (*(type(iter(each)) for each in _ITERATED), zip, e
 """Python's own iterators that run nobody's code. None that was there before a trace has a value to describe."""
 _SINGLETONS: tuple[type, ...] = (type(None), bool, type(Ellipsis), type(NotImplemented))
 _MOST_ITEMS = 10_000
-_HEAP = 1 << 9
-
-_mro_of = type.__dict__["__mro__"].__get__
-_namespace_of = type.__dict__["__dict__"].__get__
 
 
 @lru_cache(maxsize=1)
-def _plain_types() -> tuple[frozenset[int], tuple[type, ...]]:
-    """Returns the types whose objects ask nobody anything, by identity, and those with subclasses like that."""
+def _constant_types() -> frozenset[int]:
+    """Returns the types whose objects ask nobody anything, by identity."""
     import torch
+
+    kinds = (*_ATOMS, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
+    return frozenset(map(id, kinds))
+
+
+@lru_cache(maxsize=1)
+def _thunders_types() -> tuple[type, ...]:
+    """Returns what all types are derived from that Thunder has in place of tensors, numbers, dtypes and devices."""
     from thunder.core.baseutils import ProxyInterface
     from thunder.core.devices import Device
     from thunder.core.dtypes import dtype
 
-    exact = (*_ATOMS, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
-    return frozenset(map(id, exact)), (ProxyInterface, dtype, Device)
+    return (ProxyInterface, dtype, Device)
 
 
 def is_atom(value: Any) -> bool:
@@ -57,7 +60,7 @@ def is_atom(value: Any) -> bool:
     kind = type(value)
     if kind is slice:
         return is_atom(value.start) and is_atom(value.stop) and is_atom(value.step)
-    return id(kind) in _plain_types()[0]
+    return id(kind) in _constant_types()
 
 
 def is_plain(value: Any, *, atoms: bool = False) -> bool:
@@ -69,7 +72,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
         value: the value.
         atoms: whether only constants are wanted.
     """
-    exact, proxies = _plain_types()
+    constants, proxies = _constant_types(), _thunders_types()
     pending, count = [value], 0
     while pending:
         each = pending.pop()
@@ -79,7 +82,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             return False
         if kind is slice:
             pending += (each.start, each.stop, each.step)
-        elif id(kind) in exact or kind is type or (not atoms and issubclass(kind, proxies)):
+        elif id(kind) in constants or kind is type or (not atoms and issubclass(kind, proxies)):
             continue
         elif kind in _sequences() and not has_own_order(each):
             pending += each
@@ -87,7 +90,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             pending += (*each.keys(), *each.values())
         elif kind in _views():
             pending.append(each._mapping)
-        elif issubclass(kind, BaseException) and not kind.__flags__ & _HEAP:
+        elif issubclass(kind, BaseException) and is_static(kind):
             pending += each.args
         elif not _is_number_of_thunders(kind):
             return False
@@ -131,14 +134,13 @@ def is_plain_member(value: Any) -> bool:
     kind = type(value)
     if not (isinstance(kind, enum.EnumType) and issubclass(kind, enum.Enum)):
         return False
-    hashes = (vars(enum.Enum)["__hash__"], vars(object)["__hash__"])
-    return _find(kind, "__hash__") in hashes and _find(kind, "__eq__") is vars(object)["__eq__"]
+    is_hashed = find_in_class(kind, "__hash__") is vars(enum.Enum)["__hash__"] or _is_as_in_object(kind, "__hash__")
+    return is_hashed and _is_as_in_object(kind, "__eq__")
 
 
 def is_hashed_by_identity(value: Any) -> bool:
     """Tells whether an object is a key as itself, without code of its own."""
-    kind = type(value)
-    return _find(kind, "__hash__") is vars(object)["__hash__"] and _find(kind, "__eq__") is vars(object)["__eq__"]
+    return _is_as_in_object(type(value), "__hash__", "__eq__")
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +166,7 @@ def _mappings() -> tuple[type, ...]:
 
 def is_proxy(value: Any) -> bool:
     """Tells whether a value stands for a tensor or a number in a trace."""
-    return issubclass(type(value), _plain_types()[1][0])
+    return issubclass(type(value), _thunders_types()[0])
 
 
 def is_singleton(value: Any) -> bool:
@@ -193,22 +195,14 @@ def is_class(value: Any) -> bool:
 
 def compares_itself(value: Any) -> bool:
     """Tells whether an object has no comparison of its own: whether it equals itself alone."""
-    kind = type(value)
-    names = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
-    return all(_find(kind, name) is vars(object)[name] for name in names) or kind in (
-        types.FunctionType,
-        types.BuiltinFunctionType,
-        types.ModuleType,
-    )
+    if type(value) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType):
+        return True
+    return _is_as_in_object(type(value), "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 
 
-def has_in_class(kind: type, name: str) -> bool:
-    """Tells whether a class, or one that it is derived from, has a name."""
-    return _find(kind, name) is not ABSENT
-
-
-def _find(kind: type, name: str) -> Any:
-    return next((_namespace_of(base)[name] for base in _mro_of(kind) if name in _namespace_of(base)), ABSENT)
+def _is_as_in_object(kind: type, *names: str) -> bool:
+    """Tells whether a class has what ``object`` has under each of these names."""
+    return all(find_in_class(kind, name) is vars(object)[name] for name in names)
 
 
 def explain_attribute(value: Any, name: str) -> str | None:
@@ -222,12 +216,11 @@ def _explain_object(value: Any, name: str) -> str | None:
     from torch.nn import Module
 
     kind = type(value)
-    if issubclass(kind, _plain_types()[1]):
+    if issubclass(kind, _thunders_types()):
         return None
-    own = _find(kind, "__getattribute__")
-    if own is not vars(object)["__getattribute__"] and type(own) is not types.WrapperDescriptorType:
+    if type(find_in_class(kind, "__getattribute__")) is not types.WrapperDescriptorType:
         return f"{_name(kind)}.__getattribute__"
-    found = _find(kind, name)
+    found = find_in_class(kind, name)
     if found is not ABSENT:
         return None if _is_harmless(found) else f"what {_name(kind)} has as {name}"
     attributes = _attributes_of(value)
@@ -235,14 +228,14 @@ def _explain_object(value: Any, name: str) -> str | None:
         return None
     if issubclass(kind, types.ModuleType) and attributes is not None and "__getattr__" in attributes:
         return f"__getattr__ of the module {attributes.get('__name__')}"
-    getter = _find(kind, "__getattr__")
+    getter = find_in_class(kind, "__getattr__")
     if getter is ABSENT or getter is vars(Module)["__getattr__"]:
         return None
     return f"{_name(kind)}.__getattr__"
 
 
 def _attributes_of(value: Any) -> dict[str, Any] | None:
-    descriptor = _find(type(value), "__dict__")
+    descriptor = find_in_class(type(value), "__dict__")
     if type(descriptor) not in (types.GetSetDescriptorType, types.MemberDescriptorType):
         return None
     found = descriptor.__get__(value)
@@ -252,14 +245,14 @@ def _attributes_of(value: Any) -> dict[str, Any] | None:
 def _explain_class(cls: type, name: str) -> str | None:
     meta = type(cls)
     if (
-        _find(meta, "__getattribute__") is not vars(type)["__getattribute__"]
-        or _find(meta, "__getattr__") is not ABSENT
+        find_in_class(meta, "__getattribute__") is not vars(type)["__getattribute__"]
+        or find_in_class(meta, "__getattr__") is not ABSENT
     ):
         return f"{_name(meta)}.__getattr__"
-    of_meta = _find(meta, name)
+    of_meta = find_in_class(meta, name)
     if of_meta is not ABSENT and not _is_harmless(of_meta):
         return f"what {_name(meta)} has as {name}"
-    found = _find(cls, name)
+    found = find_in_class(cls, name)
     if found is ABSENT or _is_harmless(found) or type(found) is property:
         return None
     return f"what {_name(cls)} has as {name}"
@@ -269,9 +262,8 @@ def _explain_super(value: Any, name: str) -> str | None:
     bound = value.__self_class__
     if bound is None:
         return None
-    mro = _mro_of(bound)
-    behind = mro[mro.index(value.__thisclass__) + 1 :]
-    found = next((_namespace_of(base)[name] for base in behind if name in _namespace_of(base)), ABSENT)
+    mro = mro_of(bound)
+    found = find_in_first(mro[mro.index(value.__thisclass__) + 1 :], name)
     if found is ABSENT or _is_harmless(found):
         return None
     return f"what {_name(bound)} has behind {_name(value.__thisclass__)} as {name}"
@@ -284,18 +276,15 @@ def _is_harmless(found: Any) -> bool:
         return True
     if kind in (staticmethod, classmethod):
         return type(found.__func__) in (*_METHODS, type)
-    return _find(kind, "__get__") is ABSENT
+    return find_in_class(kind, "__get__") is ABSENT
 
 
 def explain_instance_check(value: Any, cls: Any) -> str | None:
     """Returns whose code may run to tell whether a value is an object of a class; None if nobody's."""
-    if _find(type(value), "__class__") is not vars(object)["__class__"] and not _is_known_class_property(type(value)):
+    # Thunder's proxies say that they are tensors and numbers.
+    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), _thunders_types())):
         return f"{_name(type(value))}.__class__"
     return explain_class_check(cls)
-
-
-def _is_known_class_property(kind: type) -> bool:
-    return issubclass(kind, _plain_types()[1])
 
 
 def explain_class_check(cls: Any) -> str | None:
@@ -308,12 +297,12 @@ def explain_class_check(cls: Any) -> str | None:
         return f"{_name(type(cls))}.__instancecheck__"
     meta = type(cls)
     for name in ("__instancecheck__", "__subclasscheck__"):
-        found = _find(meta, name)
+        found = find_in_class(meta, name)
         if found is not vars(type)[name] and found is not vars(abc.ABCMeta)[name] and not _is_torchs(found):
             return f"{_name(meta)}.{name}"
-    hook = _find(cls, "__subclasshook__")
+    hook = find_in_class(cls, "__subclasshook__")
     of_abc = type(hook) is classmethod and hook.__func__.__globals__ is vars(sys.modules["_collections_abc"])
-    return None if hook is vars(object)["__subclasshook__"] or of_abc else f"{_name(cls)}.__subclasshook__"
+    return None if of_abc or _is_as_in_object(cls, "__subclasshook__") else f"{_name(cls)}.__subclasshook__"
 
 
 def _is_torchs(found: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,27 +18,26 @@ import torch
 from fusioncache.program.code import FUNCTIONS
 from fusioncache.program.containers import CONTAINERS, write_module, write_pairs
 from fusioncache.program.contents import CONTENTS, write_nothing
+from fusioncache.program.introspection import (
+    ABSENT,
+    find_in_class,
+    is_derived,
+    is_written_in_python,
+    mro_of,
+    namespace_of,
+)
 from fusioncache.program.literals import write_class_name
 from fusioncache.program.modules import describe_frame, list_parts
+from fusioncache.program.refusal import NoValue
 from fusioncache.program.reviewed import LEFT_OUT, find_reviewed, why_left_out
 from fusioncache.program.tensors import TENSORS, write_foreign_tensor
-from fusioncache.program.writer import Handler, NoValue, Writer
+from fusioncache.program.writer import Handler, Writer
 
-_HEAP = 1 << 9
-_IMMUTABLE = 1 << 8
 _POINTER = 8
 
-mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-namespace_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
 _base_of = type.__dict__["__base__"].__get__
 _size_of = type.__dict__["__basicsize__"].__get__
 _dict_offset_of = type.__dict__["__dictoffset__"].__get__
-_flags_of = type.__dict__["__flags__"].__get__
-
-
-def is_written_in_python(cls: type) -> bool:
-    """Returns whether a class is one whose attributes can be set, as those that a ``class`` statement makes."""
-    return _flags_of(cls) & (_HEAP | _IMMUTABLE) == _HEAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +98,11 @@ def find_layout(cls: type) -> Layout:
 
 
 def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:
-    for base in mro_of(cls):
-        found = namespace_of(base).get("__dict__")
-        if isinstance(found, types.GetSetDescriptorType | types.MemberDescriptorType):
-            return found.__get__
-        if found is not None:
-            raise NoValue(f"the attributes of a {write_class_name(cls)} are behind a __dict__ of its own")
+    found = find_in_class(cls, "__dict__")
+    if isinstance(found, types.GetSetDescriptorType | types.MemberDescriptorType):
+        return found.__get__
+    if found is not ABSENT:
+        raise NoValue(f"the attributes of a {write_class_name(cls)} are behind a __dict__ of its own")
     if _dict_offset_of(cls):
         raise NoValue(f"the attributes of a {write_class_name(cls)} cannot be read")
     return None
@@ -119,20 +117,19 @@ def find_handler(cls: type) -> Handler:
     handler = FUNCTIONS.get(id(cls)) or CONTAINERS.get(id(cls)) or TENSORS.get(id(cls))
     if handler is not None:
         return handler
-    bases = {id(base) for base in mro_of(cls)}
-    reviewed = find_reviewed(cls, bases)
+    reviewed = find_reviewed(cls)
     if reviewed is not None:
         return reviewed
-    if id(type) in bases:
+    if is_derived(cls, type):
         return _write_class
-    if id(torch.Tensor) in bases:
+    if is_derived(cls, torch.Tensor):
         return write_foreign_tensor
-    if id(types.ModuleType) in bases:
+    if is_derived(cls, types.ModuleType):
         return write_module
     if cls is object:
         return _write_bare_object
     layout = find_layout(cls)
-    is_module = id(torch.nn.Module) in bases
+    is_module = is_derived(cls, torch.nn.Module)
 
     def write(writer: Writer, value: object) -> None:
         if writer.enter(value):
@@ -185,4 +182,4 @@ def _write_bare_object(writer: Writer, value: object) -> None:
 
 def is_enumeration(cls: type) -> bool:
     """Returns whether a class is an enumeration."""
-    return id(enum.EnumType) in {id(base) for base in mro_of(type(cls))}
+    return is_derived(type(cls), enum.EnumType)

@@ -150,7 +150,7 @@ def write_transform(describer: Describer, definitions: Definitions, transform: A
         return cuda_graphs.write_transform_key(transform)
     if name not in _KEYED:
         raise NotKept(f"the transform {name} does not say how it is keyed; give it a method cache_key()")
-    return f"{definitions.name(transform)} {describer.describe_class(cls)}"
+    return f"{definitions.name(transform)} {describer.describe(cls)}"
 
 
 def ask_for_key(owner: Any) -> str | None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from fusioncache.ir import strict_json
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.program import lookup
+from fusioncache.program.introspection import ABSENT
+from fusioncache.program.lookup import Describing
 
 FORMAT = 1
 
@@ -54,13 +56,6 @@ class ReadDifference:
     now: str | None
 
 
-class Describing(Protocol):
-    """What describes values: a ``Describer`` that has described what the program's key is made of, and nothing else."""
-
-    def describe(self, value: object) -> str:
-        """Returns the text of a value."""
-
-
 def encode_reads(reads: Iterable[Read]) -> bytes:
     """Returns reads as bytes. Equal reads have equal bytes."""
     return encode(
@@ -93,7 +88,7 @@ def find_difference(reads: Iterable[Read], describer: Describing) -> ReadDiffere
 
     Args:
         reads: what the program was derived from, in the order in which it was recorded.
-        describer: made anew for this comparison, after it described what the key is made of.
+        describer: has described what the program's key is made of, and nothing else.
     """
     for read in reads:
         now = find_text(read.kind, read.name, describer)
@@ -134,7 +129,7 @@ def describe_found(value: object, describer: Describing) -> str:
     Raises:
         Exception: whatever the describer raises.
     """
-    if value is lookup.ABSENT:
+    if value is ABSENT:
         return "nothing"
     if lookup.is_environment(value):
         return f"the environment, found by {describer.describe(lookup.list_environment_parts())}"

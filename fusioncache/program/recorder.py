@@ -38,7 +38,7 @@ from fusioncache.program import lookup, native
 from fusioncache.program.account import Account, Notes, describe
 from fusioncache.program.checks import list_free
 from fusioncache.program.describe import Describer
-from fusioncache.program.lookup import ABSENT
+from fusioncache.program.introspection import ABSENT, find_in_class
 from fusioncache.program.made import Made, name_origin
 from fusioncache.program.names import find_actor, is_canonical, is_internal, name_of
 from fusioncache.program.opaque import Judge
@@ -231,7 +231,7 @@ class Recorder(hooks.Observer):
             reason = None
             if name.startswith("__") and name.endswith("__"):  # which Thunder asks for without interpreting anything
                 reason = native.explain_attribute(value, name)
-            if reason is None and (not name.startswith("__") or native.has_in_class(kind, name)):
+            if reason is None and (not name.startswith("__") or find_in_class(kind, name) is not ABSENT):
                 self._seen.add((id(kind), name))
         return None if reason is None else f"asks for {reason}"
 

@@ -1,6 +1,14 @@
-"""Why a program is not kept."""
+"""Why a value cannot be compared, and why a program is not kept."""
 
 from __future__ import annotations
+
+
+class NoValue(Exception):
+    """Something has no value to compare, so that what depends on it cannot be reused. The text is the reason."""
+
+
+class TooMuch(NoValue):
+    """There are too many values, or they are nested too deeply. Unlike another value, this one is never left out."""
 
 
 class NotKept(Exception):

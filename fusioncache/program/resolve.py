@@ -8,8 +8,9 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from fusioncache.program.describe import Describer, NoValue
+from fusioncache.program.describe import Describer
 from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
+from fusioncache.program.refusal import NoValue
 from fusioncache.program.source import is_reviewed
 
 

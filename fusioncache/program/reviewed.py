@@ -20,8 +20,10 @@ from thunder.extend import Executor
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.hooks import RemovableHandle
 
+from fusioncache.program.introspection import is_derived
 from fusioncache.program.literals import is_of_module, write_class_name, write_string
-from fusioncache.program.writer import Handler, NoValue, Writer
+from fusioncache.program.refusal import NoValue
+from fusioncache.program.writer import Handler, Writer
 
 LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
     "torch.fx.graph_module.GraphModule": (
@@ -189,8 +191,8 @@ _EXACT: dict[int, Handler] = {
 }
 
 
-def find_reviewed(cls: type, bases: set[int]) -> Handler | None:
-    """Returns what writes the instances of a class, given the identities of its MRO, if the class was looked at."""
+def find_reviewed(cls: type) -> Handler | None:
+    """Returns what writes the instances of a class, if the class was looked at."""
     handler = _EXACT.get(id(cls))
     if handler is not None:
         return handler
@@ -199,12 +201,12 @@ def find_reviewed(cls: type, bases: set[int]) -> Handler | None:
         (HigherOrderOperator, _write_higher_order),
     )
     for base, write in derived:
-        if id(base) in bases:
+        if is_derived(cls, base):
             return write
     if is_of_module(cls, "numpy"):
-        if id(numpy.generic) in bases:
+        if is_derived(cls, numpy.generic):
             return _write_scalar
-        if id(numpy.dtype) in bases:
+        if is_derived(cls, numpy.dtype):
             return _write_dtype
     if write_class_name(cls) == "builtins.instancemethod":
         return _write_bound_function

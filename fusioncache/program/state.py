@@ -1,4 +1,7 @@
-"""The ingredient ``state``: what a trace can depend on of what torch and Thunder keep for the whole process.
+"""The ingredients ``state`` and ``variables``: what a trace can depend on of what is kept for the whole process.
+
+This is what torch and Thunder keep, and variables of the environment that change what Thunder traces. What a model's
+own code asks of the environment is a read of its program, and not here.
 
 A mode that takes part in every call of torch, such as a ``TorchDispatchMode``, has no text that says what it does.
 Under one no program is kept. Random numbers, the number of threads and the like are no part of a trace.
@@ -6,15 +9,21 @@ Under one no program is kept. Random numbers, the number of threads and the like
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from fusioncache.backends.torch_settings import read_torch_settings
+from fusioncache.backends.torch_settings import read_torch_settings, read_variables
 from fusioncache.ir.key_text import NamedValue
+from fusioncache.program.literals import digest
 from fusioncache.program.refusal import NotKept
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
+_PREFIXES = ("THUNDER_", "NVFUSER_", "PYTORCH_NVFUSER_")
+"""What the names of variables begin with that Thunder and nvFuser read while a program is derived."""
+_HARMLESS = re.compile(r"'(\d{0,4}|true|false|yes|no|on|off)'", re.IGNORECASE)
+"""The values that are no secret."""
 
 
 def read_state(compile_data: Any) -> Iterator[NamedValue]:
@@ -98,3 +107,9 @@ def _write_autocast_stack(stack: Iterable[Any]) -> str:
     So what lies there several times is written once: a model that enters an autocast leaves it again.
     """
     return " ".join(f"{device}:{dtype}:{enabled}" for (device, dtype, enabled), _ in groupby(stack))
+
+
+def read_variables_of_thunder() -> Iterator[NamedValue]:
+    """Yields each variable that is set, by name. A value that may be a secret is there as its hash."""
+    for name, value in read_variables(_PREFIXES, (), ()):
+        yield name, value if _HARMLESS.fullmatch(str(value)) else f"hash {digest(str(value))}"

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from fusioncache.program.introspection import mro_of, namespace_of
 from fusioncache.program.literals import write_class_name
-from fusioncache.program.writer import Handler, NoValue, Writer
+from fusioncache.program.refusal import NoValue
+from fusioncache.program.writer import Handler, Writer
 
 _BASE = torch._C.TensorBase
 
@@ -97,10 +99,10 @@ def write_foreign_tensor(writer: Writer, tensor: torch.Tensor) -> None:
         NoValue: if it has a ``__torch_dispatch__``, behind which there may be other tensors and state.
     """
     cls = type(tensor)
-    for base in type.__dict__["__mro__"].__get__(cls):
+    for base in mro_of(cls):
         if base is torch.Tensor:
             break
-        if "__torch_dispatch__" in type.__dict__["__dict__"].__get__(base):
+        if "__torch_dispatch__" in namespace_of(base):
             raise NoValue(f"a {write_class_name(cls)} has no value to compare: it may hold other tensors")
     write_tensor(writer, tensor)
 

@@ -15,7 +15,6 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from fusioncache.program.cuda_graphs import find_captured
-from fusioncache.program.describe import NoValue
 from fusioncache.program.references import (
     CudaGraphReference,
     ModuleReference,
@@ -25,7 +24,7 @@ from fusioncache.program.references import (
     TemplateReference,
     TraceText,
 )
-from fusioncache.program.refusal import NotKept
+from fusioncache.program.refusal import NotKept, NoValue
 from fusioncache.program.resolve import Resolver, symbol_function, value_named
 from fusioncache.program.source import check_source, is_reviewed
 from fusioncache.program.text import ProgramText

@@ -19,6 +19,7 @@ from typing import Any
 
 from fusioncache.program.literals import LITERALS, digest, may_be_secret
 from fusioncache.program.memory import Memory
+from fusioncache.program.refusal import NoValue, TooMuch
 
 MOST_VALUES = 1_000_000
 DEEPEST = 150
@@ -27,14 +28,6 @@ LONGEST_TEXT = 10_000
 
 Handler = Callable[["Writer", Any], None]
 """Writes a value of the type that it stands for."""
-
-
-class NoValue(Exception):
-    """Something has no value to compare, so that what depends on it cannot be reused. The text is the reason."""
-
-
-class TooMuch(NoValue):
-    """There are too many values, or they are nested too deeply. Unlike another value, this one is never left out."""
 
 
 class Writer:

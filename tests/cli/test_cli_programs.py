@@ -11,7 +11,7 @@ from recorded_templates import make_ledger, save_ledger
 from store_contents import save as fill
 
 from fusioncache.cli import programs as kept
-from fusioncache.cli.program_inputs import format_inputs
+from fusioncache.cli.programs import format_inputs
 from fusioncache.program.reads import encode_reads
 from fusioncache.program.references import CudaGraphReference, TraceText
 from fusioncache.program.text import encode

@@ -10,8 +10,7 @@ import torch
 from fusioncache.program.describe import Describer
 from fusioncache.program.reads import find_difference
 from fusioncache.program.recorder import Recorder
-from fusioncache.program.refusal import NotKept
-from fusioncache.program.writer import NoValue
+from fusioncache.program.refusal import NotKept, NoValue
 
 
 class Watch:

@@ -15,7 +15,7 @@ import thunder
 import torch
 from described import Box, described
 
-from fusioncache.program.describe import NoValue
+from fusioncache.program.refusal import NoValue
 
 
 class OtherBox(Box):

@@ -10,7 +10,8 @@ import pytest
 import torch
 from described import described
 
-from fusioncache.program.describe import Describer, NoValue
+from fusioncache.program.describe import Describer
+from fusioncache.program.refusal import NoValue
 
 
 class Meta(type):

@@ -9,7 +9,8 @@ import types
 import pytest
 from described import described
 
-from fusioncache.program.describe import Describer, NoValue
+from fusioncache.program.describe import Describer
+from fusioncache.program.refusal import NoValue
 
 SOURCE = """
 def make(shift):

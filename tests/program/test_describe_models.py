@@ -12,7 +12,8 @@ from described import changed, described, walked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusioncache.program.describe import Describer, NoValue
+from fusioncache.program.describe import Describer
+from fusioncache.program.refusal import NoValue
 
 
 class Attention(torch.nn.Module):

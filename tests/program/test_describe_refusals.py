@@ -13,7 +13,8 @@ import pytest
 import torch
 from described import Box, described
 
-from fusioncache.program.describe import Describer, NoValue
+from fusioncache.program.describe import Describer
+from fusioncache.program.refusal import NoValue
 
 
 @pytest.mark.parametrize(
