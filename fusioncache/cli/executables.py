@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import click
 
 from fusioncache.backends.registry import BACKENDS, backend_class, describe
 from fusioncache.cli.source import read_graph
-from fusioncache.cli.storage import open_existing, open_store, read_refusals, report_store_errors
+from fusioncache.cli.storage import is_expected, open_disk, open_store, read_entries, read_refusals, report_store_errors
 from fusioncache.cli.template_parts import Part
 from fusioncache.cli.terminal import highlight_source, remove_controls
 from fusioncache.humanize import escape_controls, format_bytes, format_count
@@ -23,19 +22,7 @@ from fusioncache.record.stats import TemplateStats
 if TYPE_CHECKING:
     from fusioncache.backends.api import Description
     from fusioncache.store import Entry
-    from fusioncache.store.directory import Directory
     from fusioncache.store.disk import DiskStore
-
-
-def read_entries(disk: DiskStore, ids: Iterable[str]) -> Iterator[Entry]:
-    """Returns the entries with these ids, as far as they can be read: 'fusioncache verify' lists those that cannot."""
-    from fusioncache.store.errors import Refusal
-
-    for id_ in sorted(ids):
-        with suppress(Refusal):
-            entry = disk.entries.get(id_)
-            if entry:
-                yield entry
 
 
 def select_entries(graph: Graph, template: TemplateStats, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -60,9 +47,7 @@ def find_reasons_not_kept(templates: Sequence[TemplateStats], directory: Path | 
     Raises:
         click.ClickException: if the store is named and is not there, or cannot be used.
     """
-    from fusioncache.store import default_path
-
-    if directory is None and not default_path().exists():
+    if not is_expected(directory):
         return [{} for _ in templates]
     with report_store_errors():
         store = open_store(directory, make=False)
@@ -104,7 +89,7 @@ def describe_code(template: TemplateStats, directory: Path | None) -> Part:
 
     graph, path = read_graph(template), directory or default_path()
     with report_store_errors():
-        executables = _executables(open_existing(path), graph, template) if path.exists() else []
+        executables = _executables(open_disk(path), graph, template) if path.exists() else []
     if not executables:
         how = " ".join(hint.format(name=template.name) for hint in _hints().values())
         raise click.ClickException(f"the store has no code of {template.name}: it was not kept, or is gone. {how}")
@@ -164,11 +149,7 @@ def _say_what_lacks(executables: Sequence[_Executable], name: str) -> None:
             click.echo(f"{those_were} kept without source. {hint.format(name=name)}", err=True)
 
 
-def _executables(directory: Directory, graph: Graph, template: TemplateStats) -> list[_Executable]:
-    from fusioncache.store.disk import DiskStore
-    from fusioncache.store.store import MAX_AGE, MAX_BYTES
-
-    disk = DiskStore(directory, MAX_BYTES, MAX_AGE)
+def _executables(disk: DiskStore, graph: Graph, template: TemplateStats) -> list[_Executable]:
     return [
         _executable(disk, entry)
         for entry in select_entries(graph, template, read_entries(disk, disk.entries.list_files()))

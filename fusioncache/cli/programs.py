@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.cli.lookup import make_ambiguity_error
-from fusioncache.cli.storage import open_existing, report_store_errors
+from fusioncache.cli.storage import is_expected, open_disk, read_entries, report_store_errors
 from fusioncache.cli.terminal import ID_DIGITS
 from fusioncache.ir.key_text import read_key, read_values
 
@@ -138,23 +138,20 @@ def list_programs(directory: Path | None) -> tuple[Path, tuple[KeptProgram, ...]
     Raises:
         click.ClickException: if there is no store, or it cannot be used.
     """
-    from fusioncache.store.disk import DiskStore
-    from fusioncache.store.store import MAX_AGE, MAX_BYTES
+    from fusioncache.store.slots import is_program
 
     with report_store_errors():
-        opened = open_existing(directory)
-        disk = DiskStore(opened, MAX_BYTES, MAX_AGE)
-        found = list(_read_entries(disk))
-    digests = Counter(entry.digest for entry, _ in found)
-    programs = (KeptProgram(entry, file, digests[entry.digest] == 1, disk) for entry, file in found)
-    return opened.path, tuple(sorted(programs, key=lambda one: (-one.entry.created, one.entry.id)))
+        disk = open_disk(directory)
+        files = disk.entries.list_files()
+        found = list(read_entries(disk, (id_ for id_ in files if is_program(id_.partition(".")[2]))))
+    digests = Counter(entry.digest for entry in found)
+    programs = (KeptProgram(entry, files[entry.id], digests[entry.digest] == 1, disk) for entry in found)
+    return disk.directory.path, tuple(sorted(programs, key=lambda one: (-one.entry.created, one.entry.id)))
 
 
 def find_programs(wanted: str, directory: Path | None) -> Sequence[KeptProgram]:
     """Returns the programs that may be meant: by the start of a digest or id, or of a name; none without a store."""
-    from fusioncache.store import default_path
-
-    if not wanted or (directory is None and not default_path().exists()):
+    if not wanted or not is_expected(directory):
         return ()
     _, programs = list_programs(directory)
     head, _, number = wanted.partition("-")
@@ -218,21 +215,6 @@ def format_inputs(arguments: str) -> str:
 def _shorten(text: str) -> str:
     short = _TENSOR.sub(lambda tensor: f"{tensor[1]}[{tensor[2].rstrip(',')}] {tensor[3]}", text[:_LOOKED_AT])
     return short if len(short) <= _LONGEST else f"{short[: _LONGEST - 1]}…"
-
-
-def _read_entries(disk: DiskStore) -> Iterator[tuple[Entry, EntryFile]]:
-    """Yields each program that can be read, with its file: 'fusioncache verify' lists the others."""
-    from fusioncache.store.errors import Refusal
-    from fusioncache.store.slots import is_program
-
-    for id_, file in disk.entries.list_files().items():
-        if is_program(id_.partition(".")[2]):
-            try:
-                entry = disk.entries.get(id_)
-            except Refusal:
-                continue
-            if entry is not None:
-                yield entry, file
 
 
 def _slot_number(slot: str) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +13,9 @@ import click
 from fusioncache.humanize import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from fusioncache.store import Store, Summary, SweepResult
+    from fusioncache.store import Entry, Store, Summary, SweepResult
     from fusioncache.store.directory import Directory
+    from fusioncache.store.disk import DiskStore
 
 
 @contextmanager
@@ -29,6 +30,13 @@ def report_store_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
     except (Refusal, OSError) as error:
         raise click.ClickException(f"the store cannot be used: {error}") from error
+
+
+def is_expected(directory: Path | None) -> bool:
+    """Returns whether there should be a store: one was named, or there is one in the usual place."""
+    from fusioncache.store import default_path
+
+    return directory is not None or default_path().exists()
 
 
 def open_existing(directory: Path | None) -> Directory:
@@ -47,6 +55,29 @@ def open_existing(directory: Path | None) -> Directory:
         # Opening it would make it one.
         raise StoreError(f"{path} is empty, and no store: run a model with fusioncache first, or check the path")
     return open_directory(path)
+
+
+def open_disk(directory: Path | None) -> DiskStore:
+    """Opens the files of a store that is there, and nothing else of it.
+
+    Raises:
+        StoreError: if there is none, or it cannot be used.
+    """
+    from fusioncache.store.disk import DiskStore
+    from fusioncache.store.store import MAX_AGE, MAX_BYTES
+
+    return DiskStore(open_existing(directory), MAX_BYTES, MAX_AGE)
+
+
+def read_entries(disk: DiskStore, ids: Iterable[str]) -> Iterator[Entry]:
+    """Yields the entries with these ids, as far as they can be read: 'fusioncache verify' lists those that cannot."""
+    from fusioncache.store.errors import Refusal
+
+    for id_ in sorted(ids):
+        with suppress(Refusal):
+            entry = disk.entries.get(id_)
+            if entry:
+                yield entry
 
 
 def open_store(directory: Path | None, *, make: bool) -> Store:

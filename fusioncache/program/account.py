@@ -91,9 +91,10 @@ class Account:
                 raise NotKept(f"the global {module}.{name} changed while it was used")
             current = lookup.find_global(module, name)
             text = self._describe(current, f"the global {module}.{name}")
-            (builtin if value is ABSENT else found).append(
-                Read("builtin" if value is ABSENT else "global", f"{module}.{name}", text)
-            )
+            if value is ABSENT:
+                builtin.append(Read("builtin", f"{module}.{name}", text))
+            else:
+                found.append(Read("global", f"{module}.{name}", text))
         return builtin + found
 
     def _find_module(self, namespace: dict[str, Any], name: str) -> str | None:
@@ -127,11 +128,7 @@ class Account:
             code = function.__code__
             if is_internal(function.__globals__) or self._describer.covers(code):
                 continue
-            name = f"{function.__module__}:{function.__qualname__}"
-            try:
-                value = lookup.find_qualified(function.__module__, function.__qualname__)
-            except (LookupError, AttributeError) as error:
-                raise NotKept(f"the function {name} cannot be found again: {error}") from error
+            name, value = _find_again("function", function)
             text = self._describe(value, f"the function {name}")
             if not self._describer.covers(code):
                 raise NotKept(f"the function {name} is not what is found under its name")
@@ -144,11 +141,7 @@ class Account:
         for cls in self._notes.classes.values():
             if is_static(cls) or self._describer.names(cls) or is_thunders_class(cls):
                 continue
-            name = f"{cls.__module__}:{cls.__qualname__}"
-            try:
-                value = lookup.find_qualified(cls.__module__, cls.__qualname__)
-            except (LookupError, AttributeError) as error:
-                raise NotKept(f"the class {name} cannot be found again: {error}") from error
+            name, value = _find_again("class", cls)
             if value is not cls:
                 raise NotKept(f"the class {name} is not what is found under its name")
             found.append(Read("class", name, self._describe(cls, f"the class {name}")))
@@ -181,9 +174,22 @@ def describe(value: Any, what: str, describer: Describer) -> str:
         raise NotKept(f"{what} has no value to compare: {reason}") from reason
 
 
+def _find_again(kind: str, definition: Any) -> tuple[str, Any]:
+    """Returns the name of a function or a class in a read, and what is found under it.
+
+    Raises:
+        NotKept: if nothing is.
+    """
+    name = f"{definition.__module__}:{definition.__qualname__}"
+    try:
+        return name, lookup.find_qualified(definition.__module__, definition.__qualname__)
+    except LookupError as error:
+        raise NotKept(f"the {kind} {name} cannot be found again: {error}") from error
+
+
 def _is_found(name: Any, module: types.ModuleType) -> bool:
     """Tells whether a module is the one that is found under a name."""
     try:
-        return type(name) is str and lookup.find_module(name) is vars(module)
+        return lookup.find_module(name) is vars(module)
     except LookupError:
         return False

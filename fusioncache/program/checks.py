@@ -55,13 +55,21 @@ _FORBIDDEN = (exec, eval, globals, collections.namedtuple)
 _WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
 
 
+def explain_arguments(
+    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_fine: Callable[[Any], bool]
+) -> str | None:
+    """Returns which argument a function must not be called with; None if there is none."""
+    for each in (*args, *kwargs.values()):
+        if not is_fine(each.value):
+            return f"calls {name_of(fn)} with a {name_of(type(each.value))}"
+    return None
+
+
 def explain_atoms(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Returns which argument may run code of its own, or is more than a constant; None if none is."""
-    for each in (*args, *kwargs.values()):
-        value = each.value
-        if not native.is_plain(value, atoms=True) and not _is_known_tensor(fn, value):
-            return f"calls {name_of(fn)} with a {name_of(type(value))}"
-    return None
+    return explain_arguments(
+        fn, args, kwargs, lambda value: native.is_plain(value, atoms=True) or _is_known_tensor(fn, value)
+    )
 
 
 def _is_known_tensor(fn: Any, value: Any) -> bool:
@@ -83,15 +91,12 @@ def _check_values(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[
     """Checks a call that asks each value for what it is, those that a generator of the trace's yields included."""
     if is_internal_call(fn, fn.__name__, args):
         return None
-    for each in (*args, *kwargs.values()):
-        is_known = native.is_plain(each.value) or trace.consume(each.value) or _is_asked_in_any_order(fn, each.value)
-        if not is_known:
-            return f"calls {name_of(fn)} with a {name_of(type(each.value))}"
-    return None
 
+    def is_fine(value: Any) -> bool:
+        is_asked_in_any_order = fn in (sorted, min, max) and native.is_set_of(value, int, str)
+        return native.is_plain(value) or trace.consume(value) or is_asked_in_any_order
 
-def _is_asked_in_any_order(fn: Any, value: Any) -> bool:
-    return fn in (sorted, min, max) and native.is_set_of(value, int, str)
+    return explain_arguments(fn, args, kwargs, is_fine)
 
 
 def _check_atoms(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -99,8 +104,7 @@ def _check_atoms(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[s
 
 
 def _check_plain(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    strange = next((each.value for each in (*args, *kwargs.values()) if not native.is_plain(each.value)), None)
-    return None if strange is None else f"calls {name_of(fn)} with a {name_of(type(strange))}"
+    return explain_arguments(fn, args, kwargs, native.is_plain)
 
 
 def _check_has_attribute(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -11,12 +11,12 @@ import builtins
 import functools
 import gc
 import hashlib
-import sys
 import types
 from typing import Any
 
-from fusioncache.program.introspection import contents_of_module
+from fusioncache.program.introspection import by_identity
 from fusioncache.program.literals import LITERALS, is_of_module, write_class_name, write_name
+from fusioncache.program.lookup import find_module_name
 from fusioncache.program.memory import Memory
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
@@ -97,7 +97,7 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
 def _write_loose_globals(writer: Writer, function: types.FunctionType) -> None:
     """Writes the globals that a function names, if these are not a module's, so that nobody could find them again."""
     namespace, own = function.__globals__, getattr(function, "__builtins__", {})
-    loose = [] if _is_of_module(namespace) else [("globals", namespace)]
+    loose = [] if find_module_name(namespace) is not None else [("globals", namespace)]
     if own is not vars(builtins):
         loose.append(("builtins", own))
     names = sorted(_list_names(function.__code__)) if loose else []
@@ -109,12 +109,6 @@ def _write_loose_globals(writer: Writer, function: types.FunctionType) -> None:
             writer.write_named(name, value)
         for name in names:
             writer.note(writer.memory.loose_globals, (id(table), name), table)
-
-
-def _is_of_module(namespace: dict[str, Any]) -> bool:
-    name = namespace.get("__name__")
-    module = sys.modules.get(name) if type(name) is str else None
-    return isinstance(module, types.ModuleType) and contents_of_module(module) is namespace
 
 
 def _list_names(code: types.CodeType) -> set[str]:
@@ -206,25 +200,22 @@ def _write_partial(writer: Writer, value: functools.partial) -> None:
         writer.parts.append(">")
 
 
-FUNCTIONS: dict[int, Handler] = {
-    id(kind): write
-    for kind, write in (
-        (types.FunctionType, write_function),
-        (types.CodeType, write_code),
-        (types.CellType, write_cell),
-        (types.MethodType, _write_method),
-        (types.BuiltinFunctionType, _write_builtin),
-        (types.MethodDescriptorType, _write_member),
-        (types.WrapperDescriptorType, _write_member),
-        (types.ClassMethodDescriptorType, _write_member),
-        (types.GetSetDescriptorType, _write_member),
-        (types.MemberDescriptorType, _write_member),
-        (types.MethodWrapperType, _write_method_wrapper),
-        (property, _write_property),
-        (staticmethod, _write_wrapped),
-        (classmethod, _write_wrapped),
-        (type(functools.lru_cache(len)), _write_cached),
-        (functools.partial, _write_partial),
-    )
-}
+FUNCTIONS: dict[int, Handler] = by_identity(
+    (types.FunctionType, write_function),
+    (types.CodeType, write_code),
+    (types.CellType, write_cell),
+    (types.MethodType, _write_method),
+    (types.BuiltinFunctionType, _write_builtin),
+    (types.MethodDescriptorType, _write_member),
+    (types.WrapperDescriptorType, _write_member),
+    (types.ClassMethodDescriptorType, _write_member),
+    (types.GetSetDescriptorType, _write_member),
+    (types.MemberDescriptorType, _write_member),
+    (types.MethodWrapperType, _write_method_wrapper),
+    (property, _write_property),
+    (staticmethod, _write_wrapped),
+    (classmethod, _write_wrapped),
+    (type(functools.lru_cache(len)), _write_cached),
+    (functools.partial, _write_partial),
+)
 """What writes each kind of function, by the identity of its type."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.program.introspection import contents_of_module
+from fusioncache.program.introspection import by_identity, contents_of_module
 from fusioncache.program.literals import write_name, write_string
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
@@ -182,29 +182,26 @@ def _is_of_operators(name: str, value: types.ModuleType) -> bool:
     return name.startswith("torch.ops.") and contents_of_module(torch.ops).get(name[len("torch.ops.") :]) is value
 
 
-CONTAINERS: dict[int, Handler] = {
-    id(kind): write
-    for kind, write in (
-        (list, _write_list),
-        (tuple, _write_tuple),
-        (dict, _write_dict),
-        (set, _write_plain_set),
-        (frozenset, _write_frozenset),
-        (collections.OrderedDict, _write_ordered_dict),
-        (collections.defaultdict, _write_default_dict),
-        (collections.deque, _write_deque),
-        (bytearray, _write_byte_array),
-        (types.MappingProxyType, _write_mapping_proxy),
-        (types.SimpleNamespace, _write_namespace),
-        (torch.Size, _write_size),
-        (slice, _write_slice),
-        (range, _write_range),
-        (weakref.ReferenceType, _write_reference),
-        (re.Pattern, _write_pattern),
-        (types.GenericAlias, _write_generic_alias),
-        (types.UnionType, _write_union),
-        (typing.TypeVar, _write_type_variable),
-        (typing.ParamSpec, _write_type_variable),
-        (types.ModuleType, write_module),
-    )
-}
+CONTAINERS: dict[int, Handler] = by_identity(
+    (list, _write_list),
+    (tuple, _write_tuple),
+    (dict, _write_dict),
+    (set, _write_plain_set),
+    (frozenset, _write_frozenset),
+    (collections.OrderedDict, _write_ordered_dict),
+    (collections.defaultdict, _write_default_dict),
+    (collections.deque, _write_deque),
+    (bytearray, _write_byte_array),
+    (types.MappingProxyType, _write_mapping_proxy),
+    (types.SimpleNamespace, _write_namespace),
+    (torch.Size, _write_size),
+    (slice, _write_slice),
+    (range, _write_range),
+    (weakref.ReferenceType, _write_reference),
+    (re.Pattern, _write_pattern),
+    (types.GenericAlias, _write_generic_alias),
+    (types.UnionType, _write_union),
+    (typing.TypeVar, _write_type_variable),
+    (typing.ParamSpec, _write_type_variable),
+    (types.ModuleType, write_module),
+)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fusioncache.program.containers import ordered_pairs, write_items, write_pairs, write_set
+from fusioncache.program.introspection import by_identity
 from fusioncache.program.literals import LITERALS
 from fusioncache.program.writer import Handler, Writer
 
@@ -54,32 +55,29 @@ def _all(*handlers: Handler) -> Handler:
     return write
 
 
-CONTENTS: dict[int, Handler] = {
-    id(kind): write
-    for kind, write in (
-        (object, write_nothing),
-        (types.SimpleNamespace, write_nothing),
-        (int, _literal(int.__index__)),
-        (float, _literal(float.__float__)),
-        (complex, _literal(complex.__complex__)),
-        (str, _literal(str.__str__)),
-        (bytes, _literal(bytes.__bytes__)),
-        (tuple, _sequence(tuple.__iter__, "(", ")")),
-        (list, _sequence(list.__iter__)),
-        (dict, _pairs(dict.items)),
-        (set, _set(set.__iter__)),
-        (frozenset, _set(frozenset.__iter__)),
-        (collections.OrderedDict, _pairs(ordered_pairs)),
-        (collections.defaultdict, _all(_fields(collections.defaultdict, "default_factory"), _pairs(dict.items))),
-        (
-            collections.deque,
-            _all(_fields(collections.deque, "maxlen"), _sequence(collections.deque.__iter__)),
-        ),
-        (functools.partial, _fields(functools.partial, "func", "args", "keywords")),
-        (types.GenericAlias, _fields(types.GenericAlias, "__origin__", "__args__")),
-        (property, _fields(property, "fget", "fset", "fdel")),
-        (staticmethod, _fields(staticmethod, "__func__")),
-        (classmethod, _fields(classmethod, "__func__")),
-    )
-}
+CONTENTS: dict[int, Handler] = by_identity(
+    (object, write_nothing),
+    (types.SimpleNamespace, write_nothing),
+    (int, _literal(int.__index__)),
+    (float, _literal(float.__float__)),
+    (complex, _literal(complex.__complex__)),
+    (str, _literal(str.__str__)),
+    (bytes, _literal(bytes.__bytes__)),
+    (tuple, _sequence(tuple.__iter__, "(", ")")),
+    (list, _sequence(list.__iter__)),
+    (dict, _pairs(dict.items)),
+    (set, _set(set.__iter__)),
+    (frozenset, _set(frozenset.__iter__)),
+    (collections.OrderedDict, _pairs(ordered_pairs)),
+    (collections.defaultdict, _all(_fields(collections.defaultdict, "default_factory"), _pairs(dict.items))),
+    (
+        collections.deque,
+        _all(_fields(collections.deque, "maxlen"), _sequence(collections.deque.__iter__)),
+    ),
+    (functools.partial, _fields(functools.partial, "func", "args", "keywords")),
+    (types.GenericAlias, _fields(types.GenericAlias, "__origin__", "__args__")),
+    (property, _fields(property, "fget", "fset", "fdel")),
+    (staticmethod, _fields(staticmethod, "__func__")),
+    (classmethod, _fields(classmethod, "__func__")),
+)
 """What writes the content of a builtin type that a class is derived from, by the type's identity."""

@@ -45,3 +45,8 @@ def find_in_class(cls: type, name: str) -> Any:
 def find_in_first(classes: Iterable[type], name: str) -> Any:
     """Returns what the first of these classes that has the name in its own body has there, or ``ABSENT``."""
     return next((namespace_of(each)[name] for each in classes if name in namespace_of(each)), ABSENT)
+
+
+def by_identity[T](*pairs: tuple[type, T]) -> dict[int, T]:
+    """Returns a table of what there is for each type, by its identity: its own hash may be code of its metaclass."""
+    return {id(kind): value for kind, value in pairs}

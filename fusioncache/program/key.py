@@ -21,7 +21,7 @@ from fusioncache.program.versions import read_versions
 from fusioncache.template.key import program_key_of
 from fusioncache.tracing.passes.collector import without_collector
 
-FORMAT = 1
+FORMAT = 2
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
 
 

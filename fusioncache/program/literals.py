@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from fusioncache.program.introspection import by_identity
+
 LONGEST = 200
 """Characters of the longest string that is written out. A longer one is written as its hash."""
 
@@ -75,23 +77,20 @@ def _write_complex(value: complex) -> str:
     return f"complex({value.real!r}, {value.imag!r})"
 
 
-LITERALS: dict[int, Callable[[Any], str]] = {
-    id(kind): write
-    for kind, write in (
-        (type(None), repr),
-        (bool, repr),
-        (int, _write_integer),
-        (float, repr),
-        (complex, _write_complex),
-        (str, write_string),
-        (bytes, _write_bytes),
-        (type(Ellipsis), repr),
-        (type(NotImplemented), repr),
-        (torch.dtype, repr),
-        (torch.device, repr),
-        (torch.layout, repr),
-        (torch.memory_format, repr),
-        (torch.qscheme, repr),
-    )
-}
-"""What writes a value, by the identity of its type: a type's own hash may be a metaclass's code."""
+LITERALS: dict[int, Callable[[Any], str]] = by_identity(
+    (type(None), repr),
+    (bool, repr),
+    (int, _write_integer),
+    (float, repr),
+    (complex, _write_complex),
+    (str, write_string),
+    (bytes, _write_bytes),
+    (type(Ellipsis), repr),
+    (type(NotImplemented), repr),
+    (torch.dtype, repr),
+    (torch.device, repr),
+    (torch.layout, repr),
+    (torch.memory_format, repr),
+    (torch.qscheme, repr),
+)
+"""What writes a value, by the identity of its type."""

@@ -9,6 +9,7 @@ import os
 import sys
 import types
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from typing import Any, Protocol
 
 from fusioncache.program.introspection import ABSENT, contents_of_module, find_in_class
@@ -62,12 +63,14 @@ class Describing(Protocol):
         """Returns the text of a value."""
 
 
-def find_module(name: str) -> dict[str, Any]:
+def find_module(name: object) -> dict[str, Any]:
     """Returns the names of a module that has been imported.
 
     Raises:
-        LookupError: if it has not.
+        LookupError: if it has not, or this is no text.
     """
+    if type(name) is not str:
+        raise LookupError("a module has a name that is no text")
     module = sys.modules.get(name)
     if module is None and name.startswith(_OPERATIONS):  # whose namespaces are no modules of Python's
         module = find_module(_OPERATIONS.rstrip(".")).get(name.removeprefix(_OPERATIONS))
@@ -78,7 +81,8 @@ def find_module(name: str) -> dict[str, Any]:
 
 def find_module_name(namespace: Mapping[str, Any]) -> str | None:
     """Returns the name under which the module is found whose names these are; None if they are no module's."""
-    for name in (namespace.get("__name__"), getattr(namespace.get("__spec__"), "name", None)):
+    spec = namespace.get("__spec__")
+    for name in (namespace.get("__name__"), spec.name if type(spec) is ModuleSpec else None):
         module = sys.modules.get(name) if type(name) is str else None
         if isinstance(module, types.ModuleType) and contents_of_module(module) is namespace:
             return name
@@ -117,7 +121,7 @@ def find_builtins(names: Mapping[str, Any]) -> Mapping[str, Any]:
     return vars(builtins)
 
 
-def find_qualified(module: str, name: str) -> Any:
+def find_qualified(module: object, name: str) -> Any:
     """Returns what is defined in a module under a qualified name, as classes have it in their bodies.
 
     Raises:

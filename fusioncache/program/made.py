@@ -98,9 +98,8 @@ def _is_made_by_new(provenance: Any) -> bool:
     if name_origin(provenance) != "OPAQUE":
         return False
     called = provenance.inputs[0]
-    if (
-        name_origin(called) == "LOAD_ATTR"
-    ):  # as in ``super().__new__(cls)``: what Python has in C, as it is not interpreted
+    # As in ``super().__new__(cls)``: what Python has in C, as it is not interpreted.
+    if name_origin(called) == "LOAD_ATTR":
         return called.inputs[1].value == "__new__"
     fn = called.value
     return fn is types.CellType or (

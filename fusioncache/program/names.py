@@ -50,10 +50,12 @@ def is_canonical(function: Any) -> bool:
 
     Another function with this name, this code and these defaults may exist, but not without somebody making one.
     """
-    if not isinstance(function, types.FunctionType | types.BuiltinFunctionType):
-        return False
+    return isinstance(function, types.FunctionType | types.BuiltinFunctionType) and _is_under_its_name(function)
+
+
+def _is_under_its_name(definition: Any) -> bool:
     try:
-        return lookup.find_qualified(function.__module__, function.__qualname__) is function
+        return lookup.find_qualified(definition.__module__, definition.__qualname__) is definition
     except LookupError:
         return False
 
@@ -61,8 +63,7 @@ def is_canonical(function: Any) -> bool:
 def is_thunders_class(cls: type) -> bool:
     """Tells whether a class is one of Thunder's or of this package, which the versions in the key say all of."""
     try:
-        names = lookup.find_module(cls.__module__)
-        return is_internal(names) and lookup.find_qualified(cls.__module__, cls.__qualname__) is cls
+        return is_internal(lookup.find_module(cls.__module__)) and _is_under_its_name(cls)
     except LookupError:
         return False
 

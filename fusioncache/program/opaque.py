@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from fusioncache.program import native
-from fusioncache.program.checks import explain_atoms, is_key, list_checks
+from fusioncache.program.checks import explain_arguments, explain_atoms, is_key, list_checks
 from fusioncache.program.made import Made
 from fusioncache.program.names import is_internal, is_internal_call, name_of
 from fusioncache.tracing.watch.purity import MUTATING
@@ -33,6 +33,10 @@ _IN_ANY_ORDER = frozenset({
     "symmetric_difference_update",
 })  # fmt: skip
 """Methods of sets that come to the same in whichever order the items are."""
+_CHANGING_SETS = frozenset({
+    "add", "discard", "intersection_update", "difference_update", "symmetric_difference_update",
+})  # fmt: skip
+"""Methods that change a set, beside those that other containers have as well."""
 _BORN_EMPTY = (object, types.CellType, super, functools.partial)
 
 
@@ -61,17 +65,9 @@ class Judge:
         check = list_checks().get(id(fn))
         if check is not None:
             return check(self, fn, args, kwargs)
-        if not is_opaque or self._is_operation(fn):
-            return self._explain_operation(fn, args, kwargs)
-        return self._explain_opaque(fn, args, kwargs)
-
-    def _explain_operation(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        if not self._is_operation(fn):
-            return f"calls {name_of(fn)}"
-        for each in (*args, *kwargs.values()):
-            if not native.is_plain(each.value):
-                return f"calls {name_of(fn)} with a {name_of(type(each.value))}"
-        return None
+        if self._is_operation(fn):
+            return explain_arguments(fn, args, kwargs, native.is_plain)
+        return self._explain_opaque(fn, args, kwargs) if is_opaque else f"calls {name_of(fn)}"
 
     def _is_operation(self, fn: Any) -> bool:
         known = self._known.get(id(fn))
@@ -88,7 +84,7 @@ class Judge:
         if name == "__init__" and isinstance(owner, type) and issubclass(owner, BaseException):
             return None
         if name == "__next__" and owner is types.GeneratorType:
-            is_own = args and args[0].value.gi_code.co_name == "thunder_interpreter_generator"
+            is_own = args and _is_interpreted(args[0].value)
             return None if is_own else "takes from a generator that was there before"
         if (name == "__next__" and owner in native.ITERATORS) or (name == "__iter__" and owner is types.GeneratorType):
             return None
@@ -108,8 +104,8 @@ class Judge:
         return f"calls {name_of(fn)}"
 
     def _explain_method(self, fn: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        changes = name in MUTATING or name in ("add", "discard", "difference_update", "intersection_update")
-        if (changes or name.startswith("__i")) and args and not self._may_change(name, args):
+        changes = name in MUTATING or name in _CHANGING_SETS or name.startswith("__i")
+        if changes and args and not self._may_change(name, args):
             return f"calls {name_of(fn)} of something that was there before"
         if getattr(fn, "__objclass__", None) in (set, frozenset):
             if name not in _IN_ANY_ORDER and args and not self._is_in_order(args[0]):
@@ -140,7 +136,7 @@ class Judge:
 
     def consume(self, value: Any) -> bool:
         """Tells whether a value is a generator that the interpreter runs, and has what it yields looked at."""
-        if type(value) is not types.GeneratorType or value.gi_code.co_name != "thunder_interpreter_generator":
+        if not _is_interpreted(value):
             return False
         frame = value.gi_frame.f_locals.get("frame") if value.gi_frame is not None else None
         if frame is None:
@@ -159,6 +155,11 @@ class Judge:
         if type(value) is set and name in ("add", "discard") and len(args) == 2 and native.is_atom(args[1].value):
             return (args[1].value in value) is (name == "add")  # as each assignment to a buffer of a module does
         return False
+
+
+def _is_interpreted(value: Any) -> bool:
+    """Tells whether a value is a generator of the interpreter's, in place of one whose code it runs."""
+    return type(value) is types.GeneratorType and value.gi_code.co_name == "thunder_interpreter_generator"
 
 
 def _is_operation(fn: Any) -> bool:

@@ -32,21 +32,6 @@ _KEYED = frozenset(
 )
 """Transforms of Thunder's whose attributes say all that they depend on."""
 
-_OPTIONS = (
-    "cache_option",
-    "sharp_edges",
-    "using_jit",
-    "only_execute_prims",
-    "disable_preprocessing",
-    "disable_torch_autograd_support",
-    "is_module",
-    "num_constant_args",
-    "additional_param_names",
-    "additional_param_values",
-    "additional_return_names",
-)
-"""Attributes of Thunder's ``CompileData`` that are options."""
-
 _ELSEWHERE = frozenset(
     {
         "fn",
@@ -68,7 +53,8 @@ _ELSEWHERE = frozenset(
         "_thunder_module_map",
     }
 )
-"""Those that are described in another way, in another ingredient, or are Thunder's own functions and tables."""
+"""Attributes of Thunder's ``CompileData`` that are described in another way or elsewhere, or are functions and tables
+of Thunder's own. All others are options."""
 
 _TABLES = frozenset({"_name", "_implmap", "_lookasides", "_opmap"})
 """What each executor has. Nothing is looked up in its ``opmap`` while a program is derived."""
@@ -93,8 +79,8 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
 
 def _read_own_options(describer: Describer, definitions: Definitions, compile_data: Any) -> Iterator[NamedValue]:
     known = vars(compile_data)
-    for name in (*_OPTIONS, *sorted(known.keys() - _ELSEWHERE - set(_OPTIONS))):
-        yield name, definitions.name(known.get(name))
+    for name in sorted(known.keys() - _ELSEWHERE):
+        yield name, definitions.name(known[name])
     yield "langctx", compile_data.langctx.name
     for group in ("compile_options", "debug_options"):
         options = known[group] if isinstance(known[group], dict) else vars(known[group])

@@ -20,7 +20,7 @@ from thunder.extend import Executor
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.hooks import RemovableHandle
 
-from fusioncache.program.introspection import is_derived
+from fusioncache.program.introspection import by_identity, is_derived
 from fusioncache.program.literals import is_of_module, write_class_name, write_string
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
@@ -168,27 +168,24 @@ def _is_pybind_enumeration(cls: type) -> bool:
     return write_class_name(type(cls)) == "pybind11_builtins.pybind11_type" and "__entries" in vars(cls)
 
 
-_EXACT: dict[int, Handler] = {
-    id(kind): write
-    for kind, write in (
-        (type(os.environ), _refuse_environment),
-        (OpOverload, _write_overload),
-        (OpOverloadPacket, _write_overloads),
-        (Symbol, _write_symbol),
-        (RemovableHandle, _write_handle),
-        (pathlib.PosixPath, _write_path),
-        (pathlib.PurePosixPath, _write_path),
-        (decimal.Decimal, _write_by_text),
-        (torch.finfo, _write_by_text),
-        (torch.iinfo, _write_by_text),
-        (operator.attrgetter, _write_getter),
-        (operator.itemgetter, _write_getter),
-        (operator.methodcaller, _write_getter),
-        (numpy.ndarray, _write_array),
-        (numpy.ufunc, _write_universal_function),
-        (type(numpy.prod), _write_dispatcher),
-    )
-}
+_EXACT: dict[int, Handler] = by_identity(
+    (type(os.environ), _refuse_environment),
+    (OpOverload, _write_overload),
+    (OpOverloadPacket, _write_overloads),
+    (Symbol, _write_symbol),
+    (RemovableHandle, _write_handle),
+    (pathlib.PosixPath, _write_path),
+    (pathlib.PurePosixPath, _write_path),
+    (decimal.Decimal, _write_by_text),
+    (torch.finfo, _write_by_text),
+    (torch.iinfo, _write_by_text),
+    (operator.attrgetter, _write_getter),
+    (operator.itemgetter, _write_getter),
+    (operator.methodcaller, _write_getter),
+    (numpy.ndarray, _write_array),
+    (numpy.ufunc, _write_universal_function),
+    (type(numpy.prod), _write_dispatcher),
+)
 
 
 def find_reviewed(cls: type) -> Handler | None:

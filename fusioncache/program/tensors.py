@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.program.introspection import mro_of, namespace_of
+from fusioncache.program.introspection import by_identity, mro_of, namespace_of
 from fusioncache.program.literals import write_class_name
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
@@ -107,5 +107,5 @@ def write_foreign_tensor(writer: Writer, tensor: torch.Tensor) -> None:
     write_tensor(writer, tensor)
 
 
-TENSORS: dict[int, Handler] = {id(kind): write_tensor for kind in (torch.Tensor, torch.nn.Parameter)}
+TENSORS: dict[int, Handler] = by_identity((torch.Tensor, write_tensor), (torch.nn.Parameter, write_tensor))
 """What writes each kind of tensor, by the identity of its type."""

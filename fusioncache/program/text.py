@@ -1,10 +1,11 @@
 """A program as data: the Python of its four traces, as Thunder prints it, and what the names in it refer to.
 
-What is stored starts with a line that says the format and the SHA-256 of the rest, which is JSON::
+What is stored is JSON::
 
-    content = "fusioncache program " format " " sha256-of-body LF body
-    body    = { prologue, computation, backward, epilogue: trace; returns_none_for_gradients: truth value }
+    program = { format, prologue, computation, backward, epilogue: trace; returns_none_for_gradients: truth value }
     trace   = { name, source: text; context: { name: reference } }      backward may be null
+
+That every byte is as it was written is what the store sees to.
 
 A source is Python that will be run, so that whoever may write into a store may run code in the processes that read it,
 as with the code of templates. What ``source.py`` and ``references.py`` check guards against mistakes, not against them.
@@ -12,17 +13,13 @@ as with the code of templates. What ``source.py`` and ``references.py`` check gu
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusioncache.ir import strict_json
 from fusioncache.program.references import CudaGraphReference, TemplateReference, TraceText, decode_trace, encode_trace
 
-FORMAT = 1
-
-_HEADER = re.compile(rb"fusioncache program (\d{1,9}) ([0-9a-f]{64})\n")
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,9 @@ def texts_of(trace: TraceText) -> Iterator[TraceText]:
 
 def encode(program: ProgramText) -> bytes:
     """Writes a program. Equal programs have equal bytes."""
-    body = strict_json.encode(
+    return strict_json.encode(
         {
+            "format": FORMAT,
             "prologue": encode_trace(program.prologue),
             "computation": encode_trace(program.computation),
             "backward": None if program.backward is None else encode_trace(program.backward),
@@ -77,26 +75,17 @@ def encode(program: ProgramText) -> bytes:
             "returns_none_for_gradients": program.returns_none_for_gradients,
         }
     )
-    return b"fusioncache program %d %s\n%s" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
 
 
 def decode(content: bytes) -> ProgramText:
     """Reads the program that was encoded.
 
     Raises:
-        ValueError: if the content is anything else, was damaged, or is of another format.
+        ValueError: if the content is anything else, or of another format.
     """
-    header = _HEADER.match(content)
-    if header is None:
-        raise ValueError("no program")
-    if int(header[1]) != FORMAT:
-        raise ValueError(f"a program of format {int(header[1])}, not {FORMAT}")
-    body = content[header.end() :]
-    if hashlib.sha256(body).hexdigest().encode() != header[2]:
-        raise ValueError("a damaged program")
-    prologue, computation, backward, epilogue, returns_none = strict_json.decode(body, "program").fields(
-        "prologue", "computation", "backward", "epilogue", "returns_none_for_gradients"
-    )
+    prologue, computation, backward, epilogue, returns_none = strict_json.decode(
+        content, "program", format=FORMAT
+    ).fields("prologue", "computation", "backward", "epilogue", "returns_none_for_gradients")
     return ProgramText(
         decode_trace(prologue),
         decode_trace(computation),

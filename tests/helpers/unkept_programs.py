@@ -16,6 +16,7 @@ from torch import nn
 
 CALLS = []
 COUNTS = {"calls": 0}
+SEEN: set[int] = set()
 TOTAL = 0
 LOCK = threading.Lock()
 ITERATOR = iter([1.0, 2.0, 3.0])
@@ -139,6 +140,12 @@ def update_global(x):
 
 def delete_item_of_global(x):
     CALLS[:] = []
+    return x
+
+
+def change_global_and_back(x):
+    SEEN.symmetric_difference_update({1})
+    SEEN.symmetric_difference_update({1})
     return x
 
 

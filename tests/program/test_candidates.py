@@ -79,7 +79,7 @@ def test_the_oldest_goes_when_all_slots_are_taken(store):
 
 
 @pytest.mark.parametrize("artifact", ["program", "reads"])
-@pytest.mark.parametrize("content", [b"", b"{}", b"fusioncache program 999 00\n", None])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format":999}', None])
 def test_what_does_not_decode_is_removed(store, artifact, content):
     assert keep(store, 1)
     artifacts = dict(store.load(KEY, "program"))

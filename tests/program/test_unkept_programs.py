@@ -16,6 +16,7 @@ REASONS = {
     "set_item_of_global": "set_item_of_global calls dict.__setitem__ of something that was there before",
     "update_global": "update_global calls dict.update of something that was there before",
     "delete_item_of_global": "delete_item_of_global calls list.__setitem__ of something that was there before",
+    "change_global_and_back": "change_global_and_back calls set.symmetric_difference_update of something that was",
     "assign_global": "assign_global assigns to the global TOTAL",
     "grow_default": "grow_default calls list.append of something that was there before",
     "set_class_attribute": "set_class_attribute calls type.__setattr__",
