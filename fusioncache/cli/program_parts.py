@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from fusioncache.cli.programs import KeptProgram, join_sources, select_traces
 from fusioncache.cli.template_parts import NONE, Part
-from fusioncache.cli.terminal import ID_DIGITS, Column, format_pairs, format_table, highlight_source, remove_controls
+from fusioncache.cli.terminal import (
+    ID_DIGITS,
+    Column,
+    cut,
+    format_pairs,
+    format_table,
+    highlight_source,
+    remove_controls,
+)
 from fusioncache.humanize import escape_controls, format_bytes, format_count, format_seconds, format_time
 
 if TYPE_CHECKING:
@@ -53,7 +61,7 @@ def describe_key(program: KeptProgram) -> Part:
 def describe_reads(reads: Sequence[Read]) -> Part:
     """Returns what the derivation read beside its key, a line for each; as data with all texts."""
     data = [{"kind": read.kind, "name": read.name, "text": read.text} for read in reads]
-    rows = [(read.kind, *map(_cut, (escape_controls(read.name), escape_controls(read.text)))) for read in reads]
+    rows = [(read.kind, *(cut(escape_controls(text), _LONGEST) for text in (read.name, read.text))) for read in reads]
     heading = format_count(len(reads), "read", "reads")
     return Part(_format_block(heading, format_table(_READ_COLUMNS, rows) if rows else NONE), data)
 
@@ -68,10 +76,6 @@ def describe_traces(text: ProgramText, names: Sequence[str]) -> Part:
 
 def _count_lines(text: str) -> int:
     return text.rstrip("\n").count("\n") + 1 if text.strip("\n") else 0
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _format_block(heading: str, text: str) -> str:

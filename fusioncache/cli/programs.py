@@ -13,7 +13,7 @@ import click
 
 from fusioncache.cli.lookup import make_ambiguity_error
 from fusioncache.cli.storage import is_expected, open_disk, read_entries, report_store_errors
-from fusioncache.cli.terminal import ID_DIGITS
+from fusioncache.cli.terminal import ID_DIGITS, cut
 from fusioncache.ir.key_text import read_key, read_values
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def format_inputs(arguments: str) -> str:
 
 def _shorten(text: str) -> str:
     short = _TENSOR.sub(lambda tensor: f"{tensor[1]}[{tensor[2].rstrip(',')}] {tensor[3]}", text[:_LOOKED_AT])
-    return short if len(short) <= _LONGEST else f"{short[: _LONGEST - 1]}…"
+    return cut(short, _LONGEST)
 
 
 def _slot_number(slot: str) -> int:

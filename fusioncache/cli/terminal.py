@@ -113,6 +113,11 @@ def shorten(text: str, width: int) -> str:
     return f"{text[: width - end - 1]}…{text[len(text) - end :]}"
 
 
+def cut(text: str, width: int) -> str:
+    """Shortens a text to so many characters. Its beginning stays."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def wrap(text: str, width: int | None) -> str:
     """Wraps a text in lines of that width, if there is one, the second and later ones indented."""
     return text if width is None else textwrap.fill(text, max(width, _LEAST), subsequent_indent=" " * _GAP)

@@ -22,17 +22,15 @@ from fusioncache.program.references import (
     TemplateReference,
     TraceText,
 )
-from fusioncache.program.resolve import Resolver, module_named
+from fusioncache.program.resolve import Resolver, resolve_module
 from fusioncache.program.text import ProgramText
 from fusioncache.program.traces import LoadedTrace
 from fusioncache.program.write import FUNCTION_OBJECT
 
 logger = logging.getLogger("fusioncache")
 
-ResolveTemplate = Callable[[str, TemplateReference], Callable[..., Any]]
-"""Takes the name of a call in a trace and the template that it stands for, and returns the function to call.
-
-It raises a ``ValueError`` where the template is not what it was."""
+ResolveTemplate = Callable[[TemplateReference], Callable[..., Any]]
+"""Returns the function to call for a template. It raises a ``ValueError`` where the template is not what it was."""
 
 
 def build_program(
@@ -92,23 +90,23 @@ class _Builder:
         """Returns the function of a trace, and the trace."""
         import thunder
 
-        context = {name: self._resolve(name, reference) for name, reference in trace.context.items()}
+        context = {name: self._resolve(reference) for name, reference in trace.context.items()}
         # Only prologues ask for the function: ``write.py`` refuses others that do.
         function = self.function if trace.name == "prologue" else None
         globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function}
         return _execute(trace, self.codes[name_file(trace)], globals_), LoadedTrace(trace, context)
 
-    def _resolve(self, name: str, reference: Reference) -> Any:
+    def _resolve(self, reference: Reference) -> Any:
         match reference:
             case ModuleReference():
-                return module_named(reference)
+                return resolve_module(reference)
             case NamedReference():
                 return self.resolver.value(reference)
             case SymbolReference():
                 return self.resolver.function(reference)
             case CudaGraphReference(trace, static_inputs):
                 return capture(self.build(trace)[0], static_inputs)
-        return self.resolve_template(name, reference)
+        return self.resolve_template(reference)
 
 
 def _find_code(program: ProgramText, bytecode: bytes | None) -> dict[str, CodeType]:

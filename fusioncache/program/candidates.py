@@ -124,11 +124,12 @@ def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collecti
             return slot
         if slot not in unfit and frozenset(candidate.reads) == reads:
             return None
-    oldest = min(PROGRAM_SLOTS, key=lambda slot: _find_age(store, key, slot))
+    oldest = min(PROGRAM_SLOTS, key=lambda slot: _find_time(store, key, slot))
     store.remove(key, oldest)
     return oldest
 
 
-def _find_age(store: Store, key: Key, slot: str) -> float:
+def _find_time(store: Store, key: Key, slot: str) -> float:
+    """Returns when the program in a slot was made, in seconds since the epoch."""
     entry = store.entry(key.digest, slot)
     return entry.created if entry else 0.0

@@ -100,7 +100,7 @@ def _write_loose_globals(writer: Writer, function: types.FunctionType) -> None:
     loose = [] if find_module_name(namespace) is not None else [("globals", namespace)]
     if own is not vars(builtins):
         loose.append(("builtins", own))
-    names = sorted(_list_names(function.__code__)) if loose else []
+    names = sorted(list_names(function.__code__)) if loose else []
     for kind, table in loose:
         found = [(name, table[name]) for name in names if name in table]
         writer.parts.append(f" {kind} {len(found)}")
@@ -111,9 +111,10 @@ def _write_loose_globals(writer: Writer, function: types.FunctionType) -> None:
             writer.note(writer.memory.loose_globals, (id(table), name), table)
 
 
-def _list_names(code: types.CodeType) -> set[str]:
+def list_names(code: types.CodeType) -> set[str]:
+    """Returns the names of globals and attributes in code and all that is nested in it."""
     nested = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return {*code.co_names}.union(*map(_list_names, nested))
+    return {*code.co_names}.union(*map(list_names, nested))
 
 
 def write_cell(writer: Writer, cell: types.CellType) -> None:

@@ -193,8 +193,8 @@ def is_class(value: Any) -> bool:
     return issubclass(type(value), type)
 
 
-def compares_itself(value: Any) -> bool:
-    """Tells whether an object has no comparison of its own: whether it equals itself alone."""
+def is_compared_by_identity(value: Any) -> bool:
+    """Tells whether an object equals itself alone, without code of its own."""
     if type(value) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType):
         return True
     return _is_as_in_object(type(value), "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")

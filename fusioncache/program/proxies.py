@@ -37,7 +37,7 @@ class LoadedProxy(Proxy):
         return self._type
 
 
-def typed_names(source: str) -> dict[str, str]:
+def read_types(source: str) -> dict[str, str]:
     """Returns the types that comments of a trace's text give to names, in Thunder's words."""
     return dict(_TYPED.findall(source))
 

@@ -194,7 +194,7 @@ class Recorder(hooks.Observer):
         if all(map(native.is_plain, values)) or all(native.is_set_of(each, int, str) for each in values):
             return None
         for value in values:
-            if not (native.is_plain(value) or native.is_class(value) or native.compares_itself(value)):
+            if not (native.is_plain(value) or native.is_class(value) or native.is_compared_by_identity(value)):
                 return f"compares a {name_of(type(value))}"
         if any(native.is_class(value) and type(value).__eq__ is not type.__eq__ for value in values):
             return "compares classes in a way of their own"

@@ -14,7 +14,7 @@ from fusioncache.program.refusal import NoValue
 from fusioncache.program.source import is_reviewed
 
 
-def module_named(reference: ModuleReference) -> ModuleType:
+def resolve_module(reference: ModuleReference) -> ModuleType:
     """Returns the module of this name, which is imported if it is one of a reviewed package.
 
     Raises:
@@ -31,7 +31,7 @@ def module_named(reference: ModuleReference) -> ModuleType:
     return module
 
 
-def value_named(reference: NamedReference) -> Any:
+def resolve_name(reference: NamedReference) -> Any:
     """Returns the function, class, member of an enumeration or constant of this name.
 
     Of packages that are not reviewed only classes and members of enumerations are returned, and those only if the
@@ -40,7 +40,7 @@ def value_named(reference: NamedReference) -> Any:
     Raises:
         ValueError: if it is not there, or the name leads through or to another module.
     """
-    value: Any = module_named(ModuleReference(reference.module))
+    value: Any = resolve_module(ModuleReference(reference.module))
     for name in reference.name.split("."):
         value = getattr(value, name, None)
         if value is None or isinstance(value, ModuleType):
@@ -67,12 +67,12 @@ class Resolver:
         self._describer = Describer()
 
     def value(self, reference: NamedReference) -> Any:
-        """Returns what ``value_named`` does.
+        """Returns what ``resolve_name`` does.
 
         Raises:
             ValueError: if it is not there, or another.
         """
-        value = value_named(reference)
+        value = resolve_name(reference)
         self._compare(value, reference.text, f"{reference.module}.{reference.name}")
         return value
 
@@ -85,7 +85,7 @@ class Resolver:
         from thunder.extend import get_executor
 
         executor = get_executor(reference.executor)
-        function = executor and symbol_function(executor, reference.symbol)
+        function = executor and find_implementation(executor, reference.symbol)
         if function is None:
             raise ValueError(f"executor {reference.executor} has no function for {reference.symbol}")
         self._compare(function, reference.text, f"{reference.symbol} of executor {reference.executor}")
@@ -114,7 +114,7 @@ class Resolver:
             raise ValueError(f"{name} is another one than when the program was made")
 
 
-def symbol_function(executor: Any, name: str) -> Any:
+def find_implementation(executor: Any, name: str) -> Any:
     """Returns the function with which an executor implements an operation; None if there is none.
 
     Thunder keeps it nowhere but in the function that completes bound symbols of the operation, so one is completed.

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.program.accesses import bind_access
-from fusioncache.program.proxies import make_proxy, type_outputs, typed_names
+from fusioncache.program.proxies import make_proxy, read_types, type_outputs
 from fusioncache.program.references import CudaGraphReference, Reference, SymbolReference, TemplateReference, TraceText
 
 
@@ -34,7 +34,7 @@ class StatementReader:
         self._trace = trace
         self._context = context
         self._lines = trace.source.split("\n")
-        self._types = {**types, **typed_names(trace.source)}
+        self._types = {**types, **read_types(trace.source)}
         self.proxies: dict[str, Any] = {}
         self._symbols = _printed_symbols()
         function = next(node for node in ast.parse(trace.source).body if isinstance(node, ast.FunctionDef))

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from fusioncache.program.code import list_names
 from fusioncache.program.cuda_graphs import find_captured
 from fusioncache.program.references import (
     CudaGraphReference,
@@ -25,7 +26,7 @@ from fusioncache.program.references import (
     TraceText,
 )
 from fusioncache.program.refusal import NotKept, NoValue
-from fusioncache.program.resolve import Resolver, symbol_function, value_named
+from fusioncache.program.resolve import Resolver, find_implementation, resolve_name
 from fusioncache.program.source import check_source, is_reviewed
 from fusioncache.program.text import ProgramText
 
@@ -88,13 +89,6 @@ def _values_in(function: FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
-
-
 def _imported_names(source: str) -> set[str]:
     """Returns the names that a source imports."""
     heads = source.partition("\ndef ")[0].split("\n")
@@ -126,7 +120,7 @@ class _Writer:
             raise NotKept(f"its {name} has values of its own")
         imported = _imported_names(source)
         # A name of an attribute can be that of a global as well. Then there is a reference too many, and no harm.
-        names = sorted(function.__globals__.keys() & set(_names(function.__code__)) - imported - _OF_EACH - {name})
+        names = sorted(function.__globals__.keys() & list_names(function.__code__) - imported - _OF_EACH - {name})
         context = {used: self._refer(used, function.__globals__[used]) for used in names}
         try:
             check_source(name, source)
@@ -162,7 +156,7 @@ class _Writer:
         from thunder.extend import get_all_executors
 
         for executor in get_all_executors():
-            if isinstance(executor.name, str) and symbol_function(executor, name) is value:
+            if isinstance(executor.name, str) and find_implementation(executor, name) is value:
                 return SymbolReference(executor.name, name, self._resolver.describe(value))
         return None
 
@@ -171,7 +165,7 @@ class _Writer:
         if where is None:
             return None
         try:
-            found = value_named(NamedReference(*where)) is value
+            found = resolve_name(NamedReference(*where)) is value
         except ValueError:
             return None
         return NamedReference(*where, self._resolver.describe(value)) if found else None

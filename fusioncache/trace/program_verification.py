@@ -48,7 +48,7 @@ def _print_last(what: str, traces: Any) -> str:
 
 
 def _normalize(source: str) -> Iterator[str]:
-    """Returns the statements of a trace without comments: these have seconds, and places of files."""
+    """Yields the statements of a trace without comments: these have seconds, and places of files."""
     for line in source.splitlines():
         statement = line.partition("  #")[0].rstrip()
         if statement and not statement.lstrip().startswith("#"):

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from fusioncache.cache.cache import Cache
@@ -109,30 +109,24 @@ class ProgramTemplates:
         return build_program(candidate.text, call.compile_data.fn, load, candidate.bytecode)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ProgramKeeper:
     """Finds programs in the store of a cache, and keeps them there.
 
-    Args:
+    Attributes:
         cache: has the store.
         ledger: counts.
         templates: knows what the traces of a program call.
         explains: whether to say on stderr why a program is derived although one like it was derived before.
         verifies: whether a program that is found is derived all the same, and compared.
-
-    Attributes:
-        cache: has the store.
-        ledger: counts.
-        templates: knows what traces call.
-        explains: see above.
-        verifies: see above.
     """
 
-    def __init__(self, cache: Cache, ledger: Ledger, templates: ProgramTemplates, *, explains: bool, verifies: bool):
-        self.cache = cache
-        self.ledger = ledger
-        self.explains = explains
-        self.verifies = verifies
-        self.templates = templates
+    cache: Cache
+    ledger: Ledger
+    templates: ProgramTemplates
+    _: KW_ONLY
+    explains: bool
+    verifies: bool
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:

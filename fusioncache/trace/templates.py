@@ -97,7 +97,7 @@ class TemplateLoader:
         self._compile_options = dict(compile_data.compile_options)
         self._environment = remember(lambda executables: executables.backend.environment())
 
-    def __call__(self, name: str, reference: TemplateReference) -> Callable[..., Any]:
+    def __call__(self, reference: TemplateReference) -> Callable[..., Any]:
         """Returns the function to call in a trace, for ``fusioncache.program.build``."""
         return self.load(reference).target.function
 

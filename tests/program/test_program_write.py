@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import fusioncache
 from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
 from fusioncache.program.refusal import NotKept
-from fusioncache.program.resolve import Resolver, module_named, value_named
+from fusioncache.program.resolve import Resolver, resolve_module, resolve_name
 from fusioncache.program.write import write_program
 from fusioncache.trace.executor import FusionCacheExecutor
 
@@ -82,7 +82,7 @@ def test_a_value_is_referred_to_by_its_name(value, reference):
     (found,) = write_calling(value).values()
     if isinstance(reference, ModuleReference):
         assert found == reference
-        assert module_named(found) is value
+        assert resolve_module(found) is value
     else:
         assert (found.module, found.name) == (reference.module, reference.name)
         assert bool(found.text) == (value in (torch.nn.functional.silu, Result, Color.RED))
@@ -212,7 +212,7 @@ def test_verified_calls_are_not_kept():
 )
 def test_a_reference_leads_to_nothing_else(reference):
     with pytest.raises(ValueError, match=r"not there|has no|may use|cannot be imported"):
-        (Resolver().function if isinstance(reference, SymbolReference) else value_named)(reference)
+        (Resolver().function if isinstance(reference, SymbolReference) else resolve_name)(reference)
 
 
 def without_provenance(source: str) -> str:
