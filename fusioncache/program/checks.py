@@ -93,10 +93,13 @@ def _check_values(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[
         return None
 
     def is_fine(value: Any) -> bool:
-        is_asked_in_any_order = fn in (sorted, min, max) and native.is_set_of(value, int, str)
-        return native.is_plain(value) or trace.consume(value) or is_asked_in_any_order
+        return native.is_plain(value) or trace.consume(value) or _is_asked_in_any_order(fn, value)
 
     return explain_arguments(fn, args, kwargs, is_fine)
+
+
+def _is_asked_in_any_order(fn: Any, value: Any) -> bool:
+    return fn in (sorted, min, max) and native.is_set_of(value, int, str)
 
 
 def _check_atoms(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -145,8 +148,7 @@ def is_key(trace: Trace, wrapped: Any) -> bool:
 def _has_plain_hash(value: Any) -> bool:
     from thunder.core.proxies import NumberProxy
 
-    # The hash of a class is that of its metaclass, which Python has in C where it is not overridden.
-    return isinstance(value, NumberProxy) or (native.is_class(value) and type(value).__hash__ is type.__hash__)
+    return isinstance(value, NumberProxy) or (native.is_class(value) and native.is_hashed_by_identity(value))
 
 
 def _check_change(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

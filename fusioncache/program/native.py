@@ -139,7 +139,7 @@ def is_plain_member(value: Any) -> bool:
 
 
 def is_hashed_by_identity(value: Any) -> bool:
-    """Tells whether an object is a key as itself, without code of its own."""
+    """Tells whether an object is a key as itself, without code of its own, or a class without any of its metaclass."""
     return _is_as_in_object(type(value), "__hash__", "__eq__")
 
 
@@ -194,7 +194,7 @@ def is_class(value: Any) -> bool:
 
 
 def is_compared_by_identity(value: Any) -> bool:
-    """Tells whether an object equals itself alone, without code of its own."""
+    """Tells whether an object equals itself alone, without code of its own, or a class without any of its metaclass."""
     if type(value) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType):
         return True
     return _is_as_in_object(type(value), "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")

@@ -194,10 +194,8 @@ class Recorder(hooks.Observer):
         if all(map(native.is_plain, values)) or all(native.is_set_of(each, int, str) for each in values):
             return None
         for value in values:
-            if not (native.is_plain(value) or native.is_class(value) or native.is_compared_by_identity(value)):
+            if not (native.is_plain(value) or native.is_compared_by_identity(value)):
                 return f"compares a {name_of(type(value))}"
-        if any(native.is_class(value) and type(value).__eq__ is not type.__eq__ for value in values):
-            return "compares classes in a way of their own"
         return self._explain_identity(one, other) if not any(map(native.is_plain, values)) else None
 
     def _see_attribute(self, args: tuple[Any, ...]) -> None:
@@ -314,7 +312,9 @@ class Recorder(hooks.Observer):
 
 
 def _is_plain_key(value: Any) -> bool:
-    return native.is_class(value) or (native.is_plain(value, atoms=True) and not native.is_nan(value))
+    if native.is_class(value):
+        return native.is_hashed_by_identity(value)
+    return native.is_plain(value, atoms=True) and not native.is_nan(value)
 
 
 def _is_bare_constant(wrapped: Any) -> bool:

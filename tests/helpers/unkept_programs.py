@@ -66,15 +66,36 @@ class Thing:
 
 
 class Asking(type):
-    """Decides by a global what its classes' objects are."""
+    """Decides by a global what its classes' objects are, and whether its classes differ."""
 
     def __instancecheck__(cls, instance):
         """Depends on a global."""
         return bool(NAMES["b"] == 1.0)
 
+    def __ne__(cls, other):
+        return bool(NAMES["b"] == 1.0)
+
 
 class Asked(metaclass=Asking):
     """Has a metaclass."""
+
+
+class Hashing(type):
+    """Decides by a global whether two of its classes are the same key."""
+
+    def __hash__(cls):
+        return 1
+
+    def __eq__(cls, other):
+        return cls is other or bool(NAMES["b"] == 1.0)
+
+
+class Key(metaclass=Hashing):
+    """Has a metaclass."""
+
+
+class OtherKey(metaclass=Hashing):
+    """Has a metaclass as well."""
 
 
 class Absent:
@@ -225,6 +246,14 @@ def use_object_as_number(x):
 
 def use_object_as_key(x):
     return x * {THING: 2}[THING]
+
+
+def use_classes_as_keys(x):
+    return x * len({Key: 1, OtherKey: 2})
+
+
+def compare_classes(x):
+    return x if Asked != Thing else x + 1
 
 
 def format_object(x):

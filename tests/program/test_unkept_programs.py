@@ -35,6 +35,8 @@ REASONS = {
     "compare_inside": "compare_inside compares a unkept_programs.Thing",
     "use_object_as_number": "use_object_as_number calls thunder.core.proxies.TensorProxy.__getitem__ with a slice",
     "use_object_as_key": "use_object_as_key uses a unkept_programs.Thing as a key",
+    "use_classes_as_keys": "use_classes_as_keys uses a unkept_programs.Hashing as a key",
+    "compare_classes": "compare_classes compares a unkept_programs.Asking",
     "format_object": "format_object calls format with a unkept_programs.Thing",
     "ask_for_property": "ask_for_property asks for what unkept_programs.Thing has as hidden",
     "ask_for_what_is_not_there": "ask_for_what_is_not_there asks for unkept_programs.Absent.__getattr__",
