@@ -30,7 +30,9 @@ _ARGUMENTS = "arguments"
 _PLACE = re.compile(r"(args|kwargs)\.([^.]+)")
 _TENSOR = re.compile(r"[\w.#]+ torch\.(\w+) \(([\d, ]*)\) \([\d, ]*\) ([a-z]+(?::\d+)?)(?: requires_grad)?")
 _LOOKED_AT = 1000
+"""Characters of an input's description in which tensors are looked for."""
 _LONGEST = 48
+"""Characters of an input that are shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from fusioncache.program.bytecode import compile_trace, decode_code, name_file
 from fusioncache.program.cuda_graphs import capture
+from fusioncache.program.derived import FUNCTION_OBJECT
 from fusioncache.program.references import (
     CudaGraphReference,
     ModuleReference,
@@ -25,7 +26,6 @@ from fusioncache.program.references import (
 from fusioncache.program.resolve import Resolver, resolve_module
 from fusioncache.program.text import ProgramText
 from fusioncache.program.traces import LoadedTrace
-from fusioncache.program.write import FUNCTION_OBJECT
 
 logger = logging.getLogger("fusioncache")
 
@@ -91,7 +91,7 @@ class _Builder:
         import thunder
 
         context = {name: self._resolve(reference) for name, reference in trace.context.items()}
-        # Only prologues ask for the function: ``write.py`` refuses others that do.
+        # Only prologues ask for the function: ``derived.py`` refuses others that do.
         function = self.function if trace.name == "prologue" else None
         globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function}
         return _execute(trace, self.codes[name_file(trace)], globals_), LoadedTrace(trace, context)
@@ -101,9 +101,9 @@ class _Builder:
             case ModuleReference():
                 return resolve_module(reference)
             case NamedReference():
-                return self.resolver.value(reference)
+                return self.resolver.find_value(reference)
             case SymbolReference():
-                return self.resolver.function(reference)
+                return self.resolver.find_function(reference)
             case CudaGraphReference(trace, static_inputs):
                 return capture(self.build(trace)[0], static_inputs)
         return self.resolve_template(reference)

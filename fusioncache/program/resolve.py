@@ -8,6 +8,8 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
+import torch
+
 from fusioncache.program.describe import Describer
 from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
 from fusioncache.program.refusal import NoValue
@@ -51,12 +53,15 @@ def resolve_name(reference: NamedReference) -> Any:
 
 
 def _is_function_or_constant(value: Any, reference: NamedReference) -> bool:
-    import torch
-
     if not is_reviewed(reference.module):
         return False
     if isinstance(value, (FunctionType, BuiltinFunctionType)):
         return value.__module__ == reference.module and value.__qualname__ == reference.name
+    return is_constant_of_torch(value)
+
+
+def is_constant_of_torch(value: Any) -> bool:
+    """Tells whether a value is one that torch has one object for, in a module and under its name."""
     return isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
 
 
@@ -66,7 +71,7 @@ class Resolver:
     def __init__(self) -> None:
         self._describer = Describer()
 
-    def value(self, reference: NamedReference) -> Any:
+    def find_value(self, reference: NamedReference) -> Any:
         """Returns what ``resolve_name`` does.
 
         Raises:
@@ -76,7 +81,7 @@ class Resolver:
         self._compare(value, reference.text, f"{reference.module}.{reference.name}")
         return value
 
-    def function(self, reference: SymbolReference) -> Any:
+    def find_function(self, reference: SymbolReference) -> Any:
         """Returns the function with which an executor implements an operation.
 
         Raises:
@@ -99,11 +104,8 @@ class Resolver:
         Raises:
             NoValue: if the value has none.
         """
-        import torch
-
-        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-            return ""
-        return "" if isinstance(value, type) and is_reviewed(value.__module__) else self._describer.describe(value)
+        is_versioned = is_constant_of_torch(value) or (isinstance(value, type) and is_reviewed(value.__module__))
+        return "" if is_versioned else self._describer.describe(value)
 
     def _compare(self, value: Any, text: str, name: str) -> None:
         try:

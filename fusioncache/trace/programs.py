@@ -22,12 +22,12 @@ from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.program.build import build_program
 from fusioncache.program.candidates import Candidate, find_candidates
+from fusioncache.program.derived import write_program
 from fusioncache.program.describe import Describer
 from fusioncache.program.key import program_key
 from fusioncache.program.reads import ReadDifference, find_difference
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.text import ProgramText
-from fusioncache.program.write import write_program
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.program_regions import count_regions
 from fusioncache.trace.region_backends import RegionBackends

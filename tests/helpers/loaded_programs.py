@@ -11,8 +11,8 @@ from models import compile_with
 
 import fusioncache
 from fusioncache.program.build import build_program
+from fusioncache.program.derived import write_program
 from fusioncache.program.text import ProgramText, decode, encode
-from fusioncache.program.write import write_program
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.templates import TemplateCalls, TemplateLoader, find_references

@@ -18,10 +18,10 @@ from thunder.extend import OperatorExecutor, deregister_executor, register_execu
 from torch.nn import functional as F
 
 import fusioncache
+from fusioncache.program.derived import write_program
 from fusioncache.program.references import ModuleReference, NamedReference, SymbolReference
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.resolve import Resolver, resolve_module, resolve_name
-from fusioncache.program.write import write_program
 from fusioncache.trace.executor import FusionCacheExecutor
 
 
@@ -86,7 +86,7 @@ def test_a_value_is_referred_to_by_its_name(value, reference):
     else:
         assert (found.module, found.name) == (reference.module, reference.name)
         assert bool(found.text) == (value in (torch.nn.functional.silu, Result, Color.RED))
-        assert Resolver().value(found) is value
+        assert Resolver().find_value(found) is value
 
 
 def test_an_implementation_is_referred_to_by_its_executor():
@@ -96,11 +96,11 @@ def test_an_implementation_is_referred_to_by_its_executor():
     context = write_program(entry_of(computation), helper, lambda function: None).computation.context
     reference = context["check_len"]
     assert (reference.executor, reference.symbol) == ("python", "check_len")
-    assert Resolver().function(reference) is function
+    assert Resolver().find_function(reference) is function
     with mock.patch.dict(pythonex.ex.opmap, check_len=pythonex.ex.opmap["check_empty"]):
-        assert_other(Resolver().function, reference, "executor python has no function for check_len")
+        assert_other(Resolver().find_function, reference, "executor python has no function for check_len")
     with mock.patch.object(function, "__kwdefaults__", {"length": 1}):
-        assert_other(Resolver().function, reference, "check_len of executor python is another one than when")
+        assert_other(Resolver().find_function, reference, "check_len of executor python is another one than when")
 
 
 def assert_other(resolve, reference, reason):
@@ -112,13 +112,13 @@ def test_what_was_changed_since_is_another_one(monkeypatch):
     """Where nothing else would tell: of classes of one's own, and functions of reviewed packages."""
     silu, result, red = (next(iter(write_calling(value).values())) for value in (F.silu, Result, Color.RED))
     for reference in (silu, result, red):
-        Resolver().value(reference)
+        Resolver().find_value(reference)
     with monkeypatch.context() as patches:
         patches.setattr(F.silu, "__defaults__", (True,))
         patches.setattr(Result, "more", 1, raising=False)
         patches.setattr(Color, "more", 1, raising=False)
         for reference in (silu, result, red):
-            assert_other(Resolver().value, reference, "is another one than when the program was made")
+            assert_other(Resolver().find_value, reference, "is another one than when the program was made")
 
 
 def test_an_implementation_without_a_value_is_not_kept():
@@ -212,7 +212,7 @@ def test_verified_calls_are_not_kept():
 )
 def test_a_reference_leads_to_nothing_else(reference):
     with pytest.raises(ValueError, match=r"not there|has no|may use|cannot be imported"):
-        (Resolver().function if isinstance(reference, SymbolReference) else resolve_name)(reference)
+        (Resolver().find_function if isinstance(reference, SymbolReference) else resolve_name)(reference)
 
 
 def without_provenance(source: str) -> str:

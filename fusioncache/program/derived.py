@@ -26,7 +26,7 @@ from fusioncache.program.references import (
     TraceText,
 )
 from fusioncache.program.refusal import NotKept, NoValue
-from fusioncache.program.resolve import Resolver, find_implementation, resolve_name
+from fusioncache.program.resolve import Resolver, find_implementation, is_constant_of_torch, resolve_name
 from fusioncache.program.source import check_source, is_reviewed
 from fusioncache.program.text import ProgramText
 
@@ -53,7 +53,7 @@ def write_program(entry: Any, function: object, find_template: FindTemplate) -> 
     prologue = _find_function(entry.prologue_fn, "prologue")
     if prologue.__globals__.get(FUNCTION_OBJECT) is not function:
         raise NotKept("its prologue checks another function than the one that was compiled")
-    writer = _Writer(find_template)
+    writer = _TraceWriter(find_template)
     return ProgramText(
         writer.write(prologue, is_prologue=True),
         writer.write(_find_function(entry.computation_fn, "computation")),
@@ -96,7 +96,7 @@ def _imported_names(source: str) -> set[str]:
     return {words[-1] if "as" in words or words[0] == "from" else words[1].partition(".")[0] for words in imports}
 
 
-class _Writer:
+class _TraceWriter:
     """Writes the texts of one program.
 
     Args:
@@ -188,12 +188,10 @@ def _describe_use(name: str, value: Any) -> str:
 
 def _locate(value: Any) -> tuple[str, str] | None:
     """Returns the module and the qualified name under which a value should be found."""
-    import torch
-
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)) and value.__module__:
         return value.__module__, value.__qualname__
     if isinstance(value, Enum):
         return type(value).__module__, f"{type(value).__qualname__}.{value.name}"
-    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+    if is_constant_of_torch(value):
         return "torch", str(value).removeprefix("torch.")
     return None
