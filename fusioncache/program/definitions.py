@@ -1,9 +1,10 @@
 """Names things by where they are defined: the same text in each process with the same sources, and quick to write.
 
 Thunder's tables hold thousands of functions. To digest the code of each would take longer than all else in a key, and
-would say nothing that the digest of Thunder's sources does not say (``versions.py``): a code object that comes from one
-of those sources is named by file, line and name. What could have been put there since is named as well: the defaults,
-the closure and the attributes of each function, and by its code what was written elsewhere.
+would say little that the digest of Thunder's sources does not say (``versions.py``): a code object that comes from one
+of those sources is named by file, line and name, and a checksum says whether it was changed since. What else could have
+been put there is named as well: the defaults, the closure and the attributes of each function, and by its code what was
+written elsewhere.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import types
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from enum import Enum
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.program.places import is_known, place_of, shorten_file
+from fusioncache.program.places import is_known, place_of, shorten_file, sum_code
 from fusioncache.program.refusal import NoValue
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Definitions:
     def is_foreign(self, value: Any) -> bool:
         """Tells whether a function or a class was written by somebody else."""
         if isinstance(value, FunctionType):
-            return not self._place_code(value.__code__)
+            return not (self._places.get(id(value.__code__)) or self._place_code(value.__code__))
         return isinstance(value, type) and not is_known(value.__module__)
 
     def _list_makers(self) -> dict[type, Callable[[Any], str]]:
@@ -196,10 +196,9 @@ class Definitions:
         file = self._files.get(code.co_filename)
         if file is None:
             file = self._files[code.co_filename] = shorten_file(code.co_filename)
-        text = f"{file}:{code.co_firstlineno}:{code.co_qualname}" if file else ""
-        if file and code.co_name == "<lambda>":
-            # There may be another one in the same line.
-            text += f" {zlib.crc32(code.co_code):x} {' '.join(code.co_names)}"
+        text = ""
+        with suppress(ValueError):  # what has other constants than code comes with is not what stands in the sources
+            text = f"{file}:{code.co_firstlineno}:{code.co_qualname} {sum_code(code):x}" if file else ""
         self._places[id(code)] = text
         return text
 

@@ -3,6 +3,10 @@
 Thunder runs its own functions as they are: nothing records what they look up. So its modules are looked over whole:
 tables of functions, lookasides and rules of differentiation, flags, and each function and class. Whatever was put there
 by somebody else, or taken away, changes the text. How an entry is named is told in ``definitions.py``.
+
+Of a few modules next to nothing runs: only that is looked at. Of Thunder's other executors of operations, such as that
+for cuDNN, what they do with each operation is an option (``options.py``). What these functions call in their modules is
+not looked at: the sources are in the key, but not what is put in their place.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -53,18 +57,34 @@ _MODULES = (
     "thunder.executors.nvfuserex",
     "thunder.executors.passes",
     "thunder.executors.pythonex",
+    "thunder.executors.sdpaex",
     "thunder.executors.torch_autograd",
+    "thunder.executors.torch_compile",
     "thunder.executors.torchex",
     "thunder.executors.utils",
     "thunder.extend",
     "thunder.torch",
     "thunder.torch.custom_op",
     "thunder.torch.default_torch_ops",
+    "thunder.torch.experimental.dtensor_proxy",
+    "thunder.torch.experimental.dtensor_torch_and_prims",
+    "thunder.torch.experimental.dtensor_utils",
     "thunder.torch.langctx",
     "thunder.transforms.autocast",
     "thunder.transforms.autodiff",
 )
-"""Those whose code takes part in deriving a program. All are imported by then."""
+"""Those whose code takes part in deriving a program, whichever executors it is for. All are imported by then."""
+
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "thunder.distributed": ("get_skip_data_parallel_grad_sync", "skip_data_parallel_grad_sync"),
+    "thunder.distributed.transforms.ddp": ("apply_bucketing_to_grad_allreduce", "get_skip_data_parallel_grad_sync"),
+    "thunder.executors.transformer_engine_v1ex": (
+        "_is_te_linear_enabled",
+        "transformer_engine_v1_bwd_fp8_meta_sync",
+    ),
+}
+"""Modules of which only these functions take part, and what they look up there. They find that they have nothing to do
+with a model that is in one process, and that nobody asked for their executor."""
 
 FOREIGN = "foreign."
 """What names of functions and classes of somebody else begin with that Thunder may run while it derives a program."""
@@ -72,6 +92,7 @@ FOREIGN = "foreign."
 _CHANGING = frozenset(
     {
         ("thunder.core.baseutils", "_exec_ctr"),
+        ("thunder.core.devices", "Device._cache"),
         ("thunder.core.interpreter", "builtins_dict"),
         ("thunder.core.vjp_utils", "_cache"),
         ("thunder.extend", "_executor_map"),
@@ -79,8 +100,8 @@ _CHANGING = frozenset(
         ("thunder.extend", "_always_executors"),
     }
 )
-"""What changes while Thunder traces, or is elsewhere: counters, caches of what is derived again; executors, which are
-options; Python's builtins, which are reads."""
+"""What changes while Thunder traces, or is elsewhere: counters, caches of what is derived again, devices that it met;
+executors, which are options; Python's builtins, which are reads."""
 
 
 _SKIPPED = frozenset(
@@ -94,13 +115,17 @@ _SKIPPED_IN_CLASSES = frozenset(
 """What nobody asks while a program is derived, or is said elsewhere: of dataclasses by the methods made for them."""
 
 
-def read_function_map(definitions: Definitions) -> Iterator[NamedValue]:
+def read_function_map(definitions: Definitions, executors: Iterable[Any]) -> Iterator[NamedValue]:
     """Yields what was written by others, by its place, then a digest of each entry of the function map and each module.
+
+    Args:
+        definitions: names what is found.
+        executors: those that a program is derived for.
 
     Raises:
         NoValue: if something that was put there cannot be described.
     """
-    modules = [importlib.import_module(name) for name in _MODULES]
+    modules = [importlib.import_module(name) for name in dict.fromkeys((*_MODULES, *_modules_of(executors)))]
     digests: list[NamedValue] = []
     for module in modules:
         lines = []
@@ -112,8 +137,21 @@ def read_function_map(definitions: Definitions) -> Iterator[NamedValue]:
         digests.append((module.__name__, _digest("\n".join(sorted(lines)))))
     yield from sorted(_read_entries(definitions))
     yield from digests
+    yield from _read_parts(definitions)
     # Executors were named before: these are all that are not trusted.
     yield from ((f"{FOREIGN}{place}", "is run by Thunder") for place in definitions.foreign)
+
+
+def _modules_of(executors: Iterable[Any]) -> Iterator[str]:
+    """Yields the modules that executors of Thunder's come from, where their classes do: that of nvFuser is one."""
+    for executor in executors:
+        yield from (cls.__module__ for cls in type(executor).__mro__ if cls.__module__.startswith("thunder."))
+
+
+def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
+    for module, names in _PARTS.items():
+        known = vars(importlib.import_module(module))
+        yield from ((f"{module}.{name}", definitions.name(known.get(name))) for name in names)
 
 
 def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -124,7 +162,7 @@ def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
         yield name, value
         if isinstance(value, type) and value.__module__ == module.__name__:
             members = ((f"{name}.{key}", each) for key, each in vars(value).items() if key not in _SKIPPED_IN_CLASSES)
-            yield from members
+            yield from (each for each in members if (module.__name__, each[0]) not in _CHANGING)
 
 
 def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:

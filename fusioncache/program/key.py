@@ -50,7 +50,7 @@ def _make_key(describer: Describer, compile_data: Any, args: Sequence[Any], kwar
         "arguments": _read_arguments(describer, args, kwargs),
         "state": read_state(compile_data),
         "jit options": read_options(describer, definitions, compile_data),
-        "function map": read_function_map(definitions),
+        "function map": read_function_map(definitions, compile_data.executors_list),
         "program versions": read_versions(),
         "variables": read_variables_of_thunder(),
         # Last, as all that was described before has met its classes.

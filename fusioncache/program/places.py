@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import sys
 import sysconfig
+import zlib
 from functools import cache
+from types import CodeType
 from typing import Any
 
 _PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct"})
-_PACKAGES |= {"looseversion", "networkx", "numpy", "optree"}
+_PACKAGES |= {"lightning_utilities", "looseversion", "networkx", "numpy", "optree"}
 """Those of which the versions are in each key, beside Python's own modules."""
 
 
@@ -44,3 +47,17 @@ def _list_folders() -> tuple[tuple[str, str], ...]:
         *((name, path + os.sep) for name, path in own if os.path.isdir(path)),
         *((name, path + ".py") for name, path in own),
     )
+
+
+def sum_code(code: CodeType) -> int:
+    """Returns a checksum of a code object: instructions, names and constants, also of those that are nested in it.
+
+    It tells it from one that was put in its place, and a lambda from another one in the same line. To digest all that
+    there is to a code object, as is done for those of others, would take ten times as long.
+
+    Raises:
+        ValueError: if there is an object among its constants that code does not come with.
+    """
+    constants = [sum_code(each) if type(each) is CodeType else each for each in code.co_consts]
+    # Of this version equal constants have equal bytes: nothing is said of what is shared, and sets are sorted.
+    return zlib.crc32(marshal.dumps((code.co_code, code.co_names, constants), 2))

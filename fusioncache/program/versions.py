@@ -40,6 +40,7 @@ def read_versions() -> Iterator[NamedValue]:
 
 
 def _read_releases() -> tuple[NamedValue, ...]:
+    import lightning_utilities
     import networkx
     import numpy
     import optree
@@ -59,6 +60,7 @@ def _read_releases() -> tuple[NamedValue, ...]:
         ("numpy", numpy.__version__),
         ("optree", optree.__version__),
         ("looseversion", _looseversion_version()),
+        ("lightning_utilities", lightning_utilities.__version__),
     )
 
 
