@@ -4,11 +4,12 @@ import os
 import signal
 
 import pytest
-from store_contents import fork, kill_at, make_numbered_key, wait_for
+from store_contents import collect_warnings, find_object, fork, kill_at, make_numbered_key, wait_for
 
+from fusioncache.program.bytecode import decode_code
 from fusioncache.program.candidates import find_candidates, keep_program
-from fusioncache.program.reads import Read
-from fusioncache.program.text import ProgramText, TraceText
+from fusioncache.program.reads import Read, encode_reads
+from fusioncache.program.text import ProgramText, TraceText, encode
 from fusioncache.store import Store
 from fusioncache.store.slots import PROGRAM_SLOTS
 
@@ -148,3 +149,74 @@ def test_bytecode_is_kept_beside_and_may_be_missing(store):
     store.save(KEY, "program", artifacts)
     (candidate,) = find_candidates(store, KEY)
     assert candidate.bytecode is None
+
+
+def exchange_artifacts(store: Store, name: str) -> None:
+    """Writes two programs again, each with this artifact of the other one."""
+    loaded = {slot: dict(store.load(KEY, slot)) for slot in PROGRAM_SLOTS[:2]}
+    for slot, other in zip(PROGRAM_SLOTS[:2], reversed(PROGRAM_SLOTS[:2]), strict=True):
+        store.remove(KEY, slot)
+        assert store.save(KEY, slot, {**loaded[slot], name: loaded[other][name]})
+
+
+def test_bytecode_of_another_program_is_not_used(store):
+    assert keep(store, 1) and keep(store, 2)
+    exchange_artifacts(store, "bytecode")
+    for candidate in find_candidates(store, KEY):
+        with pytest.raises(ValueError, match="no code of this program"):
+            decode_code(candidate.bytecode, candidate.text)
+
+
+def test_files_of_two_programs_that_changed_places_are_used_by_none(store):
+    """An entry names its artifacts by what is in them, so that there is no mixture."""
+    assert keep(store, 1) and keep(store, 2)
+    files = [find_object(store, encode_reads(make_reads(number))) for number in (1, 2)]
+    contents = [file.read_bytes() for file in files]
+    for file, content in zip(files, reversed(contents), strict=True):
+        file.chmod(0o644)
+        file.write_bytes(content)
+    with collect_warnings() as said:
+        assert found(store) == []
+    assert len(said) == 1
+
+
+def test_an_entry_of_something_else_is_no_program(store):
+    assert keep(store, 2)
+    store.remove(KEY, "program")
+    store.save(KEY, "program", {"region": b"{}", "request": b"{}", "recipe": b"{}"})
+    with pytest.warns(RuntimeWarning, match="a stored program that does not decode: KeyError"):
+        assert found(store) == []
+    assert keep(store, 1) and found(store) == [("program", 1)]
+
+
+def test_a_refusal_is_no_program(store):
+    store.save(KEY, "program", {"refused": b"no kernel can be kept"})
+    with pytest.warns(RuntimeWarning, match="a stored program that does not decode: KeyError"):
+        assert found(store) == []
+
+
+@pytest.mark.parametrize("artifact", ["bytecode", "regions"])
+def test_what_is_for_speed_or_for_people_may_be_of_any_format(store, artifact):
+    """The program is loaded: who reads these says what to do without."""
+    artifacts = {"program": encode(make_text(1)), "reads": encode_reads(make_reads(1)), artifact: b"of a later format"}
+    assert store.save(KEY, "program", artifacts)
+    assert found(store) == [("program", 1)]
+
+
+def test_a_program_that_goes_while_others_are_read_is_not_there(store):
+    """As when another process makes room."""
+    assert all(keep(store, number) for number in range(3))
+    candidates = find_candidates(store, KEY)
+    assert next(candidates).slot == "program"
+    store.remove(KEY, "program-1")
+    assert list(candidates) == []
+
+
+def test_an_artifact_that_goes_while_others_are_read_is_a_program_less(store):
+    assert all(keep(store, number) for number in range(3))
+    candidates = find_candidates(store, KEY)
+    assert next(candidates).slot == "program"
+    find_object(store, encode(make_text(1))).unlink()
+    with collect_warnings():
+        assert list(candidates) == []
+    assert keep(store, 1) and len(found(store)) == 3

@@ -1,0 +1,74 @@
+"""What is stored of a program, to the letter: who changes it changes the format as well, and then the test."""
+
+import hashlib
+
+from drawn_regions import draw_residual
+from report_records import make_region_record
+
+from fusioncache.ir import Instance
+from fusioncache.ir.ingredients import INGREDIENTS, Level
+from fusioncache.program import bytecode, key, reads, text
+from fusioncache.program.references import (
+    CudaGraphReference,
+    ModuleReference,
+    NamedReference,
+    SymbolReference,
+    TemplateReference,
+    TemplateUse,
+    TraceText,
+)
+from fusioncache.record import kept_regions
+from fusioncache.template.plan import Plan
+
+
+def make_program() -> text.ProgramText:
+    """A program with a reference of each kind."""
+    graph = draw_residual(2)
+    use = TemplateUse((2,), Plan.FOLD, "nvfuser", Instance(graph, tuple(range(len(graph.inputs))), (0,)))
+    context = {
+        "torch": ModuleReference("torch"),
+        "silu": NamedReference("torch.nn.functional", "silu", "text"),
+        "check_len": SymbolReference("python", "check_len", "text"),
+        "template": TemplateReference("eager", (("option", ("a",)), ("other", None)), graph, "0" * 64, (use,)),
+        "part": CudaGraphReference(TraceText("part", "def part(x):\n  return x\n"), (True, False)),
+    }
+    prologue, epilogue = (TraceText(name, f"def {name}(x):\n  return x\n") for name in ("prologue", "epilogue"))
+    return text.ProgramText(prologue, TraceText("run", "def run(x):\n  return x\n", context), None, epilogue, True)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def test_the_ingredients_of_a_key_are_these():
+    names = [kind.name for kind in INGREDIENTS.values() if kind.level is Level.PROGRAM]
+    assert (key.FORMAT, sorted(names)) == (
+        1,
+        [
+            *("arguments", "classes", "function map", "jit options", "model", "program format", "program versions"),
+            *("state", "variables"),
+        ],
+    )
+
+
+def test_the_bytes_of_a_program_are_these():
+    assert (text.FORMAT, digest(text.encode(make_program()))) == (1, "fddd33c6161959d4fc7acb43f9ffa247")
+
+
+def test_the_bytes_of_reads_are_these():
+    stored = reads.encode_reads([reads.Read(kind, f"{kind}.name", "text") for kind in reads.KINDS])
+    assert (reads.FORMAT, digest(stored)) == (1, "6300840a0785824f991abc6ed2389b26")
+
+
+def test_the_bytes_of_regions_are_these():
+    region = make_region_record(3, "h.3", 3, "forward", "0" * 64, trace_number=0, model="GPT", reason=None)
+    assert (kept_regions.FORMAT, digest(kept_regions.encode_regions([region]))) == (
+        1,
+        "32169560893e52cc163a1706f5545cdd",
+    )
+
+
+def test_the_header_of_bytecode_is_this():
+    """What follows is Python's own and another one for each of its versions, which the header says."""
+    header = bytecode.encode_code(make_program()).partition(b"\n")[0].split(b" ")
+    assert (bytecode.FORMAT, header[:3], len(header)) == (1, [b"fusioncache", b"bytecode", b"1"], 6)
