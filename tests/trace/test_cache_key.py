@@ -1,0 +1,74 @@
+"""Each argument of ``FusionCache``, and each of its variables: what programs depend on is in ``cache_key``."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+import fusioncache
+from fusioncache.process.settings import SETTINGS
+
+IN_KEY: dict[str, tuple[Any, Any]] = {
+    "backend": ("eager", "inductor"),
+    "fold": ("nvfuser", "triton"),
+    "memory_budget": (None, 0),
+    "recompute": (None, "residual"),
+    "residual": ("fold", "carry"),
+}
+"""Two values of each argument that changes what becomes of a trace."""
+
+NOT_IN_KEY: dict[str, tuple[str, Any]] = {
+    "cache": ("says where programs and templates are kept", None),
+    "explain": ("says what is printed", True),
+    "fast_tracing": ("leaves traces as they are; without it no program is loaded or kept", False),
+    "jobs": ("says who compiles", 0),
+    "programs": ("says whether programs are loaded and kept", False),
+    "verify": ("tries what is loaded, and keeps nothing", True),
+}
+"""Each other argument: why it needs no place in the key, and another value than its default."""
+
+
+def key_with(**options: Any) -> str:
+    cache = fusioncache.Cache(record=False, store=False)
+    return fusioncache.FusionCache(**{"cache": cache, "backend": "eager", **options}).cache_key()
+
+
+def test_every_argument_is_in_the_key_or_says_why_it_is_not():
+    """Who adds an argument decides here which it is."""
+    arguments = set(inspect.signature(fusioncache.FusionCache).parameters)
+    assert arguments == IN_KEY.keys() | NOT_IN_KEY.keys()
+    assert not IN_KEY.keys() & NOT_IN_KEY.keys()
+
+
+@pytest.mark.parametrize("name", IN_KEY)
+def test_an_argument_that_changes_a_trace_is_in_the_key(name):
+    one, other = IN_KEY[name]
+    assert key_with(**{name: one}) == key_with(**{name: one}) != key_with(**{name: other})
+
+
+@pytest.mark.parametrize("name", NOT_IN_KEY)
+def test_an_argument_that_changes_no_trace_is_not_in_the_key(name):
+    _, other = NOT_IN_KEY[name]
+    assert key_with(**{name: other}) == key_with()
+
+
+VALUES = {
+    "FUSIONCACHE_DIR": "elsewhere",
+    "FUSIONCACHE_STORE": "1",
+    "FUSIONCACHE_REMOTE": "http://localhost:9",
+    "FUSIONCACHE_LOG": "events.jsonl",
+    "FUSIONCACHE_EXPLAIN": "1",
+    "FUSIONCACHE_VERIFY": "all",
+    "FUSIONCACHE_JOBS": "0",
+    "FUSIONCACHE_PROGRAMS": "0",
+}
+"""A value of each variable: all of them say where things are, or stand for an argument that is not in the key."""
+
+
+def test_no_variable_of_ours_changes_a_trace(monkeypatch, tmp_path):
+    before = key_with()
+    assert VALUES.keys() == {setting.name for setting in SETTINGS}
+    monkeypatch.chdir(tmp_path)
+    for name, value in VALUES.items():
+        monkeypatch.setenv(name, value)
+    assert key_with() == before

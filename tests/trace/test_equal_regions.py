@@ -1,0 +1,69 @@
+"""Regions of a trace that are equal are canonicalized once: so everything that is read of one takes part in that."""
+
+import dataclasses
+import inspect
+
+import pytest
+from drawn_regions import Sketch
+from hypothesis import given
+from hypothesis import strategies as st
+from random_regions import graphs
+
+from fusioncache.backends.literals import encode
+from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.text import graph_text
+
+PARTS = (Graph, Op, Const, Ref, TensorType, NumberType)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_every_field_of_a_part_is_compared(part):
+    assert part.__dataclass_params__.eq and part.__dataclass_params__.frozen
+    assert all(field.compare and field.hash is None for field in dataclasses.fields(part))
+    assert vars(part)["__slots__"] == tuple(field.name for field in dataclasses.fields(part))  # there is nothing else
+
+
+def test_nothing_but_the_region_is_read():
+    """Whether chains are collapsed is said by nobody who canonicalizes a trace's regions."""
+    assert list(inspect.signature(canonicalize).parameters) == ["region", "chains"]
+
+
+LITERALS = (1, 1.0, True, "1", 0.0, -0.0, 0, False, None, 1j, float("nan"), float("inf"), 1e-5, 1.1e-5)
+
+
+@given(st.sampled_from(LITERALS), st.sampled_from(LITERALS))
+def test_regions_with_literals_that_differ_differ(one, other):
+    same = type(one) is type(other) and repr(one) == repr(other)
+    drawn = [draw(each) for each in (one, other)]
+    assert (drawn[0] == drawn[1]) is same
+    assert (graph_text(canonicalize(drawn[0]).graph) == graph_text(canonicalize(drawn[1]).graph)) is same
+
+
+def draw(literal: object) -> Graph:
+    sketch = Sketch()
+    return sketch.graph(sketch.op("fmod", sketch.input(), encode(literal)))
+
+
+@given(graphs(), st.data())
+def test_one_change_of_a_region_makes_it_another_one(region, data):
+    changes = [
+        dataclasses.replace(region, inputs=(*region.inputs, TensorType("float32", (7, 7), "cpu"))),
+        dataclasses.replace(region, outputs=region.outputs[::-1] + region.outputs[:1]),
+        dataclasses.replace(region, sizes=region.sizes + 1),
+    ]
+    if region.ops:
+        position = data.draw(st.integers(0, len(region.ops) - 1))
+        op = region.ops[position]
+        others = (
+            dataclasses.replace(op, name=f"{op.name}_"),
+            dataclasses.replace(op, args=(*op.args, Const("int", "1"))),
+            dataclasses.replace(op, kwargs=(*op.kwargs, ("inplace", Const("bool", "True")))),
+            dataclasses.replace(op, outputs=(*op.outputs, None)),
+        )
+        changes += [dataclasses.replace(region, ops=exchange(region.ops, position, each)) for each in others]
+    assert region not in changes and len(set(changes)) == len(changes)
+
+
+def exchange(ops: tuple[Op, ...], position: int, op: Op) -> tuple[Op, ...]:
+    return (*ops[:position], op, *ops[position + 1 :])
