@@ -172,6 +172,25 @@ def test_a_worker_with_other_settings_refuses(tmp_path, monkeypatch, expected):
     assert read_compiled(tmp_path) == expected[1]
 
 
+@pytest.mark.parametrize("method", ["environment", "artifact_environment"])
+def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, expected, method):
+    """They change when all is compiled, before the first call: what calls ask for then is something else."""
+    setting, own = {"machine": "here"}, getattr(Logging, method)
+    monkeypatch.setattr(Logging, method, lambda self: {**own(self), "settings": str(setting)})
+    job = Job(tmp_path, 2)
+
+    def change() -> None:
+        wait_until(lambda: not job.helpers.waiting())
+        setting["machine"] = "elsewhere"
+
+    job.when_traced(change)
+    assert same(job.run(), expected[0])
+    stats = job.transform.stats()
+    assert stats.handed_over == stats.compiles == compiled_here(tmp_path) == len(expected[1])
+    assert not stats.helped and not stats.loads
+    assert all(count == 2 for count in read_compiled(tmp_path).values())
+
+
 def test_workers_that_die_cost_no_result(tmp_path, monkeypatch, expected):
     here = os.getpid()
     monkeypatch.setattr(
