@@ -20,6 +20,7 @@ from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import is_known, place_of, shorten_file, sum_code
 from fusioncache.program.refusal import NoValue
 
@@ -31,6 +32,12 @@ _LONGEST_TEXT = 200
 _MOST_WRAPPERS = 30
 _LONGEST_NAME = 200
 _BEGINNING = 60
+_BYSTANDERS = {
+    "torch.compile": "a model that calls it Thunder refuses, and what an executor makes with it only steps call",
+}
+"""Functions that Thunder holds and that take no part in deriving a program, by their names, and why. Somebody else may
+have put one of their own there, as Lightning does: then it is described by its code, and not code of others that
+Thunder runs."""
 
 
 class Definitions:
@@ -50,6 +57,7 @@ class Definitions:
         self._places: dict[int, str] = {}
         self._chains: dict[tuple[int, ...], str] = {}
         self._foreign: dict[str, None] = {}
+        self._bystanders = [find_attribute(*name.rsplit(".", 1)) for name in _BYSTANDERS]
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
 
@@ -168,12 +176,9 @@ class Definitions:
 
     def _describe_foreign(self, function: FunctionType, codes: Iterable[CodeType]) -> str:
         """Describes a function by its code, and takes note of it if somebody else wrote that, or any that it wraps."""
-        import torch
-
-        # Lightning puts a function of its own in place of torch.compile. No program is derived by calling that.
-        for code in () if function is torch.compile else codes:
-            if not (self._places[id(code)] or _is_generated(code.co_filename, function.__module__)):
-                self._foreign[place_of(function)] = None
+        is_own = all(self._places[id(code)] or _is_generated(code.co_filename, function.__module__) for code in codes)
+        if not is_own and not any(function is each for each in self._bystanders):
+            self._foreign[place_of(function)] = None
         return self._describer.describe_function(function)
 
     def _name_beside(self, function: FunctionType) -> str:

@@ -330,3 +330,17 @@ def test_code_of_others_that_thunder_runs_is_kept_only_if_its_executor_says_what
 
 def test_nothing_of_thunders_own_is_taken_for_code_of_others(key):
     check_foreign(key)
+
+
+@pytest.mark.parametrize("name", ["compile", "sin"])
+def test_what_is_in_place_of_torch_compile_derives_nothing(jitted, key, name):
+    """Lightning puts one there, and Thunder's tables have what they find there."""
+
+    def of_others(*args):
+        return args
+
+    with changed(torch, name, of_others), changed(jit_ext._general_jit_lookaside_map, of_others, jit_ext.wrap_const):
+        other = key_of(jitted, X)
+        assert other.digest != key.digest
+        with nullcontext() if name == "compile" else pytest.raises(NotKept, match=r"Thunder runs .*of_others"):
+            check_foreign(other)
