@@ -121,6 +121,11 @@ class History:
         with self._lock:
             return tuple(region for region in self._regions.items if region.trace_number == trace_number)
 
+    def find_choices(self, trace_number: int) -> tuple[ChoiceRecord, ...]:
+        """Returns what was chosen for the streams of a forward trace and its backward trace."""
+        with self._lock:
+            return tuple(choice for choice in self._choices.items if choice.trace_number == trace_number)
+
     def add_choice(self, choice: ChoiceRecord) -> None:
         """Adds what was chosen for a stream."""
         with self._lock:

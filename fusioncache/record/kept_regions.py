@@ -1,9 +1,10 @@
 """The regions of a program as an artifact beside it, so that a run that loads the program has a map of its model too.
 
-They are what a run has on record of them, without what is that run's alone. Each field is a list with an item for each
-region, because a step waits while hundreds of them are read::
+They are what a run has on record of them and of the residual streams through them, without what is that run's alone.
+Each field of regions is a list with an item for each, because a step waits while hundreds of them are read::
 
-    regions = JSON object: format, lines: [ [ [ file, number, library ] ] ], fields
+    regions = JSON object: format, lines: [ [ [ file, number, library ] ] ], fields,
+              streams: [ [ trace, stream, sums, plan, [ [ plan, moved, alive, kernels ] ] ] ]
     fields  = trace, position, name, digest, outcome, reason, arities, plan, ops, inputs, outputs, module, layer: lists,
               source: list of numbers of items of lines
 
@@ -13,12 +14,13 @@ Regions of equal layers come from the same lines, so each list of lines is there
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.ir.strict_json import Value, decode, encode, is_text
-from fusioncache.record.observations import Line, RegionRecord, Source
+from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
 
-FORMAT = 1
+FORMAT = 2
 
 _TRACES, _OUTCOMES = frozenset({"forward", "backward"}), frozenset({"hit", "miss", "bypass"})
 _TEXTS = ("name", "trace", "outcome")
@@ -28,19 +30,38 @@ _OF_RECORDS = ("trace", "position", "name", "digest", "outcome", "reason", "plan
 _FIELDS = (*_TEXTS, *_TEXTS_OR_NONE, *_NUMBERS, "layer", "arities")
 
 
-def encode_regions(regions: Iterable[RegionRecord]) -> bytes:
-    """Returns regions of one program as bytes. Equal regions have equal bytes."""
+@dataclass(frozen=True, slots=True)
+class KeptRegions:
+    """What a run has on record of one program.
+
+    Attributes:
+        regions: of its traces.
+        choices: what was chosen for each residual stream.
+    """
+
+    regions: tuple[RegionRecord, ...]
+    choices: tuple[ChoiceRecord, ...]
+
+
+def encode_regions(regions: Iterable[RegionRecord], choices: Iterable[ChoiceRecord]) -> bytes:
+    """Returns regions and streams of one program as bytes. Equal ones have equal bytes."""
     listed = tuple(regions)
     numbers: dict[tuple[Line, ...], int] = {}
     sources = [numbers.setdefault(region.source.lines, len(numbers)) for region in listed]
     columns = {name: [getattr(region, name) for region in listed] for name in (*_OF_RECORDS, "arities")}
     where = {name: [getattr(region.source, name) for region in listed] for name in ("module", "layer")}
     lines = [[[line.file, line.number, line.library] for line in each] for each in numbers]
-    return encode({"format": FORMAT, "lines": lines, **columns, **where, "source": sources})
+    streams = list(map(_list_choice, choices))
+    return encode({"format": FORMAT, "lines": lines, **columns, **where, "source": sources, "streams": streams})
 
 
-def decode_regions(content: bytes, model: str | None, trace_number: int) -> tuple[RegionRecord, ...]:
-    """Returns the regions that were encoded, as those of a run.
+def _list_choice(choice: ChoiceRecord) -> list[object]:
+    costs = [[cost.plan, cost.moved, cost.alive, cost.kernels] for cost in choice.costs]
+    return [choice.trace, choice.stream, choice.sums, choice.plan, costs]
+
+
+def decode_regions(content: bytes, model: str | None, trace_number: int) -> KeptRegions:
+    """Returns what was encoded, as that of a run.
 
     Args:
         content: the bytes.
@@ -50,16 +71,31 @@ def decode_regions(content: bytes, model: str | None, trace_number: int) -> tupl
     Raises:
         ValueError: if these are no such bytes.
     """
-    lines, *columns = decode(content, "regions", format=FORMAT).fields("lines", *_FIELDS)
+    lines, streams, *columns = decode(content, "regions", format=FORMAT).fields("lines", "streams", *_FIELDS)
     sources = [tuple(map(_decode_line, each.items())) for each in lines.items()]
     count = len(columns[0].items())
     fields = {name: _check_column(name, column, count) for name, column in zip(_FIELDS, columns, strict=True)}
     if not all(number < len(sources) for number in fields["source"]):
         raise ValueError("regions.source has the number of no lines")
-    return tuple(
+    regions = (
         _make_region({name: fields[name][index] for name in _FIELDS}, sources, model, trace_number)
         for index in range(count)
     )
+    choices = (_decode_choice(each, model, trace_number) for each in streams.items())
+    return KeptRegions(tuple(regions), tuple(choices))
+
+
+def _decode_choice(value: Value, model: str | None, trace_number: int) -> ChoiceRecord:
+    trace, stream, sums, plan, costs = value.items(5)
+    if trace.text() not in _TRACES:
+        raise trace.error("forward or backward")
+    found = tuple(map(_decode_cost, costs.items()))
+    return ChoiceRecord(model, trace.text(), trace_number, stream.text(), sums.integer(), plan.text(), found)
+
+
+def _decode_cost(value: Value) -> PlanCost:
+    plan, *numbers = value.items(4)
+    return PlanCost(plan.text(), *(number.integer() for number in numbers))
 
 
 def _decode_line(value: Value) -> Line:

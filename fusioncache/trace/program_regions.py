@@ -2,7 +2,7 @@
 
 A run that loads its programs traces nothing, and yet its regions are those of the traces: they share templates, have
 plans, and come from lines of the model. Counted as if they had been traced here, they say what sharing saved, and the
-report has its map.
+report has its map, and what was chosen for the residual streams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fusioncache.record.observations import RegionRecord
 
 
 def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
-    """Returns the regions of what was just derived; None if several models were traced meanwhile.
+    """Returns the regions and streams of what was just derived; None if several models were traced meanwhile.
 
     Args:
         ledger: has them in its history.
@@ -26,7 +26,8 @@ def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
     history = ledger.history
     if history.traces != trace_number + 1:
         return None
-    return encode_regions(replace(region, reason=_lasting(region)) for region in history.find_regions(trace_number))
+    regions = (replace(region, reason=_lasting(region)) for region in history.find_regions(trace_number))
+    return encode_regions(regions, history.find_choices(trace_number))
 
 
 def count_regions(content: bytes, model: str, ledger: Ledger, known: Ledger, templates: Mapping[str, Template]) -> None:
@@ -43,8 +44,8 @@ def count_regions(content: bytes, model: str, ledger: Ledger, known: Ledger, tem
         ValueError: if the content is no regions.
     """
     number = ledger.history.begin_trace(model)
-    counted = []
-    for region in decode_regions(content, model, number):
+    counted, kept = [], decode_regions(content, model, number)
+    for region in kept.regions:
         template = templates.get(region.digest or "")
         if template is None:
             ledger.count_bypass(region.reason or "left as Thunder made it")
@@ -54,6 +55,8 @@ def count_regions(content: bytes, model: str, ledger: Ledger, known: Ledger, tem
         ledger.count_region(template, region.arities, hit=hit)
         counted.append(replace(region, outcome="hit" if hit else "miss"))
     ledger.history.add_regions(counted)
+    for choice in kept.choices:
+        ledger.history.add_choice(choice)
 
 
 def _lasting(region: RegionRecord) -> str | None:

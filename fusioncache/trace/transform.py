@@ -208,7 +208,10 @@ class FusionCache(Transform):
         return self._calls.all()
 
     def choices(self) -> tuple[Choice, ...]:
-        """Returns how the sums of each residual stream seen so far come about, and what the alternatives would cost."""
+        """Returns how the sums of each residual stream come about, and what the alternatives would cost.
+
+        These are those of the traces made here. The streams of a program that was loaded are in the record alone.
+        """
         return tuple(self._choices)
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:

@@ -13,6 +13,7 @@ from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import read_key
 from fusioncache.program.candidates import find_candidates, keep_program
 from fusioncache.record.ledger import Ledger
+from fusioncache.record.observations import ChoiceRecord, PlanCost
 from fusioncache.trace.program_regions import collect_regions, count_regions
 
 CHAIN, CAST = make_chain_template(), make_cast_template()
@@ -20,7 +21,7 @@ TEMPLATES = {template.key.digest: template for template in (CHAIN, CAST)}
 
 
 def derive(ledger: Ledger, model: str = "GPT") -> int:
-    """Puts what a derivation has on record: two regions of one template, one of another, and one that is bypassed."""
+    """Puts what a derivation has on record: two regions of one template, one of another, one bypassed, and a stream."""
     number = ledger.history.begin_trace(model)
     chain, cast = CHAIN.key.digest, CAST.key.digest
     kinds = ((chain, "forward", None), (chain, "forward", "compile failed"), (cast, "backward", None))
@@ -30,6 +31,7 @@ def derive(ledger: Ledger, model: str = "GPT") -> int:
     ]
     bypassed = make_region_record(3, "h.3", 3, trace_number=number, model=model, reason="unknown op")
     ledger.history.add_regions([*(replace(region, arities=(2,)) for region in regions), bypassed])
+    ledger.history.add_choice(ChoiceRecord(model, "forward", number, "t7", 3, "carry", (PlanCost("carry", 3, 4, 2),)))
     return number
 
 
@@ -47,6 +49,7 @@ def test_regions_are_counted_and_recorded_again():
     assert [region.reason for region in regions] == [None, None, None, "unknown op"]
     assert [region.source.module for region in regions] == ["h.0", "h.1", "h.2", "h.3"]
     assert [template.arities for template in second.templates()] == [((2,),), ((2,),)]
+    assert second.history.find_choices(0) == first.history.find_choices(0) != ()
     assert second.history.models == ("GPT",) and second.history.traces == 1
 
 
