@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from fusioncache.explain.change import NONE, shorten_values
@@ -22,6 +22,8 @@ _LOOKED_INTO = 24
 
 _FIRST = ("program format", "program versions", "jit options", "state", "variables", "arguments", "model", "classes")
 """The ingredients in the order in which they explain: what comes later may differ because of what comes before."""
+_CLASSES = "classes"
+"""The ingredient with lines for classes, and behind each lines for its attributes."""
 
 _LONGEST = 100
 _FUNCTION = re.compile(r"<(?:function|builtin) (\S+?)(?: .*|>)", re.DOTALL)
@@ -176,9 +178,23 @@ def _compare_ingredient(name: str, before: str | None, after: str | None) -> Ite
         yield ProgramDifference(name, "", kind.subject, before, after)
         return
     x, y = read_values(before), read_values(after)
-    for line in dict.fromkeys([*x, *y]):
-        if x.get(line) != y.get(line):
-            yield ProgramDifference(name, line, kind.phrase.format(line) or line, x.get(line), y.get(line))
+    differing = [line for line in dict.fromkeys([*x, *y]) if x.get(line) != y.get(line)]
+    for line in _leave_out_owners(differing, x.keys() & y.keys()) if name == _CLASSES else differing:
+        what = _name_read("attribute", line) if name == _CLASSES and ":" in line else kind.phrase.format(line) or line
+        yield ProgramDifference(name, line, what, x.get(line), y.get(line))
+
+
+def _leave_out_owners(lines: Sequence[str], common: Set[str]) -> list[str]:
+    """Returns lines without the classes of which an attribute differs, and without attributes of those that are new.
+
+    Args:
+        lines: of classes that differ, and of their attributes: ``class:name``.
+        common: the lines that both keys have.
+    """
+    owners = {line.partition(":")[0] for line in lines if ":" in line}
+    return [
+        line for line in lines if (line.partition(":")[0] in common if ":" in line else line not in owners & common)
+    ]
 
 
 def _compare_callables(before: str, after: str) -> str | None:

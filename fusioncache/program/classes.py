@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import _abc
 import types
+from collections.abc import Iterator
 from typing import Any, cast
 
 from fusioncache.program.introspection import is_derived, is_written_in_python, mro_of, namespace_of
@@ -33,8 +34,8 @@ _SAYS_NOTHING = {
 _name_of = type.__dict__["__name__"].__get__
 
 
-def write_content(writer: Writer, cls: type) -> None:
-    """Writes what a class is by itself. One written in C is its name."""
+def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
+    """Writes what a class is by itself, and yields what it wrote of each attribute. One written in C is its name."""
     parts = writer.parts
     parts.append(f"class {writer.memory.name_class(cls)} {write_name(_name_of(cls))} ")
     writer.write_class(type(cls))
@@ -50,7 +51,9 @@ def write_content(writer: Writer, cls: type) -> None:
             _note_unknown(writer, cls, name, _SAYS_NOTHING[name])
         elif not _is_left_out(cls, name, value):
             parts.append(f"\n{write_name(name)} ")
+            before = len(parts)
             _write_attribute(writer, cls, name, value)
+            yield name, "".join(parts[before:])
 
 
 def _is_left_out(cls: type, name: str, value: object) -> bool:
@@ -111,5 +114,5 @@ def digest_graph(memory: Memory, cls: type) -> str:
 
 def make_content(writer: Writer, cls: type) -> ClassContent:
     """Returns what a class is by itself."""
-    write_content(writer, cls)
-    return ClassContent(digest(writer.text()), tuple(writer.classes))
+    attributes = tuple(write_content(writer, cls))
+    return ClassContent(digest(writer.text()), tuple(writer.classes), attributes)

@@ -28,6 +28,8 @@ from fusioncache.program.objects import Layout, find_handler, find_layout, write
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
 
+_LONGEST_PART = 120
+
 
 class Describer:
     """Describes values, and remembers what it described."""
@@ -93,6 +95,18 @@ class Describer:
         return {
             name: self._memory.contents[identity].digest for identity, (_, name) in self._memory.class_names.items()
         }
+
+    def list_class_parts(self) -> Iterator[tuple[str, str]]:
+        """Yields every class met so far with its hash, by its name, and behind each its own attributes.
+
+        The hash says all of a class. What the attributes are is for people, who ask what changed: a line ``class:name``
+        for each, in their order, with the beginning of a long text and its hash.
+        """
+        self._look_at_classes()
+        named = ((name, self._memory.contents[identity]) for identity, (_, name) in self._memory.class_names.items())
+        for name, content in sorted(named, key=lambda each: each[0]):
+            yield name, content.digest
+            yield from ((f"{name}:{attribute}", _shorten(text)) for attribute, text in content.attributes)
 
     @property
     def unknown(self) -> Mapping[tuple[str, str], str]:
@@ -210,3 +224,7 @@ def escape_name(name: object) -> str:
     if type(name) is not str:
         raise NoValue("the name of an attribute is not a string")
     return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in name)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_PART else f"{text[:_LONGEST_PART]}... hash {digest(text)}"

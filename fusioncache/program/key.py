@@ -132,8 +132,8 @@ def _read_arguments(describer: Describer, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _read_classes(describer: Describer) -> Iterator[NamedValue]:
-    for name, digest in sorted(describer.classes.items()):
-        yield "_".join(name.split()), digest
+    for name, text in describer.list_class_parts():
+        yield "_".join(name.split()), text
 
 
 def _on_one_line(values: Iterable[NamedValue]) -> Iterator[NamedValue]:

@@ -21,10 +21,12 @@ class ClassContent:
     Attributes:
         digest: the hash of its text, in which other classes stand by their names.
         classes: the classes that the text names.
+        attributes: the parts of the text that stand for its own attributes, each with the attribute's name.
     """
 
     digest: str
     classes: tuple[type, ...]
+    attributes: tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)

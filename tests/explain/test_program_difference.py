@@ -127,6 +127,28 @@ def test_what_explains_most_comes_first():
     assert [difference.where for difference in found] == order
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("m.A 1\nm.A:x 3", "m.A 2\nm.A:x 4", ["`m.A.x` is 4, and was 3 when this program was made"]),
+        ("m.A 1\nm.A:x 3", "m.A 2\nm.A:x 3", ["the class `m.A` is 2, and was 1 when this program was made"]),
+        ("m.A 1", "m.A 2\nm.A:x 3", ["`m.A.x` is 3, and was not there when this program was made"]),
+        ("m.A 1\nm.A:x 3", "m.A 2", ["`m.A.x` is not there or has no value, and was 3 when this program was made"]),
+        ("", "m.A 2\nm.A:x 3", ["the class `m.A` is 2, and was not there when this program was made"]),
+        (
+            f"m.A 1\nm.A:f <function m.A.f {ONE}>\nm.B 1",
+            f"m.A 2\nm.A:f <function m.A.f {OTHER}>\nm.B 2",
+            [
+                "`m.A.f` is another function than when this program was made",
+                "the class `m.B` is 2, and was 1 when this program was made",
+            ],
+        ),
+    ],
+)
+def test_of_a_class_the_attribute_is_named(before, after, said):
+    assert [each.sentence for each in compare_program_keys({"classes": before}, {"classes": after})] == said
+
+
 def test_reads_of_two_stored_programs():
     one = {("global", "mine.A"): "1", ("global", "mine.B"): "2", ("variable", "C"): "3"}
     other = {("global", "mine.A"): "1", ("global", "mine.B"): "4", ("builtin", "len"): "5"}
