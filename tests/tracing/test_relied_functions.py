@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import pytest
 import thunder
 import torch
+from fusioncache.tracing.passes.substitution import shorten_processing
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.core.trace_interpreter import TraceSubstitutionProcessor
 
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.passes.substitution import shorten_processing
 
 RELIED = {
     "flattening": ("optree:tree_flatten",),
