@@ -18,6 +18,7 @@ from fusioncache.program.references import (
     TraceText,
 )
 from fusioncache.record import kept_regions
+from fusioncache.record.observations import ChoiceRecord, PlanCost
 from fusioncache.template.plan import Plan
 
 
@@ -43,7 +44,7 @@ def digest(content: bytes) -> str:
 def test_the_ingredients_of_a_key_are_these():
     names = [kind.name for kind in INGREDIENTS.values() if kind.level is Level.PROGRAM]
     assert (key.FORMAT, sorted(names)) == (
-        1,
+        2,
         [
             *("arguments", "classes", "function map", "jit options", "model", "program format", "program versions"),
             *("state", "variables"),
@@ -52,7 +53,7 @@ def test_the_ingredients_of_a_key_are_these():
 
 
 def test_the_bytes_of_a_program_are_these():
-    assert (text.FORMAT, digest(text.encode(make_program()))) == (1, "fddd33c6161959d4fc7acb43f9ffa247")
+    assert (text.FORMAT, digest(text.encode(make_program()))) == (2, "c53d711bc86422bb7211f7201dee336e")
 
 
 def test_the_bytes_of_reads_are_these():
@@ -62,10 +63,9 @@ def test_the_bytes_of_reads_are_these():
 
 def test_the_bytes_of_regions_are_these():
     region = make_region_record(3, "h.3", 3, "forward", "0" * 64, trace_number=0, model="GPT", reason=None)
-    assert (kept_regions.FORMAT, digest(kept_regions.encode_regions([region]))) == (
-        1,
-        "32169560893e52cc163a1706f5545cdd",
-    )
+    choice = ChoiceRecord("GPT", "forward", 0, "t3", 4, "fold", (PlanCost("fold", 64, 32, 2),))
+    stored = kept_regions.encode_regions([region], [choice])
+    assert (kept_regions.FORMAT, digest(stored)) == (2, "dfc565be0b0a1694611db086de870cf2")
 
 
 def test_the_header_of_bytecode_is_this():
