@@ -216,7 +216,7 @@ def _check_new_tuple(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mappi
 
     cls = args[0].value if args else tuple
     is_named = is_likely_from_collections_namedtuple(cls) and cls.__bases__ == (tuple,) and "__init__" not in vars(cls)
-    return None if cls in (tuple, torch.Size) or is_named else f"makes a {name_of(cls)}"
+    return None if cls is tuple or cls is torch.Size or is_named else f"makes a {name_of(cls)}"
 
 
 def _check_next(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -47,6 +47,11 @@ def find_in_first(classes: Iterable[type], name: str) -> Any:
     return next((namespace_of(each)[name] for each in classes if name in namespace_of(each)), ABSENT)
 
 
+def ids_of(*kinds: type) -> frozenset[int]:
+    """Returns the identities of types, to look a type up: its own equality may be code of its metaclass."""
+    return frozenset(map(id, kinds))
+
+
 def by_identity[T](*pairs: tuple[type, T]) -> dict[int, T]:
     """Returns a table of what there is for each type, by its identity: its own hash may be code of its metaclass."""
     return {id(kind): value for kind, value in pairs}

@@ -8,19 +8,21 @@ that nothing of the kind is asked.
 from __future__ import annotations
 
 import abc
+import collections
 import enum
 import sys
 import types
 from functools import lru_cache
+from itertools import dropwhile
 from typing import Any
 
 from fusioncache.program import lookup
-from fusioncache.program.introspection import ABSENT, find_in_class, find_in_first, is_static, mro_of
+from fusioncache.program.introspection import ABSENT, find_in_class, find_in_first, ids_of, is_static, mro_of
 
 _ATOMS: tuple[type, ...] = (
     int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range,
 )  # fmt: skip
-_METHODS = (
+_METHODS = ids_of(
     types.FunctionType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -29,10 +31,14 @@ _METHODS = (
     types.BuiltinFunctionType,
     types.ClassMethodDescriptorType,
 )
+_BOUND = ids_of(staticmethod, classmethod)
+_NUMBERS_WITH_NAN = ids_of(float, complex)
+_SETS = ids_of(set, frozenset)
+_MAPPINGS = ids_of(dict, collections.OrderedDict)
+_COMPARED_BY_IDENTITY = ids_of(types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _ITERATED: tuple[Any, ...] = ([], (), range(0), range(1 << 70), "", "é", b"", {}, {}.items(), {}.values(), set())
 ITERATORS: tuple[type, ...] = (*(type(iter(each)) for each in _ITERATED), zip, enumerate, reversed)
 """Python's own iterators that run nobody's code. None that was there before a trace has a value to describe."""
-_SINGLETONS: tuple[type, ...] = (type(None), bool, type(Ellipsis), type(NotImplemented))
 _MOST_ITEMS = 10_000
 
 
@@ -41,8 +47,8 @@ def _constant_types() -> frozenset[int]:
     """Returns the types whose objects ask nobody anything, by identity."""
     import torch
 
-    kinds = (*_ATOMS, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
-    return frozenset(map(id, kinds))
+    of_torch = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
+    return ids_of(*_ATOMS, slice, *of_torch)
 
 
 @lru_cache(maxsize=1)
@@ -84,11 +90,11 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             pending += (each.start, each.stop, each.step)
         elif id(kind) in constants or kind is type or (not atoms and issubclass(kind, proxies)):
             continue
-        elif kind in _sequences() and not has_own_order(each):
+        elif id(kind) in _sequences() and not has_own_order(each):
             pending += each
-        elif kind in _mappings():
+        elif id(kind) in _MAPPINGS:
             pending += (*each.keys(), *each.values())
-        elif kind in _views():
+        elif id(kind) in _views():
             pending.append(each._mapping)
         elif issubclass(kind, BaseException) and is_static(kind):
             pending += each.args
@@ -99,8 +105,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
 
 def is_nan(value: Any) -> bool:
     """Tells whether a value is, or holds, a number that does not equal itself but is found in containers as itself."""
-    kind = type(value)
-    if kind in (float, complex):
+    if id(type(value)) in _NUMBERS_WITH_NAN:
         return bool(value != value)
     return has_nan(value)
 
@@ -108,9 +113,9 @@ def is_nan(value: Any) -> bool:
 def has_nan(value: Any) -> bool:
     """Tells whether a container holds a number that does not equal itself."""
     kind = type(value)
-    if kind in _sequences():
+    if id(kind) in _sequences():
         return any(map(is_nan, value))
-    return kind in _mappings() and any(map(is_nan, (*value.keys(), *value.values())))
+    return id(kind) in _MAPPINGS and any(map(is_nan, (*value.keys(), *value.values())))
 
 
 def has_own_order(value: Any) -> bool:
@@ -118,9 +123,14 @@ def has_own_order(value: Any) -> bool:
     return isinstance(value, set | frozenset) and len(value) > 1
 
 
+def is_set(value: Any) -> bool:
+    """Tells whether this is one of Python's own sets."""
+    return id(type(value)) in _SETS
+
+
 def is_set_of(value: Any, *kinds: type) -> bool:
     """Tells whether this is a set of items that are all of one of these types, and so are ordered in one way only."""
-    return type(value) in (set, frozenset) and any(all(type(each) is kind for each in value) for kind in kinds)
+    return is_set(value) and any(all(type(each) is kind for each in value) for kind in kinds)
 
 
 def _is_number_of_thunders(kind: type) -> bool:
@@ -144,24 +154,17 @@ def is_hashed_by_identity(value: Any) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _sequences() -> tuple[type, ...]:
+def _sequences() -> frozenset[int]:
     import torch
 
-    return (tuple, list, set, frozenset, torch.Size)
+    return ids_of(tuple, list, set, frozenset, torch.Size)
 
 
 @lru_cache(maxsize=1)
-def _views() -> tuple[type, ...]:
+def _views() -> frozenset[int]:
     from thunder.core.interpreter import MappingItemsWrapper, MappingKeysView, MappingValuesWrapper
 
-    return (MappingItemsWrapper, MappingKeysView, MappingValuesWrapper)
-
-
-@lru_cache(maxsize=1)
-def _mappings() -> tuple[type, ...]:
-    from collections import OrderedDict
-
-    return (dict, OrderedDict)
+    return ids_of(MappingItemsWrapper, MappingKeysView, MappingValuesWrapper)
 
 
 def is_proxy(value: Any) -> bool:
@@ -169,12 +172,18 @@ def is_proxy(value: Any) -> bool:
     return issubclass(type(value), _thunders_types()[0])
 
 
-def is_singleton(value: Any) -> bool:
-    """Tells whether there is one object with this value in each process, so that to be the same is to be equal."""
+@lru_cache(maxsize=1)
+def _singleton_types() -> frozenset[int]:
     import torch
 
+    of_torch = (torch.dtype, torch.layout, torch.memory_format)
+    return ids_of(type(None), bool, type(Ellipsis), type(NotImplemented), *of_torch)
+
+
+def is_singleton(value: Any) -> bool:
+    """Tells whether there is one object with this value in each process, so that to be the same is to be equal."""
     kind = type(value)
-    if kind in _SINGLETONS or kind in (torch.dtype, torch.layout, torch.memory_format):
+    if id(kind) in _singleton_types():
         return True
     return (isinstance(value, enum.Enum) and isinstance(kind, enum.EnumType)) or _is_of_library(value)
 
@@ -195,7 +204,7 @@ def is_class(value: Any) -> bool:
 
 def is_compared_by_identity(value: Any) -> bool:
     """Tells whether an object equals itself alone, without code of its own, or a class without any of its metaclass."""
-    if type(value) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType):
+    if id(type(value)) in _COMPARED_BY_IDENTITY:
         return True
     return _is_as_in_object(type(value), "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 
@@ -262,8 +271,8 @@ def _explain_super(value: Any, name: str) -> str | None:
     bound = value.__self_class__
     if bound is None:
         return None
-    mro = mro_of(bound)
-    found = find_in_first(mro[mro.index(value.__thisclass__) + 1 :], name)
+    behind = list(dropwhile(lambda each: each is not value.__thisclass__, mro_of(bound)))[1:]
+    found = find_in_first(behind, name)
     if found is ABSENT or _is_harmless(found):
         return None
     return f"what {_name(bound)} has behind {_name(value.__thisclass__)} as {name}"
@@ -272,10 +281,10 @@ def _explain_super(value: Any, name: str) -> str | None:
 def _is_harmless(found: Any) -> bool:
     """Tells whether what a class has is handed out as it is, or bound by C code."""
     kind = type(found)
-    if kind in _METHODS:
+    if id(kind) in _METHODS:
         return True
-    if kind in (staticmethod, classmethod):
-        return type(found.__func__) in (*_METHODS, type)
+    if id(kind) in _BOUND:
+        return id(type(found.__func__)) in _METHODS or type(found.__func__) is type
     return find_in_class(kind, "__get__") is ABSENT
 
 

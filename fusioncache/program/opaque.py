@@ -120,7 +120,7 @@ class Judge:
     def _holds_keys(self, wrapped: Any) -> bool:
         """Tells whether a set holds nothing but what may be a key."""
         value = wrapped.value
-        if type(value) not in (set, frozenset):
+        if not native.is_set(value):
             return False
         return all(
             native.is_atom(each) or (native.is_hashed_by_identity(each) and self._is_told(each)) for each in value

@@ -98,6 +98,14 @@ class OtherKey(metaclass=Hashing):
     """Has a metaclass as well."""
 
 
+class Pretender(metaclass=Hashing):
+    """Is equal to the class of lists."""
+
+    def __iter__(self):
+        """Depends on a global."""
+        yield NAMES["b"]
+
+
 class Absent:
     """Finds what it does not have by a global."""
 
@@ -117,7 +125,7 @@ class Cached:
         return NAMES["b"] * 2
 
 
-THING, OTHER, ABSENT, CACHED = Thing(), Thing(), Absent(), Cached()
+THING, OTHER, ABSENT, CACHED, PRETENDER = Thing(), Thing(), Absent(), Cached(), Pretender()
 ONE = ANOTHER = types.SimpleNamespace(a=1)
 
 
@@ -254,6 +262,18 @@ def use_classes_as_keys(x):
 
 def compare_classes(x):
     return x if Asked != Thing else x + 1
+
+
+def add_up_pretender(x):
+    return x * sum(PRETENDER)
+
+
+def unpack_pretender(x):
+    return x * sum({*PRETENDER})
+
+
+def unite_with_pretender(x):
+    return x * sum({1.0}.union(PRETENDER))
 
 
 def format_object(x):

@@ -27,6 +27,7 @@ HASHING = frozenset({"BUILD_SET", "BUILD_MAP", "SET_ADD", "MAP_ADD", "SET_UPDATE
 COMPARISONS = frozenset({"IS_OP", "COMPARE_OP"})
 """Instructions that tell one object from another."""
 
+_ITERATED_BY_PYTHON = (list, tuple, set, frozenset, dict, OrderedDict)
 _KEYS = (str, int, float, bool, complex, bytes, type(None))
 
 
@@ -43,7 +44,8 @@ def find_hashed(name: str, count: int, stack: Any) -> list[Any]:
     if name in ("SET_ADD", "MAP_ADD"):
         return [stack.getitem_wrapped(-1 if name == "SET_ADD" else -2).value]
     taken = stack.getitem_wrapped(-1).value
-    return list(taken) if type(taken) in (list, tuple, set, frozenset, dict, OrderedDict) else [object()]
+    # By identity: a metaclass may say that its classes are equal to these.
+    return list(taken) if any(type(taken) is kind for kind in _ITERATED_BY_PYTHON) else [object()]
 
 
 def is_hashed_alone(value: Any) -> bool:
