@@ -14,7 +14,7 @@ import fusioncache
 from fusioncache.backends.api import Run
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Graph
-from fusioncache.precompile import crew, entry_compiler
+from fusioncache.precompile import entry_compiler, link
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
@@ -29,7 +29,7 @@ class _Mortal(PersistentEager):
 
 
 def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(crew, "start_module", fork_module)
+    monkeypatch.setattr(link, "start_module", fork_module)
     monkeypatch.setattr(entry_compiler, "make_backend", lambda name, **options: _Mortal({"machine": "there"}))
     before, after = Process(tmp_path), Process(tmp_path, PersistentEager({"machine": "there"}))
     before.run(make_region(), X, Y)

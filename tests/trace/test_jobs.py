@@ -18,7 +18,7 @@ from store_processes import PersistentEager
 import fusioncache
 from fusioncache.backends.api import Run
 from fusioncache.ir import Graph
-from fusioncache.precompile import ahead, crew, entry_compiler, jobs
+from fusioncache.precompile import ahead, entry_compiler, jobs, link
 from fusioncache.precompile.ahead import CrewHelpers
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
@@ -43,7 +43,7 @@ def _logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ahead, "backend_class", lambda name: Logging)
     for module in ("trace.region_backends", "precompile.entry_compiler"):
         monkeypatch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())
-    monkeypatch.setattr(crew, "start_module", fork_module)
+    monkeypatch.setattr(link, "start_module", fork_module)
     yield
     end_crews()
 
@@ -251,7 +251,7 @@ def test_wrong_numbers_are_named(monkeypatch):
 def test_no_process_starts_that_would_not_pay(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_JOBS", "")
     monkeypatch.setattr(jobs, "count_cores", lambda: 64)
-    monkeypatch.setattr(crew, "start_module", lambda *args, **options: pytest.fail("a process was started"))
+    monkeypatch.setattr(link, "start_module", lambda *args, **options: pytest.fail("a process was started"))
     kept = fusioncache.Cache(record=False, store=tmp_path / "store")
     fusioncache.FusionCache(cache=kept, backend="inductor", verify=True)
     fusioncache.FusionCache(cache=kept, backend="eager")
