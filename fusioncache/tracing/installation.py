@@ -89,6 +89,8 @@ BY_DEFAULT = tuple(name for name in GROUPS if name != "layers")
 _lock = forks.lock()
 _installed: list[tuple[Replacement, Any, Any]] = []
 """The replacements that are installed, each with Thunder's own function and the shortcut. The process has one list."""
+_whole: dict[str, tuple[Replacement, ...]] = {}
+"""The groups of which everything is installed. Reading the sources of Thunder again would take a later call 0.1 s."""
 
 
 def install(groups: Iterable[str] = tuple(GROUPS)) -> None:
@@ -128,24 +130,36 @@ def install_more(name: str, replacements: Callable[[], Iterable[Replacement]]) -
 
 
 def _install(name: str, replacements: Callable[[], Iterable[Replacement]]) -> None:
+    if _is_in_place(name):
+        return
     try:
-        for replacement in replacements():
-            _put(replacement)
+        found = tuple(replacements())
+        there = [_put(replacement) for replacement in found]
+        if all(there):
+            _whole[name] = found
     except Exception as error:  # whatever is otherwise in this Thunder, tracing goes on
         logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
 
 
-def _put(replacement: Replacement) -> None:
+def _is_in_place(name: str) -> bool:
+    """Tells whether a group is wholly installed, and nobody has taken any of it out or put something over it."""
+    ours = {id(new) for _, _, new in _installed}
+    return name in _whole and all(id(replacement.get()) in ours for replacement in _whole[name])
+
+
+def _put(replacement: Replacement) -> bool:
+    """Installs a replacement, and returns whether it is there."""
     own = replacement.get()
     if any(_is_there(replacement, each) if replacement.around else own is new for each, _, new in _installed):
-        return
-    if replacement.fits():
-        new = replacement.make(own)
-        _interpret_own(replacement, own, new)
-        _installed.append((replacement, own, new))
-        replacement.swap(own, new)
-    else:
+        return True
+    if not replacement.fits():
         logger.info("tracing keeps Thunder's own %s: it is not the known one", replacement.key)
+        return False
+    new = replacement.make(own)
+    _interpret_own(replacement, own, new)
+    _installed.append((replacement, own, new))
+    replacement.swap(own, new)
+    return True
 
 
 def _interpret_own(replacement: Replacement, own: Any, new: Any) -> None:
@@ -179,3 +193,4 @@ def uninstall() -> None:
             replacement, own, new = _installed.pop()
             replacement.swap(new, own)
             _lookasides().pop(new, None)
+        _whole.clear()

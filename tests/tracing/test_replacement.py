@@ -119,6 +119,28 @@ def test_what_somebody_wrapped_is_not_what_is_known(install, module, before):
     assert home.original is theirs
 
 
+def test_what_is_wholly_there_is_not_looked_for_again(monkeypatch, module):
+    home, asked = module("thunder.home", original=original), []
+
+    def replacements():
+        asked.append(None)
+        return (Replacement(home, "original", digest_source(original), shorten),)
+
+    installation.uninstall()
+    monkeypatch.setattr(installation, "GROUPS", {"tried": replacements})
+    counts = []
+    for change in (None, None, "taken out", None, "uninstalled"):
+        if change == "taken out":
+            home.original = original
+        elif change == "uninstalled":
+            installation.uninstall()
+        installation.install(("tried",))
+        assert home.original is not original
+        counts.append(len(asked))
+    installation.uninstall()
+    assert counts == [1, 1, 2, 2, 3] and home.original is original
+
+
 @pytest.mark.parametrize("name", [name for name in vars(Methods) if not name.startswith("_")])
 def test_methods_and_properties_have_a_source_and_come_back_as_they_were(install, name):
     own = vars(Methods)[name]
