@@ -92,10 +92,11 @@ def digest_sources(folder: str) -> str:
         for name in sorted(files):
             if name.endswith(".py"):
                 path = os.path.join(directory, name)
-                with open(path, "rb") as file:
+                inside = path[len(folder) + 1 :]
+                with open(path, "rb", buffering=0) as file:
                     if os.fstat(file.fileno()).st_mtime > _STARTED:
-                        raise NotKept(f"{os.path.relpath(path, folder)} was changed after it was imported")
+                        raise NotKept(f"{inside} was changed after it was imported")
                     content = file.read()
-                digest.update(f"{os.path.relpath(path, folder)} {len(content)}\n".encode())
+                digest.update(f"{inside} {len(content)}\n".encode())
                 digest.update(content)
     return digest.hexdigest()

@@ -19,6 +19,7 @@ from fusioncache.trace.program_misses import explain_program_miss
 from fusioncache.trace.program_regions import collect_regions
 from fusioncache.trace.program_verification import compare_programs
 from fusioncache.trace.programs import Call, ProgramKeeper
+from fusioncache.tracing.passes.collector import without_collector
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +92,7 @@ class Derivation:
         if self.keeper.verifies:
             return False
         try:
-            with self.keeper.time("record"):
+            with self.keeper.time("record"), without_collector():
                 return self._keep(entry, seconds)
         except Exception as error:
             self.keeper.report_failure(error)

@@ -17,6 +17,7 @@ from typing import Any
 from fusioncache.program.candidates import Candidate
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
+from fusioncache.tracing.passes.collector import without_collector
 from fusioncache.tracing.replacement import Replacement
 
 
@@ -111,10 +112,12 @@ class Search:
         from thunder.core.compile_data import get_compile_data
 
         try:
-            if self._derivation is None:
-                self._begin(get_compile_data(), args, kwargs)
-            if self._keeper and self._derivation:
-                self._find(self._keeper, self._derivation)
+            # The program that is decoded stays, and to find that out may take as long as all else.
+            with without_collector():
+                if self._derivation is None:
+                    self._begin(get_compile_data(), args, kwargs)
+                if self._keeper and self._derivation:
+                    self._find(self._keeper, self._derivation)
         except Exception as error:
             self._end(None)
             if self._keeper:
