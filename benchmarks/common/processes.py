@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -46,6 +46,7 @@ def call(
     caches: Path | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
     root: Path = ROOT,
+    limit: float | None = None,
 ) -> Any:
     """Runs a module, and returns what ``serve`` in its process answers to an argument. Both are JSON.
 
@@ -56,9 +57,10 @@ def call(
             new that is removed afterwards.
         environment: more variables for the process.
         root: where it runs, and imports from first: that of this project, or of an earlier state of it.
+        limit: the seconds after which it is ended.
 
     Raises:
-        ProcessFailed: if the process raised or died.
+        ProcessFailed: if the process raised or died, or was ended.
     """
     with TemporaryDirectory(prefix="fusioncache-benchmark-") as directory:
         answer, log = Path(directory, "answer.json"), Path(directory, "log")
@@ -67,16 +69,24 @@ def call(
         what = ("-P", str(module)) if isinstance(module, Path) else ("-m", module)
         command = [sys.executable, *what, json.dumps(argument), str(answer)]
         with log.open("wb") as output:
-            code = subprocess.run(
-                command, cwd=root, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            ).returncode
+            ending = _run(command, root, variables, output, limit)
         end = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:])
         if not answer.exists():
-            raise ProcessFailed(_ending(code), end)
+            raise ProcessFailed(ending, end)
         result = json.loads(answer.read_text())
         if "raised" in result:
             raise ProcessFailed(result["raised"], end)
         return result["value"]
+
+
+def _run(command: list[str], root: Path, variables: Mapping[str, str], output: IO[bytes], limit: float | None) -> str:
+    """Runs a process to its end, and returns how that came about."""
+    where: dict[str, Any] = {"cwd": root, "env": variables, "stdin": subprocess.DEVNULL}
+    try:
+        done = subprocess.run(command, **where, stdout=output, stderr=output, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return f"the process was ended after {limit:.0f} s"
+    return _ending(done.returncode)
 
 
 def serve(function: Any) -> None:

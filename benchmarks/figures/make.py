@@ -38,6 +38,7 @@ def make_figures() -> dict[str, str]:
         "warm-start": _figure(warm.tabulate_starts, "warm-start"),
         "warm-start-cpu": _figure(warm.tabulate_starts, "warm-start", folder=CPU),
         "program-equality": _figure(warm.tabulate_programs, "program-equality", folder=CPU),
+        "second-process": _figure_if_measured(warm.tabulate_parts, "second-process", "second-process-real"),
         "warm-profile": _figure(warm.tabulate_profile, "warm-start"),
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
@@ -49,6 +50,12 @@ def _figure(table: Callable[..., str], *names: str, folder: Path = RESULTS) -> s
     results = [_result(name, folder) for name in names]
     commits = dict.fromkeys(f"`{result['environment']['commit'][:7]}`" for result in results)
     return f"{table(*results)}\nMeasured at {', '.join(commits)}.\n"
+
+
+def _figure_if_measured(table: Callable[..., str], *names: str) -> str:
+    """Returns the table of those of these results that are there. Of none it is empty, and nobody sees its place."""
+    measured = [name for name in names if (RESULTS / f"{name}.json").exists()]
+    return _figure(table, *measured) if measured else ""
 
 
 def _result(name: str, folder: Path = RESULTS) -> Any:

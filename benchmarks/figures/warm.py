@@ -66,23 +66,31 @@ def _program_row(point: Point) -> list[str]:
     return [point["model"], point["way"], point["backend"], *counts, alike]
 
 
-def tabulate_parts(result: Result) -> str:
+def tabulate_parts(*results: Result) -> str:
     """Shows what the first step of a second process consists of, beside those that keep less or otherwise."""
-    columns = ("layers", "<way", "<process", "first step", "tracing", *_PARTS.values(), "rest", "traces")
-    points = [point for point in result["points"] if "seconds" in point]
-    return make_table(columns, map(_parts_row, points))
+    columns = ("<model", "<way", "<process", "first step", "tracing", *_PARTS, "rest", "traces")
+    return make_table(columns, [row for result in results for row in _parts_rows(result)])
 
 
-_PARTS = {"key": "key", "reads": "reads", "load": "load", "build": "build", "guards": "guards", "kernels": "kernels"}
+_PARTS = ("key", "reads", "load", "build", "guards", "kernels")
 
 
-def _parts_row(point: Point) -> list[str]:
+def _parts_rows(result: Result) -> list[list[str]]:
+    options = result["environment"]["options"]
+    size = "Llama-2-7b" if options["width"] == "real" else f"narrow {options['model']}"
+    return [_parts_row(point, size) for point in result["points"]]
+
+
+def _parts_row(point: Point, size: str) -> list[str]:
+    head = [f"{size}, {point['layers']} layers", point["way"], point["process"]]
+    if "seconds" not in point:
+        return [*head, "failed", *[""] * (len(_PARTS) + 3)]
     seconds, first = point["seconds"], point["repeats"][0]
     parts = [f"{1e3 * seconds[part]:.0f} ms" if seconds.get(part) else "" for part in _PARTS]
     rest = seconds["rest"] + seconds.get("compile", 0.0)
     times = [f"{format_seconds(seconds['total'])} s", f"{format_seconds(seconds['trace'])} s"]
     traces = str(first["counts"]["traces"]) if "counts" in first else ""
-    return [str(point["layers"]), point["way"], point["process"], *times, *parts, f"{format_seconds(rest)} s", traces]
+    return [*head, *times, *parts, f"{format_seconds(rest)} s", traces]
 
 
 def tabulate_ranks(result: Result) -> str:

@@ -4,14 +4,19 @@ Each time a fresh process with empty cache directories takes one training step, 
 ``thunder`` keeps nothing. ``templates`` is fusioncache without programs: the second process traces the model
 again. ``programs`` is fusioncache as it is. Imports, the device's start and what a process pays once for its compiler
 are no part of any figure. ``benchmarks/second_process/spec.py`` says what the parts are. All processes but those of
-``torch.compile`` must compute the same bits.
+``torch.compile`` must compute the same bits, under torch's deterministic algorithms.
+
+What takes longest and says least, processes that keep nothing, is run last. The JSON is written after each process, and
+a process that fails costs its own results only.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -28,9 +33,6 @@ from benchmarks.common.spec import MODELS, ModelSpec
 from benchmarks.first_step.spec import WIDTHS, PointSpec
 from benchmarks.second_process.spec import COLD, PARTS, WARM, WAYS, Way
 
-_Found = dict[tuple[int, str, str], list[Mapping[str, Any]]]
-"""What processes said, by layers, way and which process of a pair they were."""
-
 
 @command(__doc__)
 @click.option("--model", type=click.Choice(MODELS), default="llama")
@@ -39,6 +41,7 @@ _Found = dict[tuple[int, str, str], list[Mapping[str, Any]]]
 @click.option("--ways", type=Words(tuple(WAYS)), default=tuple(WAYS), help="As in templates,programs.")
 @backend_option()
 @repeat_option("Pairs of processes; the median counts.")
+@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that all processes together may take.")
 @json_option
 def main(
     json_file: Path | None,
@@ -48,58 +51,91 @@ def main(
     ways: Sequence[str],
     backend: str,
     repeat: int,
+    limit: float | None,
 ) -> None:
     """Runs the benchmark."""
     machine = inspect_machine(backend)
     dtype = machine.choose_dtype(model)
     options = {"model": model, "width": width, "dtype": dtype, "backend": machine.backend, "repeat": repeat}
-    found: _Found = {}
     outcome = Outcome()
-    for _ in range(repeat):
-        for depth in layers:
-            spec = ModelSpec(model, depth, machine.backend, machine.device, dtype)
-            for name in ways:
-                _run_pair(PointSpec(spec, width, WAYS[name].tracing, store=True), WAYS[name], found)
-                outcome.points = _list_points(found)
-                write_result(json_file, make_result(machine.environment, options, points=outcome.points))
+
+    def keep(points: list[Point]) -> None:
+        outcome.points = points
+        write_result(json_file, make_result(machine.environment, options, points=points))
+
+    series = _Series(keep, None if limit is None else time.monotonic() + limit)
+    pairs = sorted(product(layers, map(WAYS.__getitem__, ways)), key=lambda pair: not pair[1].keeps)
+    for _, (depth, way) in product(range(repeat), pairs):
+        spec = ModelSpec(model, depth, machine.backend, machine.device, dtype)
+        series.run_pair(PointSpec(spec, width, way.tracing, store=True), way)
     _print(outcome.points)
     sys.exit(1 if outcome.failed else 0)
 
 
-def _run_pair(spec: PointSpec, way: Way, found: _Found) -> None:
-    """Runs a process with empty cache directories and, if it leaves anything in them, another one."""
-    with TemporaryDirectory(prefix="fusioncache-second-") as directory:
-        for kind in (COLD, WARM) if way.keeps else (COLD,):
-            said = _call(spec, way, Path(directory))
-            found.setdefault((spec.model.layers, way.name, kind), []).append(said)
-            shown = said.get("error") or f"{said['seconds']['total']:.2f} s"
-            say(f"{spec.model}, {way.name}, {kind}: {shown}\n")
+_Found = dict[tuple[int, str, str], list[Mapping[str, Any]]]
+"""What processes said, by layers, way and which process of a pair they were."""
 
 
-def _call(spec: PointSpec, way: Way, caches: Path) -> Mapping[str, Any]:
-    try:
-        said = processes.call(way.worker, asdict(spec), caches=caches, environment=way.environment)
-    except processes.ProcessFailed as failure:
-        return {"error": str(failure)}
-    return said if "seconds" in said else {"seconds": said}
+@dataclass(slots=True)
+class _Series:
+    """Processes, one after the other, and what they said so far.
+
+    Attributes:
+        keep: gets all points after each process.
+        deadline: when the last process is ended; None for never.
+        found: what processes said.
+    """
+
+    keep: Callable[[list[Point]], None]
+    deadline: float | None
+    found: _Found = field(default_factory=dict)
+
+    def run_pair(self, spec: PointSpec, way: Way) -> None:
+        """Runs a process with empty cache directories and, if it leaves anything in them, another one."""
+        # What helped the first process may still write when it has ended.
+        with TemporaryDirectory(prefix="fusioncache-second-", ignore_cleanup_errors=True) as directory:
+            said: Mapping[str, Any] = {}
+            for kind in (COLD, WARM) if way.keeps else (COLD,):
+                failed = "error" in said
+                said = {"error": "not run: the first process failed"} if failed else self._call(spec, way, directory)
+                self.found.setdefault((spec.model.layers, way.name, kind), []).append(said)
+                shown = said.get("error") or f"{said['seconds']['total']:.2f} s"
+                say(f"{spec.model}, {way.name}, {kind}: {shown}\n")
+                self.keep(_list_points(self.found))
+
+    def _call(self, spec: PointSpec, way: Way, caches: str) -> Mapping[str, Any]:
+        limit = None if self.deadline is None else self.deadline - time.monotonic()
+        if limit is not None and limit <= 0:
+            return {"error": "not run: there was no time left"}
+        about: dict[str, Any] = {"caches": Path(caches), "environment": way.environment, "limit": limit}
+        try:
+            said: Mapping[str, Any] = processes.call(way.worker, asdict(spec), **about)
+        except processes.ProcessFailed as failure:
+            return {"error": failure.message, "log": failure.log}
+        return said if "seconds" in said else {"seconds": said}
 
 
 def _list_points(found: _Found) -> list[Point]:
-    return [_describe_point(*where, said, found) for where, said in found.items()]
+    """Returns the points by depth, the ways of each in the order in which they are compared."""
+    names = list(WAYS)
+    places = sorted(found, key=lambda where: (where[0], names.index(where[1]), where[2]))
+    return [_describe_point(*where, found[where], found) for where in places]
 
 
 def _describe_point(layers: int, way: str, kind: str, said: Sequence[Mapping[str, Any]], found: _Found) -> Point:
     """Returns one point: medians of what its processes said, and whether they computed what all others did."""
     point: Point = {"layers": layers, "way": way, "process": kind}
-    errors = [one["error"] for one in said if "error" in one]
+    errors, good = [one for one in said if "error" in one], [one for one in said if "error" not in one]
     if errors:
-        return point | {"error": errors[0]}
-    names = [name for name in (*PARTS, "total") if name in said[0]["seconds"]]
-    point["seconds"] = {name: median(one["seconds"][name] for one in said) for name in names}
+        point |= {"error": errors[0]["error"], "log": errors[0].get("log", "")}
+    if not good:
+        return point
+    names = [name for name in (*PARTS, "total") if name in good[0]["seconds"]]
+    point["seconds"] = {name: median(one["seconds"][name] for one in good) for name in names}
     digests = {one["digest"] for where, each in found.items() if where[0] == layers for one in each if "digest" in one}
-    if "digest" in said[0]:
+    if "digest" in good[0]:
         point["correct"] = len(digests) == 1
-    return point | {"repeats": said}
+    return point | {"repeats": good}
 
 
 def _print(points: Sequence[Point]) -> None:

@@ -20,6 +20,7 @@ from benchmarks.first_step.work import make_point_model
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the seconds of tracing and of all else, and a digest of the bits."""
     spec = PointSpec.read(options)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # else attention's gradients differ from step to step
     other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(spec.model.device)
     jit(other, spec.model.backend)(torch.ones(3, 7, device=spec.model.device)).sum().backward()
     model, example = make_point_model(spec)

@@ -23,6 +23,7 @@ _STAGES = ("key", "reads", "load", "build")
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the seconds of each part, the counts, and a digest of the bits."""
     spec = PointSpec.read(options)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # else attention's gradients differ from step to step
     _pay_once(spec)
     model, example = make_point_model(spec)
     synchronize(spec.model.device)

@@ -27,7 +27,8 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the benchmarks' processes start so in this test."""
     from benchmarks.common import processes
 
-    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
+    stand_in = SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(processes, "subprocess", stand_in)
 
 
 def run(command: Sequence[str], **options: Any) -> CompletedProcess[Any]:
@@ -35,12 +36,13 @@ def run(command: Sequence[str], **options: Any) -> CompletedProcess[Any]:
 
     Args:
         command: as above.
-        options: ``cwd``, ``env``, and ``stdout`` with ``stderr`` as one file, as for ``subprocess.run``; no others.
+        options: ``cwd``, ``env``, and ``stdout`` with ``stderr`` as one file, as for ``subprocess.run``, and a
+            ``timeout`` that nothing here reaches; no others.
     """
     python, flag, module, *arguments = command
     assert (python, flag) == (sys.executable, "-m")
     output = options["stdout"]
-    assert options["stderr"] is output and set(options) <= {"cwd", "env", "stdin", "stdout", "stderr"}
+    assert options["stderr"] is output and set(options) <= {"cwd", "env", "stdin", "stdout", "stderr", "timeout"}
     request = {"module": module, "arguments": arguments, "output": output.name}
     request |= {"directory": str(options["cwd"]), "environment": dict(options["env"])}
     server = _server()
