@@ -99,7 +99,9 @@ def _check_values(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[
 
 
 def _is_asked_in_any_order(fn: Any, value: Any) -> bool:
-    return fn in (sorted, min, max) and native.is_set_of(value, int, str)
+    return (fn in (sorted, min, max) and native.is_set_of(value, int, str)) or (
+        fn is sum and native.is_set_of(value, int)
+    )
 
 
 def _check_atoms(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

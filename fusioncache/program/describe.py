@@ -21,11 +21,12 @@ import torch
 
 from fusioncache.program.classes import digest_graph, make_content
 from fusioncache.program.introspection import is_derived, mro_of
-from fusioncache.program.literals import digest, write_name
+from fusioncache.program.literals import digest, write_class_name, write_name
 from fusioncache.program.memory import Memory
 from fusioncache.program.modules import describe_frame, list_parts
 from fusioncache.program.objects import Layout, find_handler, find_layout, write_fixed_state
 from fusioncache.program.refusal import NoValue
+from fusioncache.program.reviewed import LEFT_OUT
 from fusioncache.program.writer import Handler, Writer
 
 _LONGEST_PART = 120
@@ -125,6 +126,11 @@ class Describer:
             if named is not None and (named[1], attribute) in self._memory.unknown:
                 return self._memory.unknown[named[1], attribute]
         return None
+
+    @staticmethod
+    def is_partly_unknown(cls: type) -> bool:
+        """Returns whether attributes of the instances of a class are left out of their descriptions."""
+        return not LEFT_OUT.keys().isdisjoint(map(write_class_name, mro_of(cls)))
 
     def covers(self, code: types.CodeType) -> bool:
         """Returns whether a code object was described, by itself or as a constant of another."""

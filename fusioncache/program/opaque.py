@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -37,13 +37,26 @@ _CHANGING_SETS = frozenset({
     "add", "discard", "intersection_update", "difference_update", "symmetric_difference_update",
 })  # fmt: skip
 """Methods that change a set, beside those that other containers have as well."""
+_TAKING = frozenset({
+    "__init__", "update", "__ior__", "symmetric_difference_update", "__ixor__", "intersection_update", "__iand__",
+})  # fmt: skip
+_REMOVING = frozenset({"discard", "remove", "pop", "difference_update", "__isub__"})
+"""Methods that put items of other sets into a set, and those that leave gaps in it where items were."""
+_APPLIED = frozenset(map(id, (int, float, complex, bool, str, abs, round, len, ord, chr, None)))
+"""Functions that ``map`` and ``filter`` may call without the interpreter, if they get constants."""
+_HINTS = {
+    "_lru_cache_wrapper.__call__": "which remembers results, and Thunder runs what is behind it unwatched",
+    "map.__new__": "which Thunder runs unwatched: a comprehension is interpreted",
+    "filter.__new__": "which Thunder runs unwatched: a comprehension is interpreted",
+}
+"""What people want to know of calls that models have made."""
 _BORN_EMPTY = (object, types.CellType, super, functools.partial)
 
 
 class Judge:
     """Judges the calls of one trace."""
 
-    __slots__ = ("_known", "_names", "consumed", "made", "queries")
+    __slots__ = ("_known", "_names", "_unordered", "consumed", "made", "queries")
 
     def __init__(self, made: Made, names: Callable[[Any], bool]) -> None:
         """Takes what knows which objects were made in the trace, and what tells which ones texts tell from others."""
@@ -52,6 +65,7 @@ class Judge:
         self.consumed: dict[int, Any] = {}
         self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
         self._known: dict[int, tuple[Any, bool]] = {}
+        self._unordered: dict[int, Any] = {}
 
     def explain(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_opaque: bool) -> str | None:
         """Returns why a call must not be made; None if it may be.
@@ -86,14 +100,16 @@ class Judge:
         if name == "__next__" and owner is types.GeneratorType:
             is_own = args and _is_interpreted(args[0].value)
             return None if is_own else "takes from a generator that was there before"
-        if (name == "__next__" and owner in native.ITERATORS) or (name == "__iter__" and owner is types.GeneratorType):
+        if (name == "__next__" and owner in (*native.ITERATORS, map, filter)) or (
+            name == "__iter__" and owner is types.GeneratorType
+        ):
             return None
         own = getattr(fn, "__self__", None)
         if name == "__setattr__" and isinstance(owner, type) and issubclass(owner, BaseException):
             return None if self.made.has(args[0]) else "sets an attribute of an exception that was there before"
         if id(owner) in _OF_ATOMS or (isinstance(own, type) and id(own) in _OF_ATOMS):
             return self._explain_method(fn, name, args, kwargs)
-        return f"calls {name_of(fn)}"
+        return _refuse_call(fn)
 
     def _explain_new(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         own = fn.__self__
@@ -101,7 +117,9 @@ class Judge:
             return None
         if id(own) in _OF_ATOMS or own in _made_of_atoms():
             return explain_atoms(fn, args[1:], kwargs)
-        return f"calls {name_of(fn)}"
+        if own in (map, filter) and len(args) > 2 and id(args[1].value) in _APPLIED:
+            return explain_atoms(fn, args[2:], kwargs)
+        return _refuse_call(fn)
 
     def _explain_method(self, fn: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         changes = name in MUTATING or name in _CHANGING_SETS or name.startswith("__i")
@@ -112,6 +130,10 @@ class Judge:
                 return f"calls {name_of(fn)}, and sets have no order of their own"
             if any(native.is_nan(each.value) for each in args):
                 return f"calls {name_of(fn)} with a NaN"
+            if name in _TAKING:
+                self.note_taken(args[0].value, args[1:])
+            elif name in _REMOVING:
+                self._unordered[id(args[0].value)] = args[0].value
             args = tuple(each for each in args if not is_key(self, each) and not self._holds_keys(each))
         elif name == "join" and len(args) == 2 and self.consume(args[1].value):
             args = args[:1]
@@ -126,10 +148,20 @@ class Judge:
             native.is_atom(each) or (native.is_hashed_by_identity(each) and self._is_told(each)) for each in value
         )
 
+    def note_taken(self, receiver: Any, given: Iterable[Any]) -> None:
+        """Notes that a set takes the items of others, and with them an order that they may have from before."""
+        if not all(map(self._is_in_order, given)):
+            self._unordered[id(receiver)] = receiver
+
     def _is_in_order(self, wrapped: Any) -> bool:
-        """Tells whether the items of a set come in the same order in each process, if that is as it was recorded."""
+        """Tells whether the items of a set come in the same order in each process, if that is as it was recorded.
+
+        So they do if all that ever happened to the set is that this trace put numbers into it, one by one.
+        """
         value = wrapped.value
-        return not native.has_own_order(value) or (self.made.has(wrapped) and native.is_set_of(value, int))
+        if not native.has_own_order(value):
+            return True
+        return self.made.has(wrapped) and id(value) not in self._unordered and native.is_set_of(value, int)
 
     def _is_told(self, value: Any) -> bool:
         return self.made.knows(value) or self.names(value)
@@ -160,6 +192,11 @@ class Judge:
 def _is_interpreted(value: Any) -> bool:
     """Tells whether a value is a generator of the interpreter's, in place of one whose code it runs."""
     return type(value) is types.GeneratorType and value.gi_code.co_name == "thunder_interpreter_generator"
+
+
+def _refuse_call(fn: Any) -> str:
+    name = name_of(fn)
+    return f"calls {name}, {_HINTS[name]}" if name in _HINTS else f"calls {name}"
 
 
 def _is_operation(fn: Any) -> bool:

@@ -124,7 +124,10 @@ class Recorder(hooks.Observer):
                 return
             if fn is hasattr and len(args) == 2:
                 self._see_attribute(args)
-            reason = self._judge.explain(fn, args, kwargs, is_opaque=is_opaque)
+            if fn is vars and len(args) == 1 and not native.is_class(args[0].value):
+                reason = self._explain_attribute(args, args[0].value, "__dict__")
+            else:
+                reason = self._judge.explain(fn, args, kwargs, is_opaque=is_opaque)
         except Exception as error:  # whatever is called may answer questions in its own way
             reason = f"{type(error).__name__} was raised when a call of {name_of(fn)} was looked at"
         if reason is not None:
@@ -156,6 +159,8 @@ class Recorder(hooks.Observer):
             if inst.argval in state["co"].co_cellvars:
                 self._judge.made.note(state["frame"].localsplus[inst.arg].value)
             return None
+        if name == "SET_UPDATE":
+            self._judge.note_taken(stack.getitem_wrapped(-inst.arg - 1).value, [stack.getitem_wrapped(-1)])
         if name in instructions.HASHING:
             hashed = instructions.find_hashed(name, inst.arg, stack)
             strange = [each for each in hashed if not _is_plain_key(each)]
@@ -215,7 +220,7 @@ class Recorder(hooks.Observer):
             return f"asks for {name}"
         if lookup.is_environment(value):
             self._notes.classes.setdefault(id(kind), kind)
-            return self._note_variable(name)
+            return self._note_variable(args, name)
         if issubclass(kind, types.ModuleType):
             return self._note_module(args, value, name)
         if kind is super:
@@ -227,6 +232,9 @@ class Recorder(hooks.Observer):
         else:
             self._notes.classes.setdefault(id(kind), kind)
             reason = None
+            if name == "__dict__" and self._describer.is_partly_unknown(kind):
+                wanted = f"asks for all attributes of a {name_of(kind)}, not all of which have a value to compare"
+                return None if _has_own_default(args) else wanted
             if name.startswith("__") and name.endswith("__"):  # which Thunder asks for without interpreting anything
                 reason = native.explain_attribute(value, name)
             if reason is None and (not name.startswith("__") or find_in_class(kind, name) is not ABSENT):
@@ -235,9 +243,7 @@ class Recorder(hooks.Observer):
 
     def _note_module(self, args: tuple[Any, ...], module: Any, name: str) -> str | None:
         if name == "__dict__":
-            # Thunder asks for it with a default of its own, to find another attribute.
-            is_own = len(args) > 2 and _is_bare_constant(args[2])
-            return None if is_own else f"asks for all names of the module {module.__name__}"
+            return None if _has_own_default(args) else f"asks for all names of the module {module.__name__}"
         if not self._is_thunders_own():
             owner, found = vars(module).get("__name__"), vars(module).get(name, ABSENT)
             if (owner, name) in _NOT_READ:
@@ -262,10 +268,12 @@ class Recorder(hooks.Observer):
         actor = find_actor()
         return actor is not None and self._is_internal(actor.globals.value)
 
-    def _note_variable(self, name: str) -> str | None:
+    def _note_variable(self, args: tuple[Any, ...], name: str) -> str | None:
         """Notes a variable of the environment, which Python finds in a table that nobody else may look into."""
         from thunder.core.interpreter import get_interpreterruntimectx
 
+        if name == "__dict__" and not _has_own_default(args):
+            return "reads the whole environment"
         if name != "_data":
             return None
         frame = get_interpreterruntimectx().peek_frame_stack()
@@ -317,6 +325,6 @@ def _is_plain_key(value: Any) -> bool:
     return native.is_plain(value, atoms=True) and not native.is_nan(value)
 
 
-def _is_bare_constant(wrapped: Any) -> bool:
-    """Tells whether this is a bare object that Thunder's own code has made to stand for nothing."""
-    return type(wrapped.value) is object and name_origin(wrapped.provenance) == "CONSTANT"
+def _has_own_default(args: tuple[Any, ...]) -> bool:
+    """Tells whether Thunder asks for an attribute, to find another one, with a bare object that stands for nothing."""
+    return len(args) > 2 and type(args[2].value) is object and name_origin(args[2].provenance) == "CONSTANT"

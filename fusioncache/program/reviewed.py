@@ -30,7 +30,7 @@ LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"_graph", "_code", "_lineno_map", "_prologue_start", "_param_name_to_source", "meta"}),
         "it is what a graph module was made from, and the module's own code is what it does",
     ),
-    "torch.utils.hooks.RemovableHandle": (frozenset({"next_id"}), "it counts the hooks of the process"),
+    "torch.utils.hooks.RemovableHandle": (frozenset({"id", "next_id"}), "it counts the hooks of the process"),
     "transformers.generation.configuration_utils.GenerationConfig": (
         frozenset({"_original_object_hash"}),
         "it is a hash that is another one in each process",

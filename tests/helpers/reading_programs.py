@@ -6,6 +6,7 @@ import enum
 import functools
 import math
 import os
+import types
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,8 @@ TABLE = {"one": 1.0, "two": 2.0}
 FLAGS = {"fast": True}
 CHOICES = {"relu", "silu"}
 SIZES = {8, 0}
+WORDS = ["1", "2"]
+SETTINGS = types.SimpleNamespace(gain=0.5)
 
 
 class Kind(enum.Enum):
@@ -119,6 +122,7 @@ OBJECT = Derived(1.5)
 def look_around(x):
     """Reads one of everything."""
     x = x * SCALE + sum(NUMBERS) + TABLE["two"] + len(NUMBERS)
+    x = x + sum(list(map(int, WORDS))) + sum(SIZES) + vars(SETTINGS)["gain"]
     x = helper(x) + CLOSED(x) + PARTIAL(x) + decorated(x)
     x = REGISTRY["act"](x) + F.silu(x) + torch.tanh(x) + OBJECT(x)
     from math import e

@@ -22,6 +22,7 @@ LOCK = threading.Lock()
 ITERATOR = iter([1.0, 2.0, 3.0])
 NAMES = {"b": 1.0}
 TENSOR = torch.tensor(2.0)
+HANDLE = nn.Linear(1, 1).register_forward_hook(print)
 
 
 def generate():
@@ -33,6 +34,7 @@ GENERATOR = generate()
 
 
 SET = {8, 0}
+FLOATS = {0.1, 0.2, 0.7}
 NAN = float("nan")
 NANS, TUPLE_OF_NAN = {NAN}, (NAN,)
 TEXTS = {"a", "b"}
@@ -306,6 +308,10 @@ def map_function(x):
     return x
 
 
+def filter_by_function(x):
+    return x * next(filter(helper, [1.0]))
+
+
 def call_remembered(x):
     return x * remembered(2.0)
 
@@ -331,7 +337,19 @@ def look_at_module_contents(x):
 
 
 def look_at_variables(x):
-    return x * len(vars(THING))
+    return x * len(vars(Thing))
+
+
+def look_at_all_of_handle(x):
+    return x * len(vars(HANDLE))
+
+
+def look_at_number_of_handle(x):
+    return x * HANDLE.id
+
+
+def look_at_variables_of_environment(x):
+    return x * len(vars(os.environ)["_data"])
 
 
 def look_at_whole_environment(x):
@@ -391,7 +409,38 @@ def unpack_set(x):
 
 
 def sum_set(x):
-    return x * sum(SET)
+    return x * sum(FLOATS)
+
+
+def spread_set_into_set(x):
+    for number in {*SET, 16}:
+        x = x * number + 1
+    return x
+
+
+def take_from_spread_set(x):
+    return x * {*SET}.pop()
+
+
+def update_set_from_set(x):
+    numbers = set()
+    numbers.update(SET)
+    for number in numbers:
+        x = x * number + 1
+    return x
+
+
+def merge_set_into_set(x):
+    numbers = {24}
+    numbers ^= SET
+    return x * next(iter({*numbers}))
+
+
+def leave_gap_in_set(x):
+    numbers = {"a", 8}
+    numbers.discard("a")
+    numbers.add(0)
+    return x * next(iter(numbers))
 
 
 def sum_generated_from_set(x):
