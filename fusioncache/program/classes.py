@@ -17,6 +17,9 @@ import types
 from collections.abc import Iterator
 from typing import Any, cast
 
+import torch
+
+from fusioncache.program.dynamo_tags import MARK, find_original
 from fusioncache.program.introspection import is_derived, is_written_in_python, mro_of, namespace_of
 from fusioncache.program.literals import LITERALS, digest, write_class_name, write_name
 from fusioncache.program.memory import ClassContent, Memory
@@ -46,6 +49,8 @@ def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
         return
     for name in LEFT_OUT.get(write_class_name(cls), _NOTHING)[0]:
         _note_unknown(writer, cls, name, LEFT_OUT[write_class_name(cls)][1])
+    if cls is torch.nn.Module:
+        _note_unknown(writer, cls, MARK, "it says that Dynamo ran in the process")
     for name, value in namespace_of(cls).items():
         if name in _SAYS_NOTHING and type(value) in (str, int):
             _note_unknown(writer, cls, name, _SAYS_NOTHING[name])
@@ -64,6 +69,8 @@ def _is_left_out(cls: type, name: str, value: object) -> bool:
         return value is None
     if name == "__slotnames__":  # what ``copyreg`` found when an instance was copied
         return type(value) is list
+    if name == MARK:
+        return cls is torch.nn.Module and type(value) is bool
     if name == "_value2member_map_":  # a table of the members, to which a flag adds combinations as they are asked for
         return is_enumeration(cls)
     return name in LEFT_OUT.get(write_class_name(cls), _NOTHING)[0]
@@ -75,6 +82,8 @@ def _note_unknown(writer: Writer, cls: type, name: str, reason: str) -> None:
 
 def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
     parts = writer.parts
+    if type(value) is types.FunctionType:
+        value = find_original(value)
     if name == "__annotations__" and type(value) is dict:
         parts.append(", ".join(f"{write_name(key)}: {_describe_annotation(item)}" for key, item in value.items()))
     elif name == "_abc_impl":

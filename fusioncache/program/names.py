@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -30,11 +30,16 @@ def find_actor() -> Any:
 
     The interpreter has small functions of its own interpreted in place of what it looks at: those act for others.
     """
+    return next(iterate_actors(), None)
+
+
+def iterate_actors() -> Iterator[Any]:
+    """Returns the frame whose code is interpreted, the one that called it, and so on, but for the interpreter's own."""
     from thunder.core.interpreter import get_interpreterruntimectx
 
     helpers = _helpers()
     frames = reversed(get_interpreterruntimectx().frame_stack)
-    return next((frame for frame in frames if id(frame.globals.value) not in helpers), None)
+    return (frame for frame in frames if id(frame.globals.value) not in helpers)
 
 
 @lru_cache(maxsize=1)

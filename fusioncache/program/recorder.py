@@ -38,9 +38,10 @@ from fusioncache.program import lookup, native
 from fusioncache.program.account import Account, Notes, describe
 from fusioncache.program.checks import list_free
 from fusioncache.program.describe import Describer
+from fusioncache.program.dynamo_tags import find_tagging
 from fusioncache.program.introspection import ABSENT, find_in_class
 from fusioncache.program.made import Made, name_origin
-from fusioncache.program.names import find_actor, is_canonical, is_internal, name_of
+from fusioncache.program.names import find_actor, is_canonical, is_internal, iterate_actors, name_of
 from fusioncache.program.opaque import Judge
 from fusioncache.program.reads import Read
 from fusioncache.program.refusal import NotKept
@@ -77,6 +78,7 @@ class Recorder(hooks.Observer):
         self._notes = Notes(queries=self._judge.queries)
         self._seen: set[tuple[int, str]] = set()
         self._free = list_free()
+        self._tagging = find_tagging()
         self._internal: dict[int, tuple[Any, bool]] = {}
         self._observation: AbstractContextManager[None] | None = None
 
@@ -100,6 +102,8 @@ class Recorder(hooks.Observer):
     def see_function(self, function: Any) -> None:
         """Notes a function whose code is about to be interpreted."""
         code = function.__code__
+        if self._tagging.has(code) or (code is self._tagging.enter and self._is_tagged()):
+            return
         if id(code) not in self._notes.functions:
             self._notes.functions[id(code)] = function
             if len(self._notes.functions) == 1:
@@ -107,7 +111,7 @@ class Recorder(hooks.Observer):
 
     def see_global(self, namespace: Any, name: str) -> None:
         """Notes a name that is about to be looked up in a namespace, and then among the builtins."""
-        if (id(namespace), name) in self._notes.globals or self._is_internal(namespace):
+        if (id(namespace), name) in self._notes.globals or self._is_internal(namespace) or self._is_tagged():
             return
         found = namespace.get(name, ABSENT)
         self._notes.globals[id(namespace), name] = namespace, found
@@ -116,7 +120,7 @@ class Recorder(hooks.Observer):
 
     def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
         """Notes a call that is not interpreted."""
-        if self._reason is not None or id(fn) in self._free:
+        if self._reason is not None or id(fn) in self._free or self._is_tagged():
             return
         try:
             if fn is getattr:
@@ -135,7 +139,7 @@ class Recorder(hooks.Observer):
 
     def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
         """Notes an instruction that changes a variable of others, or lets objects answer for themselves."""
-        if self._reason is not None:
+        if self._reason is not None or self._is_tagged():
             return
         try:
             reason = self._explain_instruction(name, inst, state)
@@ -262,6 +266,10 @@ class Recorder(hooks.Observer):
                 self._notes.texts.append((what, value, describe(value, what, self._early)))
             except Exception as error:  # among them that it has no value
                 self._refuse(str(error))
+
+    def _is_tagged(self) -> bool:
+        """Tells whether what happens is that Dynamo tags a module."""
+        return self._tagging.tag is not None and self._tagging.is_at_work(each.code for each in iterate_actors())
 
     def _is_thunders_own(self) -> bool:
         """Tells whether it is Thunder's own code that is interpreted here, which the key's versions say all of."""
