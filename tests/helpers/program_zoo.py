@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from stored_programs import Cell, counts, without_interpreter
@@ -170,6 +172,22 @@ def run_plugin(compile_: Compile) -> list[torch.Tensor]:
     return train(compile_(model, with_=compile_model), list(model.parameters()), torch.randn(3, 4))
 
 
+def run_litgpt_with_cuda_graphs(compile_: Compile) -> list[torch.Tensor]:
+    """A model that makes a module in its forward pass, where Dynamo ran before. Parts are not captured but run."""
+    from litgpt import GPT, Config
+    from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
+
+    importlib.import_module("torch._dynamo.mutation_guard").install_generation_tagging_init()
+    config = Config.from_name("pythia-14m", n_layer=1, n_embd=8, n_head=2, padded_vocab_size=16, block_size=8)
+    with mock.patch.object(CUDAGraphRunner, "call_cuda_graph", play_part):
+        return train_module(GPT(config), compile_, torch.randint(16, (2, 4)), more=[CUDAGraphTransform()])
+
+
+def play_part(runner: Any, name: str, *args: Any) -> Any:
+    function, _ = runner.python_callables[name]
+    return function(*args)
+
+
 CASES: dict[str, Callable[[Compile], list[torch.Tensor]]] = {
     name.removeprefix("run_"): run for name, run in list(globals().items()) if name.startswith("run_")
 }
@@ -182,10 +200,10 @@ def run_case(name: str, directory: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     transforms = []
 
-    def compile_(model: Any, *, with_: Callable[..., Any] = thunder.jit, **options: Any) -> Any:
+    def compile_(model: Any, *, with_: Callable[..., Any] = thunder.jit, more: Any = (), **options: Any) -> Any:
         cache = fusioncache.Cache(record=False, store=directory / name)
         transforms.append(fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, **options))
-        return with_(model, executors=fusioncache.executors(), transforms=[transforms[-1]])
+        return with_(model, executors=fusioncache.executors(), transforms=[transforms[-1], *more])
 
     results = CASES[name](compile_)
     content = b"".join(result.detach().float().numpy().tobytes() for result in results)
