@@ -74,7 +74,9 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
     yield "lookasides", definitions.name(compile_data.executor_lookasides)
     for number, transform in enumerate(compile_data.transforms):
         yield f"transforms.{number}", write_transform(describer, definitions, transform)
-        yield f"transforms.{number}.class", definitions.name(type(transform))
+        # What the class does besides its code, the transform has said.
+        with definitions.trusting():
+            yield f"transforms.{number}.class", definitions.name(type(transform))
 
 
 def _read_own_options(describer: Describer, definitions: Definitions, compile_data: Any) -> Iterator[NamedValue]:

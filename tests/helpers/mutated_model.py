@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import os
 from collections import OrderedDict
 from typing import Any
 
@@ -99,6 +100,6 @@ class Mutable(Base):
             x = self.combine(x, getattr(self, name)(x) * self.scale)
         x = REGISTRY["act"](x) * GAIN + CONFIG["eps"]
         x = self.activation(scaler(shift(square(x))))
-        if MODE is Mode.DOUBLE:
+        if MODE is Mode.DOUBLE or os.environ.get("MUTATED_MODEL"):
             x = x * 2
         return functional.softmax(self.dropout(x), -1) * min(times, LIMIT)

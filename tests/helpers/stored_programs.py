@@ -27,7 +27,7 @@ def compile_anew(
         model: to compile.
         directory: of the store.
         backend: for ``FusionCache``.
-        jit: options of ``thunder.jit``.
+        jit: options of ``thunder.jit``, whose transforms come behind ours.
         options: of ``FusionCache``.
 
     Returns:
@@ -38,7 +38,8 @@ def compile_anew(
     cache = fusioncache.Cache(record=False, store=directory)
     transform = fusioncache.FusionCache(cache=cache, backend=backend, jobs=0, **options)
     jit = {"executors": fusioncache.executors(), **(jit or {})}
-    return thunder.jit(model, transforms=[transform], **jit), transform
+    transforms = [transform, *jit.pop("transforms", ())]
+    return thunder.jit(model, transforms=transforms, **jit), transform
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ after.
 import builtins
 import contextlib
 import enum
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,9 +17,12 @@ from unittest import mock
 import mutated_model
 import pytest
 import thunder
+import thunder.torch
 import torch
 from mutated_model import Base, Mutable, Norm
 from stored_programs import compile_anew, counts, without_interpreter
+from thunder.extend import OperatorExecutor
+from thunder.transforms.prune_prologue_checks import PrunePrologueChecks
 from torch.nn import functional
 
 import fusioncache
@@ -78,6 +82,11 @@ def hook(register: Callable[[Mutable], Any]) -> Change:
 
 def env(**variables: str) -> Change:
     return lambda model: mock.patch.dict("os.environ", variables)
+
+
+def map_entry(function: Callable[..., Any], symbol: Any) -> Change:
+    """Has Thunder make something else of a function of torch."""
+    return lambda model: mock.patch.dict(thunder.torch._torch_to_thunder_function_map, {function: symbol})
 
 
 def code(function: Callable[..., Any], other: Callable[..., Any]) -> Change:
@@ -157,6 +166,10 @@ def other_min(*args: Any) -> Any:
     return 3
 
 
+def other_rsqrt(x: Any) -> Any:
+    return thunder.torch.sqrt(x)
+
+
 def other_combine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x - y
 
@@ -219,13 +232,16 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "",
     ),
     # Classes.
-    "attribute of the class": (put(lambda m: Norm, "order", 4), "mutated_model.Norm"),
-    "attribute of a base class": (put(lambda m: Base, "order", 4), "mutated_model.Base"),
-    "property of a base class": (put(lambda m: Base, "bias_scale", property(lambda self: 0.25)), "mutated_model.Base"),
-    "static method": (put(lambda m: Base, "combine", staticmethod(other_combine)), "mutated_model.Base"),
-    "class method": (put(lambda m: Base, "power", classmethod(lambda cls: 4)), "mutated_model.Base"),
-    "method": (put(lambda m: Norm, "forward", lambda self, x: x), "mutated_model.Norm"),
-    "default of a method": (put(lambda m: Mutable.forward, "__defaults__", (2,)), "mutated_model.Mutable"),
+    "attribute of the class": (put(lambda m: Norm, "order", 4), "`mutated_model.Norm.order` is 4"),
+    "attribute of a base class": (put(lambda m: Base, "order", 4), "`mutated_model.Base.order` is 4, and was 2"),
+    "property of a base class": (
+        put(lambda m: Base, "bias_scale", property(lambda self: 0.25)),
+        "`mutated_model.Base.bias_scale`",
+    ),
+    "static method": (put(lambda m: Base, "combine", staticmethod(other_combine)), "`mutated_model.Base.combine`"),
+    "class method": (put(lambda m: Base, "power", classmethod(lambda cls: 4)), "`mutated_model.Base.power`"),
+    "method": (put(lambda m: Norm, "forward", lambda self, x: x), "`mutated_model.Norm.forward` is another function"),
+    "default of a method": (put(lambda m: Mutable.forward, "__defaults__", (2,)), "`mutated_model.Mutable.forward`"),
     "constant in a method": (
         put(
             lambda m: Norm.forward,
@@ -234,15 +250,15 @@ CHANGES: dict[str, tuple[Change, str]] = {
                 co_consts=tuple(-2 if each == -1 else each for each in Norm.forward.__code__.co_consts)
             ),
         ),
-        "mutated_model.Norm",
+        "`mutated_model.Norm.forward`",
     ),
     "method of torch.nn.Linear": (
         put(lambda m: torch.nn.Linear, "forward", lambda self, x: x @ self.weight),
-        "torch.nn.modules.linear.Linear",
+        "`torch.nn.modules.linear.Linear.forward`",
     ),
     "method of torch.nn.Module": (
         put(lambda m: torch.nn.Module, "__call__", lambda self, *args: self.forward(*args)),
-        "torch.nn.modules.module.Module",
+        "`torch.nn.modules.module.Module.__call__`",
     ),
     # What interpreted code looks up.
     "global number": (put(lambda m: own, "GAIN", 2.5), "mutated_model.GAIN"),
@@ -276,7 +292,11 @@ CHANGES: dict[str, tuple[Change, str]] = {
         put(lambda m: torch.backends.cuda.matmul, "fp32_precision", "tf32"),
         "precision",
     ),
-    "variable of the environment that Thunder reads": (env(NVFUSER_DUMP="cuda_kernel"), ""),
+    "variable of the environment that Thunder reads": (env(NVFUSER_DUMP="cuda_kernel"), "NVFUSER_DUMP"),
+    "variable of the environment that the model reads": (env(MUTATED_MODEL="1"), "the variable `MUTATED_MODEL`"),
+    "function map": (map_entry(functional.silu, thunder.torch.relu), "Thunder's `map.torch.nn.functional.silu`"),
+    "function map, of somebody else": (map_entry(torch.rsqrt, other_rsqrt), "Thunder's `map.torch.rsqrt`"),
+    "version of Python": (put(lambda m: sys, "version", "3.12.99 (main)"), "python"),
     "version of torch": (put(lambda m: torch, "__version__", "2.99.0"), "torch"),
     "version of Thunder": (put(lambda m: thunder, "__version__", "0.2.6+local"), "hunder"),
     "version of fusioncache": (put(lambda m: fusioncache, "__version__", "9.9.9"), "fusioncache"),
@@ -357,6 +377,68 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 def test_another_option_is_a_miss_that_is_named(kept, capfd, what):
     options, named = OPTIONS[what]
     assert_derived_again(kept, capfd, named, **options)
+
+
+class Marking(thunder.Transform):
+    """A transform of somebody else's, which says what it depends on."""
+
+    def __init__(self, key: str):
+        self.key = key
+
+    def cache_key(self) -> str:
+        return self.key
+
+
+class Claiming(OperatorExecutor):
+    """An executor of somebody else's, which says what it depends on."""
+
+    def __init__(self, key: str):
+        super().__init__("claiming")
+        self.key = key
+
+    def cache_key(self) -> str:
+        return self.key
+
+
+def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.sin() + y
+
+
+ONE = torch.linspace(-1, 1, 12).reshape(3, 4)
+PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "option of a transform of somebody else's": (
+        lambda: {"transforms": [Marking("a")]},
+        lambda: {"transforms": [Marking("b")]},
+        "the option transforms.1 is b, and was a",
+    ),
+    "option of a transform of Thunder's": (
+        lambda: {"transforms": [PrunePrologueChecks(prune_all_checks=False)]},
+        lambda: {"transforms": [PrunePrologueChecks(prune_all_checks=True)]},
+        "the option transforms.1",
+    ),
+    "option of an executor": (
+        lambda: {"executors": [Claiming("a"), *fusioncache.executors()]},
+        lambda: {"executors": [Claiming("b"), *fusioncache.executors()]},
+        "the option executors.claiming.key is b, and was a",
+    ),
+    "inputs that are one": (lambda: (ONE, ONE.clone()), lambda: (ONE, ONE), "`args.1`"),
+    "inputs that share memory": (lambda: (ONE, ONE.clone()), lambda: (ONE, ONE.view(3, 4)), "`args.1`"),
+}
+
+
+@pytest.mark.parametrize("what", PAIRS)
+def test_what_two_calls_differ_in_is_named(tmp_path, capfd, what):
+    """Each of the two is derived, and then loaded."""
+    *both, named = PAIRS[what]
+    for turn in range(2):
+        for make in both:
+            found = make()
+            inputs, jit = (found, {}) if type(found) is tuple else ((ONE, ONE.clone()), found)
+            compiled, transform = compile_anew(add, tmp_path, jit=jit, explain=True)
+            assert torch.equal(compiled(*inputs), add(*inputs))
+            assert counts(transform) == (turn, 1 - turn, {})
+        if not turn:
+            assert named in capfd.readouterr().err.partition("the program of add was derived again: ")[2]
 
 
 def with_grads(model: Mutable) -> AbstractContextManager[Any]:
