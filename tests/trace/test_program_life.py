@@ -340,6 +340,39 @@ def test_a_damaged_program_is_removed_and_derived_again(cell, caplog):
     assert counts(transform) == (1, 0, {})
 
 
+FORMAT = re.compile(rb"(fusioncache \w+ |.\"format\":)\d")
+WRONG = {
+    "damaged": lambda content, other: content[: len(content) // 2],
+    "of another kind": lambda content, other: other,
+    "of a later format": lambda content, other: re.sub(
+        rb"(fusioncache \w+ |.\"format\":)\d", rb"\g<1>99", content, count=1
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:fusioncache. a stored program that does not decode")
+@pytest.mark.parametrize(
+    ("artifact", "other", "loads"),
+    [("program", "reads", 0), ("reads", "program", 0), ("bytecode", "program", 1), ("regions", "reads", 1)],
+)
+def test_an_artifact_that_does_not_fit_costs_the_program_or_nothing(cell, artifact, other, loads):
+    """Without traces or reads there is no program. What is there for speed or for people is done without."""
+    directory, model, x = cell
+    store = fusioncache.Cache(record=False, store=directory).store
+    (entry,) = [each for each in store.entries() if each.backend == "program"]
+    key = make_key(store.entry(entry.digest, "program"))
+    artifacts = dict(store.load(key, "program"))
+    for change in WRONG.values():
+        wrong = change(artifacts[artifact], artifacts[other])
+        assert wrong != artifacts[artifact]
+        store.remove(key, "program")
+        assert store.save(key, "program", {**artifacts, artifact: wrong}, name="Cell", seconds=1)
+        compiled, transform = compile_anew(model, directory)
+        assert torch.equal(compiled(x), model(x))
+        assert counts(transform) == (loads, 1 - loads, {})
+        assert len(list(find_candidates(store, key))) == 1
+
+
 def test_verify_mode_derives_again_and_finds_the_same(trained):
     directory, model, x, results = trained
     compiled, transform = compile_anew(model, directory, verify=True)
