@@ -10,7 +10,6 @@ written elsewhere.
 from __future__ import annotations
 
 import functools
-import hashlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fusioncache.program.literals import digest
 from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import is_known, place_of, shorten_file, sum_code
 from fusioncache.program.refusal import NoValue
@@ -83,7 +83,7 @@ class Definitions:
             maker = self._makers[kind] = self._find_maker(kind)
         name = maker(value)
         if len(name) > _LONGEST_NAME:
-            name = f"{name[:_BEGINNING]}...{_digest(name)}"
+            name = f"{name[:_BEGINNING]}...{digest(name)}"
         self._names[id(value)] = name
         return name
 
@@ -192,7 +192,7 @@ class Definitions:
         places = [self._places.get(id(code)) or self._place_code(code) for code in codes]
         text = " of ".join(places) if all(places) else ""
         if len(text) > _LONGEST_NAME:
-            text = f"{places[-1]} {_digest(text)}"
+            text = f"{places[-1]} {digest(text)}"
         self._chains[tuple(map(id, codes))] = text
         return text
 
@@ -310,10 +310,6 @@ _DESCRIPTORS = (
     types.MemberDescriptorType,
     types.ClassMethodDescriptorType,
 )
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 _STATELESS = frozenset({"_abc._abc_data", "collections._tuplegetter"})

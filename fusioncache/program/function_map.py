@@ -11,7 +11,6 @@ not looked at: the sources are in the key, but not what is put in their place.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import Any
 
 from fusioncache.ir.key_text import NamedValue
 from fusioncache.program.definitions import Definitions
+from fusioncache.program.literals import digest
 
 _MODULES = (
     "thunder",
@@ -134,7 +134,7 @@ def read_function_map(definitions: Definitions, executors: Iterable[Any]) -> Ite
             lines.append(f"{name} {text}")
             if definitions.is_foreign(value):
                 yield f"{module.__name__}.{name}", text
-        digests.append((module.__name__, _digest("\n".join(sorted(lines)))))
+        digests.append((module.__name__, digest("\n".join(sorted(lines)))))
     yield from sorted(_read_entries(definitions))
     yield from digests
     yield from _read_parts(definitions)
@@ -176,8 +176,8 @@ def _read_entries(definitions: Definitions) -> Iterator[tuple[str, str]]:
     for key, value in list(_torch_to_thunder_function_map.items()):
         text = definitions.name(value)
         # Several functions may be called the same. Whether keys are equal the digests of the modules decide.
-        digest = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
-        yield f"map.{write_callable(key)}", f"{text} {digest}" if definitions.is_foreign(value) else digest
+        checksum = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
+        yield f"map.{write_callable(key)}", f"{text} {checksum}" if definitions.is_foreign(value) else checksum
 
 
 def write_callable(function: Any) -> str:
@@ -186,7 +186,3 @@ def write_callable(function: Any) -> str:
     name = getattr(function, "__qualname__", None) or str(getattr(function, "__name__", type(function).__qualname__))
     place = getattr(owner if isinstance(owner, type) else function, "__module__", None) or "torch"
     return f"{place}.{name.removeprefix('_VariableFunctionsClass.')}".replace(" ", "_")
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
