@@ -63,7 +63,7 @@ REASONS = {
     "execute_text": "execute_text calls eval",
     "define_class": "define_class calls __build_class__",
     "use_lock": "the global unkept_programs.LOCK has no value to compare",
-    "start_thread": "the global threading._counter has no value to compare",
+    "make_thread": "the global threading._counter has no value to compare",
     "import_something": "import_something imports this",
     "iterate_over_set": "iterate_over_set calls set.__iter__, and sets have no order of their own",
     "list_set": "list_set calls set.__iter__, and sets have no order of their own",
