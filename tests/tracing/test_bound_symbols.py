@@ -1,6 +1,8 @@
 """Bound symbols of real traces and made-up ones, copied and renamed with and without shortcuts: the same symbols."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import thunder
@@ -10,7 +12,6 @@ from thunder.core import devices, dtypes, prims, proxies, pytree, transform_comm
 from thunder.core.proxies import Variable
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
-from thunder.core.transform_common import VJPDual
 
 from fusioncache import tracing
 from fusioncache.tracing.passes import dead_code, lookups, mapping, symbols
@@ -22,6 +23,17 @@ PROPERTIES = ("flat_args", "flat_outs", "flat_proxy_args", "flat_proxy_outs")
 def thunders_own():
     """Both ways are taken from here, not from what is installed."""
     tracing.uninstall()
+
+
+@dataclass
+class Dual:
+    """A data class of these tests: once it was in a tree, Thunder takes it for a container in the whole process.
+
+    With ``VJPDual`` in its place Thunder could not differentiate any more what ``thunderfx`` hands to it.
+    """
+
+    primal: Any
+    residuals: Any
 
 
 def tensor(name):
@@ -42,7 +54,7 @@ def own(function):
 def made_up():
     with tracectx(TraceCtx()):
         collection = proxies.CollectionProxy([A, [B]], name="collection")
-    trees = [(), (A, 1), (A, B, None), ([A, {"y": B, "x": N}], "s"), (VJPDual(A, (B, C)),), (torch.Size([2]),), (PAIR,)]
+    trees = [(), (A, 1), (A, B, None), ([A, {"y": B, "x": N}], "s"), (Dual(A, (B, C)),), (torch.Size([2]),), (PAIR,)]
     trees += [(collection,), (A, 2.0, dtypes.float32, slice(A, N))]
     for args in trees:
         for output in (None, A, [A, N], (C, (D,)), {"b": A, "a": C}, PAIR):
@@ -75,8 +87,8 @@ def described(value):
         return ("collection", value.name, described(value.coll))
     if isinstance(value, proxies.Proxy):
         return (type(value), value.name, id(value))
-    if isinstance(value, VJPDual):
-        return (VJPDual, described(value.primal), described(value.residuals))
+    if isinstance(value, Dual):
+        return (Dual, described(value.primal), described(value.residuals))
     if isinstance(value, dict):
         return (type(value), [(key, described(each)) for key, each in value.items()])
     return (type(value), [described(each) for each in value]) if isinstance(value, tuple | list) else value
@@ -237,7 +249,7 @@ def copies(symbols):
         yield new
 
 
-FLAT = [[], [A], [A, 1, None], (A, B), (A, [B]), ["s", A], [{"a": 1}], [PAIR], [torch.Size([1])], (VJPDual(A, ()),)]
+FLAT = [[], [A], [A, 1, None], (A, B), (A, [B]), ["s", A], [{"a": 1}], [PAIR], [torch.Size([1])], (Dual(A, ()),)]
 
 
 def test_functions_are_mapped_alike():
