@@ -79,12 +79,14 @@ class AllowedRegions:
         plan: how these are summed.
         fallback: one of the regions, as Thunder made it.
         instance: the same in the terms of the template, where that is known.
+        layouts: of the arguments, in each way that was foreseen.
     """
 
     arities: Arities
     plan: Plan
     fallback: Fallback
     instance: Instance | None
+    layouts: tuple[ArgumentLayouts, ...] = ()
 
 
 class TemplateCall:
@@ -119,6 +121,7 @@ class TemplateCall:
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
         self._instances: dict[Arities, Instance | None] = {}
+        self._foreseen: dict[Arities, dict[ArgumentLayouts, None]] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
         function = make_dispatcher(template.graph, takes_arities=self._chains > 1, begin=self._begin)
         self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
@@ -143,7 +146,13 @@ class TemplateCall:
     def allowed(self) -> tuple[AllowedRegions, ...]:
         """Returns the regions for which calls are allowed."""
         return tuple(
-            AllowedRegions(arities, plan, self._fallbacks[arities], self._instances[arities])
+            AllowedRegions(
+                arities,
+                plan,
+                self._fallbacks[arities],
+                self._instances[arities],
+                tuple(self._foreseen.get(arities, ())),
+            )
             for arities, plan in self._plans.items()
         )
 
@@ -164,6 +173,7 @@ class TemplateCall:
 
         Of folds only those of contiguous terms are foreseen.
         """
+        self._foreseen.setdefault(arities, {})[layouts] = None
         graph = inline(self.template.graph, arities)
         if self._plans[arities] is Plan.INLINE or depends_on_operand_order(graph, layouts):
             return _without_none([self._inline_executable(arities).foresee(layouts, self._instances[arities])])

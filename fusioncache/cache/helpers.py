@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +45,15 @@ class Helpers(Protocol):
 
     def hand_over(self, asks: Sequence[Ask]) -> int:
         """Has these compiled, as far as the store does not have them, and returns how many will be."""
+
+    def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], None]) -> None:
+        """Has these compiled, and says how many, if anything that calls ask for turns out to be missing.
+
+        For a program that was loaded the store has them all, as a rule. Then nothing is asked.
+        """
+
+    def note_missing(self) -> bool:
+        """Hands over what was expected, as the store lacks something that a call asks for; returns whether it did."""
 
     def wait_for(self, key: Key) -> Wait:
         """Waits for a helper that makes this, for a bounded time, if there is one.

@@ -89,6 +89,9 @@ class PersistentBuilder(Builder):
         helpers = self._helpers()
         wait = Wait() if helpers is None else helpers.wait_for(key)
         function = self._load(self._store.load(key, name), key, instance, args)
+        if function is None and helpers is not None and helpers.note_missing():
+            wait = helpers.wait_for(key)
+            function = self._load(self._store.load(key, name), key, instance, args)
         if function is None:
             with self._ranks.turn(key, name) as turn:
                 function = self._load(turn.artifacts, key, instance, args)

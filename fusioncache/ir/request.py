@@ -46,7 +46,7 @@ def encode(request: Request) -> bytes:
     body = {
         "format": FORMAT,
         **codec.encode_graph(request.graph),
-        "place": [layout and [list(layout[0]), list(layout[1])] for layout in request.layouts],
+        "place": encode_layouts(request.layouts),
         "backend": request.backend,
         "options": _encode_options(request.options),
         "settings": _encode_options(request.settings),
@@ -65,10 +65,24 @@ def decode(content: bytes) -> Request:
         *codec.GRAPH_FIELDS, "place", "backend", "options", optional={"settings": []}
     )
     graph = codec.decode_graph(*fields)
-    layouts = tuple(map(_decode_layout, place.items()))
+    layouts = decode_layouts(place)
     if len(layouts) != len(graph.inputs) or not all(map(_fits, graph.inputs, layouts)):
         raise ValueError("arguments that are not the graph's inputs")
     return Request(graph, layouts, backend.text(), _decode_options(options), _decode_options(settings))
+
+
+def encode_layouts(layouts: ArgumentLayouts) -> list[Any]:
+    """Returns the layouts of arguments as a field of a body."""
+    return [layout and [list(layout[0]), list(layout[1])] for layout in layouts]
+
+
+def decode_layouts(value: Value) -> ArgumentLayouts:
+    """Reads the layouts of arguments.
+
+    Raises:
+        ValueError: if they are none.
+    """
+    return tuple(map(_decode_layout, value.items()))
 
 
 def _decode_layout(value: Value) -> ArgumentLayout | None:

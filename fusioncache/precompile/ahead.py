@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fusioncache.backends.api import Backend
@@ -38,6 +38,7 @@ class CrewHelpers:
         self._crew = crew
         self._numbers: dict[Key, int] = {}
         self._asks: dict[int, Ask] = {}
+        self._expected: list[tuple[Callable[[], Sequence[Ask]], Callable[[int], None]]] = []
         # Its memory stays with torch: this process needs it in a moment.
         self._compiler = EntryCompiler(store, patience=0.0, releases=False)
         self._lock = forks.lock()
@@ -54,6 +55,22 @@ class CrewHelpers:
                     return count
                 self._numbers[ask.key], self._asks[number] = number, ask
         return len(missing)
+
+    def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], None]) -> None:
+        """See ``Helpers``."""
+        with self._lock:
+            self._expected.append((asks, handed_over))
+
+    def note_missing(self) -> bool:
+        """See ``Helpers``."""
+        with self._lock:
+            expected, self._expected = self._expected, []
+        try:
+            for asks, handed_over in expected:
+                handed_over(self.hand_over(asks()))
+        except Exception as error:  # whatever it is, this process compiles for itself
+            logger.info("nothing that was expected is compiled beside", exc_info=error)
+        return bool(expected)
 
     def wait_for(self, key: Key) -> Wait:
         """See ``Helpers``."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.ir import Graph, Instance, codec
+from fusioncache.ir.request import ArgumentLayouts, decode_layouts, encode_layouts
 from fusioncache.ir.strict_json import Value
 from fusioncache.program.source import check_source, is_reviewed
 from fusioncache.template.plan import Arities, Plan
@@ -74,12 +75,14 @@ class TemplateUse:
         plan: how the chains are summed.
         executor: the name of Thunder's executor that made the regions.
         instance: one of them.
+        layouts: of the arguments, in each way that was foreseen. What is compiled for them may be missing.
     """
 
     arities: Arities
     plan: Plan
     executor: str
     instance: Instance
+    layouts: tuple[ArgumentLayouts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ def _encode_use(use: TemplateUse) -> dict[str, Any]:
         "plan": use.plan.value,
         "executor": use.executor,
         "instance": codec.encode(use.instance).decode(),
+        "layouts": list(map(encode_layouts, use.layouts)),
     }
 
 
@@ -234,10 +238,16 @@ def _read_template(value: Value) -> TemplateReference:
 
 
 def _read_use(value: Value) -> TemplateUse:
-    arities, plan, executor, instance = value.fields("arities", "plan", "executor", "instance")
+    arities, plan, executor, instance, layouts = value.fields("arities", "plan", "executor", "instance", "layouts")
     if plan.content not in {kind.value for kind in Plan if isinstance(plan.content, str)}:
         raise plan.error("a plan")
-    return TemplateUse(arities.integers(), Plan(plan.text()), executor.text(), codec.decode(instance.text().encode()))
+    return TemplateUse(
+        arities.integers(),
+        Plan(plan.text()),
+        executor.text(),
+        codec.decode(instance.text().encode()),
+        tuple(map(decode_layouts, layouts.items())),
+    )
 
 
 def _read_option(value: Value) -> Option:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from fusioncache.cache.cache import Cache
+from fusioncache.cache.helpers import Ask, Helpers
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key
 from fusioncache.process.settings import PROGRAMS
@@ -85,11 +86,13 @@ class ProgramTemplates:
         cache: where templates are.
         backends: compile them.
         calls: of templates.
+        helpers: compile beside this process; None if there are none.
     """
 
     cache: Cache
     backends: RegionBackends
     calls: TemplateCalls
+    helpers: Helpers | None = None
 
     def write(self, entry: Any, call: Call) -> ProgramText:
         """Returns what Thunder derived for a call, as data.
@@ -107,6 +110,29 @@ class ProgramTemplates:
         """
         load = TemplateLoader(self.cache, self.backends, self.calls, call.compile_data)
         return build_program(candidate.text, call.compile_data.fn, load, candidate.bytecode)
+
+    def expect(self, program: ProgramText, handed_over: Callable[[int], None]) -> None:
+        """Has the templates of a program that was loaded compiled beside this process, if the store lacks one.
+
+        Args:
+            program: it.
+            handed_over: is told how many are compiled.
+        """
+        if self.helpers is None:
+            return
+        uses = [(each.digest, use) for each in program.templates().values() for use in each.uses if use.layouts]
+        wanted = [
+            (call, use.arities, layouts)
+            for call in self.calls.all()
+            for digest, use in uses
+            if call.template.key.digest == digest and use.arities in call.arities()
+            for layouts in use.layouts
+        ]
+
+        def foresee() -> list[Ask]:
+            return [ask for call, arities, layouts in wanted for ask in call.foresee(arities, layouts)]
+
+        self.helpers.expect(foresee, handed_over)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,6 +208,7 @@ class ProgramKeeper:
     def note_loaded(self, candidate: Candidate, call: Call, seconds: float) -> None:
         """Counts a program that runs without having been derived here, and says so if that was asked for."""
         self.ledger.count_program_loaded(call.name, seconds, candidate.seconds)
+        self.templates.expect(candidate.text, self.ledger.count_handed_over)
         if candidate.regions is not None:
             self._count_regions(candidate.regions, call)
         if self.explains:

@@ -68,7 +68,7 @@ def find_references(calls: Iterable[TemplateCall]) -> Callable[[Callable[..., An
 def refer_to(call: TemplateCall) -> TemplateReference | None:
     """Returns a reference to the template that is called; None if another process could not call it alike."""
     uses = tuple(
-        TemplateUse(allowed.arities, allowed.plan, allowed.fallback.executor, allowed.instance)
+        TemplateUse(allowed.arities, allowed.plan, allowed.fallback.executor, allowed.instance, allowed.layouts)
         for allowed in call.allowed()
         if allowed.instance is not None
     )

@@ -186,7 +186,7 @@ class FusionCache(Transform):
         self.program_keeper: ProgramKeeper | None = None
         if keeps and fast_tracing and compiler:
             install_more("stored programs", program_list.replacements)
-            templates = ProgramTemplates(self.cache, self._backends, self._calls)
+            templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers)
             options = {"explains": explains, "verifies": when is not None}
             self.program_keeper = ProgramKeeper(self.cache, self._ledger, templates, **options)
 

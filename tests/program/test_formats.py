@@ -25,7 +25,8 @@ from fusioncache.template.plan import Plan
 def make_program() -> text.ProgramText:
     """A program with a reference of each kind."""
     graph = draw_residual(2)
-    use = TemplateUse((2,), Plan.FOLD, "nvfuser", Instance(graph, tuple(range(len(graph.inputs))), (0,)))
+    instance = Instance(graph, tuple(range(len(graph.inputs))), (0,))
+    use = TemplateUse((2,), Plan.FOLD, "nvfuser", instance, ((((4, 8), (8, 1)), None),))
     context = {
         "torch": ModuleReference("torch"),
         "silu": NamedReference("torch.nn.functional", "silu", "text"),
@@ -53,7 +54,7 @@ def test_the_ingredients_of_a_key_are_these():
 
 
 def test_the_bytes_of_a_program_are_these():
-    assert (text.FORMAT, digest(text.encode(make_program()))) == (2, "c53d711bc86422bb7211f7201dee336e")
+    assert (text.FORMAT, digest(text.encode(make_program()))) == (2, "dc975ff40dd83523d3f816c51a2e2738")
 
 
 def test_the_bytes_of_reads_are_these():

@@ -29,9 +29,10 @@ def uses(draw: st.DrawFn) -> TemplateUse:
     inputs = draw(st.permutations(range(len(region.inputs))))
     outputs = draw(st.permutations(range(len(region.outputs))))
     arities = tuple(draw(st.lists(st.integers(0, 40), max_size=2)))
-    return TemplateUse(
-        arities, draw(st.sampled_from(Plan)), draw(NAMES), Instance(region, tuple(inputs), tuple(outputs))
-    )
+    instance = Instance(region, tuple(inputs), tuple(outputs))
+    sizes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
+    layouts = draw(st.lists(st.lists(st.none() | st.tuples(sizes, sizes), max_size=2).map(tuple), max_size=2))
+    return TemplateUse(arities, draw(st.sampled_from(Plan)), draw(NAMES), instance, tuple(layouts))
 
 
 @st.composite

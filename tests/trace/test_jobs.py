@@ -132,6 +132,19 @@ def test_what_the_store_has_is_not_handed_over(tmp_path):
     assert job.transform.stats().handed_over == 0
 
 
+def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, expected):
+    Job(tmp_path, 1).run()
+    for entry in (tmp_path / "store").glob("entries/*/*.eager"):
+        entry.unlink()
+    (tmp_path / "compiled").unlink()
+    job = Job(tmp_path, 2)
+    assert same(job.run(), expected[0])
+    stats = job.transform.stats()
+    assert (stats.programs_loaded, stats.programs_made, stats.handed_over) == (1, 0, len(expected[1]))
+    assert read_compiled(tmp_path) == expected[1] and stats.compiles + stats.loads == len(expected[1])
+    assert stats.helped == len(expected[1]) - compiled_here(tmp_path)
+
+
 def test_what_nobody_has_begun_is_compiled_here_and_what_somebody_is_at_is_waited_for(tmp_path, monkeypatch, expected):
     """One worker, that does not end with its first one before this process has compiled another."""
     here = os.getpid()
