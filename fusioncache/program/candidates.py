@@ -28,6 +28,9 @@ BYTECODE = "bytecode"
 REGIONS = "regions"
 """The artifact with what a run has on record of the traces' regions, for people: see ``record/kept_regions.py``."""
 
+_PATIENCE = 10.0
+"""Seconds for which to wait for other processes that keep a program for the same key, which takes them milliseconds."""
+
 _STALE = "a stored program that does not decode"
 
 
@@ -107,12 +110,12 @@ def keep_program(
     Raises:
         ValueError: if the traces are no Python.
     """
-    slot = _choose_slot(store, key, frozenset(reads), unfit)
-    if slot is None:
-        return False
     artifacts = {PROGRAM: encode(text), READS: encode_reads(reads), BYTECODE: encode_code(text)}
     known = {} if regions is None else {REGIONS: regions}
-    return store.save(key, slot, {**artifacts, **known}, name=name, seconds=seconds)
+    # Of processes that derived the same at once one keeps it, and none takes the slot that another has chosen.
+    with store.take_turn(key, PROGRAM_SLOTS[0], _PATIENCE):
+        slot = _choose_slot(store, key, frozenset(reads), unfit)
+        return slot is not None and store.save(key, slot, {**artifacts, **known}, name=name, seconds=seconds)
 
 
 def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collection[str]) -> str | None:

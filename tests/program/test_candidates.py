@@ -2,8 +2,10 @@
 
 import os
 import signal
+from functools import partial
 
 import pytest
+from crew_processes import wait_until
 from store_contents import collect_warnings, find_object, fork, kill_at, make_numbered_key, wait_for
 
 from fusioncache.program.bytecode import decode_code
@@ -137,6 +139,20 @@ def test_killed_at_every_step_of_keeping(tmp_path, monkeypatch):
         assert found(store) == [("program", 1)]
         store.close()
     assert steps > 20
+
+
+def test_processes_that_keep_at_once_keep_each_program_once(tmp_path):
+    def work(number: int) -> None:
+        store = Store.open(tmp_path / "store")
+        (tmp_path / f"ready-{number}").touch()
+        wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 8)
+        if keep(store, number % 3):
+            (tmp_path / f"kept-{number}").touch()
+
+    assert [wait_for(child) for child in [fork(partial(work, number)) for number in range(8)]] == [0] * 8
+    store = Store.open(tmp_path / "store")
+    assert sorted(number for _, number in found(store)) == [0, 1, 2]
+    assert len(list(tmp_path.glob("kept-*"))) == 3
 
 
 def test_bytecode_is_kept_beside_and_may_be_missing(store):

@@ -3,13 +3,16 @@
 import copy
 import gc
 import logging
+import os
 import re
 import weakref
 from dataclasses import replace
 
 import pytest
 import torch
+from crew_processes import wait_until
 from models import Blocks, are_same, step
+from store_contents import fork, wait_for
 from stored_programs import Cell, compile_anew, counts, without_interpreter
 from threads_at_once import run_at_once
 
@@ -17,6 +20,7 @@ import fusioncache
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import read_key
 from fusioncache.program.candidates import find_candidates, keep_program
+from fusioncache.trace import derivation
 from fusioncache.trace.program_list import ProgramList
 
 thunder = pytest.importorskip("thunder")
@@ -250,6 +254,29 @@ def test_threads_at_their_first_call_agree(trained):
     run_at_once(*[lambda: outputs.append(compiled(x).detach())] * 4)
     assert are_same(outputs, [results[0]] * 4)
     assert counts(transform) == (4, 0, {})
+
+
+def test_of_processes_that_derive_the_same_at_once_one_keeps_it(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model, x = Cell(), torch.randn(3, 4)
+
+    def keep(*args, **options):
+        (tmp_path / f"derived-{os.getpid()}").touch()
+        wait_until(lambda: len(list(tmp_path.glob("derived-*"))) == 3)
+        return keep_program(*args, **options)
+
+    def derive():
+        compiled, transform = compile_anew(model, tmp_path / "store")
+        (tmp_path / f"counts-{os.getpid()}").write_text(str((compiled(x).sum().item(), counts(transform))))
+
+    monkeypatch.setattr(derivation, "keep_program", keep)
+    assert [wait_for(child) for child in [fork(derive) for _ in range(3)]] == [0] * 3
+    monkeypatch.undo()
+    compiled, transform = compile_anew(model, tmp_path / "store")
+    result = compiled(x).sum().item()
+    said = sorted(file.read_text() for file in tmp_path.glob("counts-*"))
+    assert said == [str((result, (0, made, {}))) for made in (0, 0, 1)]
+    assert counts(transform) == (1, 0, {})
 
 
 def test_a_copy_of_the_entries_is_a_list(cell):
