@@ -12,7 +12,7 @@ import torch
 from benchmarks.common.processes import serve
 from benchmarks.common.steps import synchronize
 from benchmarks.common.tensors import digest_all, name_results
-from benchmarks.common.thunder_jit import jit
+from benchmarks.common.thunder_jit import jit, warm_up_jit
 from benchmarks.first_step.spec import PointSpec
 from benchmarks.first_step.work import make_point_model
 
@@ -21,8 +21,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the seconds of tracing and of all else, and a digest of the bits."""
     spec = PointSpec.read(options)
     torch.use_deterministic_algorithms(True, warn_only=True)  # else attention's gradients differ from step to step
-    other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(spec.model.device)
-    jit(other, spec.model.backend)(torch.ones(3, 7, device=spec.model.device)).sum().backward()
+    warm_up_jit(spec.model.backend, spec.model.device)
     model, example = make_point_model(spec)
     synchronize(spec.model.device)
     start = time.perf_counter()
