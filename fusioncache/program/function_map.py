@@ -138,6 +138,7 @@ def read_function_map(definitions: Definitions, executors: Iterable[Any]) -> Ite
     yield from sorted(_read_entries(definitions))
     yield from digests
     yield from _read_parts(definitions)
+    yield from _read_pytrees(definitions)
     # Executors were named before: these are all that are not trusted.
     yield from ((f"{FOREIGN}{place}", "is run by Thunder") for place in definitions.foreign)
 
@@ -152,6 +153,18 @@ def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
     for module, names in _PARTS.items():
         known = vars(importlib.import_module(module))
         yield from ((f"{module}.{name}", definitions.name(known.get(name))) for name in names)
+
+
+def _read_pytrees(definitions: Definitions) -> Iterator[NamedValue]:
+    """Yields how values are taken apart whose class somebody registered with optree: Thunder sees their parts then."""
+    from optree import PyTreeKind
+    from optree.registry import pytree_node_registry_get
+    from thunder.core.pytree import OPTREE_NAMESPACE
+
+    for cls, entry in pytree_node_registry_get(namespace=OPTREE_NAMESPACE).items():
+        if not cls.__module__.startswith("optree") and entry.kind is PyTreeKind.CUSTOM:
+            functions = (entry.flatten_func, entry.unflatten_func)
+            yield f"pytree.{write_callable(cls)}", " ".join(map(definitions.name, functions))
 
 
 def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -1,17 +1,20 @@
 """Thunder's own code in the key of a program: which of it is there, and that it is told from what takes its place."""
 
 import contextlib
+import dataclasses
 import dis
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
 import fake_cuda
+import optree
 import pytest
 import thunder
 import torch
 from program_keys import Model, assert_names, assert_same, changed, jit, key_of
 from thunder.core import devices, rematerialization, utils
+from thunder.core.pytree import OPTREE_NAMESPACE
 from thunder.distributed.transforms import ddp
 from thunder_code import note_functions
 
@@ -191,6 +194,27 @@ def test_a_gpu_that_thunder_meets_first_is_no_change(jitted, key):
         assert_same(key, key_of(jitted, X))
     finally:
         devices.Device._cache.pop((devices.DeviceType.CUDA, 7))
+
+
+@dataclasses.dataclass
+class Pair:
+    first: object
+    second: object
+
+
+@pytest.mark.parametrize("namespace", [OPTREE_NAMESPACE, "another"])
+def test_a_class_whose_values_thunder_was_told_to_take_apart_is_in_the_key(namespace, jitted, key):
+    optree.register_pytree_node(
+        Pair, lambda pair: ((pair.first, pair.second), None), lambda _, parts: Pair(*parts), namespace=namespace
+    )
+    try:
+        other = key_of(jitted, X)
+    finally:
+        optree.unregister_pytree_node(Pair, namespace=namespace)
+    if namespace == OPTREE_NAMESPACE:
+        assert_names(f"Thunder's `pytree.{Pair.__module__}.Pair`", key, other)
+    else:
+        assert_same(key, other)
 
 
 def test_what_nobody_thought_of_in_thunders_options_is_an_option(jitted, key):
