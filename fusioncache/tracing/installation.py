@@ -41,7 +41,6 @@ from fusioncache.tracing.passes import (
     regions,
     signatures,
     symbols,
-    tags,
     tensors,
 )
 from fusioncache.tracing.replacement import Replacement
@@ -67,7 +66,6 @@ GROUPS: Mapping[str, Callable[[], tuple[Replacement, ...]]] = MappingProxyType(
         "collector": collector.replacements,
         "flattening": flattening.replacements,
         "signatures": signatures.replacements,
-        "tags": tags.replacements,
         "symbols": symbols.replacements,
         "mapping": mapping.replacements,
         "lookups": lookups.replacements,

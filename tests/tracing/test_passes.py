@@ -9,16 +9,15 @@ import optree
 import pytest
 import thunder
 import torch
-from thunder.core import codeutils, devices, dtypes, prims, proxies, pytree
+from thunder.core import codeutils, devices, dtypes, proxies, pytree
 from thunder.core.compile_data import compile_data_and_stats
-from thunder.core.symbol import BoundSymbolTag, Symbol, gather_tags, has_tags
+from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 from torch.fx.immutable_collections import immutable_list
 
 from fusioncache.tracing.passes.flattening import shorten_flatten, shorten_with_dataclass
 from fusioncache.tracing.passes.printing import shorten_to_printable
 from fusioncache.tracing.passes.signatures import shorten_normalize
-from fusioncache.tracing.passes.tags import shorten_has_tags
 from fusioncache.tracing.passes.tensors import shorten_infer_properties
 
 
@@ -176,23 +175,6 @@ def test_defaults_that_are_changed_are_seen():
     assert fast(Symbol("name", meta), 0) == ((0, 1), {"c": 2})
     meta.__defaults__, meta.__kwdefaults__["c"] = (5,), 6
     assert fast(Symbol("name", meta), 0) == ((0, 5), {"c": 6})
-
-
-def test_tags_are_found_alike():
-    compiled = thunder.jit(lambda x: torch.nn.functional.dropout(torch.softmax(x @ x, 0), 0.5))
-    compiled(torch.ones(2, 2))
-    symbols = [symbol for trace in thunder.last_traces(compiled) for symbol in trace.bound_symbols]
-    symbols[0].tags.add(BoundSymbolTag.BACKWARD)
-    for symbol in list(symbols):
-        symbols.extend(symbol.subsymbols)
-    every = [*prims.OpTags, BoundSymbolTag.BACKWARD, BoundSymbolTag.RECOMPUTE_IN_BACKWARD]
-    original, found = own(has_tags), []
-    fast = shorten_has_tags(original)
-    for asked in [set(), *({tag} for tag in every), *({tag, every[0]} for tag in every)]:
-        found += [fast(symbol, asked) for symbol in symbols]
-        assert found[-len(symbols) :] == [original(symbol, asked) for symbol in symbols]
-    assert 0 < found.count(True) < len(found)
-    assert fast(symbols[0], frozenset(gather_tags(symbols[0]))) is True
 
 
 def test_another_optree_is_left_alone(monkeypatch):

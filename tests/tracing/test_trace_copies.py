@@ -46,7 +46,7 @@ def without_time(trace):
     return str(trace).rpartition("milliseconds")[2] or str(trace)
 
 
-@pytest.mark.parametrize("groups", [(), ("symbols",), ("symbols", "tags", "lookups")], ids=str)
+@pytest.mark.parametrize("groups", [(), ("symbols",), ("symbols", "lookups")], ids=str)
 def test_dead_code_is_found_alike(traces, groups):
     original = own(transform_common.dce)
     fast = shorten_dce(original)
