@@ -15,6 +15,7 @@ from itertools import islice
 import torch
 
 from fusioncache.program.containers import ordered_pairs
+from fusioncache.program.introspection import is_derived
 from fusioncache.program.literals import write_name
 
 HOOKS = (
@@ -45,6 +46,13 @@ def describe_frame(attributes: Mapping[str, object]) -> str:
     if tuple(islice(attributes, len(_FIRST))) == _FIRST:
         return absent
     return f"{absent} in the order {' '.join(map(write_name, attributes))}"
+
+
+def has_hooks(value: object, name: str) -> bool:
+    """Returns whether a module has hooks in the table with this name, or in any of those in its ``__dict__``."""
+    if not is_derived(type(value), torch.nn.Module):
+        return False
+    return any(vars(value).get(each) for each in (HOOKS if name == "__dict__" else (name,)))
 
 
 def list_parts(attributes: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:

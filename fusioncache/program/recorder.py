@@ -41,6 +41,7 @@ from fusioncache.program.describe import Describer
 from fusioncache.program.dynamo_tags import find_tagging
 from fusioncache.program.introspection import ABSENT, find_in_class
 from fusioncache.program.made import Made, name_origin
+from fusioncache.program.modules import HOOKS, has_hooks
 from fusioncache.program.names import find_actor, is_canonical, is_internal, iterate_actors, name_of
 from fusioncache.program.opaque import Judge
 from fusioncache.program.reads import Read
@@ -51,8 +52,6 @@ _EVERYTHING = frozenset(
     {"__globals__", "__builtins__", "__subclasses__", "f_globals", "f_locals", "f_back", "gi_frame"}
 )
 """Attributes by which code finds what it was not given."""
-
-
 _NOT_READ = {("sys", "modules"), ("sys", "path"), ("sys", "argv"), ("posix", "environ"), ("os", "environb")}
 """Attributes of modules that differ from process to process."""
 _NOT_DESCRIBED = frozenset({
@@ -60,6 +59,10 @@ _NOT_DESCRIBED = frozenset({
     "co_linetable", "co_lnotab", "co_positions",
 })  # fmt: skip
 """Attributes of functions, classes and code of which descriptions say nothing, or not everything."""
+
+
+_WITH_HOOKS = frozenset({*HOOKS, "__dict__"})
+"""Attributes of modules with tables of hooks."""
 
 
 class Recorder(hooks.Observer):
@@ -129,7 +132,8 @@ class Recorder(hooks.Observer):
             if fn is hasattr and len(args) == 2:
                 self._see_attribute(args)
             if fn is vars and len(args) == 1 and not native.is_class(args[0].value):
-                reason = self._explain_attribute(args, args[0].value, "__dict__")
+                given = args, args[0].value, "__dict__"
+                reason = self._explain_hooks(*given) or self._explain_attribute(*given)
             else:
                 reason = self._judge.explain(fn, args, kwargs, is_opaque=is_opaque)
         except Exception as error:  # whatever is called may answer questions in its own way
@@ -211,10 +215,12 @@ class Recorder(hooks.Observer):
         if len(args) < 2 or type(args[1].value) is not str:
             return
         value, name = args[0].value, args[1].value
-        if (id(type(value)), name) in self._seen or (id(value), name) in self._seen:
-            return
-        self._notes.names.add(name)
-        reason = self._explain_attribute(args, value, name)
+        reason = self._explain_hooks(args, value, name)
+        if reason is None:
+            if (id(type(value)), name) in self._seen or (id(value), name) in self._seen:
+                return
+            self._notes.names.add(name)
+            reason = self._explain_attribute(args, value, name)
         if reason is not None:
             self._refuse(self._place(reason))
 
@@ -266,6 +272,12 @@ class Recorder(hooks.Observer):
                 self._notes.texts.append((what, value, describe(value, what, self._early)))
             except Exception as error:  # among them that it has no value
                 self._refuse(str(error))
+
+    def _explain_hooks(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
+        if name not in _WITH_HOOKS or _has_own_default(args) or not has_hooks(value, name):
+            return None
+        is_torchs = lookup.find_module_name(find_actor().globals.value) == "torch.nn.modules.module"
+        return None if is_torchs else f"asks for {name}, in which hooks have numbers that count those of the process"
 
     def _is_tagged(self) -> bool:
         """Tells whether what happens is that Dynamo tags a module."""

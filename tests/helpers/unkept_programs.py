@@ -22,7 +22,6 @@ LOCK = threading.Lock()
 ITERATOR = iter([1.0, 2.0, 3.0])
 NAMES = {"b": 1.0}
 TENSOR = torch.tensor(2.0)
-HANDLE = nn.Linear(1, 1).register_forward_hook(print)
 
 
 def generate():
@@ -31,6 +30,8 @@ def generate():
 
 
 GENERATOR = generate()
+LAYER = nn.Identity()
+HANDLE = LAYER.register_forward_hook(generate)
 
 
 SET = {8, 0}
@@ -342,6 +343,14 @@ def look_at_variables(x):
 
 def look_at_all_of_handle(x):
     return x * len(vars(HANDLE))
+
+
+def look_at_numbers_of_hooks(x):
+    return x * next(iter(LAYER._forward_hooks))
+
+
+def look_at_all_of_layer(x):
+    return x * len(vars(LAYER))
 
 
 def look_at_number_of_handle(x):

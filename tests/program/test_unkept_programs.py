@@ -56,6 +56,8 @@ REASONS = {
     "look_at_module_contents": "look_at_module_contents asks for all names of the module torch.nn.functional",
     "look_at_variables": "look_at_variables calls vars",
     "look_at_all_of_handle": "look_at_all_of_handle asks for all attributes of a torch.utils.hooks.Removable",
+    "look_at_numbers_of_hooks": "look_at_numbers_of_hooks asks for _forward_hooks, in which hooks have numbers",
+    "look_at_all_of_layer": "look_at_all_of_layer asks for __dict__, in which hooks have numbers that count those of",
     "look_at_number_of_handle": "id of torch.utils.hooks.RemovableHandle has no value to compare: it counts the hooks",
     "look_at_variables_of_environment": "look_at_variables_of_environment reads the whole environment",
     "look_at_whole_environment": "_Environ.__len__ reads the whole environment",
