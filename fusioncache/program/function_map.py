@@ -157,11 +157,11 @@ def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
 
 def _read_pytrees(definitions: Definitions) -> Iterator[NamedValue]:
     """Yields how values are taken apart whose class somebody registered with optree: Thunder sees their parts then."""
-    from optree import PyTreeKind
-    from optree.registry import pytree_node_registry_get
+    from optree import PyTreeKind, register_pytree_node
     from thunder.core.pytree import OPTREE_NAMESPACE
 
-    for cls, entry in pytree_node_registry_get(namespace=OPTREE_NAMESPACE).items():
+    registry: Any = register_pytree_node  # whose types speak of one class, not of all
+    for cls, entry in registry.get(namespace=OPTREE_NAMESPACE).items():
         if not cls.__module__.startswith("optree") and entry.kind is PyTreeKind.CUSTOM:
             functions = (entry.flatten_func, entry.unflatten_func)
             yield f"pytree.{write_callable(cls)}", " ".join(map(definitions.name, functions))
