@@ -129,7 +129,8 @@ def test_a_failed_guard_of_a_loaded_program_is_a_reason(cell, monkeypatch):
     directory, model, x = cell
     compiled, transform = compile_anew(model, directory)
     with monkeypatch.context() as patch:
-        build = transform.program_keeper.build
+        keeper = type(transform.program_keeper)
+        build = keeper.build
 
         def build_unfit(*args):
             def prologue(*_args, **_kwargs):
@@ -137,7 +138,7 @@ def test_a_failed_guard_of_a_loaded_program_is_a_reason(cell, monkeypatch):
 
             return build(*args)._replace(prologue_fn=prologue)
 
-        patch.setattr(transform.program_keeper, "build", build_unfit)
+        patch.setattr(keeper, "build", build_unfit)
         assert torch.equal(compiled(x), model(x))
     # It is derived, and kept beside the one that did not fit.
     assert counts(transform) == (0, 1, {"its guards do not hold here": 1})
@@ -216,7 +217,7 @@ def test_whatever_goes_wrong_thunder_derives_as_ever(cell, monkeypatch):
     def fail(*_args):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(transform.program_keeper, "describe", fail)
+    monkeypatch.setattr(type(transform.program_keeper), "describe", fail)
     with pytest.warns(RuntimeWarning, match="neither loaded nor kept: RuntimeError"):
         assert torch.equal(compiled(x), model(x))
     compiled(x[:2])
