@@ -9,6 +9,7 @@ from typing import Any
 import thunder
 import torch
 
+from benchmarks.common.counting import use_backend
 from benchmarks.common.processes import serve
 from benchmarks.common.steps import synchronize
 from benchmarks.common.tensors import digest_all, name_results
@@ -20,6 +21,7 @@ from benchmarks.first_step.work import make_point_model
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the seconds of tracing and of all else, and a digest of the bits."""
     spec = PointSpec.read(options)
+    use_backend(spec.model.backend)
     torch.use_deterministic_algorithms(True, warn_only=True)  # else attention's gradients differ from step to step
     warm_up_jit(spec.model.backend, spec.model.device)
     model, example = make_point_model(spec)
