@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmarks.common.counting import use_backend
 from benchmarks.common.processes import serve
 from benchmarks.common.thunder_jit import executors
 from benchmarks.trace_equality.pieces import Piece, find_pieces
+from benchmarks.trace_equality.recorded import recording
 from benchmarks.trace_equality.spec import Spec, name_sets
 from benchmarks.trace_equality.texts import digest, find_difference
 from fusioncache import tracing
@@ -53,13 +55,15 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 def trace(pieces: Sequence[Piece], groups: Sequence[str]) -> tuple[Texts, float]:
     """Returns the texts of all traces with these groups of shortcuts, and the processor's seconds that it took.
 
-    A trace that cannot be made has the error in place of its text.
+    With shortcuts they are recorded, as where programs are kept. A trace that cannot be made has the error in place of
+    its text.
     """
     tracing.uninstall()
     tracing.install(groups)
     try:
         start = time.process_time()
-        texts = {f"piece {n}, {name}": text for n, piece in enumerate(pieces, 1) for name, text in _trace(piece)}
+        with recording() if groups else nullcontext():
+            texts = {f"piece {n}, {name}": text for n, piece in enumerate(pieces, 1) for name, text in _trace(piece)}
         return texts, time.process_time() - start
     finally:
         tracing.uninstall()

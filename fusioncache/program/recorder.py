@@ -89,7 +89,7 @@ class Recorder(hooks.Observer):
         """Begins to record what the interpreter does in this thread."""
         if not hooks.are_installed():
             self._refuse("Thunder's interpreter is not watched")
-        self._observation = hooks.observe(self)
+        self._observation = hooks.observe(self, first=True)
         self._observation.__enter__()
         return self
 
@@ -99,6 +99,10 @@ class Recorder(hooks.Observer):
         self._observation.__exit__(None, None, None)
         if error and error[0] is not None:
             self._refuse("an exception was raised")
+
+    def vouches(self) -> bool:
+        """Tells whether all that was seen so far depends on nothing but the key and reads, and changes nothing else."""
+        return self._reason is None
 
     # What the interpreter tells.
 

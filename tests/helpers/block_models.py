@@ -396,7 +396,7 @@ def forget() -> None:
         (kind.run.__defaults__ or ([],))[0].clear()
 
 
-ALIKE = (Block, Raising, Random, InPlace, Filling, Property, Missing, Shape, Globals)
+ALIKE = (Block, Raising, Random, InPlace, Filling, Property, Missing, Shape, Globals, Closing)
 """Kinds of blocks that are alike in spite of what they do."""
 
 REFUSED = {
@@ -407,33 +407,32 @@ REFUSED = {
     LookingIntoDict: "number differs, and is looked at",
     Passing: "number differs, and is looked at",
     Computed: "rank is no plain attribute",
-    Counting: "executes STORE_SUBSCR",
-    Collecting: "calls list.append",
-    CollectingByPartial: "calls list.append",
-    Storing: "executes STORE_ATTR",
-    Remembering: "executes STORE_ATTR",
+    Counting: "nobody vouches",
+    Collecting: "nobody vouches",
+    CollectingByPartial: "nobody vouches",
+    Storing: "an attribute of a module was set before",
+    Remembering: "an attribute of a module was set before",
     Drawing: "calls Random.random",
-    Frozen: "executes STORE_ATTR",
+    Frozen: "is_grad_enabled",
     Casting: "autocast",
     Itself: "compares objects",
     Equal: "compares objects",
     Member: "compares objects",
     Table: "executes BUILD_MAP",
     Identity: "calls builtins.id",
-    Closing: "executes STORE_DEREF",
     Naming: "named_parameters",
 }
 """Kinds of blocks of which none can be written out by another, and why."""
 
 CALLED = (
     (Told, tell, 0),
-    (Moded, give_objects, 2),
+    (Moded, give_objects, 0),
     (Tables, give_tables, 1),
     (Tables, give_other_tables, 0),
     (Several, take_first, 2),
     (Globals, set_flag, 1),
     (Block, under_no_grad, 0),
-    (Block, twice, 0),
+    (Block, twice, 1),
     (Block, look_before, 0),
 )
 """Ways to call five blocks, and how many are written out."""

@@ -5,12 +5,10 @@ from collections import Counter
 from unittest import mock
 
 import thunder
-import torch
 
-from fusioncache.program.describe import Describer
+from benchmarks.trace_equality.recorded import describe_call, trace_recorded
 from fusioncache.program.reads import find_difference
-from fusioncache.program.recorder import Recorder
-from fusioncache.program.refusal import NotKept, NoValue
+from fusioncache.program.refusal import NotKept
 
 
 class Watch:
@@ -34,16 +32,15 @@ class Watch:
             yield self
 
     def _trace(self, function, args, kwargs, /, **options):
-        key, describer = describe_call(function, args, kwargs)
+        key, _ = describe_call(function, args, kwargs)
         found = [earlier for reads, earlier in self._kept.get(key, ()) if fits(reads, function, args, kwargs)]
-        with Recorder(describer) as recorder:
-            made = self._own(function, args, kwargs, **options)
+        made, recorder = trace_recorded(self._own, function, args, kwargs, **options)
         # Only those that are compared are printed: Thunder counts on when it prints the name of an object.
         pairs = [(print_traces(earlier), print_traces(made)) for earlier in found]
         self.wrong += [(one, other) for one, other in pairs if one != other]
         self.outcomes["reused" if found else "not reused"] += 1
         try:
-            if key is None:
+            if recorder is None:
                 raise NotKept("the key has no value")
             self._kept.setdefault(key, []).append((recorder.reads(), made))
             self.outcomes["kept"] += 1
@@ -55,21 +52,6 @@ class Watch:
 def print_traces(made):
     """Returns all that Thunder made, as text."""
     return "\n".join(map(str, (made.prologue_trace, made.computation_trace, made.epilogue_trace)))
-
-
-def describe_call(function, args, kwargs):
-    """Returns what must be equal before reads are compared, and what has described it; None if it has no value."""
-    describer = Describer()
-    state = (
-        torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-    )  # fmt: skip
-    options = vars(thunder.core.compile_data.get_compile_data())
-    try:
-        lines = [*describer.walk("model", function), *describer.walk("args", args), *describer.walk("kwargs", kwargs)]
-    except NoValue:
-        return None, describer
-    return (*lines, *describer.classes.items(), repr(state), repr(options["cache_option"])), describer
 
 
 def fits(reads, function, args, kwargs):

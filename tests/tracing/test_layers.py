@@ -8,6 +8,7 @@ import thunder
 import torch
 from block_models import InBlocks, Model
 
+from benchmarks.trace_equality.recorded import recording, trace_recorded
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
 from fusioncache.tracing.layers import blocks
@@ -35,7 +36,7 @@ def trace(monkeypatch):
         own, texts = thunder.thunder_general_jit, []
 
         def stop(*args, **kwargs):
-            made = own(*args, **kwargs)
+            made, prepare.recorder = trace_recorded(own, *args, **kwargs)
             texts.extend(map(str, (made.prologue_trace, made.computation_trace, made.epilogue_trace)))
             raise Traced
 
@@ -130,7 +131,8 @@ def test_what_is_computed_is_the_same():
     tracing.install()
     blocks.OUTCOMES.clear()
     compiled = thunder.jit(model)
-    assert torch.allclose(compiled(X), expected, atol=1e-6) and blocks.OUTCOMES[-1].written == COUNT - 3
+    with recording():
+        assert torch.allclose(compiled(X), expected, atol=1e-6) and blocks.OUTCOMES[-1].written == COUNT - 3
     compiled(X).sum().backward()
     assert model.blocks[-1].linear.weight.grad is not None
 
@@ -139,7 +141,9 @@ def test_each_block_that_was_written_out_is_guarded():
     model = Model(block_models.Block, COUNT)
     tracing.install()
     compiled = thunder.jit(model)
-    compiled(X)
+    with recording():
+        compiled(X)
+    assert blocks.OUTCOMES[-1].written == COUNT - 3
     model.blocks[-1].factor = 7.0
     assert torch.allclose(compiled(X), model(X), atol=1e-6)
     assert thunder.cache_misses(compiled) == 2
@@ -150,6 +154,21 @@ def test_an_error_is_thunders_own(trace):
     with_layers = trace(model, GROUPS)
     assert with_layers == trace(model, OTHERS) and with_layers[0] == "ZeroDivisionError"
     assert blocks.OUTCOMES[-1].reasons["an exception was raised"] == 1
+
+
+def test_nothing_is_written_out_where_nobody_vouches_for_the_trace():
+    tracing.install()
+    blocks.OUTCOMES.clear()
+    thunder.jit(Model(block_models.Block, COUNT))(X)
+    assert not blocks.OUTCOMES
+
+
+def test_what_a_program_was_derived_from_is_the_same(trace):
+    model = Model(block_models.Globals, COUNT)
+    trace(model, GROUPS)
+    written = blocks.OUTCOMES[-1].written
+    found = [trace(model, groups) and trace.recorder.reads() for groups in (GROUPS, OTHERS)]
+    assert written == COUNT - 3 and found[0] == found[1] and any(read.name.endswith("FLAG") for read in found[0])
 
 
 def test_other_source_is_left_alone(monkeypatch):

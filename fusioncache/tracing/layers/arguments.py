@@ -29,10 +29,8 @@ def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:
             described.append((type(value), repr(value), origins.name_of(wrapper.provenance.inst)))
         elif type(value) is tuple:
             described.append((tuple, len(value)))
-        elif hasattr(type(value), "__next__"):
-            raise Refused("an argument is an iterator")
-        else:
-            described.append((id(wrapper),))
+        else:  # code outside of the block may change it, or may have put there what the block is given as well
+            raise Refused(f"an argument is a {type(value).__name__}")
         described.append((wrapper.provenance.ext_flag, wrapper.has_item_tracking))
     return tuple(described)
 
@@ -57,6 +55,14 @@ def mixes_up(template: Recording, wanted: Recording) -> bool:
     made = tree_flatten([each.output for each in template.symbols])[0]
     own = taken | {each.name for each in made if is_proxy(each)} | {read.proxy.name for read in template.reads}
     return any(each.name in changed for each in used if is_proxy(each) and each.name not in own)
+
+
+def find_changed(template: Recording, wanted: Recording) -> frozenset[int]:
+    """Returns the positions of the arguments, items of tuples included, for which another proxy is given here."""
+    pairs = zip(_flatten(template.args), _flatten(wanted.args), strict=True)
+    return frozenset(
+        place for place, (old, new) in enumerate(pairs) if is_proxy(old.value) and old.value.name != new.value.name
+    )
 
 
 def check_result(wrapper: Any) -> None:

@@ -38,7 +38,7 @@ def replacements() -> tuple[Replacement, ...]:
 
 
 def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a session for each trace. If something comes up after blocks were written out, the trace is made without.
+    """Has a session for each trace that is vouched for. If something comes up that forbids it, the trace begins anew.
 
     Nothing has an effect for the second time then: no block is written out after an effect, and an effect that is about
     to happen after blocks were written out is such a thing itself.
@@ -49,6 +49,8 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
         def trace() -> Any:
             return original(fn, args, kwargs, sharp_edges=sharp_edges, ad_hoc_executor=ad_hoc_executor)
 
+        if not hooks.is_vouched_for():
+            return trace()
         session, restore = Session(fn), _save_state(ad_hoc_executor)
         try:
             with _current(session), hooks.observe(session):
@@ -125,15 +127,17 @@ def watch_reads(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def proxify(self: Any, value: Any) -> Any:
         session = CURRENT.get()
-        recording = session.recording if session is not None else None
-        if recording is None or isinstance(value.value, Proxy) or value.original_value is not value.nothing:
+        if session is None or isinstance(value.value, Proxy) or value.original_value is not value.nothing:
             return original(self, value)
-        trace, own = self.computation_trace, value.value
-        symbols = len(trace.bound_symbols) - recording.start.symbols
-        names = trace.name_ctr - recording.start.names
+        recording, trace, own = session.recording, self.computation_trace, value.value
+        symbols, names = len(trace.bound_symbols), trace.name_ctr
         proxy = original(self, value)
+        if not isinstance(proxy, Proxy):
+            session.note_copy(proxy)
+        if recording is None:
+            return proxy
         if isinstance(proxy, Proxy):
-            recording.note_read(value, own, proxy, symbols, names)
+            recording.note_read(value, own, proxy, symbols - recording.start.symbols, names - recording.start.names)
         elif vars(value).get("born") is not recording:
             recording.refuse("a container of the model's is given proxies")
         return proxy

@@ -9,8 +9,6 @@ from typing import Any
 
 from fusioncache.tracing.layers.refusal import Refused
 
-_MEMBERS = ("__dict__", "_parameters", "_buffers", "_modules")
-
 
 def name_of(inst: Any) -> str:
     """Returns the name of what made a value: one of Python's instructions, or one of Thunder's own."""

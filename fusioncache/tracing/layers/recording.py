@@ -46,6 +46,8 @@ class Recording:
         result: what the block returned, wrapped.
         counts: how far the trace was at the end, less the start.
         source: what the trace had as the current line of source at the end.
+        varied: the arguments, by position, for which a block that came out as foretold was given others. Of any other
+            one nobody knows whether the block uses what it was given, or found the same value in another way.
     """
 
     module: Any
@@ -54,13 +56,13 @@ class Recording:
     keywords: tuple[str, ...]
     start: State
     described: tuple[Any, ...] = ()
-    epoch: int = 0
     reads: list[Read] = field(default_factory=list)
     symbols: list[Any] = field(default_factory=list)
     touched: set[int] = field(default_factory=set)
     result: Any = None
     counts: State | None = None
     source: tuple[Any, Any] = (None, None)
+    varied: frozenset[int] = frozenset()
     refusal: str | None = None
     is_proved: bool = False
     _watched: list[Any] = field(default_factory=list)

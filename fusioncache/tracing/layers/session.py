@@ -11,15 +11,15 @@ from functools import lru_cache, partial
 from typing import Any
 
 from fusioncache.tracing.layers.agreement import Agreement
-from fusioncache.tracing.layers.arguments import check_result, describe_args, mixes_up
+from fusioncache.tracing.layers.arguments import check_result, describe_args, find_changed, mixes_up
+from fusioncache.tracing.layers.indifference import Indifference, is_plain
 from fusioncache.tracing.layers.likeness import compare
 from fusioncache.tracing.layers.recording import Recording, State
 from fusioncache.tracing.layers.refusal import Conflict, Refused
 from fusioncache.tracing.layers.stamping import Stamp, find_reads
 from fusioncache.tracing.layers.surroundings import check_surroundings, check_untouched, find_wrapper
-from fusioncache.tracing.watch import instructions
+from fusioncache.tracing.watch import hooks, instructions
 from fusioncache.tracing.watch.hooks import Observer
-from fusioncache.tracing.watch.purity import Purity, is_internal, is_new, is_plain
 
 logger = logging.getLogger("fusioncache")
 
@@ -49,18 +49,18 @@ class Session(Observer):
         self.recording: Recording | None = None
         self.written = 0
         self.reasons: Counter[str] = Counter()
-        self._purity = _know_purity() if self.blocks else None
+        self._indifference = _know_indifference() if self.blocks else None
         self._templates: list[Recording] = []
         self._refusals: Counter[type] = Counter()
-        self._epoch = 0
-        self._effect: str | None = None
+        self._changed = False
+        self._copies: dict[int, Any] = {}
         self._owned: dict[int, Any] = {}
         self._roots: dict[int, Any] = {}
 
     def wants(self, module: Any) -> bool:
         """Tells whether this is a block that may be recorded or written out, when it is called here."""
-        is_block = id(module) in self.blocks and self.recording is None and self._effect is None
-        return is_block and self._refusals[type(module)] < _MOST_REFUSALS
+        is_block = id(module) in self.blocks and self.recording is None and not self._changed
+        return is_block and self._refusals[type(module)] < _MOST_REFUSALS and hooks.is_vouched_for()
 
     def call(self, module: Any, interpret: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns what a block returns: written out if that can be, interpreted otherwise.
@@ -77,27 +77,30 @@ class Session(Observer):
         if id(module) in self._owned:
             raise Conflict("a block is used twice")
         context, runtime = get_jit_ctx(), get_interpreterruntimectx()
-        wrapper = find_wrapper(module, runtime)
-        try:
-            check_surroundings(context, runtime, wrapper)
-            recording = Recording(
-                module,
-                wrapper.provenance,
-                (*args, *kwargs.values()),
-                tuple(kwargs),
-                State.of(context),
-                epoch=self._epoch,
-            )
-            recording.described = describe_args(recording, context)
-        except Exception as error:
-            self._count(error)
+        recording = self._begin(module, args, kwargs, context, runtime)
+        if recording is None:
             return interpret()
         written = self._write(recording, context, runtime)
         return written if written is not None else self._record(recording, interpret, context, runtime)
 
+    def _begin(self, module: Any, args: Any, kwargs: dict[str, Any], context: Any, runtime: Any) -> Recording | None:
+        """Returns what is known of a call beforehand; None if it is of a kind that is not written out."""
+        wrapper = find_wrapper(module, runtime)
+        try:
+            check_surroundings(context, runtime, wrapper)
+            given = (*args, *kwargs.values())
+            recording = Recording(module, wrapper.provenance, given, tuple(kwargs), State.of(context))
+            recording.described = describe_args(recording, context)
+        except Exception as error:
+            self._count(error)
+            return None
+        return recording
+
     def _write(self, wanted: Recording, context: Any, runtime: Any) -> Any:
-        for template in self._templates if self._effect is None else ():
+        for template in self._templates:
             if not template.is_proved or not self._may_match(template, wanted):
+                continue
+            if not find_changed(template, wanted) <= template.varied:
                 continue
             try:
                 likeness = compare(template.module, wanted.module)
@@ -118,8 +121,8 @@ class Session(Observer):
         return None
 
     def _may_match(self, template: Recording, wanted: Recording) -> bool:
-        alike = type(template.module) is type(wanted.module) and template.epoch == wanted.epoch
-        alike = alike and template.keywords == wanted.keywords and template.described == wanted.described
+        alike = type(template.module) is type(wanted.module) and template.keywords == wanted.keywords
+        alike = alike and template.described == wanted.described
         return alike and not mixes_up(template, wanted)
 
     def _check_own(self, partners: Any) -> None:
@@ -157,6 +160,8 @@ class Session(Observer):
 
     def _finish(self, recording: Recording, result: Any, context: Any) -> None:
         check_surroundings(context, None, None)
+        if not hooks.is_vouched_for():
+            recording.refuse("nobody vouches for what was done")
         trace = context.computation_trace
         recording.counts = recording.start.until(State.of(context))
         if (
@@ -164,6 +169,7 @@ class Session(Observer):
             or recording.counts.stored
             or recording.counts.objects
             or recording.counts.operators
+            or self._changed
         ):
             recording.refuse("something was renamed, set or registered")
         recording.symbols = trace.bound_symbols[recording.start.symbols :]
@@ -179,6 +185,7 @@ class Session(Observer):
                     self._count(error)
                     continue
                 recording.touched |= template.touched
+                recording.varied = template.varied | find_changed(template, recording)
                 recording.is_proved = True
                 self._templates[position] = recording
                 return
@@ -206,91 +213,54 @@ class Session(Observer):
         """Notes a call that is not interpreted, before it is made.
 
         Raises:
-            Conflict: if it has an effect, and blocks were written out.
+            Conflict: if this is not vouched for, and blocks were written out.
         """
-        purity = self._purity
-        if purity is None:
+        if self._indifference is None:
             return
+        self._check_vouched()
         from thunder.core.interpreter import get_interpreterruntimectx
 
-        frame = get_interpreterruntimectx().peek_frame_stack()
-
-        def explain(born: Any) -> str | None:
-            try:
-                return purity.explain(fn, args, frame, born, is_opaque)
-            except Exception as error:  # whatever is called may answer questions in its own way
-                return _explain(error)
-
-        if not purity.is_undone(fn):
-            self._note_lasting(explain(self.recording or self))
-        reason = explain(self.recording)
+        if args and id(args[0].value) in self._copies and getattr(fn, "__name__", "") in instructions.MUTATING:
+            self._changed = True
+        if self.recording is None:
+            return
+        try:
+            frame = get_interpreterruntimectx().peek_frame_stack()
+            reason = self._indifference.explain(fn, args, frame, is_opaque=is_opaque)
+        except Exception as error:  # whatever is called may answer questions in its own way
+            reason = _explain(error)
         if reason is not None:
-            self.note_change(reason)
+            self.recording.refuse(reason)
 
     def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
-        """Notes an instruction that changes, hashes or compares objects, before it is executed.
+        """Notes an instruction that tells one object from another, before it is executed.
 
         Raises:
-            Conflict: if this has an effect, and blocks were written out.
+            Conflict: if this is not vouched for, and blocks were written out.
         """
-        frame, stack = state["frame"], state["stack"]
+        if self._indifference is None:
+            return
+        self._check_vouched()
+        if self.recording is None:
+            return
+        stack = state["stack"]
         if name in instructions.COMPARISONS:
-            if self.recording is not None:
-                one, other = stack.getitem_wrapped(-2).value, stack.getitem_wrapped(-1).value
-                self.note_comparison(one, other, by_identity=name == "IS_OP")
+            plain = is_plain(stack.getitem_wrapped(-2).value), is_plain(stack.getitem_wrapped(-1).value)
+            if not (any(plain) if name == "IS_OP" else all(plain)):
+                self.recording.refuse("compares objects")
         elif name in instructions.HASHING:
             hashed = instructions.find_hashed(name, inst.arg, stack)
             if not all(map(instructions.is_hashed_alone, hashed)):
-                self.note_store(name, None, frame)
-        elif name not in instructions.DEPTHS:
-            return
-        elif instructions.DEPTHS[name]:
-            self.note_store(name, stack.getitem_wrapped(-instructions.DEPTHS[name]), frame)
-        elif not is_internal(frame.module):
-            self.note_store(name, None, frame, is_own=instructions.is_own_cell(name, inst, state["co"]))
+                self.recording.refuse(f"executes {name} with an object")
 
-    def note_store(self, name: str, target: Any, frame: Any, *, is_own: bool = False) -> None:
-        """Notes an instruction that changes an object, or something that other code can see, before it is executed.
+    def _check_vouched(self) -> None:
+        """Begins the trace anew before something has an effect that lasts, which must not happen twice."""
+        if self.written and not hooks.is_vouched_for():
+            raise Conflict("something that is not vouched for, after blocks were written out")
 
-        Args:
-            name: of the instruction.
-            target: the object; None if what changes is a variable.
-            frame: the interpreter's frame that executes it.
-            is_own: whether it is a variable of the function that is executed.
-
-        Raises:
-            Conflict: if this has an effect, and blocks were written out.
-        """
-        if self._purity is None:
-            return
-        reason = f"executes {name}"
-        if not (is_own or (target is not None and is_new(target, frame, self.recording or self))):
-            self._note_lasting(reason)
-        if not (is_own and self.recording) and (target is None or not is_new(target, frame, self.recording)):
-            self.note_change(reason)
-
-    def _note_lasting(self, reason: str | None) -> None:
-        """Notes what is about to change something that was there before this trace: what must not happen twice."""
-        if reason is None or self._effect is not None:
-            return
-        if self.written:
-            raise Conflict(f"{reason} after blocks were written out")
-        self._effect = reason
-        self.reasons[f"{reason} before a block could be written out"] += 1
-
-    def note_comparison(self, one: Any, other: Any, *, by_identity: bool) -> None:
-        """Notes that two objects are compared, which says more of a block than what it is made of."""
-        if self.recording is None:
-            return
-        plain = is_plain(one), is_plain(other)
-        if not (any(plain) if by_identity else all(plain)):
-            self.recording.refuse("compares objects")
-
-    def note_change(self, reason: str) -> None:
-        """Notes that something may have changed that code of a block can see."""
-        self._epoch += 1
-        if self.recording is not None:
-            self.recording.refuse(reason)
+    def note_copy(self, copy: Any) -> None:
+        """Notes what Thunder changes in place of a container of the model's."""
+        self._copies[id(copy)] = copy
 
     def check_wrapper(self, wrapper: Any) -> None:
         """Looks at each new wrapper: it belongs to what is recorded, and must not be of a block that was written out.
@@ -298,7 +268,7 @@ class Session(Observer):
         Raises:
             Conflict: if it is.
         """
-        wrapper.born = self.recording or self
+        wrapper.born = self.recording
         if self._owned and (
             id(wrapper.value) in self._owned or any(id(each) in self._roots for each in wrapper.provenance.inputs)
         ):
@@ -320,8 +290,8 @@ def _explain(error: Exception) -> str:
 
 
 @lru_cache(maxsize=1)
-def _know_purity() -> Purity:
-    return Purity()
+def _know_indifference() -> Indifference:
+    return Indifference()
 
 
 def find_blocks(model: Any) -> dict[int, Any]:

@@ -29,6 +29,8 @@ def check_surroundings(context: Any, runtime: Any, wrapper: Any) -> None:
         raise Refused("the block is called inside of a symbol")
     if not compiled.is_grad_enabled or not compiled.autocast_stack.is_empty():
         raise Refused("the block is called without gradients, or under autocast")
+    if any(context._additional_outputs.values()):
+        raise Refused("an attribute of a module was set before")
     if runtime is None:
         return
     if runtime._record_history or runtime.curexc is not None or runtime.exception_stack != [None]:

@@ -15,18 +15,10 @@ from typing import Any
 from fusioncache.tracing.replacement import Replacement, digest_source
 
 INSTRUCTIONS = {
-    "STORE_ATTR": "118802b9896615e0",
-    "DELETE_ATTR": "f6e4b3acdb376123",
-    "STORE_SUBSCR": "1e78f56fbc334385",
-    "DELETE_SUBSCR": "891a819224a61d92",
-    "STORE_SLICE": "0d226ac20b3f18d4",
     "STORE_DEREF": "a8a97561357dfcfd",
     "DELETE_DEREF": "add2e3861ee2af5f",
     "STORE_GLOBAL": "8bf9dbaf9a1a21a2",
     "DELETE_GLOBAL": "ecade40fae9d3ed5",
-    "STORE_NAME": "f72f8dc6ece39ee5",
-    "DELETE_NAME": "8477cf216f58e607",
-    "IMPORT_NAME": "bcbb0dc5de84ea74",
     "BUILD_SET": "417ef54ebe9374b1",
     "BUILD_MAP": "a1363bfac0d1375a",
     "SET_ADD": "2d59db7c838d75f7",
@@ -40,8 +32,8 @@ INSTRUCTIONS = {
     "LOAD_CLOSURE": "fda9a5579e113699",
     "YIELD_VALUE": "de9121592436d103",
 }
-"""Instructions that change what other code can see, let objects answer for themselves, or tell one from another, hand a
-variable to an inner function, or a value to whoever resumes a generator.
+"""Instructions that change variables of other code, let objects answer for themselves, or tell one from another, hand a
+variable to an inner function, or a value to whoever resumes a generator. Others that change something call a method.
 
 Each with the source of what executes it.
 """
@@ -51,6 +43,13 @@ _FOLDER = __file__.rpartition("watch")[0]
 
 class Observer:
     """Whoever is told what the interpreter does. Nothing of it does anything here."""
+
+    def vouches(self) -> bool:
+        """Tells whether all of the trace so far depends on nothing but what was read, and changes nothing that lasts.
+
+        An observer that says so judges everything that it is told of, before it happens.
+        """
+        return False
 
     def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
         """Notes a call that is not interpreted, before it is made.
@@ -82,13 +81,24 @@ _observers: ContextVar[tuple[Observer, ...]] = ContextVar("fusioncache_observers
 
 
 @contextmanager
-def observe(observer: Observer) -> Iterator[None]:
-    """Tells an observer what the interpreter does meanwhile in this thread."""
-    token = _observers.set((*_observers.get(), observer))
+def observe(observer: Observer, *, first: bool = False) -> Iterator[None]:
+    """Tells an observer what the interpreter does meanwhile in this thread.
+
+    Args:
+        observer: is told.
+        first: whether before those that are told already, as one that they ask for its judgement.
+    """
+    others = _observers.get()
+    token = _observers.set((observer, *others) if first else (*others, observer))
     try:
         yield
     finally:
         _observers.reset(token)
+
+
+def is_vouched_for() -> bool:
+    """Tells whether any observer vouches for the trace that is being made here."""
+    return any(observer.vouches() for observer in _observers.get())
 
 
 def replacements() -> tuple[Replacement, ...]:

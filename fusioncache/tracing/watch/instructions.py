@@ -1,25 +1,15 @@
-"""What an instruction is about to change, to hash or to compare, as the interpreter's stack has it."""
+"""What an instruction or a method is about to change, to hash or to compare."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Any
 
-DEPTHS = {
-    "STORE_ATTR": 1,
-    "DELETE_ATTR": 1,
-    "STORE_SUBSCR": 2,
-    "DELETE_SUBSCR": 2,
-    "STORE_SLICE": 3,
-    "STORE_DEREF": 0,
-    "DELETE_DEREF": 0,
-    "STORE_GLOBAL": 0,
-    "DELETE_GLOBAL": 0,
-    "STORE_NAME": 0,
-    "DELETE_NAME": 0,
-    "IMPORT_NAME": 0,
-}
-"""Instructions that change what other code can see: where on the stack the object is, or 0 if a variable changes."""
+MUTATING = frozenset({
+    "__setitem__", "__delitem__", "append", "clear", "extend", "__iadd__", "__imul__", "insert", "pop", "remove",
+    "reverse", "sort", "__init__", "__ior__", "popitem", "setdefault", "update", "move_to_end",
+})  # fmt: skip
+"""Methods of containers that change them."""
 
 HASHING = frozenset({"BUILD_SET", "BUILD_MAP", "SET_ADD", "MAP_ADD", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE"})
 """Instructions that let objects answer questions without the interpreter, as to their hash."""

@@ -21,6 +21,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 sys.path[:1] = [str(_ROOT), str(_ROOT / "tests" / "helpers")]
 
 from benchmarks.common.environment import describe
+from benchmarks.trace_equality.recorded import recording
 from benchmarks.trace_equality.spec import KINDS, name_sets
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
@@ -66,7 +67,8 @@ def _compare(programs: list[str], sets: list[str]) -> Iterator[tuple[str, dict[s
         for each in sets:
             tracing.install(_SETS[each])
             try:
-                difference = find_difference(own, observe(PROGRAMS[name]))
+                with recording():
+                    difference = find_difference(own, observe(PROGRAMS[name]))
             finally:
                 tracing.uninstall()
             if difference:
