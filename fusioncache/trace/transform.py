@@ -51,7 +51,7 @@ from fusioncache.trace.region_backends import RegionBackends, name_backend
 from fusioncache.trace.rewrite import call_of, replace_symbols
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.trace.templates import TemplateCalls
-from fusioncache.tracing import BY_DEFAULT, install
+from fusioncache.tracing import install
 from fusioncache.tracing.installation import install_more
 from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.verification.verifier import Site, Verifier, choose_when
@@ -115,8 +115,7 @@ class FusionCache(Transform):
             launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
         fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
             does not. Traces stay the same. It changes functions of Thunder in the whole process, from now on: it calls
-            ``fusioncache.tracing.install()`` with the groups of shortcuts ``BY_DEFAULT``, which are all but ``layers``,
-            and ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
+            ``fusioncache.tracing.install()``, and ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
         verify: whether each region is compiled on its own as well, and what its template computes compared with that,
             in its first call for each layout, or with ``"all"`` in every call; a difference raises a
             ``fusioncache.VerificationError``. ``stats()`` counts what was verified. None asks the environment:
@@ -170,7 +169,7 @@ class FusionCache(Transform):
         check_fold(fold)
         self._fold = fold
         if fast_tracing:
-            install(BY_DEFAULT)
+            install()
         self._ledger = Ledger(self.cache.ledger)
         self._misses = Misses(self.cache) if explains else None
         if self._misses:

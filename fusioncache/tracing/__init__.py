@@ -4,9 +4,9 @@
     fusioncache.tracing.install()
     fusioncache.tracing.uninstall()
 
-``FusionCache(fast_tracing=True)``, which is the default, calls ``install`` with the groups ``BY_DEFAULT``.
+``FusionCache(fast_tracing=True)``, which is the default, calls ``install``.
 """
 
-from fusioncache.tracing.installation import BY_DEFAULT, install, uninstall
+from fusioncache.tracing.installation import install, uninstall
 
-__all__ = ["BY_DEFAULT", "install", "uninstall"]
+__all__ = ["install", "uninstall"]

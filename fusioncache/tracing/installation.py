@@ -81,9 +81,6 @@ GROUPS: Mapping[str, Callable[[], tuple[Replacement, ...]]] = MappingProxyType(
 )
 """The groups of shortcuts by name, in the order in which they are installed. Each works without the others."""
 
-BY_DEFAULT = tuple(name for name in GROUPS if name != "layers")
-"""What a ``FusionCache`` installs. Writing a block out for another one has not been attacked enough yet."""
-
 _lock = forks.lock()
 _installed: list[tuple[Replacement, Any, Any]] = []
 """The replacements that are installed, each with Thunder's own function and the shortcut. The process has one list."""

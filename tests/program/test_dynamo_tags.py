@@ -35,7 +35,7 @@ def _untagged(monkeypatch):
         monkeypatch.setattr(torch.nn.Module, name, find_original(vars(torch.nn.Module)[name]))
     monkeypatch.setattr(torch.nn.Module, MARK, True, raising=False)
     monkeypatch.delattr(torch.nn.Module, MARK)
-    tracing.install(tracing.BY_DEFAULT)
+    tracing.install()
     yield
     tracing.uninstall()
 

@@ -21,7 +21,7 @@ F = torch.nn.functional
 @pytest.fixture(scope="module")
 def recorded():
     """What a function and a module read, and these."""
-    tracing.install(tracing.BY_DEFAULT)
+    tracing.install()
     model = Model()
     yield {"function": (record(look_around, X).reads(), look_around), "module": (record(model, X).reads(), model)}
     tracing.uninstall()

@@ -94,7 +94,7 @@ def sum_numbers(x):
 
 @pytest.fixture(autouse=True, scope="module")
 def _hooks():
-    tracing.install(tracing.BY_DEFAULT)
+    tracing.install()
     yield
     tracing.uninstall()
 
@@ -154,7 +154,7 @@ def test_nothing_is_kept_without_hooks():
     try:
         assert reason(torch.nn.ReLU()) == "Thunder's interpreter is not watched"
     finally:
-        tracing.install(tracing.BY_DEFAULT)
+        tracing.install()
 
 
 def test_nothing_is_kept_of_what_nobody_interpreted():

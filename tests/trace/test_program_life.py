@@ -298,7 +298,7 @@ def test_uninstall_gives_thunder_its_own_back(cell):
             assert torch.equal(compiled(inputs), model(inputs))
         assert counts(transform) == (0, 0, {})
     finally:
-        fusioncache.tracing.install(fusioncache.tracing.BY_DEFAULT)
+        fusioncache.tracing.install()
     compiled, transform = compile_anew(model, directory)
     assert type(thunder.compile_stats(compiled).interpreter_cache) is ProgramList
 

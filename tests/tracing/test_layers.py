@@ -8,6 +8,7 @@ import thunder
 import torch
 from block_models import InBlocks, Model
 
+import fusioncache
 from benchmarks.trace_equality.recorded import recording, trace_recorded
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
@@ -161,6 +162,15 @@ def test_nothing_is_written_out_where_nobody_vouches_for_the_trace():
     blocks.OUTCOMES.clear()
     thunder.jit(Model(block_models.Block, COUNT))(X)
     assert not blocks.OUTCOMES
+
+
+@pytest.mark.parametrize("programs", [True, False])
+def test_a_program_that_is_kept_has_blocks_written_out(programs):
+    blocks.OUTCOMES.clear()
+    transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache(store=True), programs=programs)
+    thunder.jit(Model(block_models.Block, COUNT), executors=["fusioncache"], transforms=[transform])(X)
+    assert [outcome.written for outcome in blocks.OUTCOMES] == [COUNT - 3] * programs
+    assert transform.stats().programs_made == programs
 
 
 def test_what_a_program_was_derived_from_is_the_same(trace):
