@@ -47,6 +47,9 @@ class Recorder:
         self.handed |= {ask.key.digest: ask for ask in asks}
         return len(asks)
 
+    def note_missing(self) -> bool:
+        return False
+
     def wait_for(self, key: Key) -> Wait:
         self.wanted.add(key.digest)
         return Wait()
