@@ -39,6 +39,11 @@ class Notes:
     queries: Mapping[tuple[str, tuple[Any, ...]], Any] = field(default_factory=dict)
     texts: list[tuple[str, Any, str]] = field(default_factory=list)
 
+    def size(self) -> int:
+        """Returns how much was noted. Nothing that was noted is taken back."""
+        found = len(self.functions) + len(self.globals) + len(self.attributes) + len(self.classes)
+        return found + len(self.names) + len(self.variables) + len(self.queries) + len(self.texts)
+
 
 class Account:
     """Describes notes."""

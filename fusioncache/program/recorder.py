@@ -84,6 +84,7 @@ class Recorder(hooks.Observer):
         self._tagging = find_tagging()
         self._internal: dict[int, tuple[Any, bool]] = {}
         self._observation: AbstractContextManager[None] | None = None
+        self._vouched = 0, True
 
     def __enter__(self) -> Self:
         """Begins to record what the interpreter does in this thread."""
@@ -101,8 +102,18 @@ class Recorder(hooks.Observer):
             self._refuse("an exception was raised")
 
     def vouches(self) -> bool:
-        """Tells whether all that was seen so far depends on nothing but the key and reads, and changes nothing else."""
-        return self._reason is None
+        """Tells whether a program that was done here would be kept: all that was seen has a value, and is as it was."""
+        size = self._notes.size()
+        if self._reason is None and self._vouched[0] != size:
+            self._vouched = size, self._would_keep()
+        return self._reason is None and self._vouched[1]
+
+    def _would_keep(self) -> bool:
+        try:
+            Account(self._notes, self._describer.copy(), self._late.copy()).reads()
+        except Exception:  # whatever it is, the end of the trace will tell
+            return False
+        return True
 
     # What the interpreter tells.
 
