@@ -63,6 +63,8 @@ _NOT_DESCRIBED = frozenset({
 
 _WITH_HOOKS = frozenset({*HOOKS, "__dict__"})
 """Attributes of modules with tables of hooks."""
+_OF_HOOKS = "torch.nn.modules.module"
+"""The module of torch that calls hooks, and finds parameters by ``__dict__``."""
 
 
 class Recorder(hooks.Observer):
@@ -291,8 +293,10 @@ class Recorder(hooks.Observer):
     def _explain_hooks(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
         if name not in _WITH_HOOKS or _has_own_default(args) or not has_hooks(value, name):
             return None
-        is_torchs = lookup.find_module_name(find_actor().globals.value) == "torch.nn.modules.module"
-        return None if is_torchs else f"asks for {name}, in which hooks have numbers that count those of the process"
+        actor = find_actor()
+        if lookup.find_module_name(actor.globals.value) == _OF_HOOKS or not _is_asked_by(actor, name):
+            return None
+        return f"asks for {name}, in which hooks have numbers that count those of the process"
 
     def _is_tagged(self) -> bool:
         """Tells whether what happens is that Dynamo tags a module."""
@@ -358,6 +362,14 @@ def _is_plain_key(value: Any) -> bool:
     if native.is_class(value):
         return native.is_hashed_by_identity(value)
     return native.is_plain(value, atoms=True) and not native.is_nan(value)
+
+
+def _is_asked_by(actor: Any, name: str) -> bool:
+    """Tells whether a frame's own code may ask for an attribute.
+
+    A shortcut that stands in for torch's way to a parameter asks for ``__dict__`` while another attribute is loaded.
+    """
+    return actor.inst is None or actor.inst.opname != "LOAD_ATTR" or actor.inst.argval == name
 
 
 def _has_own_default(args: tuple[Any, ...]) -> bool:

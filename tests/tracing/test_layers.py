@@ -170,6 +170,7 @@ def test_a_program_that_is_kept_has_blocks_written_out(programs):
     transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache(store=True), programs=programs)
     thunder.jit(Model(block_models.Block, COUNT), executors=["fusioncache"], transforms=[transform])(X)
     assert [outcome.written for outcome in blocks.OUTCOMES] == [COUNT - 3] * programs
+    assert not transform.stats().programs_refused
     assert transform.stats().programs_made == programs
 
 
