@@ -12,7 +12,7 @@ import optree
 import pytest
 import thunder
 import torch
-from program_keys import Model, assert_names, assert_same, changed, jit, key_of
+from program_keys import assert_names, assert_same, changed, jit, key_of
 from thunder.core import devices, rematerialization, utils
 from thunder.core.pytree import OPTREE_NAMESPACE
 from thunder.distributed.transforms import ddp
@@ -25,19 +25,6 @@ from fusioncache.program.function_map import read_function_map
 from fusioncache.program.refusal import NotKept
 
 X = torch.zeros(3, 4)
-
-
-@pytest.fixture(scope="module")
-def jitted():
-    return jit(Model())
-
-
-@pytest.fixture(scope="module")
-def key(jitted):
-    key = key_of(jitted, X)
-    yield key
-    # Each test took back what it had changed.
-    assert_same(key, key_of(jitted, X))
 
 
 @contextlib.contextmanager

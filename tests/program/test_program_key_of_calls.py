@@ -16,11 +16,6 @@ X = torch.zeros(3, 4)
 
 
 @pytest.fixture(scope="module")
-def jitted():
-    return jit(Model())
-
-
-@pytest.fixture(scope="module")
 def key(jitted):
     key = key_of(jitted, X, 2)
     yield key

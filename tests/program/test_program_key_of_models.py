@@ -4,28 +4,9 @@ import contextlib
 
 import pytest
 import torch
-from program_keys import Model, Norm, assert_names, assert_same, changed, jit, key_of
+from program_keys import Norm, assert_names, changed, key_of
 
 X = torch.zeros(3, 4)
-
-
-@pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    return Model()
-
-
-@pytest.fixture(scope="module")
-def jitted(model):
-    return jit(model)
-
-
-@pytest.fixture(scope="module")
-def key(jitted):
-    key = key_of(jitted, X)
-    yield key
-    # Each test took back what it had changed.
-    assert_same(key, key_of(jitted, X))
 
 
 def put(owner_of, name, value):

@@ -6,7 +6,7 @@ import pytest
 import thunder
 import thunder.torch
 import torch
-from program_keys import Model, assert_names, assert_same, changed, jit, key_of
+from program_keys import assert_names, assert_same, changed, jit, key_of
 from thunder.core import jit_ext, proxies, rematerialization, transforms, utils
 from thunder.extend import FUEL_LEVEL, ImplInfo, OperatorExecutor, get_executor
 from thunder.torch.langctx import _method_name_to_fn_map as torch_methods
@@ -18,24 +18,6 @@ from fusioncache.program.key import check_foreign
 from fusioncache.program.refusal import NotKept
 
 X = torch.zeros(3, 4)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return Model()
-
-
-@pytest.fixture(scope="module")
-def jitted(model):
-    return jit(model)
-
-
-@pytest.fixture(scope="module")
-def key(jitted):
-    key = key_of(jitted, X)
-    yield key
-    # Each test took back what it had changed.
-    assert_same(key, key_of(jitted, X))
 
 
 def ours(**options):
