@@ -11,8 +11,11 @@ from functools import cache
 from types import CodeType
 from typing import Any
 
-_PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct"})
-_PACKAGES |= {"lightning_utilities", "looseversion", "networkx", "numpy", "optree"}
+LIBRARIES = ("einops", "lightning_utilities", "looseversion", "networkx", "numpy", "optree")
+"""Packages whose code Thunder runs, or has for base classes, while it derives a program. It imports einops if that is
+installed."""
+
+_PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct", *LIBRARIES})
 """Those of which the versions are in each key, beside Python's own modules."""
 
 

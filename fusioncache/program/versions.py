@@ -17,6 +17,7 @@ from importlib.metadata import version
 from types import ModuleType
 
 from fusioncache.ir.key_text import NamedValue
+from fusioncache.program.places import LIBRARIES
 from fusioncache.program.refusal import NotKept
 
 _LEFT_OUT = frozenset({"__pycache__", "tests", "benchmarks"})
@@ -39,29 +40,19 @@ def read_versions() -> Iterator[NamedValue]:
     yield "fusioncache.sources", digest_sources(_folder_of(fusioncache))
 
 
-def _read_releases() -> tuple[NamedValue, ...]:
-    import lightning_utilities
-    import networkx
-    import numpy
-    import optree
+def _read_releases() -> Iterator[NamedValue]:
     import thunder
     import torch
 
     from fusioncache import __version__
 
     flags = f"optimize={sys.flags.optimize}"
-    return (
-        ("python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"),
-        ("torch", f"{torch.__version__} {torch.version.git_version}"),
-        ("thunder", thunder.__version__),
-        ("fusioncache", __version__),
-        ("nvfuser", _nvfuser_version()),
-        ("networkx", networkx.__version__),
-        ("numpy", numpy.__version__),
-        ("optree", optree.__version__),
-        ("looseversion", _looseversion_version()),
-        ("lightning_utilities", lightning_utilities.__version__),
-    )
+    yield "python", f"{sys.implementation.cache_tag} {sys.version.split()[0]} {flags}"
+    yield "torch", f"{torch.__version__} {torch.version.git_version}"
+    yield "thunder", thunder.__version__
+    yield "fusioncache", __version__
+    yield "nvfuser", _nvfuser_version()
+    yield from ((name, _version_of(name)) for name in LIBRARIES)
 
 
 def _nvfuser_version() -> str:
@@ -70,9 +61,18 @@ def _nvfuser_version() -> str:
     return str(nvfuser_version() or "none")
 
 
+def _version_of(library: str) -> str:
+    """Returns the version of a library as it was imported."""
+    module = sys.modules.get(library)
+    if module is None:
+        return "none"
+    said = getattr(module, "__version__", None)
+    return _installed_version(library) if said is None else str(said)
+
+
 @cache
-def _looseversion_version() -> str:
-    return version("looseversion")  # the module does not say its own
+def _installed_version(library: str) -> str:
+    return version(library)  # looseversion does not say its own
 
 
 def _folder_of(package: ModuleType) -> str:

@@ -9,7 +9,7 @@ import fake_cuda
 import pytest
 import torch
 from models import find_fused
-from repository import HELPERS
+from repository import HELPERS, import_path
 
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous
 from fusioncache.ir import Graph, Instance, codec
@@ -70,7 +70,7 @@ def test_definitions_are_the_same_and_no_gpu_is_opened():
         codec.encode(Instance(region, tuple(range(len(region.inputs))), tuple(range(len(region.outputs))))).decode()
         for region in regions
     ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HELPERS), *filter(None, sys.path)])}
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
     command = [sys.executable, "-W", "ignore", "-c", _WORKER]
     done = subprocess.run(command, input=json.dumps(sent), capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

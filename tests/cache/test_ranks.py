@@ -15,7 +15,7 @@ import torch
 import torch.distributed as distributed
 from hypothesis import given
 from hypothesis import strategies as st
-from repository import HELPERS
+from repository import HELPERS, import_path
 from store_processes import Process, X, Y, make_region
 from threads_at_once import run_at_once
 
@@ -126,7 +126,7 @@ if distributed.get_rank() == 0:
 
 def test_two_ranks_of_a_real_job_compile_once(tmp_path):
     (tmp_path / "rank.py").write_text(_RANK)
-    environment = os.environ | {"PYTHONPATH": str(HELPERS), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": import_path(HELPERS), "OMP_NUM_THREADS": "1"}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, str(tmp_path / "rank.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)

@@ -1,13 +1,12 @@
 """The command warm: what it prints, what it compiles, and how it fails."""
 
 import json
-import sys
 import uuid
 from importlib import import_module
 
 import pytest
 from commands import call, get_error, get_output
-from repository import HELPERS
+from repository import HELPERS, import_path
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region
 
 from fusioncache.precompile import entry_compiler as warmer
@@ -163,7 +162,7 @@ def test_wrong_usage_says_what_to_do(tmp_path):
 
 
 def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("PYTHONPATH", ":".join([str(HELPERS), *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", import_path(HELPERS))
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
     assert get_output("warm", str(script), "1", "2", "0") == "compiled 2 executables; 2 are kept now\n"

@@ -17,7 +17,7 @@ from subprocess import CompletedProcess
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from repository import ROOT
+from repository import ROOT, import_path
 
 if TYPE_CHECKING:
     import pytest
@@ -55,7 +55,7 @@ def run(command: Sequence[str], **options: Any) -> CompletedProcess[Any]:
 @cache
 def _server() -> subprocess.Popen[str]:
     """One for all tests of this process. It ends when its standard input does."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": import_path(ROOT)}
     command = [sys.executable, __file__]
     pipe = subprocess.PIPE
     server = subprocess.Popen(command, env=environment, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)

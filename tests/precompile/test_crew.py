@@ -18,7 +18,7 @@ from crew_processes import (
     read_played,
     wait_until,
 )
-from repository import HELPERS, PACKAGE
+from repository import HELPERS, PACKAGE, import_path
 from store_contents import fork, wait_for
 
 from fusioncache.precompile import crew as crews
@@ -226,7 +226,7 @@ link.start_module, EntryCompiler.compile = fork_module, play
 
 @pytest.mark.parametrize("end", ["wait_until(lambda: False)", "wait_until(lambda: len(read_played(directory)) == 2)"])
 def test_nothing_is_left_of_a_process_that_is_killed_or_ends(tmp_path, end):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HELPERS), *filter(None, sys.path)])}
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
     program = _OWNER.format(start=_FORKS, end=end)
     command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as owner:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from repository import import_path
+
 PROGRAM = """
 import collections, dataclasses, enum, functools, sys, torch
 from fusioncache.program.describe import Describer
@@ -60,7 +62,7 @@ def test_two_processes_have_the_same_texts(tmp_path):
         folder.mkdir()
         (folder / "program.py").write_text("\n" * number + PROGRAM)
         command = [sys.executable, "-W", "ignore", str(folder / "program.py"), *past]
-        environment = {**os.environ, "PYTHONHASHSEED": str(number + 1), "PYTHONPATH": str(Path.cwd())}
+        environment = {**os.environ, "PYTHONHASHSEED": str(number + 1), "PYTHONPATH": import_path(Path.cwd())}
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment))
     first, second = (process.communicate()[0].splitlines() for process in processes)
     assert len(first) > 40

@@ -14,6 +14,7 @@ import pytest
 import thunder
 import torch
 from program_keys import Model, assert_names, changed, jit, key_of
+from repository import HELPERS, import_path
 
 import fusioncache
 from fusioncache.program.definitions import Definitions
@@ -22,7 +23,6 @@ from fusioncache.program.refusal import NotKept
 from fusioncache.program.versions import digest_sources
 
 X = torch.zeros(3, 4)
-HELPERS = Path(__file__).parents[1] / "helpers"
 
 
 VERSIONS = {
@@ -135,6 +135,7 @@ def test_a_plain_function_is_compared_by_its_code_its_defaults_and_what_it_close
 
 _PROGRAM = """
 from program_keys import Model, jit, key_of
+from repository import HELPERS, import_path
 import torch, thunder, sys
 from thunder.transforms.prune_prologue_checks import PrunePrologueChecks
 import fusioncache
@@ -149,8 +150,7 @@ print(key.digest)
 
 def test_keys_are_the_same_in_every_process_for_every_hash_seed_and_from_every_directory(tmp_path):
     def start(seed: str, folder: Path) -> subprocess.Popen:
-        path = os.pathsep.join([str(HELPERS), *sys.path])
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": import_path(HELPERS)}
         command = [sys.executable, "-W", "ignore", "-c", _PROGRAM]
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=folder)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repository import HELPERS
+from repository import HELPERS, import_path
 
 _ON_A_GPU = [pytest.param(("cuda", *more), marks=pytest.mark.gpu) for more in ((), ("--graphs",))]
 
@@ -16,7 +16,7 @@ _ON_A_GPU = [pytest.param(("cuda", *more), marks=pytest.mark.gpu) for more in ((
 def run_process(directory: Path, seed: int, arguments: tuple[str, ...], **variables: str) -> dict[str, Any]:
     """Two training steps in a process whose sets have an order of their own."""
     environment = os.environ | {
-        "PYTHONPATH": str(HELPERS),
+        "PYTHONPATH": import_path(HELPERS),
         "FUSIONCACHE_DIR": str(directory),
         "FUSIONCACHE_STORE": "1",
         "PYTHONHASHSEED": str(seed),

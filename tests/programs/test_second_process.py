@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repository import HELPERS
+from repository import HELPERS, import_path
 
 _STEP = """
 import hashlib, json, sys, warnings
@@ -36,7 +36,7 @@ print(json.dumps({
 def process(directory: Path, seed: int, **options: Any) -> dict[str, Any]:
     """One training step, twice, in a process whose sets have an order of their own."""
     environment = os.environ | {
-        "PYTHONPATH": str(HELPERS),
+        "PYTHONPATH": import_path(HELPERS),
         "FUSIONCACHE_DIR": str(directory),
         "FUSIONCACHE_STORE": "1",
         "PYTHONHASHSEED": str(seed),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from program_zoo import CASES
-from repository import HELPERS
+from repository import HELPERS, import_path
 
 from fusioncache.store import Store
 from fusioncache.store.slots import is_program
@@ -19,7 +19,7 @@ from fusioncache.store.slots import is_program
 def run_zoo(store: Path, seed: int, helpers: Path, *arguments: str, verify: str = "0") -> list[dict[str, Any]]:
     """What processes print that train what is in ``program_zoo``."""
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(helpers), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": import_path(helpers),
         "PYTHONHASHSEED": str(seed),
         "FUSIONCACHE_VERIFY": verify,
     }

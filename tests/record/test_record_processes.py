@@ -7,14 +7,14 @@ import sys
 import weakref
 
 from recorded_templates import make_chain_template
-from repository import HELPERS, ROOT
+from repository import HELPERS, ROOT, import_path
 
 from fusioncache.cache.cache import Cache
 from fusioncache.record.reader import RecordReader
 
 
 def _start(script: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(HELPERS)}
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
     command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, env=environment, cwd=ROOT, text=True, **pipes)

@@ -14,7 +14,7 @@ import torch
 from commands import call, get_output
 from models import train_residual
 from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger
-from repository import HELPERS
+from repository import HELPERS, import_path
 
 import fusioncache
 from fusioncache.record import writer as recorder
@@ -32,7 +32,7 @@ input()
 
 def test_a_job_that_goes_on_and_one_that_was_killed():
     before = train_residual().stats()
-    environment = {**os.environ, "PYTHONPATH": str(HELPERS)}
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-W", "ignore", "-c", _JOB], env=environment, text=True, **pipes) as job:
         assert job.stdout is not None and int(job.stdout.readline()) == before.compiles > 0

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from drawn_regions import ENVIRONMENT, Sketch, draw_residual, make_template
-from repository import HELPERS
+from repository import HELPERS, import_path
 
 from fusioncache.ir import Instance, Key, TensorType, codec
 from fusioncache.ir.ingredients import INGREDIENTS, Level
@@ -116,8 +116,7 @@ print(make_key(make_template(both=True), ENVIRONMENT).digest, make_key(canonical
 
 def test_keys_are_the_same_in_every_process_and_for_every_hash_seed():
     def digests(seed: str) -> str:
-        path = os.pathsep.join([str(HELPERS), *sys.path])
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": import_path(HELPERS)}
         command = [sys.executable, "-c", _PROGRAM]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
