@@ -23,6 +23,7 @@ from fusioncache.program.literals import digest
 from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import is_known, place_of, shorten_file, sum_code
 from fusioncache.program.refusal import NoValue
+from fusioncache.program.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
@@ -45,14 +46,23 @@ class Definitions:
 
     Args:
         describer: describes what was written by somebody else.
+        earlier: of the same process. Its names are taken over if nothing that they were made of has changed since
+            ``watch`` was called.
+
+    Attributes:
+        describer: describes what was written by somebody else.
     """
 
-    def __init__(self, describer: Describer):
-        from thunder.core.symbol import default_python_printer
+    def __init__(self, describer: Describer, earlier: Definitions | None = None):
+        from thunder.core.symbol import Symbol, default_python_printer
 
-        self._describer = describer
+        self.describer = describer
         self._names: dict[int, str] = {}
+        self._functions: dict[FunctionType, str] = {}
         self._held: list[Any] = []
+        self._described = 0
+        self._passing: list[Any] = []
+        self._snapshot: Snapshot | None = None
         self._files: dict[str, str] = {}
         self._places: dict[int, str] = {}
         self._chains: dict[tuple[int, ...], str] = {}
@@ -60,6 +70,23 @@ class Definitions:
         self._bystanders = [find_attribute(*name.rsplit(".", 1)) for name in _BYSTANDERS]
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
+        self._symbol = Symbol
+        if earlier is not None and earlier._snapshot is not None and earlier._snapshot.holds():
+            self._take_over(earlier)
+
+    def watch(self) -> None:
+        """Takes note of what the names were made of."""
+        for value in self._held:
+            if type(value) is self._symbol:
+                hash(value)  # which it remembers from then on
+        self._snapshot = Snapshot(self._held)
+
+    def _take_over(self, earlier: Definitions) -> None:
+        """Takes the names that an earlier one made by itself. What was described may have been met there first."""
+        passing = set(earlier._passing)
+        self._names = {number: name for number, name in earlier._names.items() if number not in passing}
+        self._functions = {each: name for each, name in earlier._functions.items() if each not in passing}
+        self._places, self._chains, self._held = earlier._places, earlier._chains, earlier._held
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.
@@ -67,24 +94,30 @@ class Definitions:
         Raises:
             NoValue: if it is of somebody else, and cannot be described.
         """
-        known = self._names.get(id(value))
-        if known is not None:
-            return known
         kind = type(value)
         if kind in _PLAIN:
             return repr(value)
         if kind is str:
-            return repr(value) if len(value) <= _LONGEST_TEXT else self._describer.describe(value)
+            return repr(value) if len(value) <= _LONGEST_TEXT else self._describe(value)
+        # Each call of ``id`` is an event for hooks that audit. Functions are keys themselves.
+        names: dict[Any, str] = self._names if kind is not FunctionType else self._functions
+        number = id(value) if kind is not FunctionType else value
+        known = names.get(number)
+        if known is not None:
+            return known
         # What leads back to a value, on the way to its name, names it by its class.
-        self._names[id(value)] = f"^{kind.__name__}"
+        names[number] = f"^{kind.__name__}"
         self._held.append(value)
         maker = self._makers.get(kind)
         if maker is None:
             maker = self._makers[kind] = self._find_maker(kind)
+        described = self._described
         name = maker(value)
+        if self._described > described:
+            self._passing.append(number)
         if len(name) > _LONGEST_NAME:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
-        self._names[id(value)] = name
+        names[number] = name
         return name
 
     @property
@@ -150,26 +183,23 @@ class Definitions:
 
         What else a wrapper closes over was given to the decorator, where it stands in the sources.
         """
-        code = function.__code__
-        if not (code.co_freevars or function.__defaults__ or function.__kwdefaults__ or function.__dict__):
-            place = self._places.get(id(code)) or self._place_code(code)
-            return place or self._describe_foreign(function, (code,))
-        codes, rest, inner, beside, outer = [], None, None, "", function
+        outer, codes, beside = function, [], ""
         for _ in range(_MOST_WRAPPERS):
-            codes.append(function.__code__)
-            attributes = function.__dict__
-            if function.__defaults__ or function.__kwdefaults__ or len(attributes) > ("__wrapped__" in attributes):
+            code, defaults, keyword_defaults, attributes, rest = _read_function(function)
+            codes.append(code)
+            inner = attributes.get("__wrapped__") if attributes else None
+            if defaults or keyword_defaults or (attributes and len(attributes) > ("__wrapped__" in attributes)):
                 beside += self._name_beside(function)
-            inner, rest = attributes.get("__wrapped__"), function.__closure__
             if inner is None and rest is not None and len(rest) == 1:
                 inner = _content_of(rest[0])
             if type(inner) is not FunctionType:
                 break
             function = inner
-        text = self._chains.get(tuple(map(id, codes))) or self._place_chain(codes)
+        text = self._place_chain(codes)
         if not text:
             return self._describe_foreign(outer, codes)
-        text += beside
+        if beside:
+            text += beside
         if inner is not None:
             return f"{text} of {self.name(inner)}"
         return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))
@@ -179,7 +209,8 @@ class Definitions:
         is_own = all(self._places[id(code)] or _is_generated(code.co_filename, function.__module__) for code in codes)
         if not is_own and not any(function is each for each in self._bystanders):
             self._foreign[place_of(function)] = None
-        return self._describer.describe_function(function)
+        self._described += 1
+        return self.describer.describe_function(function)
 
     def _name_beside(self, function: FunctionType) -> str:
         """Returns what a function has beside its code and what it wraps: its defaults, and what was set on it."""
@@ -189,11 +220,17 @@ class Definitions:
 
     def _place_chain(self, codes: Sequence[CodeType]) -> str:
         """Returns where the code of functions stands of which each wraps the next; empty if one is somebody else's."""
-        places = [self._places.get(id(code)) or self._place_code(code) for code in codes]
-        text = " of ".join(places) if all(places) else ""
-        if len(text) > _LONGEST_NAME:
-            text = f"{places[-1]} {digest(text)}"
-        self._chains[tuple(map(id, codes))] = text
+        if len(codes) == 1:
+            text = self._places.get(id(codes[0]))
+            return self._place_code(codes[0]) if text is None else text
+        chain = tuple(map(id, codes))
+        text = self._chains.get(chain)
+        if text is None:
+            places = [self._places.get(id(code)) or self._place_code(code) for code in codes]
+            text = " of ".join(places) if all(places) else ""
+            if len(text) > _LONGEST_NAME:
+                text = f"{places[-1]} {digest(text)}"
+            self._chains[chain] = text
         return text
 
     def _place_code(self, code: CodeType) -> str:
@@ -207,11 +244,15 @@ class Definitions:
         self._places[id(code)] = text
         return text
 
+    def _describe(self, value: Any) -> str:
+        self._described += 1
+        return self.describer.describe(value)
+
     def _name_class(self, value: type) -> str:
         if not self.is_foreign(value):
             return place_of(value)
         self._foreign[place_of(value)] = None
-        return self._describer.describe(value)
+        return self._describe(value)
 
     def _name_symbol(self, symbol: Any) -> str:
         """Returns the name of a symbol: what it is called, and the functions that say what it does in a trace."""
@@ -256,16 +297,15 @@ class Definitions:
         return f"{type(value).__name__}({', '.join(sorted(map(self.name, value)))})"
 
     def _name_mapping(self, value: Mapping[Any, Any]) -> str:
-        known, name = self._names.get, self.name
-        pairs = [f"{known(id(key)) or name(key)}: {known(id(item)) or name(item)}" for key, item in list(value.items())]
-        pairs.sort()
+        name = self.name
+        pairs = sorted([f"{name(key)}: {name(item)}" for key, item in list(value.items())])
         return f"{place_of(type(value))} of {len(pairs)} ({', '.join(pairs)})"
 
     def _name_object(self, value: Any) -> str:
         if self.is_foreign(type(value)):
             self._foreign[place_of(type(value))] = None
         try:
-            return self._describer.describe(value)
+            return self._describe(value)
         except NoValue:
             if place_of(type(value)) in _STATELESS:
                 return place_of(type(value))
@@ -276,7 +316,9 @@ class Definitions:
 
         The describer takes twenty times as long, and Thunder has many objects.
         """
-        return place_of(type(value)) + self._name_items("@", value.__dict__)
+        attributes = value.__dict__
+        self._held.append(attributes)
+        return place_of(type(value)) + self._name_items("@", attributes)
 
     def _name_all(self, sign: str, values: Iterable[Any]) -> str:
         return f"{sign}({', '.join(map(self.name, values))})"
@@ -286,6 +328,7 @@ class Definitions:
         return f"{sign}({', '.join([f'{key}={self.name(item)}' for key, item in values.items() if key != '_hash'])})"
 
 
+_read_function = attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__", "__closure__")
 _read_symbol = attrgetter(
     "id",
     "name",

@@ -25,11 +25,11 @@ FORMAT = 2
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
 
 
-def program_key(describer: Describer, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+def program_key(definitions: Definitions, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     """Returns the key of the program for these arguments.
 
     Args:
-        describer: a new one. It knows all that was described when this returns.
+        definitions: names things. Its describer is a new one, and knows all that was described when this returns.
         compile_data: Thunder's ``CompileData`` of the function, whose ``transforms`` are set.
         args: as the function is called.
         kwargs: as the function is called.
@@ -39,11 +39,11 @@ def program_key(describer: Describer, compile_data: Any, args: Sequence[Any], kw
     """
     # Names are made for ten thousand functions, and all but the key is gone when this returns.
     with without_collector():
-        return _make_key(describer, compile_data, args, kwargs)
+        return _make_key(definitions, compile_data, args, kwargs)
 
 
-def _make_key(describer: Describer, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
-    definitions = Definitions(describer)
+def _make_key(definitions: Definitions, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+    describer = definitions.describer
     texts = {"program format": str(FORMAT)}
     for name, values in {
         "model": _read_model(describer, compile_data),

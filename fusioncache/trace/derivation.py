@@ -10,7 +10,7 @@ from typing import Any
 from fusioncache.explain.program_difference import compare_program_keys
 from fusioncache.ir import Key
 from fusioncache.program.candidates import Candidate, keep_program
-from fusioncache.program.describe import Describer
+from fusioncache.program.definitions import Definitions
 from fusioncache.program.key import check_foreign
 from fusioncache.program.reads import ReadDifference
 from fusioncache.program.recorder import Recorder
@@ -30,7 +30,7 @@ class Derivation:
         keeper: keeps it.
         call: the call.
         key: of the program, from before anything was derived.
-        describer: described what is in the key.
+        definitions: named what is in the key, and has the describer that described the rest.
         unfit: the slots of stored programs that were tried for this call. Once it is derived, none of them did fit.
         expected: the stored program that it should be, in verify mode.
         differences: for each stored program that was derived from something else, what that is.
@@ -39,7 +39,7 @@ class Derivation:
     keeper: ProgramKeeper
     call: Call
     key: Key
-    describer: Describer
+    definitions: Definitions
     unfit: list[str] = field(default_factory=list)
     expected: Candidate | None = None
     differences: list[ReadDifference] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Derivation:
 
     def may_be(self, candidate: Candidate) -> bool:
         """Tells whether a stored program was derived from the same, as far as it was recorded."""
-        difference = self.keeper.find_difference(candidate, self.describer)
+        difference = self.keeper.find_difference(candidate, self.definitions.describer)
         if difference is not None:
             self.differences.append(difference)
             return False
@@ -69,7 +69,9 @@ class Derivation:
     def record[T](self, interpret: Callable[[], T]) -> T:
         """Interprets the function, and records what is read."""
         try:
-            recorder = Recorder(self.describer)
+            with self.keeper.time("record"), without_collector():
+                self.definitions.watch()
+            recorder = Recorder(self.definitions.describer)
             recorder.__enter__()
         except Exception as error:
             self.keeper.report_failure(error)
@@ -120,7 +122,7 @@ class Derivation:
         Raises:
             NotKept: if anything in it is another thing now.
         """
-        now, _ = self.keeper.describe(self.call)
+        now, _ = self.keeper.describe(self.call, self.definitions)
         if now != self.key:
             differences = compare_program_keys(self.key.texts, now.texts)
             what = differences[0].what if differences else "something"

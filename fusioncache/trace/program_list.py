@@ -130,10 +130,10 @@ class Search:
         if self._keeper is None:
             return
         call = Call(compile_data, args, kwargs)
-        key, describer = self._keeper.describe(call)
+        key, definitions = self._keeper.describe(call)
         if key.digest in self._programs.derived:
             return
-        self._derivation = Derivation(self._keeper, call, key, describer)
+        self._derivation = Derivation(self._keeper, call, key, definitions)
         self._candidates = self._keeper.candidates(key)
         self.ended = False
 

@@ -23,6 +23,7 @@ from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.program.build import build_program
 from fusioncache.program.candidates import Candidate, find_candidates
+from fusioncache.program.definitions import Definitions
 from fusioncache.program.derived import write_program
 from fusioncache.program.describe import Describer
 from fusioncache.program.key import program_key
@@ -163,15 +164,19 @@ class ProgramKeeper:
         finally:
             self.ledger.add_program_seconds(part, time.perf_counter() - start)
 
-    def describe(self, call: Call) -> tuple[Key, Describer]:
-        """Returns the key of the program for a call, and what described the values that it depends on.
+    def describe(self, call: Call, earlier: Definitions | None = None) -> tuple[Key, Definitions]:
+        """Returns the key of the program for a call, and what named the values that it depends on.
+
+        Args:
+            call: it.
+            earlier: what named them before, and was told to watch them.
 
         Raises:
             NotKept: if something in it has no value that can be compared.
         """
-        describer = Describer()
         with self.time("key"):
-            return program_key(describer, call.compile_data, call.args, call.kwargs), describer
+            definitions = Definitions(Describer(), earlier)
+            return program_key(definitions, call.compile_data, call.args, call.kwargs), definitions
 
     def candidates(self, key: Key) -> Iterator[Candidate]:
         """Returns the programs that the store has for a key, as far as they are asked for."""

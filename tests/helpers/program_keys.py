@@ -16,6 +16,7 @@ from thunder.core.langctxs import langctx
 import fusioncache
 from fusioncache.explain.difference import compare
 from fusioncache.ir import Key
+from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.key import program_key
 
@@ -61,14 +62,14 @@ def jit(fn: Any, **options: Any) -> Any:
     return thunder.jit(fn, **{**usual, **options})
 
 
-def key_of(jitted: Any, *args: Any, **kwargs: Any) -> Key:
+def key_of(jitted: Any, *args: Any, definitions: Definitions | None = None, **kwargs: Any) -> Key:
     """Returns the key for a call of a compiled function, at the moment in which Thunder looks for a program."""
     data, stats = jitted._lc_cd, jitted._lc_cs
     before = list(data.autocast_stack.stack)
     data.populate_cache_info({}, *args, **kwargs)
     try:
         with langctx(data.langctx), compile_data_and_stats(data, stats):
-            return program_key(Describer(), data, args, kwargs)
+            return program_key(definitions or Definitions(Describer()), data, args, kwargs)
     finally:
         data.autocast_stack.stack.clear()
         data.autocast_stack.stack.extend(before)

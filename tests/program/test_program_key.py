@@ -5,6 +5,7 @@ import thunder
 import torch
 
 import fusioncache
+from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.key import program_key
 from fusioncache.program.refusal import NotKept
@@ -23,7 +24,7 @@ class Model(torch.nn.Module):
 
 
 def key_of(jitted, *args, **kwargs):
-    return program_key(Describer(), jitted._lc_cd, args, kwargs)
+    return program_key(Definitions(Describer()), jitted._lc_cd, args, kwargs)
 
 
 def jit(model, **options):

@@ -1,0 +1,147 @@
+"""Names are used a second time only while nothing that they were made of has changed."""
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from program_keys import assert_same, changed, jit, key_of
+from thunder.core import jit_ext, prims, rematerialization, symbol, transforms, utils
+
+from fusioncache.ir import Key
+from fusioncache.program.definitions import Definitions
+from fusioncache.program.describe import Describer
+from fusioncache.program.snapshot import Snapshot
+
+X = torch.zeros(3, 4)
+SYMBOL = thunder.torch.silu.__wrapped__ if hasattr(thunder.torch.silu, "__wrapped__") else thunder.torch.silu
+
+
+@contextmanager
+def set_on(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Sets what a class may not want to be set."""
+    before = getattr(owner, name)
+    object.__setattr__(owner, name, value)
+    try:
+        yield
+    finally:
+        object.__setattr__(owner, name, before)
+
+
+@contextmanager
+def in_cell(cell: types.CellType, value: Any) -> Iterator[None]:
+    before = cell.cell_contents
+    cell.cell_contents = value
+    try:
+        yield
+    finally:
+        cell.cell_contents = before
+
+
+def find_wrapper() -> types.FunctionType:
+    """A function of Thunder's that stands for another one, deep in a chain of such."""
+    chains = (value for value in jit_ext._general_jit_lookaside_map.values() if hasattr(value, "__wrapped__"))
+    return next(each.__wrapped__ for each in chains if getattr(each.__wrapped__, "__closure__", None))
+
+
+FIND_CUT = rematerialization.find_cut
+CHANGES: dict[str, Callable[[], Any]] = {
+    "code": lambda: set_on(
+        FIND_CUT, "__code__", FIND_CUT.__code__.replace(co_consts=(*FIND_CUT.__code__.co_consts, 1))
+    ),
+    "defaults": lambda: set_on(FIND_CUT, "__defaults__", (1,)),
+    "defaults by name": lambda: set_on(FIND_CUT, "__kwdefaults__", {"x": 1}),
+    "an attribute of a function": lambda: changed(FIND_CUT, "mark", 1),
+    "a cell of a function that is wrapped": lambda: in_cell(find_wrapper().__closure__[0], utils.check),
+    "a global": lambda: changed(rematerialization, "find_cut", utils.check),
+    "a new global": lambda: changed(rematerialization, "another", 1),
+    "an entry of a table": lambda: changed(transforms.backward_impls, prims.PrimIDs.SIN, utils.check),
+    "a new entry of a table": lambda: changed(transforms.backward_impls, "another", utils.check),
+    "a slot of a symbol": lambda: set_on(SYMBOL, "meta", utils.check),
+    "a method": lambda: changed(symbol.BoundSymbol, "has_input", utils.check),
+    "a lookaside": lambda: changed(jit_ext._general_jit_lookaside_map, torch.sin, utils.check),
+}
+
+
+@pytest.fixture(scope="module")
+def named(jitted: Any) -> tuple[Definitions, Key]:
+    definitions = Definitions(Describer())
+    key = key_of(jitted, X, definitions=definitions)
+    definitions.watch()
+    return definitions, key
+
+
+def key_after(definitions: Definitions, jitted: Any) -> Key:
+    return key_of(jitted, X, definitions=Definitions(Describer(), definitions))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_noticed_as_if_all_were_named_anew(name, jitted, named):
+    definitions, key = named
+    with CHANGES[name]():
+        after = key_after(definitions, jitted)
+        assert after != key
+        assert_same(after, key_of(jitted, X))
+    assert_same(key, key_after(definitions, jitted))
+
+
+def test_names_are_not_made_again_while_nothing_changed(jitted, named):
+    definitions, key = named
+    second = Definitions(Describer(), definitions)
+    assert_same(key, key_of(jitted, X, definitions=second))
+    functions = [each for each in vars(utils).values() if isinstance(each, types.FunctionType)]
+    assert len(functions) > 50
+    assert all(second.name(each) is definitions.name(each) for each in functions)
+    assert not any(Definitions(Describer()).name(each) is definitions.name(each) for each in functions)
+
+
+def test_what_was_described_is_described_again():
+    """Its classes belong to each key, and whether it is somebody else's code."""
+
+    def mine() -> None:
+        pass
+
+    first = Definitions(Describer())
+    name = first.name((mine, utils.check))
+    first.watch()
+    second = Definitions(Describer(), first)
+    assert second.foreign == ()
+    assert second.name((mine, utils.check)) == name
+    assert second.foreign == first.foreign != ()
+
+
+def test_what_refers_to_itself_ends():
+    def outer() -> Any:
+        def inner() -> Any:
+            return inner
+
+        inner.table = {}
+        inner.table["self"] = inner.table
+        return inner
+
+    function = outer()
+    snapshot = Snapshot([function, functools.partial(function)])
+    assert not snapshot.holds()  # nobody knows
+
+
+def test_the_order_of_a_table_is_a_part_of_it():
+    table = {"a": 1, "b": 2}
+    snapshot = Snapshot([table])
+    assert snapshot.holds()
+    table["a"] = table.pop("a")
+    assert not snapshot.holds()
+
+
+def test_a_derivation_watches_what_it_named(monkeypatch):
+    """The key is made a second time when the program was derived, with the names of the first."""
+    taken: list[bool] = []
+    own = Snapshot.holds
+    monkeypatch.setattr(Snapshot, "holds", lambda snapshot: taken.append(own(snapshot)) or taken[-1])
+    monkeypatch.setenv("FUSIONCACHE_STORE", "1")
+    compiled = jit(torch.nn.Linear(4, 4))
+    compiled(X)
+    assert taken == [True]
