@@ -13,10 +13,30 @@ from benchmarks.trace_equality.recorded import recording, trace_recorded
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
 from fusioncache.tracing.layers import blocks
+from fusioncache.tracing.layers.indifference import is_plain
+from fusioncache.tracing.watch.instructions import is_hashed_alone
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 COUNT = 5  # of which one is interpreted as names are taken in it, one is recorded, one has to come out as foretold
 OTHERS = tuple(group for group in GROUPS if group != "layers")
+
+
+class Claiming(type):
+    """Says that its classes are int."""
+
+    __hash__ = type.__hash__
+
+    def __eq__(cls, other):
+        return other is int or other is cls
+
+
+class Claimed(metaclass=Claiming):
+    """Is not equal to itself, and would say so to whoever asks."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return False
 
 
 class Traced(BaseException):
@@ -204,3 +224,11 @@ def test_installing_twice_stands_around_once():
     assert jit_ext.general_jit_lookaside is once and once.__wrapped__ is own
     tracing.uninstall()
     assert jit_ext.general_jit_lookaside is own
+
+
+def test_a_class_is_what_it_is_and_not_what_it_says():
+    assert Claimed in (int,)
+    assert is_plain(1) and is_plain((1, [2]))
+    assert not is_plain(Claimed()) and not is_plain((1, [Claimed()]))
+    assert is_hashed_alone(1) and is_hashed_alone((1, "a"))
+    assert not is_hashed_alone(Claimed()) and not is_hashed_alone((1, Claimed()))

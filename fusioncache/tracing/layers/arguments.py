@@ -9,6 +9,7 @@ from fusioncache.tracing.layers import origins
 from fusioncache.tracing.layers.recording import Recording
 from fusioncache.tracing.layers.refusal import Refused
 from fusioncache.tracing.layers.stamping import describe_value, is_proxy, pair_all
+from fusioncache.tracing.watch.instructions import has_type
 
 
 def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:
@@ -25,7 +26,7 @@ def describe_args(recording: Recording, context: Any) -> tuple[Any, ...]:
             described.append(
                 (describe_value(value), renamed, seen, type(wrapper.original_value), value.history is None)
             )
-        elif value is None or type(value) in (bool, int, float, str):
+        elif value is None or has_type(value, (bool, int, float, str)):
             described.append((type(value), repr(value), origins.name_of(wrapper.provenance.inst)))
         elif type(value) is tuple:
             described.append((tuple, len(value)))

@@ -15,6 +15,8 @@ import operator
 import types
 from typing import Any
 
+from fusioncache.tracing.watch.instructions import has_type
+
 _ATOMS = (int, float, bool, complex, str, bytes, type(None), slice, range, type(Ellipsis))
 _KEYED = (dict, collections.OrderedDict, set, frozenset)
 _WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
@@ -119,12 +121,12 @@ def is_plain(value: Any) -> bool:
     import torch
     from thunder.core.proxies import TensorProxy
 
-    if type(value) in (tuple, list, torch.Size):
+    if has_type(value, (tuple, list, torch.Size)):
         return all(is_plain(each) for each in value)
     if type(value) is frozenset:
-        return all(type(each) in _ATOMS for each in value)
+        return all(has_type(each, _ATOMS) for each in value)
     kinds = (torch.dtype, torch.device, TensorProxy, type, enum.Enum)
-    return type(value) in _ATOMS or type(value) in _SHARED or isinstance(value, kinds)
+    return has_type(value, _ATOMS) or has_type(value, _SHARED) or isinstance(value, kinds)
 
 
 def _are_atoms(args: tuple[Any, ...], *, proxies: bool = False) -> bool:
@@ -132,7 +134,7 @@ def _are_atoms(args: tuple[Any, ...], *, proxies: bool = False) -> bool:
     from thunder.core.proxies import TensorProxy
 
     kinds = (torch.dtype, torch.device, TensorProxy) if proxies else (torch.dtype, torch.device)
-    return all(type(arg.value) in _ATOMS or isinstance(arg.value, kinds) for arg in args)
+    return all(has_type(arg.value, _ATOMS) or isinstance(arg.value, kinds) for arg in args)
 
 
 def _takes_key(fn: Any) -> bool:

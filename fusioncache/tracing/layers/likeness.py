@@ -9,6 +9,7 @@ from types import MethodType
 from typing import Any
 
 from fusioncache.tracing.layers.refusal import Refused
+from fusioncache.tracing.watch.instructions import has_type
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 _DIFFERING = (int, float, str)
@@ -66,7 +67,7 @@ def _compare_modules(one: Any, other: Any, likeness: Likeness) -> None:
     _compare_keys(vars(one), vars(other))
     for name, value in vars(one).items():
         theirs = vars(other)[name]
-        if type(value) is type(theirs) and type(value) in _DIFFERING and not _equal(value, theirs):
+        if type(value) is type(theirs) and has_type(value, _DIFFERING) and not _equal(value, theirs):
             likeness.differing.add((id(one), name))
         else:
             _compare_values(value, theirs, likeness, name)
@@ -81,16 +82,16 @@ def _compare_values(one: Any, other: Any, likeness: Likeness, name: str) -> None
         _compare_tensors(one, other, likeness)
     elif type(one) is not type(other):
         raise Refused(f"{name} is of another type")
-    elif type(one) in (*_PLAIN, torch.dtype, torch.device, torch.Size):
+    elif has_type(one, (*_PLAIN, torch.dtype, torch.device, torch.Size)):
         if not _equal(one, other):
             raise Refused(f"{name} differs")
-    elif type(one) in (dict, OrderedDict):
+    elif has_type(one, (dict, OrderedDict)):
         if not likeness.pair(one, other):
             _compare_keys(one, other)
             _compare_all(zip(one.values(), other.values(), strict=True), likeness, name)
-    elif type(one) in (list, tuple):
+    elif has_type(one, (list, tuple)):
         _compare_sequences(one, other, likeness, name)
-    elif type(one) in (set, frozenset) and not one and not other:
+    elif has_type(one, (set, frozenset)) and not one and not other:
         pass
     elif one is not other or isinstance(one, MethodType):  # whose object is one of them or neither
         raise Refused(f"{name} is a {type(one).__name__} of its own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 MUTATING = frozenset({
@@ -34,8 +35,13 @@ def find_hashed(name: str, count: int, stack: Any) -> list[Any]:
     if name in ("SET_ADD", "MAP_ADD"):
         return [stack.getitem_wrapped(-1 if name == "SET_ADD" else -2).value]
     taken = stack.getitem_wrapped(-1).value
-    # By identity: a metaclass may say that its classes are equal to these.
-    return list(taken) if any(type(taken) is kind for kind in _ITERATED_BY_PYTHON) else [object()]
+    return list(taken) if has_type(taken, _ITERATED_BY_PYTHON) else [object()]
+
+
+def has_type(value: Any, kinds: Iterable[type]) -> bool:
+    """Tells whether the very class of a value is one of these: its metaclass may say that it is equal to any."""
+    own = type(value)
+    return any(own is kind for kind in kinds)
 
 
 def is_hashed_alone(value: Any) -> bool:
@@ -43,4 +49,4 @@ def is_hashed_alone(value: Any) -> bool:
     # The hash of a class is that of its metaclass, which Python has in C where it is not overridden.
     if isinstance(value, type):
         return type(value).__hash__ is type.__hash__
-    return type(value) in _KEYS or (type(value) is tuple and all(map(is_hashed_alone, value)))
+    return has_type(value, _KEYS) or (type(value) is tuple and all(map(is_hashed_alone, value)))
