@@ -22,7 +22,9 @@ def make_figures() -> dict[str, str]:
     return {
         "llama-2-7b": _figure(tables.tabulate_peers, "llama-2-7b-real"),
         "peers": _figure(tables.tabulate_peers, "peers-llama-8", "peers-llama-8-warm"),
-        "first-step": _figure(tables.tabulate_first_step, "first-step-llama"),
+        "first-step": _figure(tables.tabulate_first_step, "first-step-by-depth"),
+        "first-step-beside": _figure(tables.tabulate_ways, "first-step-beside"),
+        "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
         "nvfuser-variants-real": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds-real"),
@@ -38,7 +40,7 @@ def make_figures() -> dict[str, str]:
         "warm-start": _figure(warm.tabulate_starts, "warm-start"),
         "warm-start-cpu": _figure(warm.tabulate_starts, "warm-start", folder=CPU),
         "program-equality": _figure(warm.tabulate_programs, "program-equality", folder=CPU),
-        "second-process": _figure_if_measured(warm.tabulate_parts, "second-process", "second-process-real"),
+        "second-process": _figure(warm.tabulate_parts, "second-process", "second-process-real"),
         "warm-profile": _figure(warm.tabulate_profile, "warm-start"),
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
@@ -50,12 +52,6 @@ def _figure(table: Callable[..., str], *names: str, folder: Path = RESULTS) -> s
     results = [_result(name, folder) for name in names]
     commits = dict.fromkeys(f"`{result['environment']['commit'][:7]}`" for result in results)
     return f"{table(*results)}\nMeasured at {', '.join(commits)}.\n"
-
-
-def _figure_if_measured(table: Callable[..., str], *names: str) -> str:
-    """Returns the table of those of these results that are there. Of none it is empty, and nobody sees its place."""
-    measured = [name for name in names if (RESULTS / f"{name}.json").exists()]
-    return _figure(table, *measured) if measured else ""
 
 
 def _result(name: str, folder: Path = RESULTS) -> Any:

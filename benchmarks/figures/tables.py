@@ -25,6 +25,8 @@ _STEPS = {
     "total": "first step",
 }
 
+_WAYS = {"own": "Thunder's own", "fast": "fusioncache", "before": "fusioncache at `174f39c`"}
+
 
 def list_compiles(point: Point) -> list[str]:
     """Returns the cells of a point's compiles, their seconds, and its first step."""
@@ -59,6 +61,18 @@ def tabulate_first_step(result: Result) -> str:
     columns = [f"{point['layers']} layers, {point['tracing']}" for point in points]
     rows = ([name, *(format_seconds(point["seconds"][step]) for point in points)] for step, name in _STEPS.items())
     return make_table(("<seconds", *columns), rows)
+
+
+def tabulate_ways(*results: Result) -> str:
+    """Shows how long first steps take, by who traces and how many processes compile beside."""
+    columns = ("layers", "<who traces", "<processes that compile", "tracing", "from then on", "first step")
+    return make_table(columns, [_way_row(point) for result in results for point in result["points"]])
+
+
+def _way_row(point: Point) -> list[str]:
+    times = [f"{format_seconds(point['seconds'][part])} s" for part in ("trace", "after_trace", "total")]
+    beside = "" if point["jobs"] is None else str(point["jobs"] or "none")
+    return [str(point["layers"]), _WAYS.get(point["tracing"], point["tracing"]), beside, *times]
 
 
 def tabulate_models(host: Result, exact: Result, *real: Result) -> str:

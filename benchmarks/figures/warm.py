@@ -78,7 +78,7 @@ _PARTS = ("key", "reads", "load", "build", "guards", "kernels")
 def _parts_rows(result: Result) -> list[list[str]]:
     options = result["environment"]["options"]
     size = "Llama-2-7b" if options["width"] == "real" else f"narrow {options['model']}"
-    return [_parts_row(point, size) for point in result["points"]]
+    return [_parts_row(point, size) for point in result["points"] if not point.get("error", "").startswith("not run")]
 
 
 def _parts_row(point: Point, size: str) -> list[str]:
