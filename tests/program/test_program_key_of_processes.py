@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import einops
 import lightning_utilities
 import networkx
 import numpy
@@ -31,6 +32,7 @@ VERSIONS = {
     "torch's commit": (torch.version, "git_version", "abcdef", "torch: .*, .*abcdef"),
     "thunder": (thunder, "__version__", "0.2.7", "thunder: 0.2.6, 0.2.7"),
     "fusioncache": (fusioncache, "__version__", "99", "fusioncache: .*, 99"),
+    "einops": (einops, "__version__", "99", "einops: .*, 99"),
     "lightning_utilities": (lightning_utilities, "__version__", "99", "lightning_utilities: .*, 99"),
     "networkx": (networkx, "__version__", "99", "networkx: .*, 99"),
     "numpy": (numpy, "__version__", "99", "numpy: .*, 99"),
