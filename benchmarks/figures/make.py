@@ -13,7 +13,7 @@ from benchmarks.scaling import plot
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "measurements.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "measurements.md", ROOT / "docs" / "upstream.md")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
@@ -25,6 +25,7 @@ def make_figures() -> dict[str, str]:
         "first-step": _figure(tables.tabulate_first_step, "first-step-by-depth"),
         "first-step-beside": _figure(tables.tabulate_ways, "first-step-beside"),
         "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
+        "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
         "nvfuser-variants-real": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds-real"),
