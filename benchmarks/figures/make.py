@@ -40,7 +40,9 @@ def make_figures() -> dict[str, str]:
         "fold-widths": _figure(recompute.tabulate_folds, "fold-widths"),
         "warm-start": _figure(warm.tabulate_starts, "warm-start"),
         "warm-start-cpu": _figure(warm.tabulate_starts, "warm-start", folder=CPU),
-        "program-equality": _figure(warm.tabulate_programs, "program-equality", folder=CPU),
+        "program-equality": _figure(
+            warm.tabulate_programs, "program-equality", "program-equality-inductor", folder=CPU
+        ),
         "second-process": _figure(warm.tabulate_parts, "second-process", "second-process-real"),
         "warm-profile": _figure(warm.tabulate_profile, "warm-start"),
         "ranks": _figure(warm.tabulate_ranks, "ranks"),

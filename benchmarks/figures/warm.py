@@ -49,10 +49,10 @@ def _stage(found: Point, stage: str) -> str:
     return format_seconds(found["seconds"][stage]) if found["seconds"] else "not called"
 
 
-def tabulate_programs(result: Result) -> str:
+def tabulate_programs(*results: Result) -> str:
     """Shows every model in a second process, with its stored programs."""
     columns = ("<model", "<way", "<backend", "programs", "loaded", "traces", "compiles", "loads", "bitwise")
-    return make_table(columns, map(_program_row, result["points"]))
+    return make_table(columns, [_program_row(point) for result in results for point in result["points"]])
 
 
 def _program_row(point: Point) -> list[str]:
