@@ -60,8 +60,8 @@ class Definitions:
         self._names: dict[int, str] = {}
         self._functions: dict[FunctionType, str] = {}
         self._held: list[Any] = []
-        self._described = 0
-        self._passing: list[Any] = []
+        self._described = 0  # how often the describer was asked
+        self._renewed: list[Any] = []
         self._snapshot: Snapshot | None = None
         self._files: dict[str, str] = {}
         self._places: dict[int, str] = {}
@@ -78,14 +78,15 @@ class Definitions:
         """Takes note of what the names were made of."""
         for value in self._held:
             if type(value) is self._symbol:
-                hash(value)  # which it remembers from then on
+                with suppress(TypeError):  # of one that has no hash nothing is remembered
+                    hash(value)  # which it remembers from then on
         self._snapshot = Snapshot(self._held)
 
     def _take_over(self, earlier: Definitions) -> None:
-        """Takes the names that an earlier one made by itself. What was described may have been met there first."""
-        passing = set(earlier._passing)
-        self._names = {number: name for number, name in earlier._names.items() if number not in passing}
-        self._functions = {each: name for each, name in earlier._functions.items() if each not in passing}
+        """Takes names over, but for those that the describer took part in: this one has to meet their classes, too."""
+        renewed = set(earlier._renewed)
+        self._names = {number: name for number, name in earlier._names.items() if number not in renewed}
+        self._functions = {each: name for each, name in earlier._functions.items() if each not in renewed}
         self._places, self._chains, self._held = earlier._places, earlier._chains, earlier._held
 
     def name(self, value: Any) -> str:
@@ -114,7 +115,7 @@ class Definitions:
         described = self._described
         name = maker(value)
         if self._described > described:
-            self._passing.append(number)
+            self._renewed.append(number)
         if len(name) > _LONGEST_NAME:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
         names[number] = name
@@ -198,8 +199,7 @@ class Definitions:
         text = self._place_chain(codes)
         if not text:
             return self._describe_foreign(outer, codes)
-        if beside:
-            text += beside
+        text += beside
         if inner is not None:
             return f"{text} of {self.name(inner)}"
         return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))

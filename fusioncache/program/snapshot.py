@@ -7,29 +7,28 @@ Nothing of an object's own is called, and none is asked for its ``id``, which is
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import is_
 from types import CellType, FunctionType
 from typing import Any
 
 _DEEPEST = 100
 _MOST = 500_000
-"""How deep functions are opened, and how many objects they may refer to. Beyond that they refer to themselves."""
+"""How deep functions are opened, and how many objects their parts may refer to at one depth. What goes beyond refers to
+itself."""
 
 
 class Snapshot:
-    """Objects and what they refer to: of functions also what their attributes, defaults, and closures hold.
+    """Objects and what they refer to: of each function, also of one that only another object refers to, its parts too.
 
     Args:
-        objects: whatever an object among these consists of is among them too, but for what a function does.
+        objects: what one of them consists of is among them as well, unless it is a function or a part of one.
     """
 
-    __slots__ = ("_functions", "_others", "_referents")
+    __slots__ = ("_objects", "_referents")
 
     def __init__(self, objects: Iterable[Any]):
-        objects = tuple(objects)
-        self._functions = [each for each in objects if type(each) is FunctionType]
-        self._others = [each for each in objects if type(each) is not FunctionType]
+        self._objects = tuple(objects)
         self._referents = self._look()
 
     def holds(self) -> bool:
@@ -38,15 +37,18 @@ class Snapshot:
         return len(now) == len(self._referents) and all(map(_are_same, now, self._referents))
 
     def _look(self) -> list[list[Any]]:
-        return [gc.get_referents(*self._others), *_open_functions(self._functions)]
+        referents = gc.get_referents(*(each for each in self._objects if type(each) is not FunctionType))
+        # In an order, as what is compared is lists.
+        functions = dict.fromkeys(each for each in (*self._objects, *referents) if type(each) is FunctionType)
+        return [referents, *_open_functions(functions)]
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-def _open_functions(functions: Sequence[FunctionType]) -> Iterable[list[Any]]:
-    """Yields what functions refer to, then what their parts refer to, functions around which they are among these."""
+def _open_functions(functions: Collection[FunctionType]) -> Iterator[list[Any]]:
+    """Yields what functions refer to, then what their parts refer to; functions inside of others are such parts."""
     opened, parts = set(functions), list[Any](functions)
     for _ in range(_DEEPEST):
         if not parts:
@@ -55,13 +57,14 @@ def _open_functions(functions: Sequence[FunctionType]) -> Iterable[list[Any]]:
         if len(referents) > _MOST:
             break
         yield referents
-        inner = {each for each in referents if type(each) is FunctionType} - opened
-        opened |= inner
-        # The names of a module, which each function refers to, are no part of it.
-        parts = [
-            each
-            for each in referents
-            if (kind := type(each)) is tuple or kind is CellType or (kind is dict and "__name__" not in each)
-        ]
+        parts = [each for each in referents if _is_part(each)]
+        inner = dict.fromkeys(each for each in referents if type(each) is FunctionType and each not in opened)
+        opened.update(inner)
         parts += inner
     yield [object()]  # nobody knows: it is another one each time
+
+
+def _is_part(value: Any) -> bool:
+    """Tells whether a value is a tuple, a cell or a dictionary of a function; the names of its module are no part."""
+    kind = type(value)
+    return kind is tuple or kind is CellType or (kind is dict and "__name__" not in value)

@@ -42,10 +42,21 @@ def in_cell(cell: types.CellType, value: Any) -> Iterator[None]:
         cell.cell_contents = before
 
 
+def add_constant(code: types.CodeType) -> types.CodeType:
+    return code.replace(co_consts=(*code.co_consts, 1))
+
+
 def find_wrapper() -> types.FunctionType:
     """A function of Thunder's that stands for another one, deep in a chain of such."""
     chains = (value for value in jit_ext._general_jit_lookaside_map.values() if hasattr(value, "__wrapped__"))
     return next(each.__wrapped__ for each in chains if getattr(each.__wrapped__, "__closure__", None))
+
+
+def find_function(field: str) -> types.FunctionType:
+    """A function that a symbol of Thunder's refers to by one of its fields."""
+    symbols = (value for value in vars(prims).values() if isinstance(value, symbol.Symbol))
+    functions = (getattr(each, field) for each in symbols)
+    return next(each for each in functions if isinstance(each, types.FunctionType))
 
 
 FIND_CUT = rematerialization.find_cut
@@ -62,6 +73,11 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "an entry of a table": lambda: changed(transforms.backward_impls, prims.PrimIDs.SIN, utils.check),
     "a new entry of a table": lambda: changed(transforms.backward_impls, "another", utils.check),
     "a slot of a symbol": lambda: set_on(SYMBOL, "meta", utils.check),
+    "code of a symbol's function": lambda: set_on(
+        find_function("meta"), "__code__", add_constant(find_function("meta").__code__)
+    ),
+    "a default of a symbol's function": lambda: set_on(find_function("meta"), "__defaults__", (1,)),
+    "what a symbol does with each call": lambda: set_on(find_function("_bind_postprocess"), "__defaults__", (None, 1)),
     "a method": lambda: changed(symbol.BoundSymbol, "has_input", utils.check),
     "a lookaside": lambda: changed(jit_ext._general_jit_lookaside_map, torch.sin, utils.check),
 }
