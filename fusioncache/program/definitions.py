@@ -57,11 +57,10 @@ class Definitions:
         from thunder.core.symbol import Symbol, default_python_printer
 
         self.describer = describer
-        self._names: dict[int, str] = {}
-        self._functions: dict[FunctionType, str] = {}
+        self._names: dict[int | FunctionType, str] = {}
         self._held: list[Any] = []
         self._described = 0  # how often the describer was asked
-        self._renewed: list[Any] = []
+        self._renewed: list[int | FunctionType] = []
         self._snapshot: Snapshot | None = None
         self._files: dict[str, str] = {}
         self._places: dict[int, str] = {}
@@ -85,8 +84,7 @@ class Definitions:
     def _take_over(self, earlier: Definitions) -> None:
         """Takes names over, but for those that the describer took part in: this one has to meet their classes, too."""
         renewed = set(earlier._renewed)
-        self._names = {number: name for number, name in earlier._names.items() if number not in renewed}
-        self._functions = {each: name for each, name in earlier._functions.items() if each not in renewed}
+        self._names = {key: name for key, name in earlier._names.items() if key not in renewed}
         self._places, self._chains, self._held = earlier._places, earlier._chains, earlier._held
 
     def name(self, value: Any) -> str:
@@ -101,13 +99,12 @@ class Definitions:
         if kind is str:
             return repr(value) if len(value) <= _LONGEST_TEXT else self._describe(value)
         # Each call of ``id`` is an event for hooks that audit. Functions are keys themselves.
-        names: dict[Any, str] = self._names if kind is not FunctionType else self._functions
-        number = id(value) if kind is not FunctionType else value
-        known = names.get(number)
+        key = value if kind is FunctionType else id(value)
+        known = self._names.get(key)
         if known is not None:
             return known
         # What leads back to a value, on the way to its name, names it by its class.
-        names[number] = f"^{kind.__name__}"
+        self._names[key] = f"^{kind.__name__}"
         self._held.append(value)
         maker = self._makers.get(kind)
         if maker is None:
@@ -115,10 +112,10 @@ class Definitions:
         described = self._described
         name = maker(value)
         if self._described > described:
-            self._renewed.append(number)
+            self._renewed.append(key)
         if len(name) > _LONGEST_NAME:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
-        names[number] = name
+        self._names[key] = name
         return name
 
     @property
