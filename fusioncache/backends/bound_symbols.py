@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.literals import decode, is_fixed, is_here, thunder_dtype
+from fusioncache.backends.literals import decode, fixed_gpus, is_here, thunder_dtype
 from fusioncache.backends.symbols import symbol_named
 from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType, ValueType
 
@@ -57,9 +57,9 @@ def _symbolic_sizes() -> Iterator[None]:
         yield
 
 
-def has_fixed_gpu(graph: Graph) -> bool:
-    """Tells whether a graph names a GPU by its number, and so runs nowhere else."""
-    return any(map(is_fixed, _literals(graph)))
+def find_fixed_gpu(graph: Graph) -> int | None:
+    """Returns the GPU that a graph names by its number, and so runs nowhere else; None if it names none."""
+    return next((gpu for literal in _literals(graph) for gpu in fixed_gpus(literal)), None)
 
 
 def on_each_gpu(

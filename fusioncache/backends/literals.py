@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fusioncache.ir import Arg, Bypass, Const
@@ -48,11 +48,13 @@ def is_here(arg: Arg) -> bool:
     return any(map(is_here, arg)) if isinstance(arg, tuple) else arg == HERE
 
 
-def is_fixed(arg: Arg) -> bool:
-    """Tells whether an argument names a GPU by its number."""
+def fixed_gpus(arg: Arg) -> Iterator[int]:
+    """Lists each GPU that an argument names by its number."""
     if isinstance(arg, tuple):
-        return any(map(is_fixed, arg))
-    return isinstance(arg, Const) and arg.kind == HERE.kind and arg.text.startswith(f"{HERE.text}:")
+        for item in arg:
+            yield from fixed_gpus(item)
+    elif isinstance(arg, Const) and arg.kind == HERE.kind and arg.text.startswith(f"{HERE.text}:"):
+        yield int(arg.text.removeprefix(f"{HERE.text}:"))
 
 
 def decode(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:

@@ -19,7 +19,7 @@ from fusioncache.backends.inductor import artifacts as files
 from fusioncache.backends.inductor import language
 from fusioncache.backends.inductor import package as compiled
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.ir import Const, Graph, NumberType
+from fusioncache.ir import Const, Graph, NumberType, TensorType
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -43,10 +43,10 @@ def numbers() -> tuple[Graph, list[Any]]:
     return s.graph(s.op("mul", x, n)), [two()[0], 2.0]
 
 
-def no_inputs() -> tuple[Graph, list[Any]]:
+def made_elsewhere() -> tuple[Graph, list[Any]]:
     s = Sketch()
-    full = s.op("full", (2,), 1.0, device=Const("device", "cpu"), dtype=Const("dtype", "float32"))
-    return s.graph(full), []
+    kind = {"device": Const("device", "cuda:0"), "dtype": Const("dtype", "float32")}
+    return s.graph(s.op("full", (2,), 1.0, **kind, type_=TensorType("float32", (2,), "cuda"))), []
 
 
 def subclass() -> tuple[Graph, list[Any]]:
@@ -69,7 +69,7 @@ def negated() -> tuple[Graph, list[Any]]:
     [
         (in_place, "in-place effects", True),
         (numbers, "a number among the inputs", True),
-        (no_inputs, "no inputs", True),
+        (made_elsewhere, "a tensor that is not on the CPU", True),
         (subclass, "an argument of type Own", False),
         (on_meta, "a tensor that is not on the CPU", True),
         (negated, "a tensor that is not stored plainly", False),

@@ -189,13 +189,22 @@ ADD = Op("prims.add", (Ref(0), Const("int", "1")), (TYPE,))
 DRAW = Op("prims.uniform_philox", (Ref(0),), (TYPE,))
 
 
+def make(device):
+    return Op(
+        "prims.full",
+        ((Const("int", "2"),), Const("float", "0x1.0p+0")),
+        (TYPE,),
+        (("device", Const("device", device)),),
+    )
+
+
 @pytest.mark.parametrize(
     ("graph", "args", "reason"),
     [
         (Graph((TYPE, NumberType("int")), (ADD,), (2,)), [None], "a number among the inputs"),
         (Graph((TYPE,), (DRAW,), (1,)), [None], "random numbers"),
         (Graph((TYPE,), (ADD,), (2,), sizes=1), [None], "symbolic sizes"),
-        (Graph((), (), ()), [], "no inputs"),
+        (Graph((), (make("cuda"),), (0,)), [], "nothing that says on which GPU"),
         (Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)], "an input that is no CUDA tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -264,7 +273,7 @@ def test_compiling_for_other_arguments_writes_into_them_once():
 
 def test_without_bindings_of_cuda_nothing_is_stored(monkeypatch):
     monkeypatch.setattr(persistence, "driver", lambda: fake_driver(cuDriverGetVersion=lambda: (0, 12080)))
-    assert persistence.artifact_environment() == {"device": "", "driver": "12080", "recipe": "1"}
+    assert persistence.artifact_environment() == {"device": "", "driver": "12080", "recipe": "2"}
     monkeypatch.setattr(persistence, "driver", driver.__wrapped__)  # whatever was imported before
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.warns(RuntimeWarning, match="kernels are not stored, as there is no cuda.bindings"):

@@ -9,6 +9,9 @@ from gpu_artifacts import CASES, are_same, copy_all, find_region, load_region, m
 from repository import ROOT
 from threads_at_once import run_at_once
 
+from fusioncache.ir import Instance
+from fusioncache.ir.codec import encode
+
 pytestmark = pytest.mark.gpu
 
 
@@ -24,7 +27,7 @@ OTHER_PROCESS = """
 import sys, torch
 from pathlib import Path
 from fusioncache.backends.nvfuser import backend
-from fusioncache.ir import Graph
+from fusioncache.ir.codec import decode
 
 def refuse(*args, **kwargs):
     raise AssertionError("nvFuser was asked to compile")
@@ -33,8 +36,8 @@ backend.define = refuse
 nvfuser = backend.NvFuser()
 for folder in map(Path, sys.argv[1:]):
     args = torch.load(folder / "args.pt")
-    artifacts = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".pt"}
-    run = nvfuser.load(artifacts, Graph((), (), ()), args)
+    artifacts = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix not in (".pt", ".json")}
+    run = nvfuser.load(artifacts, decode((folder / "region.json").read_bytes()).region, args)
     torch.save([list(run(args)), args], folder / "results.pt")
 """
 
@@ -52,6 +55,8 @@ def elsewhere(tmp_path_factory):
         for name, content in item.compiled.artifacts.items():
             (folder / name).write_bytes(content)
         torch.save(item.args, folder / "args.pt")
+        instance = Instance(item.graph, tuple(range(len(item.graph.inputs))), ())
+        (folder / "region.json").write_bytes(encode(instance))
     command = [sys.executable, "-W", "ignore", "-c", OTHER_PROCESS, *map(str, folders.values())]
     subprocess.run(command, check=True, cwd=ROOT)
     return {name: torch.load(folder / "results.pt") for name, folder in folders.items()}

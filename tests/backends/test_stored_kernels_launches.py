@@ -13,7 +13,7 @@ from fusioncache.backends.nvfuser import stored_run
 from fusioncache.backends.nvfuser.capture import alignment
 from fusioncache.backends.nvfuser.driver import DriverError
 from fusioncache.backends.nvfuser.launch import LoadedSteps, NothingLaunched
-from fusioncache.backends.nvfuser.recipe import Input, Layout, Pointer, Recipe, View
+from fusioncache.backends.nvfuser.recipe import Fresh, Input, Layout, Pointer, Recipe, View
 from fusioncache.backends.nvfuser.stored_run import StoredRun
 
 
@@ -112,7 +112,7 @@ def test_a_cubin_with_other_parameters_is_refused():
 
 def test_a_recipe_without_its_cubin_is_refused():
     with pytest.raises(ValueError, match=r"without its cubin 0\.cubin"):
-        StoredRun(RECIPE, {}, list, None)
+        StoredRun(RECIPE, {}, list, None, 0)
 
 
 IN_PLACE = Recipe(
@@ -131,7 +131,7 @@ def load_stored(monkeypatch, library):
     monkeypatch.setattr(stored_run, "_current_stream", lambda device: 5)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     artifacts = {"0.cubin": make_elf(), "kernels.cu": b"for people, so that nothing looks at it"}
-    return StoredRun(IN_PLACE, artifacts, lambda args: "compiled", library.driver).run
+    return StoredRun(IN_PLACE, artifacts, lambda args: "compiled", library.driver, 0).run
 
 
 def make_flat(off=0):
@@ -166,6 +166,22 @@ def test_a_device_on_which_nothing_loads_or_launches_gets_what_is_compiled(monke
     assert [run([make_flat()]), run([make_flat()])] == ["compiled", "compiled"]
     assert len(library.log) == 2
     assert len(caplog.records) == 2
+
+
+def test_what_has_no_inputs_is_launched_on_the_gpu_that_its_region_names(monkeypatch):
+    library = Library(sizes=[8])
+    load_stored(monkeypatch, library)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "device", lambda *name: "cpu")
+    launch = make_launch(parameters=(bytes(8),), pointers=(Pointer(0, 0, 0, 0),))
+    recipe = Recipe((), (FLAT.extent,), (Fresh(FLAT, 0, 0),), (launch,), 16)
+    otherwise = lambda args: "compiled"  # noqa: E731
+    run = StoredRun(recipe, {"0.cubin": make_elf()}, otherwise, library.driver, 1, poison=True).run
+    (output,) = run([])
+    assert (output.shape, library.loads) == (FLAT.shape, [1])
+    assert library.log.pop()[-1] == [pack_words(output.data_ptr())]
+    library.codes.append(1)
+    assert run([]) == "compiled"
 
 
 def test_outputs_in_the_memory_of_an_input_are_unknown_to_autograd(monkeypatch):

@@ -34,6 +34,11 @@ def in_place(a, b):
     return torch.tanh(b)
 
 
+def causal_mask():
+    counted = torch.arange(96, device="cuda")
+    return torch.where(counted[None, :] > counted[:, None], float("-inf"), 0.0), counted * 2
+
+
 def reshaped(a):
     return (a * 2).reshape(-1, 4), a.sum(0)
 
@@ -68,6 +73,7 @@ CASES = {
     "several": Case(several, ((32, 64), (32, 64))),
     "choose": Case(lambda a, b: torch.where(a > b, a, b * 2), ((32, 64), (32, 64)), torch.float16),
     "in-place": Case(in_place, ((32, 64), (32, 64)), may_refuse=True),
+    "mask": Case(causal_mask, ()),
     "reshaped": Case(reshaped, ((32, 64),), may_refuse=True),
 }
 

@@ -108,6 +108,17 @@ def two() -> list[torch.Tensor]:
     return [torch.randn(4, 6), torch.randn(4, 6)]
 
 
+def causal_mask() -> Graph:
+    """Nothing comes in: all that is known of where it runs is in what it makes."""
+    s = Sketch()
+    kind = {"device": Const("device", "cpu"), "dtype": Const("dtype", "int64"), "type_": tensor("int64", 6)}
+    counted = s.op("iota", 6, start=0, step=1, **kind)
+    columns = s.op("broadcast_in_dim", counted, (6, 6), (1,), type_=tensor("int64", 6, 6))
+    rows = s.op("broadcast_in_dim", counted, (6, 6), (0,), type_=tensor("int64", 6, 6))
+    hidden = s.op("gt", columns, rows, type_=tensor("bool8", 6, 6))
+    return s.graph(s.op("where", hidden, float("-inf"), 0.0, type_=tensor("float32", 6, 6)), hidden)
+
+
 CASES: dict[str, Callable[[], tuple[Graph, list[torch.Tensor]]]] = {
     "float32": lambda: (attention_like("float32"), dense(torch.float32)),
     "bfloat16": lambda: (attention_like("bfloat16"), strided(torch.bfloat16)),
@@ -115,6 +126,7 @@ CASES: dict[str, Callable[[], tuple[Graph, list[torch.Tensor]]]] = {
     "two": lambda: (sum_of_two(), two()),
     "products": lambda: (products(), factors()),
     "views": lambda: (only_views(), two()[:1]),
+    "mask": lambda: (causal_mask(), []),
 }
 
 

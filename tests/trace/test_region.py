@@ -16,7 +16,7 @@ from thunder.core.trace import TraceCtx, tracectx
 
 import fusioncache
 from fusioncache.backends import bound_symbols
-from fusioncache.backends.bound_symbols import bind, has_fixed_gpu
+from fusioncache.backends.bound_symbols import bind, find_fixed_gpu
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Bypass, Const, NumberType, Op, Ref, TensorType
 from fusioncache.trace.executors import origin_of
@@ -119,7 +119,7 @@ def test_a_tensor_made_where_the_inputs_are_is_made_there_on_each_gpu():
     one, other = (region_of(fusion_of(filled(gpu), (2, 3), device=gpu)) for gpu in ("cuda:0", "cuda:1"))
     assert one == other
     assert dict(one.ops[0].kwargs)["device"] == Const("device", "cuda")
-    assert not has_fixed_gpu(one)
+    assert find_fixed_gpu(one) is None
     made = bind(one, gpu=3).bound_symbols[0]
     assert made.kwargs["device"] is devices.Device("cuda:3")
 
@@ -145,7 +145,7 @@ def test_a_tensor_made_elsewhere_keeps_its_device():
 
     region = region_of(fusion_of(build, (2, 3), device="cuda:0"))
     assert dict(region.ops[1].kwargs)["device"] == Const("device", "cuda:1")
-    assert has_fixed_gpu(region)
+    assert find_fixed_gpu(region) == 1
     assert bind(region, gpu=3).bound_symbols[1].kwargs["device"] is devices.Device("cuda:1")
 
 

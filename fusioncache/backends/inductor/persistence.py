@@ -88,9 +88,9 @@ def find_obstacle(graph: Graph) -> str | None:
     """Tells why nothing of a graph can be persisted, whatever its arguments; None if something might."""
     if not all(isinstance(type_, TensorType) for type_ in graph.inputs):
         return "a number among the inputs"
-    if not graph.inputs:
-        return "no inputs"
-    if any(isinstance(type_, TensorType) and type_.device != "cpu" for type_ in graph.inputs):
+    # A region without inputs makes its tensors, so that results say as well where they are.
+    types = (*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs))
+    if any(isinstance(type_, TensorType) and type_.device != "cpu" for type_ in types):
         return _ELSEWHERE
     # What slips through is found again in what was compiled.
     return "in-place effects" if writes_in_place(graph) else None

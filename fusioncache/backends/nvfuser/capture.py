@@ -99,13 +99,13 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
     Args:
         driver: the driver of CUDA.
         run: called once before, so that nothing is left to compile, and twice now, without effect.
-        args: tensors of one device. Nothing else may lie in their memory, nor in that of the others.
+        args: tensors on the current device. Nothing else may lie in their memory, nor in that of the others.
         others: tensors of the same layouts and alignments in other memory.
 
     Raises:
         NotPersistable: if it launches anything that is not understood.
     """
-    device = args[0].get_device()
+    device = torch.cuda.current_device()
     widest = widest_access(device)
     with _record_allocations():
         first, second = (_capture_run(driver, run, given) for given in (args, others))
@@ -179,8 +179,8 @@ def _list_allocations(device: int) -> list[dict[str, Any]]:
 
 
 def _capture_run(driver: Driver, run: Run, args: Sequence[Any]) -> _CapturedRun:
-    side = torch.cuda.Stream(args[0].device)
-    side.wait_stream(torch.cuda.current_stream(args[0].device))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.stream(side):
         graph.capture_begin(capture_error_mode="thread_local")

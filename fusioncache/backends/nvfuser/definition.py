@@ -41,11 +41,11 @@ def compile_definition(
     graph: Graph, args: Sequence[Any], switches: Switches, enable: Sequence[str] = ()
 ) -> CompiledDefinition:
     """Compiles a graph for arguments of this layout. Options of ``enable`` are on as well, but not when it runs."""
-    from fusioncache.backends.bound_symbols import has_fixed_gpu
+    from fusioncache.backends.bound_symbols import find_fixed_gpu
 
     definition = define(graph, describe_arguments(args))
     on, off = map(list, switches)
-    device = definition._get_device_index(definition._selected_device) if has_fixed_gpu(graph) else None
+    device = definition._get_device_index(definition._selected_device) if find_fixed_gpu(graph) is not None else None
     # To execute the definition compiles it.
     definition.execute(list(args), device=device, _enable_options=[*on, *enable], _disable_options=off)
     run = partial(definition.fec.execute, device=device, _enable_options=on, _disable_options=off)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fusioncache.backends.api import Compiled, NotPersistable, NotPersistableNow, Run
+from fusioncache.backends.bound_symbols import find_fixed_gpu
 from fusioncache.backends.nvfuser.capture import Capture, capture
 from fusioncache.backends.nvfuser.definition import CompiledDefinition, Switches, compile_definition
 from fusioncache.backends.nvfuser.driver import DriverError, driver
@@ -62,7 +63,7 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
     database = kernel_database()
     compiled = database.compile(switches, lambda: compile_definition(graph, args, switches, (OPTION,)))
     try:
-        return Compiled(compiled.run, _make_artifacts(compiled, args, switches), None)
+        return Compiled(compiled.run, _make_artifacts(compiled, find_device(graph, args), args, switches), None)
     except NotPersistable as refusal:
         return _refuse(compiled.run, refusal)
     except Exception as error:  # nvFuser's own function works, whatever this is
@@ -86,8 +87,10 @@ def load(
         raise ValueError("artifacts without a recipe")
     recipe = decode(artifacts[RECIPE])
     check_arguments(recipe, args)
-    stored = StoredRun(recipe, artifacts, CompilingRun(compile_, graph), driver())
-    device = args[0].get_device()
+    device = find_device(graph, args)
+    if device is None:
+        raise ValueError("artifacts of a region that runs on no GPU")
+    stored = StoredRun(recipe, artifacts, CompilingRun(compile_, graph), driver(), device)
     try:
         with torch.cuda.device(device):
             stored.load(device)
@@ -140,7 +143,12 @@ def find_obstacle(graph: Graph) -> str | None:
         return "symbolic sizes"
     if any(op_traits(op.name).random for op in graph.ops):
         return "random numbers"
-    return None if graph.inputs else "no inputs"
+    return "nothing that says on which GPU" if not graph.inputs and find_fixed_gpu(graph) is None else None
+
+
+def find_device(graph: Graph, args: Sequence[Any]) -> int | None:
+    """Returns the number of the GPU that a graph runs on: that of its arguments, or, without any, the one it names."""
+    return args[0].get_device() if args else find_fixed_gpu(graph)
 
 
 def check_tensors(args: Sequence[Any]) -> None:
@@ -157,8 +165,9 @@ def check_tensors(args: Sequence[Any]) -> None:
         raise NotPersistableNow("an input that is to be conjugated or negated when it is read")
 
 
-def _make_artifacts(compiled: CompiledDefinition, args: Sequence[Any], switches: Switches) -> Mapping[str, bytes]:
-    device = args[0].get_device()
+def _make_artifacts(
+    compiled: CompiledDefinition, device: int | None, args: Sequence[Any], switches: Switches
+) -> Mapping[str, bytes]:
     if compiled.device not in (None, device):
         raise NotPersistableNow("a definition that is written for another device")
     with torch.cuda.device(device), torch.no_grad():
@@ -193,7 +202,7 @@ def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], s
 
 def _read_code(compiled: CompiledDefinition, args: Sequence[Any]) -> str:
     """Returns the CUDA of the kernels, without nvFuser's own functions that are put before each."""
-    device = args[0].get_device() if compiled.device is None else compiled.device
+    device = torch.cuda.current_device() if compiled.device is None else compiled.device
     code = compiled.definition.fec.get_cuda_kernel(list(args), intrinsic_code=False, device=device)
     if _DESCRIPTORS in code:
         raise NotPersistable("a kernel that takes descriptors of tensors")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-VERSION = 1
+VERSION = 2
 """The version of the format. Recipes of another version are refused."""
 
 ITEM_BYTES = {
@@ -183,7 +183,7 @@ class Recipe:
     """One run.
 
     Attributes:
-        inputs: at least one.
+        inputs: none where all is made on a GPU that the region names.
         allocations: the bytes of each piece of memory that outputs and intermediate results need.
         outputs: what the run returns.
         steps: what it launches, in order.
@@ -202,7 +202,6 @@ class Recipe:
     def __post_init__(self) -> None:
         for items in (self.inputs, self.allocations, self.outputs, self.steps):
             _require(len(items) <= _MOST_ITEMS, "the number of inputs, allocations, outputs or steps")
-        _require(len(self.inputs) > 0, "an input")
         _require(self.widest in (16, 32), "a widest access")
         _require(all(input_.alignment <= self.widest for input_ in self.inputs), "an alignment")
         for size in self.allocations:

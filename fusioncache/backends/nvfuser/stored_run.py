@@ -30,18 +30,26 @@ Allocate = Callable[[torch.device], Any]
 
 
 class StoredRun:
-    """Launches a recipe on the device of its arguments, on the current stream, in as many threads as there are.
+    """Launches a recipe on the GPU of its arguments, on the current stream, in as many threads as there are.
 
     Args:
         recipe: what to launch.
         cubins: the cubins by name.
         otherwise: computes the same for arguments that the recipe is not for: aligned in another way.
         driver: the driver of CUDA.
+        home: the number of the GPU that a recipe without inputs is for.
         poison: whether new memory is filled with ones first, so that what reads it before it is written shows.
     """
 
     def __init__(
-        self, recipe: Recipe, cubins: Mapping[str, bytes], otherwise: Run, driver: Driver, *, poison: bool = False
+        self,
+        recipe: Recipe,
+        cubins: Mapping[str, bytes],
+        otherwise: Run,
+        driver: Driver,
+        home: int,
+        *,
+        poison: bool = False,
     ):
         missing = set(recipe.cubins) - set(cubins)
         if missing:
@@ -51,6 +59,7 @@ class StoredRun:
         self._recipe = recipe
         self._cubins = cubins
         self._driver = driver
+        self._home = home
         self._devices: dict[int, LoadedSteps] = {}
         self._loading = forks.lock()
         self.run = self._make_run(otherwise, make_allocators(recipe, poison), make_collector(recipe, poison))
@@ -73,11 +82,12 @@ class StoredRun:
         are_aligned, devices, load = make_alignment_check(self._recipe), self._devices, self.load
         torch_devices = [torch.device("cuda", number) for number in range(max(torch.cuda.device_count(), 1))]
         current_device, current_stream, lock = _current_device, _current_stream, forks.lock()
+        home = self._home
         broken: set[int] = set()
 
         def run(args: Sequence[Any]) -> Sequence[Any]:
             addresses = list(map(_data_ptr, args))
-            device = _get_device(args[0])
+            device = _get_device(args[0]) if args else home
             # A kernel may load 16 bytes at once, and one that does so from elsewhere ends the process.
             if not are_aligned(addresses) or device in broken:
                 return otherwise(args)
@@ -131,7 +141,7 @@ def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
     """
     widest = recipe.widest
     if all(input_.alignment == widest for input_ in recipe.inputs):
-        return lambda addresses: not reduce(or_, addresses) % widest
+        return lambda addresses: not reduce(or_, addresses, 0) % widest
     expected = [
         (widest, 0) if input_.alignment == widest else (2 * input_.alignment, input_.alignment)
         for input_ in recipe.inputs

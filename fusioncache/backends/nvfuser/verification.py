@@ -22,7 +22,8 @@ _APART = 512
 def verify(artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Sequence[Any], driver: Driver) -> None:
     """Launches from the bytes that are to be stored, and compares all outputs and all inputs with those of ``run``.
 
-    The arguments are others than those that nvFuser compiled for, aligned as these. They may be written into.
+    The arguments lie on the current device. They are others than those that nvFuser compiled for, aligned as these, and
+    may be written into.
 
     Raises:
         NotPersistable: if there is any difference.
@@ -31,8 +32,9 @@ def verify(artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Seq
     if recipe.inputs != capture.recipe.inputs or recipe.outputs != capture.recipe.outputs:
         raise NotPersistable("a recipe that reads otherwise than it was written")
     check_arguments(recipe, args)
-    stored = StoredRun(recipe, artifacts, _refuse_arguments, driver, poison=True)
-    steps = stored.load(args[0].get_device())
+    device = torch.cuda.current_device()
+    stored = StoredRun(recipe, artifacts, _refuse_arguments, driver, device, poison=True)
+    steps = stored.load(device)
     for ours, theirs in zip(steps.functions, capture.functions, strict=True):
         if driver.describe_code(ours) != driver.describe_code(theirs):
             raise NotPersistable(f"a cubin that is not that of {shorten(driver.function_name(theirs))}")
