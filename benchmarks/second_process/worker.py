@@ -23,7 +23,7 @@ _STAGES = ("key", "reads", "load", "build")
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the seconds of each part, the counts, and a digest of the bits."""
     spec = PointSpec.read(options)
-    torch.use_deterministic_algorithms(True, warn_only=True)  # else attention's gradients differ from step to step
+    torch.use_deterministic_algorithms(True)  # to warn only leaves attention's gradients to differ
     another = fusioncache.Cache(record=False, store=False)
     other = fusioncache.FusionCache(cache=another, backend=spec.model.backend, jobs=0)
     warm_up_jit(spec.model.backend, spec.model.device, other)

@@ -1,0 +1,1 @@
+"""How long ``fusioncache warm`` takes with more processes and with fewer."""
