@@ -25,6 +25,7 @@ def make_figures() -> dict[str, str]:
         "first-step": _figure(tables.tabulate_first_step, "first-step-by-depth"),
         "first-step-beside": _figure(tables.tabulate_ways, "first-step-beside"),
         "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
+        "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
@@ -44,6 +45,7 @@ def make_figures() -> dict[str, str]:
             warm.tabulate_programs, "program-equality", "program-equality-inductor", folder=CPU
         ),
         "second-process": _figure(warm.tabulate_parts, "second-process", "second-process-real"),
+        "warm-ahead": _figure(warm.tabulate_ahead, "warm-ahead"),
         "warm-profile": _figure(warm.tabulate_profile, "warm-start"),
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),

@@ -72,6 +72,8 @@ def tabulate_ways(*results: Result) -> str:
 def _way_row(point: Point) -> list[str]:
     times = [f"{format_seconds(point['seconds'][part])} s" for part in ("trace", "after_trace", "total")]
     beside = "" if point["jobs"] is None else str(point["jobs"] or "none")
+    if point["jobs"] and point["start"] == "ready":
+        beside += ", there before"
     return [str(point["layers"]), _WAYS.get(point["tracing"], str(point["tracing"])), beside, *times]
 
 

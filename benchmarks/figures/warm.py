@@ -93,6 +93,17 @@ def _parts_row(point: Point, size: str) -> list[str]:
     return [*head, *times, *parts, f"{format_seconds(rest)} s", traces]
 
 
+def tabulate_ahead(result: Result) -> str:
+    """Shows how long it takes to compile ahead, by how many processes do."""
+    columns = ("processes", "from start to end", "compiling", "compiled")
+    return make_table(columns, map(_ahead_row, result["points"]))
+
+
+def _ahead_row(point: Point) -> list[str]:
+    times = [f"{format_seconds(point['seconds'][part])} s" for part in ("whole", "compiling")]
+    return [str(point["jobs"]), *times, str(point["compiled"])]
+
+
 def tabulate_ranks(result: Result) -> str:
     """Shows jobs of several ranks."""
     columns = ("ranks", "<cache directories", "first step", "to one rank's", "compiles", "by rank", "loads")
