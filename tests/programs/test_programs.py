@@ -1,6 +1,6 @@
 """Random programs through Thunder with and without fusioncache: nobody can tell which.
 
-``FUSIONCACHE_PROGRAMS=5000`` in the environment tries that many; ``FUSIONCACHE_PROGRAMS=317:318`` these.
+``FUSIONCACHE_SEEDS=5000`` in the environment tries that many; ``FUSIONCACHE_SEEDS=317:318`` these.
 """
 
 import os
@@ -17,7 +17,7 @@ from random_programs import Argument, RandomProgram, Step, make_random_program
 import fusioncache
 from fusioncache.trace import executor
 
-SEEDS = os.environ.get("FUSIONCACHE_PROGRAMS", "30")
+SEEDS = os.environ.get("FUSIONCACHE_SEEDS", "30")
 FIRST, _, LAST = SEEDS.rpartition(":")
 
 
