@@ -39,7 +39,7 @@ from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.template.canonical import Canonical, canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
-from fusioncache.trace import program_list
+from fusioncache.trace import grouped_products, program_list
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import Origin, origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
@@ -168,6 +168,7 @@ class FusionCache(Transform):
         self.backend = backend
         check_fold(fold)
         self._fold = fold
+        install_more("grouped products", grouped_products.replacements)
         if fast_tracing:
             install()
         self._ledger = Ledger(self.cache.ledger)

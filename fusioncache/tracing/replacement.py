@@ -43,9 +43,11 @@ class Replacement:
         return getattr(self.holder, self.key, None)
 
     def swap(self, old: Any, new: Any) -> None:
-        """Puts something into every place of what is there now. What has become of the other places stays."""
+        """Puts something into every place of what is there now, or nothing. What became of the other places stays."""
         if self.get() is old:
-            if isinstance(self.holder, dict):
+            if isinstance(self.holder, dict) and new is None:
+                self.holder.pop(self.key, None)
+            elif isinstance(self.holder, dict):
                 self.holder[self.key] = new
             else:
                 setattr(self.holder, self.key, new)

@@ -22,6 +22,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from expert_layers import Experts
 from stored_programs import Cell, counts, without_interpreter
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -139,6 +140,10 @@ def run_widths(compile_: Compile) -> list[torch.Tensor]:
 
 def run_tied(compile_: Compile) -> list[torch.Tensor]:
     return train_module(Tied(), compile_, torch.arange(6).reshape(2, 3), recompute="residual")
+
+
+def run_experts(compile_: Compile) -> list[torch.Tensor]:
+    return train_module(Experts(), compile_, torch.randn(6, 16))
 
 
 def run_checkpoint(compile_: Compile) -> list[torch.Tensor]:

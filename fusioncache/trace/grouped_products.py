@@ -1,0 +1,253 @@
+"""Grouped products in Thunder: what ``torch._grouped_mm`` needs so that a layer of experts trains.
+
+A grouped product multiplies groups of rows, columns or matrices by matrices of their own. Where each group ends is a
+tensor, the offsets: other sizes of groups are other numbers, and no other program. Thunder 0.2.6 has the operation, but
+asks in a way that raises whether torch can run it, knows neither its gradient nor torch's names of its arguments, and
+takes one of its four forms. What is missing there is added, and taken out again with the shortcuts of ``tracing/``:
+
+======================  ==============  ==========================================================
+operands                offsets         the result
+======================  ==============  ==========================================================
+``(m, k), (g, k, n)``   of ``m`` rows   ``(m, n)``: rows of each group by its matrix
+``(m, k), (k, n)``      of ``k``        ``(g, m, n)``: a product for each part of what is summed up
+``(g, m, k), (k, n)``   of ``n``        ``(m, n)``: each group's matrix by its columns
+``(g, m, k), (g, k, n)``  none          ``(g, m, n)``: a batch of products
+======================  ==============  ==========================================================
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fusioncache.tracing.replacement import Replacement, is_known
+
+_CHECKER = "c5042baaee976c2d"
+"""Thunder's question whether torch can run one, which takes three of the five arguments that it is asked with."""
+_NAMES = ("a", "b", "offsets", "bias", "dtype")
+"""Thunder's names of the arguments, in the place of torch's."""
+_ALIGNMENT = 16
+"""Rows, or columns, have to begin at multiples of so many bytes."""
+
+
+def replacements() -> Iterator[Replacement]:
+    """Yields what is missing in this Thunder: nothing that it has in another way."""
+    import thunder.torch as ltorch
+    from thunder.core import jit_ext, prims, transforms
+    from thunder.executors import torchex
+
+    for symbol in (prims._grouped_mm, ltorch._grouped_mm):
+        implementation = torchex.ex.implmap[symbol.id]
+        if is_known(implementation.checker, _CHECKER):
+            yield Replacement(implementation, "checker", _CHECKER, lambda own: can_run)
+    # Now, and not when a trace first has them: a program that was stored by another process names them.
+    multiply, *gradients = register_operators()
+    rules, product = transforms._grad_fn_map, prims._grouped_mm
+    if product.id not in rules and product.id not in transforms.augmented_forward_impls:
+        yield Replacement(rules, product.id, None, lambda own: make_rule(product, *gradients))
+    if tuple(inspect.signature(ltorch._grouped_mm.meta).parameters) == _NAMES:
+        functions, lookasides = ltorch._torch_to_thunder_function_map, jit_ext._general_jit_lookaside_map
+        taking = take_all_forms(functions[torch._grouped_mm], multiply)
+        yield Replacement(rules, multiply.id, None, lambda own: make_rule(multiply, *gradients))
+        yield Replacement(functions, torch._grouped_mm, None, lambda own: taking)
+        yield Replacement(lookasides, torch._grouped_mm, None, lambda own: _make_lookaside(taking))
+
+
+def register_operators() -> tuple[Any, Any, Any]:
+    """Returns operations that Thunder's executor for torch runs: a product of any form, and its operands' gradients.
+
+    A process has one of each.
+    """
+    from thunder.executors.torchex import ex
+
+    return (
+        ex.opmap.get("grouped_mm") or ex.register_operator("grouped_mm", meta=infer_product, fn=multiply_groups),
+        ex.opmap.get("grouped_mm_left_gradient")
+        or ex.register_operator("grouped_mm_left_gradient", meta=infer_left_gradient, fn=compute_left_gradient),
+        ex.opmap.get("grouped_mm_right_gradient")
+        or ex.register_operator("grouped_mm_right_gradient", meta=infer_right_gradient, fn=compute_right_gradient),
+    )
+
+
+def _make_lookaside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what Thunder's interpreter does where it meets a function of torch, as Thunder makes it for each."""
+    from thunder.core.interpreter import interpreter_needs_wrap
+    from thunder.core.jit_ext import ensure_recursive_proxies, record_source_loc_in_symbol_header
+
+    lookaside: Callable[..., Any] = ensure_recursive_proxies(
+        interpreter_needs_wrap(record_source_loc_in_symbol_header(function))
+    )
+    return lookaside
+
+
+def take_all_forms(original: Callable[..., Any], multiply: Any) -> Callable[..., Any]:
+    """Lets Thunder's function take torch's names of arguments, and the forms that it refuses.
+
+    Args:
+        original: Thunder's, of the one form that it has.
+        multiply: the operation that computes the others.
+    """
+
+    def _grouped_mm(self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+        from thunder.core.dtypes import to_dtype
+        from thunder.core.proxies import TensorProxy
+
+        dtype = None if out_dtype is None else to_dtype(out_dtype)
+        is_plain = type(self) is type(mat2) is TensorProxy and bias is None and dtype in (None, self.dtype)
+        if not is_plain or (self.ndim == 2 and mat2.ndim == 3):
+            return original(self, mat2, offs, bias, dtype)
+        return multiply(self, mat2, offs)
+
+    return _grouped_mm
+
+
+def can_run(a: Any, b: Any, offsets: Any, bias: Any = None, dtype: Any = None) -> bool:
+    """Tells whether torch can run a grouped product, as far as types say it: the same on a GPU and on a CPU."""
+    from thunder.core import dtypes
+
+    taken = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
+    plain = bias is None and dtype in (None, a.dtype)
+    return plain and a.dtype in taken and a.dtype == b.dtype and (offsets is None or offsets.dtype == dtypes.int32)
+
+
+def infer_product(a: Any, b: Any, offsets: Any) -> Any:
+    """Returns a grouped product as Thunder knows it before it is computed.
+
+    Raises:
+        RuntimeError: if torch could not compute it.
+    """
+    from thunder.core import utils
+    from thunder.core.proxies import TensorProxy
+
+    given = " and ".join(each.type_string() for each in (a, b, offsets) if each is not None)
+    utils.check(
+        can_run(a, b, offsets),
+        lambda: f"grouped products are of two bfloat16, float16 or float32 with int32 offsets, not of {given}",
+    )
+    of_groups = None if offsets is None else tuple(offsets.shape)
+    shape = find_shape(tuple(a.shape), tuple(b.shape), of_groups)
+    utils.check(shape is not None, lambda: f"there is no grouped product of {given}")
+    utils.check_same_device(a, b, *(() if offsets is None else (offsets,)))
+    return TensorProxy(like=a, shape=shape)
+
+
+def find_shape(a: tuple[int, ...], b: tuple[int, ...], offsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Returns the shape of the grouped product of tensors of these shapes; None if there is none."""
+    match a, b, offsets:
+        case (m, k), (g, also_k, n), (also_g,) if (k, g) == (also_k, also_g):
+            return m, n
+        case (m, k), (also_k, n), (g,) if k == also_k:
+            return g, m, n
+        case (g, m, k), (also_k, n), (also_g,) if (k, g) == (also_k, also_g):
+            return m, n
+        case (g, m, k), (also_g, also_k, n), None if (k, g) == (also_k, also_g):
+            return g, m, n
+    return None
+
+
+def make_rule(product: Any, of_left: Any, of_right: Any) -> Callable[..., Any]:
+    """Returns the rule by which Thunder differentiates a symbol of grouped products: torch's own.
+
+    What has no use is dropped from backward, as the gradient of experts that are frozen.
+
+    Args:
+        product: the symbol.
+        of_left: the operation that computes the gradient of the left operand.
+        of_right: the one for the right operand.
+    """
+    from thunder.core.langctxs import Languages, langctx
+    from thunder.core.prims import get_grad, put_grad
+
+    def differentiate(a: Any, b: Any, offsets: Any) -> Any:
+        result = product(a, b, offsets)
+        grad = get_grad(result)
+        put_grad(a, of_left(grad, a, b, offsets))
+        put_grad(b, of_right(grad, a, b, offsets))
+        return result
+
+    rule: Callable[..., Any] = langctx(Languages.TORCH)(differentiate)
+    return rule
+
+
+def infer_left_gradient(grad: Any, a: Any, b: Any, offsets: Any) -> Any:
+    """Returns the gradient of the left operand as Thunder knows it before it is computed."""
+    from thunder.core.proxies import TensorProxy
+
+    return TensorProxy(like=a)
+
+
+def infer_right_gradient(grad: Any, a: Any, b: Any, offsets: Any) -> Any:
+    """Returns the gradient of the right operand as Thunder knows it before it is computed."""
+    from thunder.core.proxies import TensorProxy
+
+    return TensorProxy(like=b)
+
+
+def multiply_groups(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
+    """Computes a grouped product of any form."""
+    return torch._grouped_mm(a, b, offsets)
+
+
+def compute_left_gradient(
+    grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None
+) -> torch.Tensor:
+    """Computes the gradient of the left operand as torch does: in the layout of that, which decides the kernel.
+
+    Args:
+        grad: of the product.
+        a: the left operand, of which only the layout takes part.
+        b: the right operand.
+        offsets: those of the product.
+    """
+    grad, b = _lay_out(grad, of_rows=a.ndim < b.ndim), _lay_out(b)
+    if _has_columns(a):
+        return torch._grouped_mm(b, grad.mT, offsets).mT
+    return torch._grouped_mm(grad, b.mT, offsets)
+
+
+def compute_right_gradient(
+    grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None
+) -> torch.Tensor:
+    """Computes the gradient of the right operand as torch does: in the layout of that, which decides the kernel.
+
+    Args:
+        grad: of the product.
+        a: the left operand.
+        b: the right operand, of which only the layout takes part.
+        offsets: those of the product.
+    """
+    grad, a = _lay_out(grad, of_rows=a.ndim < b.ndim), _lay_out(a)
+    if _has_columns(b):
+        return torch._grouped_mm(grad.mT, a, offsets).mT
+    return torch._grouped_mm(a.mT, grad, offsets)
+
+
+def _has_columns(matrices: torch.Tensor) -> bool:
+    """Tells whether the columns of a matrix lie one after the other, which is what torch goes by."""
+    return matrices.stride(-2) == 1 and matrices.stride(-1) == matrices.shape[-2]
+
+
+def _lay_out(matrices: torch.Tensor, *, of_rows: bool = False) -> torch.Tensor:
+    """Returns a tensor as it is if torch multiplies what lies like this, else a copy of it.
+
+    A gradient may lie in any way, as that of a sum, which is one number in each place: there torch itself raises.
+
+    Args:
+        matrices: the tensor.
+        of_rows: whether its groups are of rows. On a GPU these may not lie in columns: where a group is empty, or its
+            size no multiple, torch's kernel would end the process.
+    """
+    multiple = _ALIGNMENT // matrices.element_size()
+    (rows, columns), (down, along) = matrices.shape[-2:], matrices.stride()[-2:]
+    if down == 1 and along >= max(1, rows):
+        fits = along % multiple == 0 and not (of_rows and matrices.is_cuda)
+    else:
+        fits = along == 1 and down >= max(1, columns) and down % multiple == 0
+    if fits and (matrices.is_cpu or matrices.data_ptr() % _ALIGNMENT == 0):
+        return matrices
+    padded = -(-columns // multiple) * multiple
+    strides = (rows * padded, padded, 1)[-matrices.ndim :]
+    return matrices.new_empty_strided(matrices.shape, strides).copy_(matrices)

@@ -1,0 +1,272 @@
+"""Grouped products under Thunder: the gradients of torch, for every form and layout, and experts that train."""
+
+import copy
+import itertools
+from unittest import mock
+
+import fake_cuda
+import pytest
+import thunder
+import torch
+from expert_layers import Experts, multiply_in_a_loop
+from models import are_same, compile_with
+from nvfuser_definitions import define_executables, define_regions
+from program_keys import assert_names, jit, key_of
+from thunder.core import prims, transforms
+from thunder.executors import torchex
+from torch.nn import functional
+
+import fusioncache
+
+FORMS = {
+    "rows": ((40, 16), (4, 16, 32), [8, 24, 32, 40]),
+    "sums": ((16, 40), (40, 32), [8, 24, 32, 40]),
+    "columns": ((4, 8, 16), (16, 40), [8, 24, 32, 40]),
+    "batch": ((4, 8, 16), (4, 16, 32), []),
+}
+"""Shapes of two operands, and where the groups end. On a GPU torch asks for multiples of eight: the process ends where
+groups of others, or empty ones, do not lie one after the other."""
+
+
+def product(a, b, ends=None):
+    return functional.grouped_mm(a, b, offs=ends)
+
+
+def tensor_of(ends, device="cpu"):
+    return torch.tensor(ends, dtype=torch.int32, device=device) if ends else None
+
+
+def differentiate(function, a, b, *ends, grad=None):
+    """The product, then the gradient of each operand."""
+    a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
+    result = function(a, b, *ends)
+    return [result.detach(), *torch.autograd.grad(result, (a, b), torch.ones_like(result) if grad is None else grad)]
+
+
+def in_columns(matrices):
+    return matrices.mT.contiguous().mT
+
+
+def draw(form, dtype=torch.float32, device="cpu"):
+    left, right, ends = FORMS[form]
+    a, b = (torch.randn(shape, device=device).to(dtype) for shape in (left, right))
+    return a, b, ends
+
+
+def assert_bits_of_torch(compiled, form, dtype, device="cpu"):
+    """Each operand in rows and in columns: what torch computes, laid out as torch does. One program is for all."""
+    a, b, ends = draw(form, dtype, device)
+    for left, right in itertools.product((a, in_columns(a)), (b, in_columns(b))):
+        groups = () if form == "batch" else (tensor_of(ends, device),)
+        grad = torch.randn_like(product(left, right, *groups))
+        ours, own = (differentiate(function, left, right, *groups, grad=grad) for function in (compiled, product))
+        assert are_same(ours, own)
+        assert [each.stride() for each in ours] == [each.stride() for each in own]
+    assert thunder.cache_misses(compiled) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_has_the_bits_of_torch_in_every_layout(form, dtype):
+    assert_bits_of_torch(compile_with(product)[0], form, dtype)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_product_is_that_of_a_loop(form):
+    a, b, ends = draw(form)
+    groups = (tensor_of(ends),) if ends else ()
+    ours = differentiate(compile_with(product)[0], a, b, *groups)
+    torch.testing.assert_close(ours, differentiate(multiply_in_a_loop, a, b, ends))
+
+
+def test_other_groups_are_no_other_program():
+    """At first one group is empty, and then all but one are."""
+    compiled, transform = compile_with(lambda a, b, ends: torch.tanh(product(a * 2, b, ends)))
+    b = torch.randn(3, 16, 8)
+    compiles = set()
+    for ends in ([5, 5, 20], [0, 20, 20], [7, 13, 20]):
+        a = torch.randn(20, 16)
+        ours = differentiate(compiled, a, b, tensor_of(ends))
+        torch.testing.assert_close(
+            ours, differentiate(lambda a, b, ends: torch.tanh(multiply_in_a_loop(a * 2, b, ends)), a, b, ends)
+        )
+        compiles.add(transform.stats().compiles)
+    assert thunder.cache_misses(compiled) == len(compiles) == 1
+
+
+def test_no_token_at_all():
+    ours = differentiate(compile_with(product)[0], torch.randn(0, 16), torch.randn(3, 16, 8), tensor_of([0, 0, 0]))
+    assert [tuple(each.shape) for each in ours] == [(0, 8), (0, 16), (3, 16, 8)]
+    assert not ours[2].any()
+
+
+def test_gradients_may_lie_in_any_way():
+    """Torch itself refuses that of a sum, which is one number in each place, and rows of five numbers."""
+    a, b = torch.randn(20, 8), in_columns(torch.randn(3, 8, 5))
+    ends = [4, 9, 20]
+    with pytest.raises(RuntimeError, match="strides"):
+        differentiate(lambda *args: product(*args).sum(), a, b, tensor_of(ends))
+    ours = differentiate(compile_with(lambda *args: product(*args).sum())[0], a, b, tensor_of(ends))
+    torch.testing.assert_close(ours, differentiate(lambda *args: multiply_in_a_loop(*args).sum(), a, b, ends))
+
+
+def test_the_gradient_of_what_is_frozen_is_not_computed():
+    compiled, _ = compile_with(product)
+    a = torch.randn(20, 16, requires_grad=True)
+    compiled(a, torch.randn(2, 16, 8), tensor_of([4, 20])).sum().backward()
+    names = [symbol.sym.name for symbol in thunder.last_backward_traces(compiled)[-1].bound_symbols]
+    assert "grouped_mm_left_gradient" in names and "grouped_mm_right_gradient" not in names
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"offs": torch.tensor([4, 20])}, "Failed to find an executor"),
+        ({"bias": torch.zeros(8)}, "bias"),
+        ({"out_dtype": torch.bfloat16}, "dtype"),
+        ({"offs": tensor_of([1, 4, 20])}, "Group count"),
+        ({"mat_a": torch.zeros(2, 4, 16)}, "no grouped product of"),
+        ({"mat_a": torch.zeros(2, 4, 16), "offs": torch.tensor([4, 20])}, "int32"),
+    ],
+)
+def test_what_torch_cannot_compute_is_refused(change, message):
+    arguments = {"mat_a": torch.zeros(20, 16), "mat_b": torch.zeros(2, 16, 8), "offs": tensor_of([4, 20])} | change
+    with pytest.raises(RuntimeError):
+        functional.grouped_mm(**arguments)
+    compiled, _ = compile_with(functional.grouped_mm)
+    with pytest.raises(RuntimeError, match=message):
+        compiled(**arguments)
+
+
+def train(model, compiled, steps, device="cpu", dtype=torch.float32):
+    """Yields after each step what came out of it, and the parameters."""
+    optimizer, generator = torch.optim.SGD(model.parameters(), 0.1), torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        out = compiled(torch.randn(24, 16, generator=generator).to(device, dtype))
+        optimizer.zero_grad()
+        out.square().mean().backward()
+        optimizer.step()
+        yield [out.detach(), *(parameter.detach().clone() for parameter in model.parameters())]
+
+
+def test_experts_train_while_the_routing_changes():
+    torch.manual_seed(0)
+    model = Experts()
+    plain, counts = copy.deepcopy(model), []
+    plain.register_forward_pre_hook(lambda module, args: counts.append(module.count_tokens(*args)))
+    compiled, transform = compile_with(model)
+    compiles = set()
+    for ours, own in zip(train(model, compiled, 5), train(plain, plain, 5), strict=True):
+        torch.testing.assert_close(ours, own)
+        compiles.add(transform.stats().compiles)
+    assert len(set(map(tuple, counts))) == 5
+    assert thunder.cache_misses(compiled) == len(compiles) == 1
+    assert not transform.stats().bypasses
+
+
+def test_the_groups_are_a_value_of_the_region_that_nvfuser_gets():
+    import thunder.torch as ltorch
+
+    def experts(x, up, counts):
+        ends = ltorch.to(ltorch.sum(counts, 1), torch.int32)
+        return ltorch.tanh(ltorch._grouped_mm(x * 2, up, ends))
+
+    fake_cuda.find_nvfuser_executor()
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    traces = fake_cuda.make_traces(experts, [(32, 16), (4, 16, 8), (4, 2)], grad=True, dtype="bfloat16")
+    with fake_cuda.pretend_gpu():
+        for trace in traces:
+            transform.transform_trace_post_optimization(trace)
+    definitions = define_executables(transform)
+    assert definitions == define_regions(traces)
+    assert sum("fd.ops.grouped_mm(" in definition for definition in definitions) == 1
+
+
+RULES = transforms._grad_fn_map
+
+
+@pytest.fixture
+def plain_thunder():
+    """Thunder as it is, and afterwards as it was."""
+    fusioncache.tracing.uninstall()
+    with mock.patch.dict(RULES), mock.patch.dict(transforms.augmented_forward_impls):
+        yield
+        fusioncache.tracing.uninstall()
+
+
+def test_uninstall_gives_thunder_its_own_back(plain_thunder):
+    def look():
+        checkers = [torchex.ex.implmap[each].checker for each in (prims._grouped_mm.id, "torch._grouped_mm")]
+        functions = thunder.torch._torch_to_thunder_function_map, thunder.core.jit_ext._general_jit_lookaside_map
+        return [dict(RULES), *checkers, *(each[torch._grouped_mm] for each in functions)]
+
+    before = look()
+    fusioncache.FusionCache(fast_tracing=False)
+    assert all(now is not then for now, then in zip(look()[1:], before[1:], strict=True))
+    assert prims._grouped_mm.id in RULES
+    fusioncache.FusionCache()
+    after = look()
+    fusioncache.FusionCache()
+    assert look() == after
+    fusioncache.tracing.uninstall()
+    assert look() == before
+
+
+@pytest.mark.parametrize("rules", [RULES, transforms.augmented_forward_impls])
+def test_a_rule_of_thunders_own_stays(rules, plain_thunder):
+    own = lambda *args: None  # noqa: E731
+    rules[prims._grouped_mm.id] = own
+    fusioncache.FusionCache()
+    assert rules[prims._grouped_mm.id] is own
+    assert (prims._grouped_mm.id in RULES) == (rules is RULES)
+
+
+def test_a_checker_that_asks_otherwise_stays(plain_thunder):
+    own = lambda *args: True  # noqa: E731
+    implementation = torchex.ex.implmap[prims._grouped_mm.id]
+    with mock.patch.object(implementation, "checker", own):
+        fusioncache.FusionCache()
+        assert implementation.checker is own
+        fusioncache.tracing.uninstall()
+
+
+def test_the_rule_and_the_checker_are_in_the_key_of_a_program():
+    jitted, x = jit(torch.sin), torch.zeros(3, 4)
+    key = key_of(jitted, x)
+    with mock.patch.dict(RULES):
+        del RULES[prims._grouped_mm.id]
+        assert_names("Thunder's `thunder.core.transforms`", key, key_of(jitted, x))
+    with mock.patch.object(torchex.ex.implmap[prims._grouped_mm.id], "checker", None):
+        assert_names("the option executors.torch.operations", key, key_of(jitted, x))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_has_the_bits_of_torch_on_a_gpu(form):
+    compiled = thunder.jit(product, executors=["torch"], transforms=[fusioncache.FusionCache()])
+    assert_bits_of_torch(compiled, form, torch.bfloat16, "cuda")
+
+
+@pytest.mark.gpu
+def test_experts_train_on_a_gpu():
+    torch.manual_seed(0)
+    model = Experts().to("cuda", torch.bfloat16)
+    plain = copy.deepcopy(model)
+    compiled, transform = compile_with(model, "auto")
+    compiles = set()
+    runs = (train(each, run, 5, "cuda", torch.bfloat16) for each, run in ((model, compiled), (plain, plain)))
+    for ours, own in zip(*runs, strict=True):
+        torch.testing.assert_close(ours, own, atol=3e-2, rtol=3e-2)
+        compiles.add(transform.stats().compiles)
+    assert thunder.cache_misses(compiled) == len(compiles) == 1
+
+
+@pytest.mark.gpu
+def test_groups_of_any_size_on_a_gpu_whose_gradient_lies_in_columns():
+    """One of them is empty. Torch itself would end the process."""
+    a, b = torch.randn(24, 16, device="cuda").bfloat16(), torch.randn(4, 16, 32, device="cuda").bfloat16()
+    ends, grad = [3, 3, 17, 24], in_columns(torch.randn(24, 32, device="cuda").bfloat16())
+    compiled = thunder.jit(product, executors=["torch"], transforms=[fusioncache.FusionCache()])
+    ours = differentiate(compiled, a, b, tensor_of(ends, "cuda"), grad=grad)
+    own = differentiate(multiply_in_a_loop, a, b, ends, grad=grad)
+    torch.testing.assert_close(ours, own, atol=3e-2, rtol=3e-2)
