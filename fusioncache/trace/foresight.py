@@ -17,8 +17,11 @@ from fusioncache.template.strides import Strided, row_major, strides_of
 
 _VIEWS = frozenset({"permute", "transpose", "expand", "unsqueeze", "squeeze", "reshape"})
 _VIEW_IMPLEMENTATIONS = ("torch_slice_prim_impl", "torch_prims_reshape_impl")
-_CONTIGUOUS = frozenset({"linear", "matmul", "embedding", "embedding_backward", "arange"})
-"""Operations of torch's whose results are contiguous, however their operands lie."""
+_CONTIGUOUS = frozenset({"linear", "matmul", "_grouped_mm", "embedding", "embedding_backward", "arange"})
+"""Operations of torch's whose results are contiguous, however their operands lie: of grouped products those that have
+rows of a multiple of 16 bytes, as nearly all do."""
+_GRADIENTS: Mapping[str, int] = {"grouped_mm_left_gradient": 1, "grouped_mm_right_gradient": 2}
+"""Those whose result lies as one of their operands, and at which place that is."""
 _FLASH_BACKWARD = "sdpafx_scaled_dot_product_efficient_attention_backward"
 """Thunder's name for the backward pass of flash attention."""
 _FLASH_MULTIPLE = 8
@@ -97,6 +100,9 @@ class Foresight:
             function = symbol._call_ctx[name]
         elif name == _FLASH_BACKWARD and symbol.args[1].shape[-1] % _FLASH_MULTIPLE == 0:
             return [_lie_alike(self._layout_of(proxy)) for proxy in symbol.args[1:4]]
+        elif name in _GRADIENTS:
+            layout = self._layout_of(symbol.args[_GRADIENTS[name]])
+            return [layout] if layout is not None and layout.is_contiguous else []
         else:
             return []
         layouts = [self._layout_of(arg) if hasattr(arg, "name") else arg for arg in symbol.args]

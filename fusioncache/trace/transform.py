@@ -100,6 +100,9 @@ class FusionCache(Transform):
     settings are, until Thunder traces again. Where a setting cannot be compared, such as a custom pass of
     TorchInductor's without a ``uuid``, regions stay as Thunder made them.
 
+    From the first one on the process has what Thunder lacks to train with grouped products, so that a layer of experts
+    is one program for any routing: see ``grouped_products.py``.
+
     Args:
         cache: where templates are kept; by default one cache that the whole process shares.
         backend: ``"nvfuser"``, ``"inductor"``, ``"eager"``, or ``"auto"``: the compiler that the region was made for,
