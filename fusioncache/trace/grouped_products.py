@@ -5,14 +5,14 @@ tensor, the offsets: other sizes of groups are other numbers, and no other progr
 asks in a way that raises whether torch can run it, knows neither its gradient nor torch's names of its arguments, and
 takes one of its four forms. What is missing there is added, and taken out again with the shortcuts of ``tracing/``:
 
-======================  ==============  ==========================================================
-operands                offsets         the result
-======================  ==============  ==========================================================
-``(m, k), (g, k, n)``   of ``m`` rows   ``(m, n)``: rows of each group by its matrix
-``(m, k), (k, n)``      of ``k``        ``(g, m, n)``: a product for each part of what is summed up
-``(g, m, k), (k, n)``   of ``n``        ``(m, n)``: each group's matrix by its columns
-``(g, m, k), (g, k, n)``  none          ``(g, m, n)``: a batch of products
-======================  ==============  ==========================================================
+========================  =============  ========================================================
+operands                  offsets        the result
+========================  =============  ========================================================
+``(m, k), (g, k, n)``     of ``m`` rows  ``(m, n)``: rows of each group by its matrix
+``(m, k), (k, n)``        of ``k``       ``(g, m, n)``: a product for each part of what is summed
+``(g, m, k), (k, n)``     of ``n``       ``(m, n)``: each group's matrix by its columns
+``(g, m, k), (g, k, n)``  none           ``(g, m, n)``: a batch of products
+========================  =============  ========================================================
 """
 
 from __future__ import annotations
@@ -56,20 +56,22 @@ def replacements() -> Iterator[Replacement]:
         yield Replacement(lookasides, torch._grouped_mm, None, lambda own: _make_lookaside(taking))
 
 
-def register_operators() -> tuple[Any, Any, Any]:
+def register_operators() -> list[Any]:
     """Returns operations that Thunder's executor for torch runs: a product of any form, and its operands' gradients.
 
     A process has one of each.
     """
     from thunder.executors.torchex import ex
 
-    return (
-        ex.opmap.get("grouped_mm") or ex.register_operator("grouped_mm", meta=infer_product, fn=multiply_groups),
-        ex.opmap.get("grouped_mm_left_gradient")
-        or ex.register_operator("grouped_mm_left_gradient", meta=infer_left_gradient, fn=compute_left_gradient),
-        ex.opmap.get("grouped_mm_right_gradient")
-        or ex.register_operator("grouped_mm_right_gradient", meta=infer_right_gradient, fn=compute_right_gradient),
-    )
+    operators = {
+        "grouped_mm": (infer_product, multiply_groups),
+        "grouped_mm_left_gradient": (infer_left_gradient, compute_left_gradient),
+        "grouped_mm_right_gradient": (infer_right_gradient, compute_right_gradient),
+    }
+    return [
+        ex.opmap.get(name) or ex.register_operator(name, meta=meta, fn=function)
+        for name, (meta, function) in operators.items()
+    ]
 
 
 def _make_lookaside(function: Callable[..., Any]) -> Callable[..., Any]:
