@@ -26,6 +26,9 @@ RESIDUAL = "residual"
 dtype before they are added.
 """
 
+Path = tuple[int | None, ...]
+"""The way to an argument or a part of one: its position, its item's position, and so on. None is any position."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpTraits:
@@ -56,6 +59,10 @@ class OpTraits:
             chains, for their terms.
         composite: it consists of others, so that there may be anything inside.
         common: regions have it so often that it says nothing in a template's name.
+        size_arguments: where integers among its arguments are sizes of tensors or positions in them: paths, with None
+            for any item.
+        scalar_arguments: the arguments that may be any number, given as a tensor of one element, without a bit of the
+            result being another one.
     """
 
     commutes: bool = False
@@ -78,6 +85,8 @@ class OpTraits:
     never_merged: bool = False
     composite: bool = False
     common: bool = False
+    size_arguments: tuple[Path, ...] = ()
+    scalar_arguments: tuple[Path, ...] = ()
 
     def may_be_product(self, operand_is_product: bool) -> bool:
         """Returns whether a result may be the direct result of a multiplication, inside one kernel.
@@ -88,6 +97,9 @@ class OpTraits:
         return operand_is_product if self.passes_product else not self.never_product
 
 
+_FIRST: tuple[Path, ...] = ((0,),)
+_SECOND: tuple[Path, ...] = ((1,),)
+_BOTH = _FIRST + _SECOND
 _MATH = OpTraits(elementwise=True, fusible=True, allocates=True)
 _BOUNDED = replace(_MATH, never_product=True)
 _VIEW = OpTraits(elementwise=True, fusible=True, shape_only=True, passes_product=True, common=True)
@@ -95,37 +107,40 @@ _REDUCTION = OpTraits(fusible=True, allocates=True, contiguous=True)
 _RANDOM = OpTraits(random=True, never_merged=True)
 _WRITES = OpTraits(writes=True, never_merged=True)
 
+# No argument of where or of a comparison is any number: what a mask fills in and the bounds of a clamp stand there.
 # maximum and minimum do not commute: they may tell 0.0 from -0.0 by position. What passes a product on is short on
 # purpose: exp, tanh, sin and their like are library code that may itself end in a multiplication.
 _ROWS: tuple[tuple[str, OpTraits], ...] = (
     (
-        "acos acosh asin asinh atan atan2 atanh bitwise_not cos cosh div erf erfc exp exp2 expm1 fmod isfinite log "
+        "acos acosh asin asinh atan atan2 atanh bitwise_not cos cosh erf erfc exp exp2 expm1 fmod isfinite log "
         "log10 log1p log2 pow reciprocal remainder round rsqrt signbit sin sinh sqrt tan tanh trunc where",
         _MATH,
     ),
+    ("div", replace(_MATH, scalar_arguments=_SECOND)),
     ("abs neg", replace(_MATH, passes_product=True)),
     ("ceil floor ge gt le lt maximum minimum sign", _BOUNDED),
     ("bitwise_and bitwise_or bitwise_xor eq ne", replace(_BOUNDED, commutes=True)),
-    ("add", replace(_BOUNDED, commutes=True, adds=True, common=True)),
-    ("sub", replace(_BOUNDED, adds=True, common=True)),
-    ("mul", replace(_MATH, commutes=True, common=True)),
-    ("full", replace(_BOUNDED, contiguous=True, common=True)),
+    ("add", replace(_BOUNDED, commutes=True, adds=True, common=True, scalar_arguments=_BOTH)),
+    ("sub", replace(_BOUNDED, adds=True, common=True, scalar_arguments=_BOTH)),
+    ("mul", replace(_MATH, commutes=True, common=True, scalar_arguments=_BOTH)),
+    ("full", replace(_BOUNDED, contiguous=True, common=True, size_arguments=_FIRST)),
     ("lgamma", OpTraits(fusible=True)),
-    ("broadcast_in_dim reshape squeeze", replace(_VIEW, follows_types=True)),
+    ("broadcast_in_dim reshape", replace(_VIEW, follows_types=True, size_arguments=_SECOND)),
+    ("squeeze", replace(_VIEW, follows_types=True)),
     ("transpose", _VIEW),
     ("convert_element_type", replace(_VIEW, conversion=True, shape_only=False, follows_types=True)),
     ("shallow_copy", OpTraits(identity=True, conversion=True, elementwise=True, fusible=True, shape_only=True)),
-    ("slice_prim", OpTraits(fusible=True, shape_only=True, passes_product=True)),
+    ("slice_prim", OpTraits(fusible=True, shape_only=True, passes_product=True, size_arguments=((1,), (2,)))),
     ("stride_order unfold view", OpTraits(shape_only=True)),
     ("amax amin", replace(_REDUCTION, never_product=True)),
     ("sum", replace(_REDUCTION, never_product=True, adds_up=True)),
     ("prod var var_mean", replace(_REDUCTION, adds_up=True)),
     ("cat", _REDUCTION),
-    ("pad", OpTraits(fusible=True, contiguous=True)),
-    ("iota", OpTraits(allocates=True, contiguous=True, never_product=True)),
+    ("pad", OpTraits(fusible=True, contiguous=True, size_arguments=((2, None, 0), (2, None, 1)))),
+    ("iota", OpTraits(allocates=True, contiguous=True, never_product=True, size_arguments=_FIRST)),
     ("_grouped_mm convolution cumsum linear matmul", OpTraits(adds_up=True)),
     ("embedding_backward index_add index_put scatter_add", OpTraits(adds_up=True, indexes=True)),
-    ("uniform_philox", replace(_RANDOM, seeded=True, contiguous=True)),
+    ("uniform_philox", replace(_RANDOM, seeded=True, contiguous=True, size_arguments=_FIRST)),
     ("get_and_update_rng_state multinomial randint randn uniform", _RANDOM),
     ("copy_ update_aliases", _WRITES),
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, map_type, operands, refs_in
 from fusioncache.ir.ops import RESIDUAL, op_traits
 from fusioncache.template.chains import Collapsed, collapse
+from fusioncache.template.holes import blank, read_each
 from fusioncache.template.refine import Edge, canonical_ranks
 from fusioncache.template.simplify import Commuting, simplify
 from fusioncache.template.text import type_text
@@ -28,6 +29,9 @@ def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
 
     What no longer matters: names, the order of inputs, outputs and independent ops, the order of commutative operands,
     identities, dead and duplicate ops, and the number of terms of each residual chain.
+
+    What is in holes (``holes.py``) matters, but not to the order: regions that differ in nothing else have one order.
+    Only ops that are alike but for what is in their holes are ordered by that, and so are inputs.
 
     Args:
         region: the region.
@@ -150,7 +154,7 @@ def _ranks(graph: Graph, commutes: set[int]) -> dict[int, int]:
         node_of.update({first + position: len(nodes) for position in range(len(op.outputs))})
         nodes.append(first)
     edges = list(_edges(graph, node_of, commutes))
-    ranks = canonical_ranks(_colours(graph, edges, nodes), edges)
+    ranks = canonical_ranks(_colours(blank(graph), edges, nodes), edges, read_each(graph))
     return dict(zip(nodes, ranks, strict=True))
 
 

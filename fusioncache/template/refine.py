@@ -2,9 +2,9 @@
 
 Partition refinement (one-dimensional Weisfeiler-Leman), O(m log n) for n nodes and m edges: Cardon and Crochemore,
 "Partitioning a graph in O(|A| log2 |V|)", 1982; Paige and Tarjan, "Three partition refinement algorithms", 1987.
-What refinement cannot tell apart is told apart by choice, one node at a time. Where nodes that look alike to it are
-exchanged by a symmetry of the graph, which is all but always so, the result is the same whatever the choice. Where
-they are not, two equal regions may get different texts: a missed sharing, never a wrong one.
+What refinement cannot tell apart is told apart by marks, and what these cannot by choice, one node at a time. Where
+nodes that look alike to it are exchanged by a symmetry of the graph, which is all but always so, the result is the same
+whatever the choice. Where they are not, two equal regions may get different texts: a missed sharing, never a wrong one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,26 @@ from collections.abc import Iterable, Sequence
 Edge = tuple[int, int, str]
 """From a node to a node that it uses, with a label that says as which operand."""
 
+Mark = tuple[float, ...]
+"""What is to tell nodes apart only if nothing else does."""
 
-def canonical_ranks(colours: Sequence[str], edges: Sequence[Edge]) -> list[int]:
+
+def canonical_ranks(colours: Sequence[str], edges: Sequence[Edge], marks: Sequence[Mark]) -> list[int]:
     """Returns each node's position in an order of all nodes.
 
     Args:
         colours: what is known of each node beforehand, written so that it is the same for every writing of the graph.
         edges: the edges, labelled in the same way.
+        marks: what tells nodes apart that are alike without; otherwise the order does not depend on it.
     """
     partition = _Partition(colours, edges)
     if len(set(colours)) == len(colours):
         return partition.cell
     partition.refine(range(len(colours)))
+    start = 0
+    while start < len(colours):
+        partition.split_by_marks(start, marks)
+        start += partition.size[start]
     start = 0
     while start < len(colours):
         if partition.size[start] == 1:
@@ -58,6 +66,17 @@ class _Partition:
 
     def members(self, start: int) -> list[int]:
         return self.order[start : start + self.size[start]]
+
+    def split_by_marks(self, start: int, marks: Sequence[Mark]) -> None:
+        """Divides a cell into one for each mark that its nodes have, in the order of these, then refines."""
+        if self.size[start] == 1:
+            return
+        groups: dict[Mark, list[int]] = {}
+        for node in self.members(start):
+            groups.setdefault(marks[node], []).append(node)
+        if len(groups) > 1:
+            behind = [groups[mark] for mark in sorted(groups)[1:]]
+            self.refine(self._divide(start, behind)[1:])
 
     def single_out(self, start: int) -> None:
         """Gives one node of a cell a cell of its own, then refines."""

@@ -41,6 +41,8 @@ FACTS = {
     "never_merged": "copy_ update_aliases get_and_update_rng_state multinomial randint randn uniform uniform_philox "
     "residual",
     "composite": "",
+    "size_arguments": "broadcast_in_dim full iota pad reshape slice_prim uniform_philox",
+    "scalar_arguments": "add div mul sub",
     "common": "add broadcast_in_dim convert_element_type full mul reshape squeeze sub transpose",
 }
 

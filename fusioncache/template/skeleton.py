@@ -1,0 +1,40 @@
+"""Skeletons: canonical forms with nothing in their holes, which find what a region may be generalized with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusioncache.ir import Graph
+from fusioncache.template.holes import Value, blank, fill_in_order, may_vary
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A canonical form in which sizes and eligible numbers are holes.
+
+    Two regions have equal skeletons if they differ at most in what is in their holes. As the canonical order does not
+    look at that, the n-th hole of one is at the place of the n-th hole of the other.
+
+    Attributes:
+        graph: in canonical order, its holes blank. It is no region, nor is its text one of a region.
+    """
+
+    graph: Graph
+
+
+def skeleton_of(graph: Graph) -> Skeleton:
+    """Returns the skeleton of a graph in canonical order."""
+    return Skeleton(blank(graph))
+
+
+def fill(skeleton: Skeleton, values: Sequence[Value]) -> Graph:
+    """Returns the canonical graph with this skeleton and these values in its holes. ``read_holes`` is the way back.
+
+    Raises:
+        ValueError: if there are more values than holes, or fewer, or one cannot be in its hole.
+    """
+    refused = [value for value in values if not may_vary(value)]
+    if refused:
+        raise ValueError(f"{refused[0]} in a hole")
+    return fill_in_order(skeleton.graph, values)
