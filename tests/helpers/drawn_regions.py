@@ -112,6 +112,13 @@ def scramble(graph: Graph, chance: random.Random) -> Graph:
     return Graph(tuple(graph.inputs[old] for old in inputs), tuple(ops), tuple(outputs))
 
 
+def _broadcast(value: np.ndarray, shape: tuple[int, ...], dimensions: tuple[int, ...]) -> np.ndarray:
+    expanded = [1] * len(shape)
+    for dimension, size in zip(dimensions, value.shape, strict=True):
+        expanded[dimension] = size
+    return np.broadcast_to(value.reshape(expanded), shape)
+
+
 _NUMPY = {
     "add": np.add,
     "sub": np.subtract,
@@ -122,24 +129,47 @@ _NUMPY = {
     "sin": np.sin,
     "abs": np.abs,
     "shallow_copy": lambda value: value,
+    "broadcast_in_dim": _broadcast,
+    "full": lambda shape, value: np.full(shape, value, np.float32),
+    "iota": lambda length: np.arange(length, dtype=np.float32),
+    "pad": lambda value, filled, config: np.pad(value, [pair[:2] for pair in config], constant_values=filled),
+    "reshape": np.reshape,
+    "slice_prim": lambda value, starts, ends: value[tuple(map(slice, starts, ends))],
+    "sum": np.sum,
+    "transpose": np.transpose,
 }
 
 
-def evaluate(graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a graph without parameters, computed op by op."""
+def evaluate(graph: Graph, inputs: Sequence[Any]) -> list[np.ndarray]:
+    """The outputs of a graph without parameters, computed op by op. Each value has the shape that its type says."""
     values: list[Any] = list(inputs)
+    sizes = {
+        size.index: actual
+        for type_, value in zip(graph.inputs, inputs, strict=True)
+        if isinstance(type_, TensorType)
+        for size, actual in zip(type_.shape, value.shape, strict=True)
+        if isinstance(size, Ref)
+    }
+    values += [sizes[number] for number in range(len(inputs), graph.first_result)]
     for op in graph.ops:
-        operands_ = [values[arg.index] if isinstance(arg, Ref) else _number(arg) for arg in op.args]
+        operands_ = [_literal(arg, values) for arg in op.args]
         if op.name == CONVERT:
             values.append(operands_[0].astype(op.args[1].text))
         else:
             with np.errstate(all="ignore"):
                 values.append(_NUMPY[op.name.removeprefix("prims.")](*operands_))
+        assert values[-1].shape == _literal(op.outputs[0].shape, values)
     return [values[value] for value in graph.outputs]
 
 
-def _number(arg: Any) -> Any:
-    return np.float32(float.fromhex(arg.text)) if arg.kind == "float" else arg
+def _literal(arg: Any, values: Sequence[Any]) -> Any:
+    if isinstance(arg, tuple):
+        return tuple(_literal(item, values) for item in arg)
+    if isinstance(arg, Ref):
+        return values[arg.index]
+    if isinstance(arg, Const) and arg.kind in ("int", "float"):
+        return np.float32(float.fromhex(arg.text)) if arg.kind == "float" else int(arg.text)
+    return arg
 
 
 def evaluate_inlined(canonical: Canonical, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

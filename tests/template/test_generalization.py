@@ -1,0 +1,222 @@
+"""Generalizations of regions drawn by hand: their texts, their keys, and what happens when sizes fall together."""
+
+import pytest
+from drawn_regions import ENVIRONMENT, Sketch, draw_residual
+
+from fusioncache.ir import Const, Graph, Op, Ref, TensorType
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.general_graph import write_general_graph
+from fusioncache.template.generalization import Generalization, Variable, find_values, generalize, instantiate, only
+from fusioncache.template.key import template_key
+from fusioncache.template.text import graph_text
+
+
+def tensor(*shape: int) -> TensorType:
+    return TensorType("float32", shape, "cpu")
+
+
+def of(graph: Graph) -> Generalization:
+    return only(canonicalize(graph).graph)
+
+
+def norm(batch: int, length: int, width: int, eps: float = 1e-5) -> Generalization:
+    """An RMS norm whose rows leave as one dimension, padded to 256 columns if there are fewer."""
+    s = Sketch()
+    whole, rows = tensor(batch, length, width), tensor(batch, length)
+    x, weight = s.input(whole), s.input(tensor(width))
+    mean = s.op("mul", s.op("sum", s.op("mul", x, x), (2,), type_=rows), 0.5)
+    scale = s.op("broadcast_in_dim", s.op("rsqrt", s.op("add", mean, eps)), whole.shape, (0, 1), type_=whole)
+    product = s.op("mul", s.op("mul", x, scale), s.op("broadcast_in_dim", weight, whole.shape, (2,), type_=whole))
+    flat = s.op("reshape", product, (batch * length, width), type_=tensor(batch * length, width))
+    return of(s.graph(flat))
+
+
+def text(generalization: Generalization) -> str:
+    return graph_text(write_general_graph(generalization).graph)
+
+
+def test_sizes_of_inputs_are_found_there_and_others_are_numbers_among_the_inputs():
+    general = generalize([norm(2, 64, 32), norm(3, 96, 32)])
+    assert (
+        text(general)
+        == """\
+input %0: float32[32] cpu
+input %1: float32[%3, %4, 32] cpu
+input %2: int
+size %3
+size %4
+%5: float32[%3, %4, 32] cpu = prims.broadcast_in_dim(%0, (%3, %4, 32), (2,))
+%6: float32[%3, %4, 32] cpu = prims.mul(%1, %1)
+%7: float32[%3, %4] cpu = prims.sum(%6, (2,))
+%8: float32[%3, %4] cpu = prims.mul(%7, 0.5)
+%9: float32[%3, %4] cpu = prims.add(%8, 1e-05)
+%10: float32[%3, %4] cpu = prims.rsqrt(%9)
+%11: float32[%3, %4, 32] cpu = prims.broadcast_in_dim(%10, (%3, %4, 32), (0, 1))
+%12: float32[%3, %4, 32] cpu = prims.mul(%1, %11)
+%13: float32[%3, %4, 32] cpu = prims.mul(%5, %12)
+%14: float32[%2, 32] cpu = prims.reshape(%13, (%2, 32))
+output %14
+"""
+    )
+    assert write_general_graph(general).numbers == (Variable(2),)
+    assert find_values(general, norm(5, 7, 32)) == (5, 7, 35)
+
+
+def test_a_number_that_varies_is_one_among_the_inputs():
+    general = generalize([norm(2, 64, 32), norm(2, 64, 32, eps=1e-6)])
+    written = write_general_graph(general)
+    assert "input %2: float\n" in text(general) and "prims.add(%6, %2)" in text(general)
+    assert written.graph.sizes == 0
+    assert find_values(general, norm(2, 64, 32, eps=0.5)) == (Const("float", (0.5).hex()),)
+
+
+def test_a_number_and_a_size_are_never_one_variable():
+    def region(size: int) -> Generalization:
+        s = Sketch()
+        return of(s.graph(s.op("mul", s.input(tensor(size)), float(size))))
+
+    assert len(generalize([region(2), region(3)]).variables) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param((2, 64, 32), (3, 96, 32), id="nothing falls together"),
+        pytest.param((3, 32, 32), (2, 64, 32), id="the length is the width"),
+        pytest.param((32, 64, 32), (3, 96, 32), id="the batch is the width"),
+        pytest.param((64, 64, 32), (3, 96, 32), id="the batch is the length"),
+        pytest.param((32, 32, 32), (3, 96, 32), id="all are one"),
+        pytest.param((2, 16, 32), (3, 96, 32), id="the product is the width"),
+    ],
+)
+def test_what_falls_together_in_one_region_is_told_apart_by_another(one, other):
+    general = generalize([norm(*one), norm(*other)])
+    assert general == generalize([norm(2, 64, 32), norm(3, 96, 32)])
+    for sizes in ((7, 11, 32), (32, 32, 32), (5, 5, 32)):
+        assert find_values(general, norm(*sizes)) == (sizes[0], sizes[1], sizes[0] * sizes[1])
+
+
+def test_what_falls_together_in_all_regions_is_one_variable_until_one_tells_it_apart():
+    square = generalize([norm(2, 32, 32), norm(2, 48, 48)])
+    assert find_values(square, norm(2, 96, 96)) == (96, 192)
+    assert find_values(square, norm(2, 96, 32)) is None
+    before = text(square), hash(square)
+    wide = generalize([square, norm(2, 96, 32)])
+    assert wide == generalize([norm(2, 32, 32), norm(2, 48, 48), norm(2, 96, 32)])
+    assert (text(square), hash(square)) == before
+    assert template_key(write_general_graph(square).graph, ENVIRONMENT) != template_key(
+        write_general_graph(wide).graph, ENVIRONMENT
+    )
+    assert instantiate(wide, find_values(wide, norm(2, 48, 48))) == instantiate(norm(2, 48, 48), ())
+
+
+def test_generalizations_are_generalized_whatever_their_variables_are_called():
+    batches = generalize([norm(2, 64, 32), norm(3, 64, 32)])
+    lengths = generalize([norm(2, 64, 32), norm(2, 96, 32)])
+    assert batches.variables == lengths.variables
+    assert generalize([batches, lengths]) == generalize([norm(2, 64, 32), norm(3, 96, 32)])
+
+
+def test_the_key_is_that_of_the_text_whichever_regions_it_came_from():
+    pairs = [((2, 64, 32), (3, 96, 32)), ((5, 7, 32), (2, 9, 32)), ((3, 32, 32), (4, 33, 32))]
+    generals = [generalize([norm(*one), norm(*other)]) for one, other in pairs]
+    keys = {template_key(write_general_graph(general).graph, ENVIRONMENT) for general in generals}
+    assert len(keys) == 1
+    alone = [template_key(write_general_graph(norm(*pairs[0][0])).graph, ENVIRONMENT)]
+    assert keys.isdisjoint(alone)
+
+
+def test_sizes_0_and_1_are_regions_of_their_own():
+    general = generalize([norm(2, 64, 32), norm(3, 96, 32)])
+    for sizes in ((1, 64, 32), (0, 64, 32), (2, 1, 32)):
+        assert find_values(general, norm(*sizes)) is None
+        with pytest.raises(ValueError, match="2 skeletons"):
+            generalize([general, norm(*sizes)])
+
+
+def turned(queries: int, keys: int, length: int, *, keys_first: bool = False) -> Generalization:
+    """Two tensors that are alike but for the number of heads, as queries and keys of grouped attention are."""
+    s = Sketch()
+    types = [tensor(2, heads, length, 16) for heads in ((keys, queries) if keys_first else (queries, keys))]
+    inputs = [s.input(type_) for type_ in types]
+    results = [s.op("sin", x) for x in inputs]
+    return of(s.graph(*results))
+
+
+def test_what_is_alike_but_for_sizes_is_ordered_by_these():
+    general = generalize([turned(8, 4, 64), turned(8, 4, 96, keys_first=True)])
+    assert len(general.variables) == 1
+    assert find_values(general, turned(8, 4, 2)) == (2,)
+    assert find_values(general, turned(4, 8, 5, keys_first=True)) == (5,)
+    assert find_values(general, turned(8, 2, 64)) is None
+
+
+def test_what_is_alike_but_for_numbers_is_ordered_by_these():
+    def region(*numbers: float) -> Generalization:
+        s = Sketch()
+        inputs = [s.input() for _ in numbers]
+        return of(s.graph(*(s.op("mul", s.op("sin", x), number) for x, number in zip(inputs, numbers, strict=True))))
+
+    assert region(0.5, 0.25, 3.0) == region(3.0, 0.5, 0.25) == region(0.25, 3.0, 0.5)
+
+
+def test_symbolic_sizes_of_a_region_stay_what_they_are():
+    def region(rows: int) -> Generalization:
+        type_ = TensorType("float32", (Ref(1), rows), "cpu")
+        return of(Graph((type_,), (Op("prims.mul", (Ref(0), Const("float", (rows / 8).hex())), (type_,)),), (2,), 1))
+
+    assert (
+        text(generalize([region(2), region(3)]))
+        == """\
+input %0: float32[%2, %3] cpu
+input %1: float
+size %2
+size %3
+%4: float32[%2, %3] cpu = prims.mul(%0, %1)
+output %4
+"""
+    )
+
+
+def test_the_number_of_residual_terms_stays_a_parameter():
+    def region(adds: int, rows: int) -> Generalization:
+        s = Sketch()
+        total, *terms = [s.input(tensor(rows, 3)) for _ in range(adds + 1)]
+        for term in terms:
+            total = s.op("add", total, term)
+        return of(s.graph(s.op("tanh", total)))
+
+    general = generalize([region(1, 2), region(5, 4)])
+    assert find_values(general, region(9, 7)) == (7,)
+    assert "%2: float32[%1, 3] cpu = residual(%0, dtype:float32)" in text(general)
+
+
+def test_values_that_are_equal_by_chance_are_computed_once_and_make_a_region_of_its_own():
+    def region(rows: int, columns: int) -> Generalization:
+        s = Sketch()
+        x = s.input(tensor(4))
+        shapes = ((rows, 4), (columns, 4))
+        wide = [s.op("broadcast_in_dim", x, shape, (1,), type_=tensor(*shape)) for shape in shapes]
+        sums = [s.op("sum", value, (0,), type_=tensor(4)) for value in wide]
+        return of(s.graph(s.op("sub", *sums)))
+
+    general = generalize([region(2, 3), region(5, 7)])
+    assert find_values(general, region(9, 2)) == (9, 2)
+    assert find_values(general, region(6, 6)) is None
+
+
+def test_only_regions_with_one_skeleton_are_generalized():
+    with pytest.raises(ValueError, match="0 skeletons, where all regions should have one"):
+        generalize([])
+    with pytest.raises(ValueError, match="2 skeletons, where all regions should have one"):
+        generalize([of(draw_residual(0)), of(draw_residual(1))])
+    general = generalize([norm(2, 64, 32), norm(3, 96, 32)])
+    with pytest.raises(ValueError, match="a region with variables"):
+        find_values(general, general)
+    assert find_values(general, of(draw_residual(0))) is None
+
+
+@pytest.mark.parametrize("values", [(), (2, 64), (2, 64, 128, 1), (2, 1, 2), (2, 64, Const("float", (0.5).hex()))])
+def test_values_that_no_instance_has_are_refused(values):
+    with pytest.raises(ValueError, match=r"values for 3 variables|in a hole"):
+        instantiate(generalize([norm(2, 64, 32), norm(3, 96, 32)]), values)
