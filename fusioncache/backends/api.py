@@ -11,17 +11,25 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fusioncache.ir import Arithmetic, Graph
+from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.request import Option
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """A compiled function. It takes the arguments as one sequence and returns the outputs."""
+
+GeneralFunction = Callable[[Sequence[Any], Sequence[Value]], Run]
+"""What a backend compiled for any sizes. Takes arguments and the values of a region's variables, and returns the
+function for arguments of these sizes. Compiles nothing: what was not compiled for them raises ``NotGeneral``."""
 
 Sum = Callable[[Any, Sequence[Any]], Any]
 """Takes head and terms of a residual chain. Returns their sum, or None where folds are to add them this time."""
 
 FOLDS = ("auto", "nvfuser", "triton")
 """The values of the option ``fold``."""
+
+
+class NotGeneral(Exception):
+    """A compiler makes no function of any sizes of a region, or not for these. The message is the reason."""
 
 
 class NotPersistable(Exception):
@@ -94,6 +102,7 @@ class Backend(ABC):
         title: for people.
         source_hint: a sentence that tells how to see the source of kernels where it was not persisted. ``{name}`` in
             it is the template's name.
+        generalizes: whether it compiles regions for any sizes, where it can.
         returns_views: whether a function may return a view of what it computes, as torch's do, rather than a tensor
             without gaps.
     """
@@ -101,6 +110,7 @@ class Backend(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     source_hint: ClassVar[str] = ""
+    generalizes: ClassVar[bool] = False
     returns_views: ClassVar[bool] = True
 
     def __init__(self, *, fold: str = "auto"):
@@ -170,6 +180,18 @@ class Backend(ABC):
             Exception: whatever is wrong with the artifacts, or with these arguments for them.
         """
         raise ValueError(f"backend {self.name} persists nothing")
+
+    def general_layout(self, args: Sequence[Any]) -> Hashable:
+        """Returns what a compilation for any sizes depends on, of the arguments' memory layout."""
+        return self.layout(args)
+
+    def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
+        """Compiles a region for any sizes, with arguments of one of its instances, and the values of its variables.
+
+        Raises:
+            NotGeneral: if that cannot be done. The message says why: a short phrase.
+        """
+        raise NotGeneral(f"backend {self.name} compiles each size")
 
     def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
         """Makes a function that sums residual chains in the backend's own way, bitwise the same as folds.

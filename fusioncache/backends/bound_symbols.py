@@ -7,9 +7,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.backends.alike_sources import FUNCTION, Source, merge_sources
 from fusioncache.backends.literals import decode, fixed_gpus, is_here, thunder_dtype
 from fusioncache.backends.symbols import symbol_named
-from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType, ValueType
+from fusioncache.ir import Const, GeneralRegion, Graph, NumberType, Op, Ref, TensorType, Value, ValueType
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,33 @@ def torch_function(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs:
         inputs: the proxies that become the function's parameters.
         outputs: the proxies that it returns, as a list.
     """
+    return _torch_trace(bound_symbols, inputs, outputs).python_callable(include_decorators=False)
+
+
+def torch_source(graph: Graph, gpu: int = 0) -> Source:
+    """Returns the source of a function that runs a graph without variables one operation after the other."""
+    bound = bind(graph, gpu)
+    trace = _torch_trace(bound.bound_symbols, bound.inputs, bound.outputs)
+    return Source(trace.python(include_decorators=False), trace.python_ctx())
+
+
+def general_torch_source(general: GeneralRegion, gpu: int = 0) -> Source:
+    """Returns the source of a function that runs a general region, and takes its variables' numbers behind its tensors.
+
+    Raises:
+        NotGeneral: if Thunder runs regions of other sizes by other operations.
+    """
+    sources = [torch_source(region, gpu) for region in general.regions]
+    return merge_sources(sources, [read_numbers(values) for values in general.values])
+
+
+def read_numbers(values: Sequence[Value]) -> list[int | float]:
+    """Returns the values of variables as Python's numbers."""
+    return [decode(value, int) if isinstance(value, Const) else value for value in values]
+
+
+def _torch_trace(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    """Returns a trace, named as sources are, that Thunder's executors for torch and Python have claimed."""
     from thunder.core import prims
     from thunder.core.codeutils import SigInfo
     from thunder.core.trace import TraceCtx, tracectx
@@ -143,10 +171,9 @@ def torch_function(bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs:
     for bound_symbol in bound_symbols:
         _reserve_names(bound_symbol, trace.names)
     trace.bound_symbols += [*bound_symbols, prims.python_return.bind(list(outputs), output=None)]
-    trace._siginfo = SigInfo("region")
+    trace._siginfo = SigInfo(FUNCTION)
     trace._siginfo.args = [(proxy.name, None) for proxy in inputs]
-    trace = transform_for_execution(trace, executors_list=(torch_executor, python_executor))
-    return trace.python_callable(include_decorators=False)
+    return transform_for_execution(trace, executors_list=(torch_executor, python_executor))
 
 
 def _reserve_names(bound_symbol: Any, names: set[str]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusioncache.backends.api import Backend, Run
+from fusioncache.backends.api import Backend, GeneralFunction, Run
 from fusioncache.backends.torch_settings import write_settings, write_versions
-from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
+from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
 
 
 class Eager(Backend):
@@ -15,6 +15,7 @@ class Eager(Backend):
 
     name = "eager"
     title = "torch"
+    generalizes = True
 
     def environment(self) -> Mapping[str, str]:
         """See ``Backend``."""
@@ -39,3 +40,16 @@ class Eager(Backend):
         run = on_each_gpu(graph, args, make)
         run(args)  # what cannot run shows here
         return run
+
+    def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
+        """See ``Backend``."""
+        from fusioncache.backends.alike_sources import define_source
+        from fusioncache.backends.bound_symbols import general_torch_source, on_each_gpu, read_numbers
+
+        run = on_each_gpu(general.graph, args, lambda gpu: define_source(general_torch_source(general, gpu)))
+
+        def fit(args: Sequence[Any], values: Sequence[Value]) -> Run:
+            numbers = read_numbers(values)
+            return lambda args: run([*args, *numbers])
+
+        return fit

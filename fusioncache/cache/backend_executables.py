@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.backends.api import Backend
+from fusioncache.backends.api import Backend, NotGeneral, Run
 from fusioncache.backends.torch_settings import read_torch_settings
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import Builder, Executable
+from fusioncache.cache.executable import Builder, Executable, OnBuild
+from fusioncache.cache.generals import FoundGeneral, check_general
 from fusioncache.cache.persistence import PersistentBuilder
+from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance
 from fusioncache.record.ledger import Ledger
+from fusioncache.template.general_region import in_order_of_template
+
+logger = logging.getLogger("fusioncache")
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asks for the function of a graph.
+
+    Attributes:
+        on_build: is told of the function, if it had to be compiled or loaded.
+        on_compile: is told the seconds, if it had to be compiled for any sizes.
+        generation: the program that the region is of, if it is known.
+        instance: the region that asks, if it may be another one than the first.
+    """
+
+    on_build: OnBuild
+    on_compile: Callable[[float], None]
+    generation: Generation | None = None
+    instance: Instance | None = None
 
 
 class BackendExecutables:
@@ -28,6 +52,7 @@ class BackendExecutables:
         cache: where they are.
         ledger: counts.
         options: those with which the backend was made for its regions.
+        sizes: which regions that differ only in sizes share a compilation.
 
     Attributes:
         backend: the same.
@@ -36,12 +61,18 @@ class BackendExecutables:
     """
 
     def __init__(
-        self, backend: Backend, cache: Cache, ledger: Ledger, options: Mapping[str, Any] = MappingProxyType({})
+        self,
+        backend: Backend,
+        cache: Cache,
+        ledger: Ledger,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        sizes: Sizes = Sizes.STATIC,
     ):
         self.backend = backend
         self.ledger = ledger
         self.options = options
         self._cache = cache
+        self._sizes = sizes
 
     def executable(self, graph: Graph, instance: Instance | None = None) -> Executable:
         """Returns the executable for a graph without parameters. A new one is to be compiled now, from the instance.
@@ -53,6 +84,53 @@ class BackendExecutables:
         return self._cache.executable(
             graph, environment, lambda: Executable(graph, self.builder(environment), instance)
         )
+
+    def run_for(self, graph: Graph, args: Sequence[Any], asking: Asking) -> Run:
+        """Returns the function of a graph without parameters for arguments of this layout.
+
+        Of a graph that is known with other sizes, it is the one that was compiled for its own or that is in the store,
+        or else one for any sizes. Of others, and where there is none, it is compiled.
+
+        Raises:
+            Bypass: if what is compiled now may not be shared.
+            Exception: whatever the backend raises.
+        """
+        executable = self.executable(graph, asking.instance)
+        run = None if self._sizes is Sizes.STATIC else self._find_general(executable, args, asking)
+        return run or executable.run_for(args, asking.on_build, asking.instance)
+
+    def expects_general(self, graph: Graph, instance: Instance | None, generation: Generation | None) -> bool:
+        """Tells whether the function of a graph is likely to be one for any sizes."""
+        if self._sizes is Sizes.STATIC or generation is None or not self.backend.generalizes:
+            return False
+        region = in_order_of_template(instance) if instance else graph
+        return self._cache.generals.expects(region, generation, self._sizes, self.backend)
+
+    def _find_general(self, executable: Executable, args: Sequence[Any], asking: Asking) -> Run | None:
+        """Returns what need not be compiled for a graph that is known with other sizes; None if there is nothing."""
+        if asking.generation is None:
+            return None
+        region = in_order_of_template(executable.source_for(args, asking.instance))
+        found = self._cache.generals.find(region, asking.generation, self._sizes, self.backend)
+        if found is None:
+            return None
+        kept = executable.find_for(args, asking.on_build, asking.instance) if self.backend.generalizes else None
+        return kept or self._run_general(found, region, args, asking)
+
+    def _run_general(self, found: FoundGeneral, region: Graph, args: Sequence[Any], asking: Asking) -> Run | None:
+        """Returns a function for any sizes that is right for a region; None if there is none."""
+        seconds: list[float] = []
+        try:
+            check_general(region)
+            run = found.executable.run_for(args, found.values, seconds.append)
+        except NotGeneral as refusal:
+            logger.info("compiled for its own sizes: %s", refusal)
+            self.ledger.count_own_sizes(str(refusal))
+            return None
+        for compiling in seconds:
+            asking.on_compile(compiling)
+        self.ledger.count_general(compiled=bool(seconds))
+        return run
 
     def builder(self, environment: Mapping[str, str]) -> Builder:
         """Returns what builds functions, with the cache's store if the backend has anything to put into it."""

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from fusioncache.cache.executable import Executable
+from fusioncache.cache.generals import GeneralRegions
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.ranks import Ranks
@@ -44,6 +45,7 @@ class Cache:
         ledger: counts for all users of this cache.
         ranks: the other processes of a distributed job.
         helpers: the processes that compile for this one, if there are any.
+        generals: what was compiled for regions that differ only in sizes.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
@@ -55,6 +57,7 @@ class Cache:
         self._store: Store | None = None
         self.ranks = Ranks()
         self.helpers: Helpers | None = None
+        self.generals = GeneralRegions(capacity)
         self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
@@ -96,6 +99,7 @@ class Cache:
         """Forgets all templates and executables. Compiled models keep working; counts stay."""
         self._templates.clear()
         self._executables.clear()
+        self.generals.clear()
 
 
 def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:

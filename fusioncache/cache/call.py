@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.api import Run, Sum
-from fusioncache.cache.backend_executables import BackendExecutables
+from fusioncache.cache.backend_executables import Asking, BackendExecutables
 from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
 from fusioncache.cache.executable import BuiltFunction, Executable, layouts_of
 from fusioncache.cache.helpers import Ask
+from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.ir.ops import RESIDUAL
 from fusioncache.ir.request import ArgumentLayouts
@@ -100,6 +101,7 @@ class TemplateCall:
         executables: of the backend that compiles it.
         name: in a trace; by default the template's.
         called: is told at the end of each first call for a layout: only then it is known what had to be compiled.
+        generation: the program that has the first call of it, if that is known.
 
     Attributes:
         template: what is called.
@@ -113,11 +115,13 @@ class TemplateCall:
         executables: BackendExecutables,
         name: str | None = None,
         called: Callable[[Template], None] | None = None,
+        generation: Generation | None = None,
     ):
         self.template = template
         self.compiler = executables
         self._ledger = executables.ledger
         self._called = called
+        self._generation = generation
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
         self._instances: dict[Arities, Instance | None] = {}
@@ -176,6 +180,8 @@ class TemplateCall:
         self._foreseen.setdefault(arities, {})[layouts] = None
         graph = inline(self.template.graph, arities)
         if self._plans[arities] is Plan.INLINE or depends_on_operand_order(graph, layouts):
+            if self.compiler.expects_general(graph, self._instances[arities], self._generation):
+                return []
             return _without_none([self._inline_executable(arities).foresee(layouts, self._instances[arities])])
         if layouts != contiguous_layouts(graph):
             return []
@@ -213,7 +219,11 @@ class TemplateCall:
         return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))
 
     def _prepare_inline(self, args: Sequence[Any], arities: Arities) -> Run:
-        return self._inline_executable(arities).run_for(args, self._on_build, self._instances[arities])
+        graph = inline(self.template.graph, arities)
+        return self.compiler.run_for(graph, args, self._asking(self._instances[arities]))
+
+    def _asking(self, instance: Instance | None = None) -> Asking:
+        return Asking(self._on_build, self._on_compile, self._generation, instance)
 
     def _inline_executable(self, arities: Arities) -> Executable:
         return self.compiler.executable(inline(self.template.graph, arities), self._instances[arities])
@@ -324,7 +334,7 @@ class TemplateCall:
         self._ledger.tell(self.template, event)
 
     def _on_compile(self, seconds: float) -> None:
-        """Counts what the backend compiled to sum chains in its own way."""
+        """Counts what the backend compiled for any sizes, or to sum chains in its own way."""
         event = CompileEvent(self.compiler.backend.name, seconds, template=self.template)
         self._ledger.tell(self.template, event)
 

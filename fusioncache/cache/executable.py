@@ -73,6 +73,12 @@ class Builder:
         """
         return BuiltFunction(self.backend.compile(instance.region, pick(args, instance.inputs)), instance)
 
+    def load(
+        self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]
+    ) -> BuiltFunction | None:
+        """Does as ``build`` if nothing has to be compiled for it; returns None otherwise."""
+        return None
+
     def foresee(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts) -> Ask | None:
         """Returns what ``build`` is going to ask the store for; None if it asks no store, or in vain."""
         return None
@@ -119,14 +125,29 @@ class Executable:
         Raises:
             Exception: whatever the backend raises.
         """
+        run = self._find(args, on_build, instance, self._builder.build)
+        assert run is not None
+        return run
+
+    def find_for(self, args: Sequence[Any], on_build: OnBuild, instance: Instance | None = None) -> Run | None:
+        """Does as ``run_for`` if nothing has to be compiled for it; returns None otherwise."""
+        return self._find(args, on_build, instance, self._builder.load)
+
+    def source_for(self, args: Sequence[Any], instance: Instance | None = None) -> Instance:
+        """Returns the region that would be compiled for arguments of this layout."""
+        asking = instance or self._instance
+        return asking if depends_on_operand_order(self.graph, layouts_of(args)) else self._instance
+
+    def _find(self, args: Sequence[Any], on_build: OnBuild, instance: Instance | None, build: _Build) -> Run | None:
         layouts, instance = layouts_of(args), instance or self._instance
         run = self._seen.get((layouts, None)) or self._seen.get((layouts, instance))
         if run is None:
             own = instance if depends_on_operand_order(self.graph, layouts) else None
-            run = self._variant(layouts, own, args, on_build)
+            run = self._variant(layouts, own, args, on_build, build)
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
-            self._seen[layouts, own] = run
+            if run is not None:
+                self._seen[layouts, own] = run
         return run
 
     def foresee(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Ask | None:
@@ -143,7 +164,14 @@ class Executable:
         own = instance if depends_on_operand_order(self.graph, layouts) else None
         return self._builder.foresee(self.graph, own or self._instance, layouts)
 
-    def _variant(self, layouts: ArgumentLayouts, own: Instance | None, args: Sequence[Any], on_build: OnBuild) -> Run:
+    def _variant(
+        self,
+        layouts: ArgumentLayouts,
+        own: Instance | None,
+        args: Sequence[Any],
+        on_build: OnBuild,
+        build: _Build,
+    ) -> Run | None:
         """Returns the function of a region of its own, or of the first one."""
         layout = self._builder.backend.layout(args)
         with self._lock:
@@ -151,7 +179,9 @@ class Executable:
             if run is None:
                 start = time.perf_counter()
                 args = _copy_written(self.graph, args)
-                function = self._builder.build(self.graph, own or self._instance, layouts, args)
+                function = build(self.graph, own or self._instance, layouts, args)
+                if function is None:
+                    return None
                 run = _reorder(function.run, function.instance, len(args))
                 if function.instance.region not in self._sources:
                     self._sources.append(function.instance.region)
@@ -163,6 +193,8 @@ class Executable:
                 on_build(self, replace(function, seconds=time.perf_counter() - start + function.shifted))
         return run
 
+
+_Build = Callable[[Graph, Instance, ArgumentLayouts, Sequence[Any]], BuiltFunction | None]
 
 OnBuild = Callable[[Executable, BuiltFunction], None]
 """Is told of an executable's function that was compiled or loaded."""

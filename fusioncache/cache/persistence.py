@@ -83,6 +83,16 @@ class PersistentBuilder(Builder):
             return None
         return Ask(self.key(graph, layouts, instance), self._request(graph, layouts), instance)
 
+    def load(
+        self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]
+    ) -> BuiltFunction | None:
+        """See ``Builder``."""
+        if self.backend.why_unkept(graph) is not None:
+            return None
+        key = self.key(graph, layouts, instance)
+        stored = self._store.load(key, self.backend.name)
+        return None if stored is None or REFUSED in stored else self._load(stored, key, instance, args)
+
     def build(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, args: Sequence[Any]) -> BuiltFunction:
         """See ``Builder``. The function is for arguments of these very layouts if it was loaded."""
         key, name = self.key(graph, layouts, instance), self.backend.name

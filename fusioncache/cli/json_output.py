@@ -28,6 +28,7 @@ def encode_run(run: Run) -> dict[str, Any]:
     # Not dataclasses.asdict: it copies fields deeply, and their mappings cannot be copied.
     counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
     counts["bypasses"] = dict(run.stats.bypasses)
+    counts["own_sizes"] = dict(run.stats.own_sizes)
     counts["unkept"] = dict(run.stats.unkept)
     counts["programs_refused"] = dict(run.stats.programs_refused)
     counts["program_seconds"] = dict(run.stats.program_seconds)

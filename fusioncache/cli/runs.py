@@ -81,6 +81,8 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     yield "compiled", f"{_executables(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
     before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} back then" if stats.loads else ""
     yield "loaded", f"{_executables(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
+    if stats.generalizations or stats.own_sizes:
+        yield "sizes", _format_sizes(stats)
     if programs := format_programs(run):
         yield "programs", programs
     yield "saved", _format_saved(stats)
@@ -124,6 +126,18 @@ def _format_saved(stats: Stats) -> str:
     if stats.saved_seconds < 0:
         return f"nothing: loading took {format_duration(-stats.saved_seconds)} longer than compiling had"
     return f"about {format_duration(stats.saved_seconds)} of compiling" if stats.saved_seconds else "nothing"
+
+
+def _format_sizes(stats: Stats) -> str:
+    """Returns what became of regions that differ only in sizes."""
+    parts = []
+    if stats.generalizations:
+        parts.append(
+            f"{stats.generalizations} compiled for any sizes; {stats.general_hits} at others without a compile"
+        )
+    if stats.own_sizes:
+        parts.append(_reasons(stats.own_sizes, "for their own sizes"))
+    return "; ".join(parts)
 
 
 def format_programs(run: Run) -> str:
@@ -194,6 +208,10 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("loads", str(stats.loads)),
         ("load seconds", format_seconds(stats.load_seconds)),
         ("compile seconds of loads", format_seconds(stats.loaded_compile_seconds)),
+        ("generalizations", str(stats.generalizations)),
+        ("general hits", str(stats.general_hits)),
+        ("for their own sizes", str(sum(stats.own_sizes.values()))),
+        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.own_sizes.items())),
         ("not kept", str(sum(stats.unkept.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
         ("programs loaded", str(stats.programs_loaded)),

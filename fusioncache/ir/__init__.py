@@ -2,6 +2,7 @@
 
 from fusioncache.ir.arithmetic import AS_WRITTEN, Arithmetic
 from fusioncache.ir.errors import Bypass
+from fusioncache.ir.general_region import GeneralRegion, Value
 from fusioncache.ir.graph import Arg, Const, Graph, Op, Region, map_arg, map_type, operands, refs_in
 from fusioncache.ir.template import Binding, Ingredient, Instance, Key, Template
 from fusioncache.ir.types import NumberType, Ref, TensorType, ValueType
@@ -13,6 +14,7 @@ __all__ = [
     "Binding",
     "Bypass",
     "Const",
+    "GeneralRegion",
     "Graph",
     "Ingredient",
     "Instance",
@@ -23,6 +25,7 @@ __all__ = [
     "Region",
     "Template",
     "TensorType",
+    "Value",
     "ValueType",
     "map_arg",
     "map_type",

@@ -80,7 +80,12 @@ PROGRAMS = Setting(
     "says whether what Thunder makes of a model is stored too, so that a later process need not trace it again",
     _one_of("0", "1"),
 )
-SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS)
+SIZES = Setting(
+    "FUSIONCACHE_SIZES",
+    "says whether regions that differ only in sizes share a compilation: those of one function, none, or all",
+    _one_of("auto", "static", "dynamic"),
+)
+SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZES)
 
 
 def find_directory() -> Path:

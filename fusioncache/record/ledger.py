@@ -97,8 +97,10 @@ class Ledger:
         self._templates = 0
         self._bypasses: Counter[str] = Counter()
         self._unkept: Counter[str] = Counter()
+        self._own_sizes: Counter[str] = Counter()
         self._bypassed_regions = self._verified = self._verify_compiles = 0
         self._handed_over = self._helped = 0
+        self._generalizations = self._general_hits = 0
         self._programs = _ProgramCounts()
         self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
 
@@ -185,6 +187,21 @@ class Ledger:
             self._parent.count_load(template, seconds, compile_seconds)
         else:
             self._add_compile(template, seconds, compile_seconds, loaded=True)
+
+    def count_general(self, *, compiled: bool) -> None:
+        """Counts a graph that what was compiled for any sizes serves: just now, with its sizes, or before."""
+        with self._lock:
+            self._generalizations += compiled
+            self._general_hits += not compiled
+        if self._parent:
+            self._parent.count_general(compiled=compiled)
+
+    def count_own_sizes(self, reason: str) -> None:
+        """Counts a graph that is compiled for its own sizes although it is known with others."""
+        with self._lock:
+            self._own_sizes[reason] += 1
+        if self._parent:
+            self._parent.count_own_sizes(reason)
 
     def count_unkept(self, reason: str) -> None:
         """Counts something that was compiled and could not be stored."""
@@ -286,6 +303,9 @@ class Ledger:
                 loaded_compile_seconds=total.loaded_compile_seconds,
                 handed_over=self._handed_over,
                 helped=self._helped,
+                generalizations=self._generalizations,
+                general_hits=self._general_hits,
+                own_sizes=MappingProxyType(dict(self._own_sizes)),
                 unkept=MappingProxyType(dict(self._unkept)),
                 programs_loaded=self._programs.loaded,
                 loaded_program_seconds=self._programs.loaded_seconds,

@@ -34,6 +34,9 @@ class Stats:
         handed_over: executables that processes beside this one were to compile for it: see ``FusionCache(jobs=...)``.
         helped: those of them that were loaded when they were called for. The others were compiled here all the same,
             or nobody called for them yet.
+        generalizations: those of the compilations that are for any sizes, because the graph was known with others.
+        general_hits: graphs with other sizes than any before that needed no compile, because one of these serves them.
+        own_sizes: graphs that were compiled for their own sizes although they are known with others, by reason.
         unkept: compilations whose result could not be stored, by reason.
         programs_loaded: programs that came from the store: what Thunder makes of a model for one kind of input, so that
             it interpreted nothing for it.
@@ -68,6 +71,9 @@ class Stats:
     loaded_compile_seconds: float = 0.0
     handed_over: int = 0
     helped: int = 0
+    generalizations: int = 0
+    general_hits: int = 0
+    own_sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     programs_loaded: int = 0
     loaded_program_seconds: float = 0.0
@@ -86,6 +92,8 @@ class Stats:
         rows += [(f"bypassed: {reason}", str(count)) for reason, count in sorted(self.bypasses.items())]
         rows += [("compiles", str(self.compiles)), ("compile seconds", format_seconds(self.compile_seconds))]
         rows += [("loads", str(self.loads)), ("load seconds", format_seconds(self.load_seconds))]
+        rows += [("generalizations", str(self.generalizations)), ("general hits", str(self.general_hits))]
+        rows += [(f"for their own sizes: {reason}", str(count)) for reason, count in sorted(self.own_sizes.items())]
         rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
         rows += [("programs loaded", str(self.programs_loaded)), ("programs made", str(self.programs_made))]
         rows += [(f"program refused: {reason}", str(count)) for reason, count in sorted(self.programs_refused.items())]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusioncache.ir import Graph, NumberType, Ref, map_type
+from fusioncache.ir import Graph, NumberType, Ref, Value, map_type
 from fusioncache.template.generalization import Generalization, Symbol, Variable
-from fusioncache.template.holes import Value, count_input_holes, fill_in_order, read_holes
+from fusioncache.template.holes import count_input_holes, fill_in_order, read_holes
 from fusioncache.template.writer import rename_operands
 
 

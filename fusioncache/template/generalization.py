@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusioncache.ir import Graph
-from fusioncache.template.holes import Value, read_holes
+from fusioncache.ir import Graph, Value
+from fusioncache.template.holes import read_holes
 from fusioncache.template.skeleton import Skeleton, fill, skeleton_of
 
 

@@ -14,11 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType
+from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, Value, ValueType
 from fusioncache.ir.ops import OpTraits, Path, op_traits
-
-Value = int | Const
-"""What a hole holds: a size, or the literal of a number."""
 
 BLANK_SIZE = -1
 """What is in a hole for a size that holds none. No tensor has such a size."""

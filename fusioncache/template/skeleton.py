@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusioncache.ir import Graph
-from fusioncache.template.holes import Value, blank, fill_in_order, may_vary
+from fusioncache.ir import Graph, Value
+from fusioncache.template.holes import blank, fill_in_order, may_vary
 
 
 @dataclass(frozen=True, slots=True)

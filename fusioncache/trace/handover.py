@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from fusioncache.cache.sizes import Generation
 from fusioncache.process import forks
 from fusioncache.provenance.compilation import current_forward_trace
 from fusioncache.provenance.trace_notes import ForwardTrace
@@ -31,11 +32,13 @@ class ForwardState:
         noted: the forward trace's number, compilation and sources.
         recompute: what the backward trace must rebuild, if the forward trace saves less than Thunder made it save.
         layouts: of the values that may be saved, as far as they were asked for: see ``Foresight``.
+        generation: the program that both traces are of, if that is known.
     """
 
     noted: ForwardTrace
     recompute: Recompute | None
     layouts: Layouts = field(default_factory=dict)
+    generation: Generation | None = None
 
 
 class Handover:

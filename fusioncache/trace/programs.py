@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from fusioncache.cache.cache import Cache
@@ -31,6 +31,7 @@ from fusioncache.program.reads import ReadDifference, find_difference
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.text import ProgramText
 from fusioncache.record.ledger import Ledger
+from fusioncache.trace.generations import Generations
 from fusioncache.trace.program_regions import count_regions
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.templates import TemplateCalls, TemplateLoader, find_references
@@ -88,12 +89,14 @@ class ProgramTemplates:
         backends: compile them.
         calls: of templates.
         helpers: compile beside this process; None if there are none.
+        generations: number the programs.
     """
 
     cache: Cache
     backends: RegionBackends
     calls: TemplateCalls
     helpers: Helpers | None = None
+    generations: Generations = field(default_factory=Generations)
 
     def write(self, entry: Any, call: Call) -> ProgramText:
         """Returns what Thunder derived for a call, as data.
@@ -109,7 +112,8 @@ class ProgramTemplates:
         Raises:
             ValueError: if the program does not fit here.
         """
-        load = TemplateLoader(self.cache, self.backends, self.calls, call.compile_data)
+        generation = self.generations.begin(call.compile_data)
+        load = TemplateLoader(self.cache, self.backends, self.calls, call.compile_data, generation)
         return build_program(candidate.text, call.compile_data.fn, load, candidate.bytecode)
 
     def expect(self, program: ProgramText, handed_over: Callable[[int], None]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from fusioncache.backends.registry import best_backend, make_backend, problem
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
+from fusioncache.cache.sizes import Sizes
 from fusioncache.ir import Arithmetic, Bypass
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.executors import Origin, origin_of
@@ -21,10 +22,11 @@ class RegionBackends:
         fold: what sums long chains; see ``FusionCache``.
         cache: holds the executables.
         ledger: counts.
+        sizes: which regions that differ only in sizes share a compilation.
     """
 
-    def __init__(self, name: str, fold: str, cache: Cache, ledger: Ledger):
-        self._name, self._fold = name, fold
+    def __init__(self, name: str, fold: str, cache: Cache, ledger: Ledger, sizes: Sizes = Sizes.STATIC):
+        self._name, self._fold, self._sizes = name, fold, sizes
         self._cache, self._ledger = cache, ledger
         self._executables: dict[Any, BackendExecutables] = {}
 
@@ -43,7 +45,7 @@ class RegionBackends:
         if identity not in self._executables:
             # How chains are summed is none of what is compiled, and so of no key.
             backend = make_backend(name, fold=self._fold, **options)
-            self._executables[identity] = BackendExecutables(backend, self._cache, self._ledger, options)
+            self._executables[identity] = BackendExecutables(backend, self._cache, self._ledger, options, self._sizes)
         return self._executables[identity]
 
     def arithmetic(self, fusion: Any) -> Arithmetic:

@@ -12,6 +12,7 @@ from fusioncache.backends.bound_symbols import bind, on_each_gpu
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Key, Template
 from fusioncache.program.references import TemplateReference, TemplateUse
 from fusioncache.template.plan import Arities
@@ -36,13 +37,17 @@ class TemplateCalls:
         return tuple(call for calls in self._calls.values() for call in calls)
 
     def find(
-        self, template: Template, instances: Mapping[Arities, Instance], executables: BackendExecutables
+        self,
+        template: Template,
+        instances: Mapping[Arities, Instance],
+        executables: BackendExecutables,
+        generation: Generation | None = None,
     ) -> TemplateCall:
-        """Returns the call of a template for such regions, which is made if it is not there."""
+        """Returns the call of a template for such regions, which is made, for this program, if it is not there."""
         calls = self._calls[template.key]
         call = next((call for call in calls if call.claim_all(instances)), None)
         if call is None:
-            call = TemplateCall(template, executables, self._new_name(template), self._called)
+            call = TemplateCall(template, executables, self._new_name(template), self._called, generation)
             call.claim_all(instances)
             calls.append(call)
         return call
@@ -87,12 +92,21 @@ class TemplateLoader:
         backends: compile them.
         calls: those of the transform, which get the new ones.
         compile_data: Thunder's, of the function that is compiled.
+        generation: the program.
     """
 
-    def __init__(self, cache: Cache, backends: RegionBackends, calls: TemplateCalls, compile_data: Any):
+    def __init__(
+        self,
+        cache: Cache,
+        backends: RegionBackends,
+        calls: TemplateCalls,
+        compile_data: Any,
+        generation: Generation | None = None,
+    ):
         self._cache = cache
         self._backends = backends
         self._calls = calls
+        self._generation = generation
         self._executors = {executor.name: executor for executor in reversed(compile_data.executors_list)}
         self._compile_options = dict(compile_data.compile_options)
         self._environment = remember(lambda executables: executables.backend.environment())
@@ -116,7 +130,9 @@ class TemplateLoader:
         if template.key.digest != reference.digest:
             raise ValueError(f"{template.name} is another template here")
         fallbacks = {use.arities: self._make_fallback(use) for use in reference.uses}
-        call = self._calls.find(template, {use.arities: use.instance for use in reference.uses}, executables)
+        call = self._calls.find(
+            template, {use.arities: use.instance for use in reference.uses}, executables, self._generation
+        )
         for use in reference.uses:
             call.allow(use.arities, use.plan, fallbacks[use.arities], use.instance)
         return call

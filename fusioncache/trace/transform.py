@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache as remember
 from typing import Any
 
+from thunder.core.compile_data import get_compile_data
 from thunder.core.transform_common import Transform
 
 from fusioncache.backends.api import check_fold
@@ -26,6 +27,7 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.helpers import Helpers
+from fusioncache.cache.sizes import Generation, choose_sizes
 from fusioncache.ir import Binding, Bypass, Instance, Key, Region, Template
 from fusioncache.ir.permutation import pick
 from fusioncache.precompile.ahead import find_helpers
@@ -43,6 +45,7 @@ from fusioncache.trace import grouped_products, program_list
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import Origin, origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
+from fusioncache.trace.generations import Generations
 from fusioncache.trace.handover import ForwardState, Handover
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
 from fusioncache.trace.recompute import rebuild_sums
@@ -60,8 +63,20 @@ logger = logging.getLogger("fusioncache")
 
 _PLANS: Mapping[ResidualPlan | None, Plan] = {ResidualPlan.INLINE: Plan.INLINE, ResidualPlan.FOLD: Plan.FOLD}
 
-_Environment = Callable[[BackendExecutables], Mapping[str, str]]
-_Canonicalize = Callable[[Region], Canonical]
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """What the regions of one trace have in common.
+
+    Attributes:
+        environment: returns the ingredients that a backend has now.
+        canonicalize: returns the canonical form of a region.
+        generation: the program that the trace is of, if that is known.
+    """
+
+    environment: Callable[[BackendExecutables], Mapping[str, str]]
+    canonicalize: Callable[[Region], Canonical]
+    generation: Generation | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +150,11 @@ class FusionCache(Transform):
             was loaded and what was made, and why something was neither. None asks the environment:
             ``FUSIONCACHE_PROGRAMS`` is 0 or 1, and 1 by default. Nothing is loaded or kept without ``fast_tracing`` or
             without a store.
+        sizes: which regions that differ only in sizes share a compilation. ``"auto"``: those of one function. Its first
+            program is compiled as it is; what a later one has with other sizes is compiled for any sizes, and serves
+            those that come. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
+            ``stats()`` counts them, and why some are compiled for their own sizes all the same. None asks the
+            environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs`` or ``programs`` is
@@ -156,6 +176,7 @@ class FusionCache(Transform):
         explain: bool | None = None,
         jobs: int | None = None,
         programs: bool | None = None,
+        sizes: str | None = None,
     ):
         super().__init__()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
@@ -178,7 +199,8 @@ class FusionCache(Transform):
         self._misses = Misses(self.cache) if explains else None
         if self._misses:
             self._ledger.observers.append(self._misses.note_compile)
-        self._backends = RegionBackends(backend, fold, self.cache, self._ledger)
+        self._backends = RegionBackends(backend, fold, self.cache, self._ledger, choose_sizes(sizes))
+        self._generations = Generations()
         self._calls = TemplateCalls(self._count_first_call)
         self._choices: list[Choice] = []
         self._handover = Handover()
@@ -189,7 +211,7 @@ class FusionCache(Transform):
         self.program_keeper: ProgramKeeper | None = None
         if keeps and fast_tracing and compiler:
             install_more("stored programs", program_list.replacements)
-            templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers)
+            templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers, self._generations)
             options = {"explains": explains, "verifies": when is not None}
             self.program_keeper = ProgramKeeper(self.cache, self._ledger, templates, **options)
 
@@ -224,6 +246,7 @@ class FusionCache(Transform):
         from thunder.core.trace import TraceTag
 
         forward = self._handover.take(trace) if TraceTag.BACKWARD in trace.tags else None
+        generation = forward.generation if forward else self._generations.begin(get_compile_data())
         notes = begin_notes(trace, self._ledger.history, forward.noted if forward else None)
         start = time.perf_counter()
         if forward and forward.recompute:
@@ -232,7 +255,7 @@ class FusionCache(Transform):
         foresight = Foresight(forward.layouts if forward else None)
         try:
             planned = self._plan_streams(trace, notes, start)
-            trace = self._share_regions(planned.trace, notes, start, foresight)
+            trace = self._share_regions(planned.trace, notes, start, foresight, generation)
         except Exception as error:
             self._report_failure("a trace", error)
             trace = planned.trace
@@ -241,7 +264,9 @@ class FusionCache(Transform):
             self._ledger.add_canonicalize_seconds(time.perf_counter() - start)
             self.cache.save()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            self._handover.put(trace, ForwardState(notes.forward_trace, planned.recompute, foresight.layouts))
+            self._handover.put(
+                trace, ForwardState(notes.forward_trace, planned.recompute, foresight.layouts, generation)
+            )
         return trace
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:
@@ -259,19 +284,20 @@ class FusionCache(Transform):
         self._ledger.add_plan_seconds(time.perf_counter() - start)
         return planned
 
-    def _share_regions(self, trace: Any, notes: TraceNotes, start: float, foresight: Foresight) -> Any:
+    def _share_regions(
+        self, trace: Any, notes: TraceNotes, start: float, foresight: Foresight, generation: Generation | None
+    ) -> Any:
         """Returns the trace with a call of its template for each region that can be shared."""
         notes.locate_regions(trace)
         fusions = {position: symbol for position, symbol in enumerate(trace.bound_symbols) if symbol.sym.is_fusion}
         if not fusions:
             self._explain_unfused(notes)
-        # The environments of this trace: torch's settings may change before the next one.
-        environment: _Environment = remember(lambda executables: executables.backend.environment())
-        # Layers give the same regions again. What is equal as a whole has the same canonical form.
-        canonical: _Canonicalize = remember(canonicalize)
-        found = [
-            self._find_template(position, fusion, environment, canonical, notes) for position, fusion in fusions.items()
-        ]
+        # Torch's settings may change before the next trace. Layers give the same regions again, and what is equal as a
+        # whole has the same canonical form.
+        sharing = _Sharing(
+            remember(lambda executables: executables.backend.environment()), remember(canonicalize), generation
+        )
+        found = [self._find_template(position, fusion, sharing, notes) for position, fusion in fusions.items()]
         shared = [region for region in found if region is not None]
         wanted = _arities_by_template(shared)
         calls = {region.position: self._call_of(region, wanted[region.call.template.key], notes) for region in shared}
@@ -297,12 +323,10 @@ class FusionCache(Transform):
         except Exception as error:  # whatever it is, this process compiles for itself
             logger.info("nothing is compiled beside", exc_info=error)
 
-    def _find_template(
-        self, position: int, fusion: Any, environment: _Environment, canonical: _Canonicalize, notes: TraceNotes
-    ) -> _SharedRegion | None:
+    def _find_template(self, position: int, fusion: Any, sharing: _Sharing, notes: TraceNotes) -> _SharedRegion | None:
         """Returns the region at this position of a trace with its template; None if it stays as Thunder made it."""
         try:
-            shared, hit = self._share_region(position, fusion, environment, canonical)
+            shared, hit = self._share_region(position, fusion, sharing)
         except Bypass as bypass:
             self._ledger.count_bypass(bypass.reason)
             notes.note_bypass(position, fusion, bypass.reason)
@@ -319,20 +343,18 @@ class FusionCache(Transform):
             self._misses.add(template, shared.region, fusion, notes.compilation.lines)
         return shared
 
-    def _share_region(
-        self, position: int, fusion: Any, environment: _Environment, canonicalize_region: _Canonicalize
-    ) -> tuple[_SharedRegion, bool]:
+    def _share_region(self, position: int, fusion: Any, sharing: _Sharing) -> tuple[_SharedRegion, bool]:
         """Takes a region from its fused bound symbol to the call of its template; says whether that was known.
 
         Raises:
             Bypass: if the region cannot be shared.
         """
         origin, region = origin_of(fusion), region_of(fusion)
-        canonical = canonicalize_region(region)
+        canonical = sharing.canonicalize(region)
         executables = self._backends.choose(fusion, origin)
-        template, hit = self.cache.template(canonical.graph, environment(executables))
+        template, hit = self.cache.template(canonical.graph, sharing.environment(executables))
         instance = instance_of(region, canonical.binding)
-        call = self._calls.find(template, {canonical.binding.arities: instance}, executables)
+        call = self._calls.find(template, {canonical.binding.arities: instance}, executables, sharing.generation)
         return _SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
 
     def _call_of(self, shared: _SharedRegion, wanted: set[Arities], notes: TraceNotes) -> list[Any]:

@@ -47,8 +47,8 @@ def test_a_record_that_was_damaged_after_it_was_opened(command):
 @pytest.mark.parametrize("command", _READERS, ids=" ".join)
 def test_a_record_of_another_format(command):
     with closing(sqlite3.connect(record_path())) as database:
-        database.execute("PRAGMA user_version = 7")
-    formats = f"has format 7 and this fusioncache reads format {SCHEMA.version}"
+        database.execute(f"PRAGMA user_version = {SCHEMA.version + 1}")
+    formats = f"has format {SCHEMA.version + 1} and this fusioncache reads format {SCHEMA.version}"
     assert get_error(*command).startswith(f"Error: {record_path()} {formats}: move it away")
 
 

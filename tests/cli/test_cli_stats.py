@@ -24,6 +24,8 @@ It goes on or was killed; 0 ms are on record.
 regions     7, of 2 templates; 3 (43%) shared
 compiled    3 executables in 2.12 s
 loaded      1 executable in 3.91 ms; compiling took 125 ms back then
+sizes       1 compiled for any sizes; 2 at others without a compile; 1 for their
+            own sizes: random numbers (1)
 saved       about 6.12 s of compiling
 time        compiling 2.12 s, tracing 500 ms, fusing 250 ms, canonicalizing
             31.2 ms, the rest 3.91 ms
@@ -60,6 +62,10 @@ compile seconds               2.125
 loads                         1
 load seconds                  0.004
 compile seconds of loads      0.125
+generalizations               1
+general hits                  2
+for their own sizes           1
+  random numbers              1
 not kept                      1
   a number among its inputs   1
 programs loaded               0
@@ -98,6 +104,9 @@ def test_what_it_says(monkeypatch):
     ledger.history.add_seconds("tracing", 0.5)
     ledger.history.add_seconds("fusing", 0.25)
     ledger.count_verify_compile(0.25)
+    for compiled in (True, False, False):
+        ledger.count_general(compiled=compiled)
+    ledger.count_own_sizes("random numbers")
     for _ in range(2):
         ledger.count_verified()
     save_ledger(monkeypatch, ledger)
@@ -222,7 +231,7 @@ def test_stats_as_json(monkeypatch):
         **{"schema": 2, "id": FIRST_RUN, "name": "train.py · 2023-11-14 22:13", "command": "train.py --depth 4"},
         **{"started": STARTED, "updated": STARTED, "ended": False, "pid": 4321, "models": []},
         **{"regions": 7, "templates": 2, "hits": 3, "misses": 2, "compiles": 3, "loads": 1},
-        **{"handed_over": 0, "helped": 0},
+        **{"handed_over": 0, "helped": 0, "generalizations": 0, "general_hits": 0, "own_sizes": {}},
         "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
         "unkept": {"a number among its inputs": 1},
         **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},

@@ -7,12 +7,11 @@ import numpy as np
 from drawn_regions import Sketch, evaluate
 from hypothesis import strategies as st
 
-from fusioncache.ir import Graph, Ref, TensorType
+from fusioncache.ir import Graph, Ref, TensorType, Value
 from fusioncache.template.canonical import Canonical
 from fusioncache.template.expand import inline
 from fusioncache.template.general_graph import write_general_graph
 from fusioncache.template.generalization import Generalization
-from fusioncache.template.holes import Value
 
 WIDEST = 13
 """What is padded is padded to this."""

@@ -22,6 +22,7 @@ NOT_IN_KEY: dict[str, tuple[str, Any]] = {
     "explain": ("says what is printed", True),
     "fast_tracing": ("leaves traces as they are; without it no program is loaded or kept", False),
     "jobs": ("says who compiles", 0),
+    "sizes": ("says which functions of regions are for any sizes; no trace has another call for it", "static"),
     "programs": ("says whether programs are loaded and kept", False),
     "verify": ("tries what is loaded, and keeps nothing", True),
 }
@@ -61,6 +62,7 @@ VALUES = {
     "FUSIONCACHE_VERIFY": "all",
     "FUSIONCACHE_JOBS": "0",
     "FUSIONCACHE_PROGRAMS": "0",
+    "FUSIONCACHE_SIZES": "dynamic",
 }
 """A value of each variable: all of them say where things are, or stand for an argument that is not in the key."""
 

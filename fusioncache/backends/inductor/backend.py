@@ -9,10 +9,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, Description, Run
+from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, Run
 from fusioncache.backends.inductor.environment import inductor_settings
 from fusioncache.backends.torch_settings import write_settings, write_versions
-from fusioncache.ir import Arithmetic, Graph
+from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.request import Option
@@ -30,6 +30,7 @@ class Inductor(Backend):
 
     name = "inductor"
     title = "TorchInductor"
+    generalizes = True
     source_hint = (
         "To see TorchInductor's C++: fusioncache show {name} --repro > repro.py && "
         "TORCH_LOGS=output_code python repro.py --executor inductor"
@@ -112,6 +113,18 @@ class Inductor(Backend):
         run = on_each_gpu(graph, args, make)
         run(args)  # compiles
         return run
+
+    def general_layout(self, args: Sequence[Any]) -> Hashable:
+        """See ``Backend``."""
+        from fusioncache.backends.inductor.general import layout_of_any_size
+
+        return layout_of_any_size(args)
+
+    def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
+        """See ``Backend``."""
+        from fusioncache.backends.inductor.general import GeneralCode
+
+        return GeneralCode(general, args, values, self._mode).fit
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """See ``Backend``."""

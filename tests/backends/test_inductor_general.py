@@ -1,0 +1,100 @@
+"""TorchInductor's code for any sizes: bits and strides are those of the code for their own, whatever comes."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from models import are_same, compile_with
+
+import fusioncache
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
+
+
+class Both:
+    """A function compiled for any sizes, and for its own."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]):
+        self.general, self.transform = self._compile(function, "auto")
+        self.static, _ = self._compile(function, "static")
+
+    @staticmethod
+    def _compile(function: Callable[..., torch.Tensor], sizes: str) -> tuple[Callable, fusioncache.FusionCache]:
+        cache = fusioncache.Cache(store=False, record=False)
+        return compile_with(function, backend="inductor", cache=cache, sizes=sizes)
+
+    def check(self, *args: torch.Tensor) -> None:
+        result, expected = self.general(*args), self.static(*args)
+        assert are_same([result], [expected]) and result.stride() == expected.stride()
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        stats = self.transform.stats()
+        assert not stats.bypasses
+        return stats.compiles, stats.generalizations, stats.general_hits
+
+
+def softmax(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * 0.3 + bias, -1)
+
+
+def test_lengths_around_the_width_of_a_vector():
+    both = Both(softmax)
+    for length in (40, 64, 2, 17, 1023):
+        both.check(torch.randn(3, length), torch.randn(length))
+    assert both.counts == (2, 1, 3)
+
+
+def test_equal_sizes_do_not_become_one():
+    both = Both(lambda x: (x.tanh() * 2).reshape(-1))
+    for shape in ((3, 5), (6, 6), (4, 9)):
+        both.check(torch.randn(shape))
+    assert both.counts == (2, 1, 1)
+
+
+def test_layouts_keep_bits_and_strides():
+    both = Both(lambda a, b: (a + b).tanh() * 2)
+    for length in (4, 6, 10):
+        a, b = torch.randn(4, length), torch.randn(length, 4).t()
+        for left, right in ((b, b + 1), (a[:, ::2], a[:, ::2]), (a[:1].expand(4, length), a)):
+            both.check(left, right)
+    stats = both.transform.stats()
+    assert stats.generalizations > 0 and stats.general_hits + sum(stats.own_sizes.values()) >= 3 and not stats.bypasses
+
+
+def test_arguments_may_be_one_tensor():
+    both = Both(lambda a, b: (a - b * 0.5).tanh())
+    for length in (4, 6, 10):
+        a = torch.randn(2 * length)
+        both.check(a[:length], a[1 : length + 1])
+        both.check(a[:length], a[:length])
+    assert both.counts[0] == 2
+
+
+def test_what_a_tensor_is_besides_its_layout_does_not_matter():
+    both = Both(lambda x: x.tanh() * 2)
+    for length in (4, 6):
+        both.check(torch.randn(3, length))
+    with torch.no_grad():
+        both.check(torch.nn.Parameter(torch.randn(3, 7)))
+        both.check(torch.randn(3, 8).requires_grad_())
+        both.check(torch._neg_view(torch.randn(3, 9)))
+    assert both.counts[0] == 2
+
+
+def test_a_number_that_varies_is_refused():
+    both = Both(lambda x: (x * 2).mean(1))
+    for length in (4, 6, 10):
+        both.check(torch.randn(3, length))
+    assert both.counts == (3, 0, 0)
+    assert both.transform.stats().own_sizes == {"a number of the arithmetic that varies": 2}
+
+
+def test_code_that_is_not_for_a_size_is_not_used(monkeypatch):
+    """Guards decide: here code is for the very size, as if TorchInductor had taken it for constant."""
+    monkeypatch.setattr("torch._dynamo.mark_dynamic", lambda tensor, dimension: None)
+    both = Both(lambda x: x.tanh() * 2)
+    for length in (4, 6, 10):
+        both.check(torch.randn(3, length))
+    assert both.counts == (3, 1, 0)
+    assert both.transform.stats().own_sizes == {"code of TorchInductor's that is not for these sizes": 1}
