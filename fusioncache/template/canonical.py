@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache as remember
 
-from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, map_type, operands, refs_in
+from fusioncache.ir import Arg, Binding, Bypass, Graph, Op, Ref, TensorType, ValueType, map_type, operands, refs_in
 from fusioncache.ir.ops import RESIDUAL, op_traits
 from fusioncache.template.chains import Collapsed, collapse
-from fusioncache.template.holes import blank, read_each
+from fusioncache.template.holes import blank_args, blank_type, read_each
 from fusioncache.template.refine import Edge, canonical_ranks
 from fusioncache.template.simplify import Commuting, simplify
 from fusioncache.template.text import type_text
@@ -154,7 +155,7 @@ def _ranks(graph: Graph, commutes: set[int]) -> dict[int, int]:
         node_of.update({first + position: len(nodes) for position in range(len(op.outputs))})
         nodes.append(first)
     edges = list(_edges(graph, node_of, commutes))
-    ranks = canonical_ranks(_colours(blank(graph), edges, nodes), edges, read_each(graph))
+    ranks = canonical_ranks(_colours(graph, edges, nodes), edges, lambda: read_each(graph))
     return dict(zip(nodes, ranks, strict=True))
 
 
@@ -171,19 +172,23 @@ def _edges(graph: Graph, node_of: dict[int, int], commutes: set[int]) -> Iterato
 
 
 def _colours(graph: Graph, edges: list[Edge], nodes: list[int]) -> list[str]:
-    """Returns a digest for each node: of what is below it, of which results are outputs, and of what is above it."""
+    """Returns a digest for each node: of what is below it, of which results are outputs, and of what is above it.
+
+    What is in holes is left out.
+    """
     below: list[list[tuple[int, str]]] = [[] for _ in nodes]
     above: list[list[tuple[int, str]]] = [[] for _ in nodes]
     for user, used, label in edges:
         below[user].append((used, label))
         above[used].append((user, label))
-    labels = [f"input {type_text(type_, anonymous=True)}" for type_ in graph.inputs]
+    text_of = remember(lambda type_: type_text(blank_type(type_), anonymous=True))
+    labels = [f"input {text_of(type_)}" for type_ in graph.inputs]
     labels += ["size"] * graph.sizes
     wanted = set(graph.outputs)
     for op, first in graph.results():
         is_output = [first + position in wanted for position in range(len(op.outputs))]
-        labels.append(f"{_op_label(op)} {is_output}")
-    colours = [_digest(label) for label in labels]
+        labels.append(f"{_op_label(op, text_of)} {is_output}")
+    colours = [""] * len(nodes)
     sizes_first = sorted(range(len(nodes)), key=lambda node: not len(graph.inputs) <= node < graph.first_result)
     for node in sizes_first:
         colours[node] = _digest(labels[node], *sorted(f"{label} {colours[used]}" for used, label in below[node]))
@@ -192,17 +197,19 @@ def _colours(graph: Graph, edges: list[Edge], nodes: list[int]) -> list[str]:
     return colours
 
 
-def _op_label(op: Op) -> str:
-    """Returns everything about an op but which values it uses."""
+def _op_label(op: Op, text_of: Callable[[ValueType | None], str]) -> str:
+    """Returns everything about an op but which values it uses, and what is in holes."""
 
     def shape_of(arg: Arg) -> str:
         if isinstance(arg, Ref):
             return "%"
         return f"({' '.join(map(shape_of, arg))})" if isinstance(arg, tuple) else f"{arg.kind} {arg.text}"
 
-    args = sorted(map(shape_of, op.args)) if len(op.args) == 2 else list(map(shape_of, op.args))
+    args = [shape_of(arg) for arg in blank_args(op)]
+    if len(args) == 2:
+        args.sort()
     kwargs = [f"{name}={shape_of(arg)}" for name, arg in op.kwargs]
-    results = [type_text(type_, anonymous=True) for type_ in op.outputs]
+    results = [text_of(type_) for type_ in op.outputs]
     return "\x1f".join([op.name, *args, *kwargs, *results])
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache as remember
 
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, Value, ValueType
 from fusioncache.ir.ops import OpTraits, Path, op_traits
@@ -77,6 +78,16 @@ def blank(graph: Graph) -> Graph:
     return fill_holes(graph, _Blanks())
 
 
+def blank_type[T: ValueType | None](type_: T) -> T:
+    """Returns a type with nothing in its holes."""
+    return _fill_type(type_, _Blanks())
+
+
+def blank_args(op: Op) -> tuple[Arg, ...]:
+    """Returns the arguments of an op with nothing in their holes."""
+    return _fill_args(op, _Blanks())
+
+
 def read_holes(graph: Graph) -> tuple[Value, ...]:
     """Returns what is in each hole."""
     reading = _Reading()
@@ -91,16 +102,23 @@ def count_input_holes(graph: Graph) -> int:
 
 def read_each(graph: Graph) -> list[tuple[float, ...]]:
     """Returns what is in the holes of each input, each symbolic size and each op, as numbers, which have an order."""
-    reading = _Reading()
-    found: list[tuple[float, ...]] = []
-    for type_ in graph.inputs:
-        _fill_type(type_, reading)
-        found.append(reading.take())
-    found += [()] * graph.sizes
+    of_type = remember(_read_type)
+    found = [*map(of_type, graph.inputs), *[()] * graph.sizes]
     for op in graph.ops:
-        _fill_op(op, reading)
-        found.append(reading.take())
+        found.append(sum(map(of_type, op.outputs), _read_args(op)))
     return found
+
+
+def _read_type(type_: ValueType | None) -> tuple[float, ...]:
+    reading = _Reading()
+    _fill_type(type_, reading)
+    return reading.numbers()
+
+
+def _read_args(op: Op) -> tuple[float, ...]:
+    reading = _Reading()
+    _fill_args(op, reading)
+    return reading.numbers()
 
 
 class _Blanks(Filling):
@@ -138,10 +156,9 @@ class _Reading(Filling):
         self.values.append(number)
         return number
 
-    def take(self) -> tuple[float, ...]:
-        """Returns what was read since the last time."""
-        taken, self.values = self.values, []
-        return tuple(value if isinstance(value, int) else float.fromhex(value.text) for value in taken)
+    def numbers(self) -> tuple[float, ...]:
+        """Returns what was read, as numbers."""
+        return tuple([value if isinstance(value, int) else float.fromhex(value.text) for value in self.values])
 
 
 def _fill_type[T: ValueType | None](type_: T, filling: Filling) -> T:
@@ -156,10 +173,15 @@ def _fill_size(size: int, filling: Filling) -> int | Ref:
 
 
 def _fill_op(op: Op, filling: Filling) -> Op:
-    traits, args = op_traits(op.name), op.args
-    if traits.size_arguments or traits.scalar_arguments:
-        args = tuple(_fill_arg(arg, (position,), traits, filling) for position, arg in enumerate(args))
+    args = _fill_args(op, filling)
     return Op(op.name, args, tuple(_fill_type(type_, filling) for type_ in op.outputs), op.kwargs)
+
+
+def _fill_args(op: Op, filling: Filling) -> tuple[Arg, ...]:
+    traits = op_traits(op.name)
+    if not traits.size_arguments and not traits.scalar_arguments:
+        return op.args
+    return tuple(_fill_arg(arg, (position,), traits, filling) for position, arg in enumerate(op.args))
 
 
 def _fill_arg(arg: Arg, path: tuple[int, ...], traits: OpTraits, filling: Filling) -> Arg:

@@ -10,7 +10,7 @@ whatever the choice. Where they are not, two equal regions may get different tex
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 Edge = tuple[int, int, str]
 """From a node to a node that it uses, with a label that says as which operand."""
@@ -19,19 +19,24 @@ Mark = tuple[float, ...]
 """What is to tell nodes apart only if nothing else does."""
 
 
-def canonical_ranks(colours: Sequence[str], edges: Sequence[Edge], marks: Sequence[Mark]) -> list[int]:
+def canonical_ranks(
+    colours: Sequence[str], edges: Sequence[Edge], find_marks: Callable[[], Sequence[Mark]]
+) -> list[int]:
     """Returns each node's position in an order of all nodes.
 
     Args:
         colours: what is known of each node beforehand, written so that it is the same for every writing of the graph.
         edges: the edges, labelled in the same way.
-        marks: what tells nodes apart that are alike without; otherwise the order does not depend on it.
+        find_marks: returns what tells nodes apart that are alike without; otherwise the order does not depend on it,
+            and it is not asked for.
     """
     partition = _Partition(colours, edges)
     if len(set(colours)) == len(colours):
         return partition.cell
     partition.refine(range(len(colours)))
-    start = 0
+    if all(size <= 1 for size in partition.size):
+        return partition.cell
+    marks, start = find_marks(), 0
     while start < len(colours):
         partition.split_by_marks(start, marks)
         start += partition.size[start]
