@@ -115,7 +115,12 @@ class BackendExecutables:
         if found is None:
             return None
         kept = executable.find_for(args, asking.on_build, asking.instance) if self.backend.generalizes else None
-        return kept or self._run_general(found, region, args, asking)
+        if kept is not None:
+            return kept
+        run = self._run_general(found, region, args, asking)
+        if run is not None:
+            executable.add_source(found.executable.family.general.graph)
+        return run
 
     def _run_general(self, found: FoundGeneral, region: Graph, args: Sequence[Any], asking: Asking) -> Run | None:
         """Returns a function for any sizes that is right for a region; None if there is none."""

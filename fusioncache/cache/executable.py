@@ -114,6 +114,12 @@ class Executable:
         """The regions that functions were compiled from, here or where they come from; what will be, before that."""
         return tuple(self._sources) or (self._instance.region,)
 
+    def add_source(self, source: Graph) -> None:
+        """Notes that a function of it was compiled from this."""
+        with self._lock:
+            if source not in self._sources:
+                self._sources.append(source)
+
     def run_for(self, args: Sequence[Any], on_build: OnBuild, instance: Instance | None = None) -> Run:
         """Returns the function for arguments of this layout.
 
@@ -183,8 +189,7 @@ class Executable:
                 if function is None:
                     return None
                 run = _reorder(function.run, function.instance, len(args))
-                if function.instance.region not in self._sources:
-                    self._sources.append(function.instance.region)
+                self.add_source(function.instance.region)
                 if function.loaded:
                     # Made for these very strides, while a compiler may take others of the same layout as well.
                     self._loaded[layouts, own] = run
