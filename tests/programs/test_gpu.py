@@ -245,3 +245,39 @@ def test_what_a_region_makes_itself_is_made_on_each_gpu(backend):
         torch.testing.assert_close(result, torch.tanh(x) + 2 * x)
         assert not transform.stats().bypasses
         assert transform.stats().misses == (number == 0)
+
+
+def step_at(compiled, model, shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to("cuda", next(model.parameters()).dtype)
+    return step(compiled, model, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lengths_from_the_third_on_are_not_compiled(dtype):
+    """Element by element every bit is that of the region at its own sizes; sums may be added up in another order."""
+    model = Blocks(2, 64).to("cuda", dtype)
+    compiled, transform = cached(model)
+    static = thunder.jit(model, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
+    compiles = []
+    for shape in ((2, 32, 64), (2, 48, 64), (2, 33, 64), (2, 7, 64), (2, 200, 64), (2, 48, 64)):
+        before = transform.stats().compiles
+        for one, other in zip(step_at(compiled, model, shape), step_at(static, model, shape), strict=True):
+            torch.testing.assert_close(one, other)
+        compiles.append(transform.stats().compiles - before)
+    assert compiles[1] > 0 and compiles[2:] == [0] * 4
+    assert transform.stats().general_hits > 0 and not transform.stats().bypasses
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_computed_element_by_element_has_the_same_bits_at_any_length(dtype):
+    def function(x, weight):
+        y = torch.tanh(x * weight) * 0.3 + x
+        return torch.nn.functional.pad(y, (0, 0, 0, 256 - x.shape[1])), y.reshape(-1, x.shape[2]) * 2
+
+    compiled, transform = cached(function)
+    static = thunder.jit(function, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
+    weight = torch.randn(8, device="cuda", dtype=dtype)
+    for length in (64, 96, 65, 200, 2, 255):
+        x = torch.randn(3, length, 8, device="cuda", dtype=dtype)
+        assert are_same(list(compiled(x, weight)), list(static(x, weight)))
+    assert transform.stats().general_hits > 0 and not transform.stats().own_sizes

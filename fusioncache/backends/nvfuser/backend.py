@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, Description, Run, Source, Sum
+from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, Run, Source, Sum
 from fusioncache.backends.nvfuser.chains import sum_chain
 from fusioncache.backends.nvfuser.definition import (
     SEEN_WORKING,
@@ -17,11 +17,12 @@ from fusioncache.backends.nvfuser.definition import (
     define,
     definition_text,
     describe_arguments,
+    execute_definition,
     nvfuser_executor,
 )
 from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE
 from fusioncache.backends.torch_settings import read_variables, write_settings, write_versions
-from fusioncache.ir import AS_WRITTEN, Arithmetic, Graph
+from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.key_text import write_values
 from fusioncache.ir.request import Option
 
@@ -52,6 +53,7 @@ class NvFuser(Backend):
 
     name = "nvfuser"
     title = "nvFuser"
+    generalizes = True
     returns_views = False
     source_hint = (
         "To see nvFuser's CUDA: fusioncache show {name} --repro > repro.py && "
@@ -131,6 +133,22 @@ class NvFuser(Backend):
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
         return compile_definition(graph, args, self.switches).run
+
+    def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
+        """See ``Backend``. Where a kernel does not do for other sizes, nvFuser compiles another one by itself."""
+        from fusioncache.backends.nvfuser.general import define_general
+
+        def numbers_of(values: Sequence[Value]) -> list[Value]:
+            return [value for value, place in zip(values, general.places, strict=True) if place is None]
+
+        definition = define_general(general, describe_arguments(args))
+        run = execute_definition(definition, general.graph, [*args, *numbers_of(values)], self.switches).run
+
+        def fit(args: Sequence[Any], values: Sequence[Value]) -> Run:
+            numbers = numbers_of(values)
+            return lambda args: run([*args, *numbers])
+
+        return fit
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """See ``Backend``."""

@@ -41,9 +41,15 @@ def compile_definition(
     graph: Graph, args: Sequence[Any], switches: Switches, enable: Sequence[str] = ()
 ) -> CompiledDefinition:
     """Compiles a graph for arguments of this layout. Options of ``enable`` are on as well, but not when it runs."""
+    return execute_definition(define(graph, describe_arguments(args)), graph, args, switches, enable)
+
+
+def execute_definition(
+    definition: Any, graph: Graph, args: Sequence[Any], switches: Switches, enable: Sequence[str] = ()
+) -> CompiledDefinition:
+    """Compiles a definition of a graph, as ``compile_definition`` does."""
     from fusioncache.backends.bound_symbols import find_fixed_gpu
 
-    definition = define(graph, describe_arguments(args))
     on, off = map(list, switches)
     device = definition._get_device_index(definition._selected_device) if find_fixed_gpu(graph) is not None else None
     # To execute the definition compiles it.

@@ -1,0 +1,114 @@
+"""A general region as nvFuser's ``FusionDefinition``: sizes that vary are symbolic extents, other variables are inputs.
+
+Thunder's translators write most operations, and ours those for which Thunder wants plain sizes. Writing one needs
+nvFuser, and no GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from fusioncache.backends.api import NotGeneral
+from fusioncache.backends.nvfuser.definition import define, nvfuser_executor
+from fusioncache.ir import GeneralRegion, Graph
+
+_INTEGER = re.compile(r"(?<![\w.-])(?<!dim=)[1-9]\d*(?![\w.])")
+"""An integer of a definition that may be made of a size: not 0, -1, or the dimension whose size is asked for."""
+
+
+def define_general(general: GeneralRegion, layouts: Sequence[Any]) -> Any:
+    """Returns a general region as a ``FusionDefinition``.
+
+    Args:
+        general: the region.
+        layouts: of the arguments: see ``describe_arguments``. There are none for the variables among the inputs.
+
+    Raises:
+        NotGeneral: if a number of the arithmetic varies, or the definition has a number that those of the regions have
+            not.
+        Exception: whatever Thunder or nvFuser raise.
+    """
+    if not all(isinstance(value, int) for value in general.values[0]):
+        raise NotGeneral("a number of the arithmetic that varies")
+    definition = _define(general.graph, layouts)
+    _check_integers(definition, [define(region, layouts) for region in general.regions])
+    return definition
+
+
+def _check_integers(definition: Any, others: Sequence[Any]) -> None:
+    """Refuses a definition with an integer that is none of what all regions have: it would be made of some size."""
+    common = set.intersection(*(set(_INTEGER.findall(repr(other))) for other in others))
+    if not common.issuperset(_INTEGER.findall(repr(definition))):
+        raise NotGeneral("a size that nvFuser's definition takes for constant")
+
+
+def _define(graph: Graph, layouts: Sequence[Any]) -> Any:
+    """Does as Thunder's ``create_fd``, with our translators where there is one."""
+    from fusioncache.backends.bound_symbols import bind
+
+    bound, executor = bind(graph), nvfuser_executor()
+    definition = executor.FusionDefinition()
+    definition._selected_device = None
+    values = executor.utils.ProxyDict()
+    with definition:
+        for number, proxy in enumerate(bound.inputs):
+            layout = layouts[number] if number < len(layouts) else None
+            _add_input(executor, definition, values, proxy, layout)
+        for symbol in bound.bound_symbols:
+            translate = TRANSLATORS.get(symbol.sym.id.name) or executor.get_translator(symbol)
+            results = translate(*symbol.args, **symbol.kwargs, fd=definition, lc_to_nv_map=values)
+            for proxy, result in zip(_listed(symbol.output), _listed(results), strict=False):
+                if proxy is not None:
+                    values[proxy] = result
+        for proxy in bound.outputs:
+            definition.add_output(values[proxy])
+    return definition
+
+
+def _add_input(executor: ModuleType, definition: Any, values: Any, proxy: Any, layout: Any) -> None:
+    from thunder.core.proxies import NumberProxy
+
+    if isinstance(proxy, NumberProxy):
+        values[proxy] = definition.define_scalar(executor.lcdtype_to_nvdtype(proxy.python_type))
+        return
+    contiguity, stride_order, _ = layout
+    shape = [-1 if isinstance(size, NumberProxy) else size for size in proxy._shape]
+    tensor = definition.define_tensor(
+        shape=shape,
+        contiguity=contiguity,
+        dtype=executor.lcdtype_to_nvdtype(proxy.dtype),
+        stride_order=stride_order,
+        is_cpu=proxy.device == executor.cpu,
+    )
+    values[proxy] = tensor
+    for dimension, size in enumerate(proxy._shape):
+        if isinstance(size, NumberProxy):
+            values[size] = tensor.size(dimension)
+
+
+def _listed(values: Any) -> Sequence[Any]:
+    return values if isinstance(values, (tuple, list)) else (values,)
+
+
+def _full(shape: Sequence[Any], fill_value: Any, *, device: Any, dtype: Any, fd: Any, lc_to_nv_map: Any) -> Any:
+    executor = nvfuser_executor()
+    sizes = [executor.getnv(size, fd, lc_to_nv_map) for size in shape]
+    fill = executor.getnv(fill_value, fd, lc_to_nv_map)
+    executor._select_device(fd, device)
+    return fd.ops.full(sizes, fill, executor.lcdtype_to_nvdtype(dtype))
+
+
+def _pad(a: Any, padding_value: Any, padding_config: Sequence[Any], *, fd: Any, lc_to_nv_map: Any) -> Any:
+    executor = nvfuser_executor()
+    widths = [
+        executor.getnv(width, fd, lc_to_nv_map) for low, high, _ in reversed(padding_config) for width in (low, high)
+    ]
+    tensor = executor.getnv(a, fd, lc_to_nv_map)
+    return fd.ops.pad(tensor, widths, executor.getnv(padding_value, fd, lc_to_nv_map))
+
+
+TRANSLATORS: Mapping[str, Callable[..., Any]] = {"FULL": _full, "PAD": _pad}
+"""Our translators, by the name of the operation's id."""
