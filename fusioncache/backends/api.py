@@ -58,6 +58,21 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledGeneral:
+    """What was compiled for any sizes, with what another process needs to load it.
+
+    Attributes:
+        function: ready.
+        artifacts: what makes the same function in another process; None if nothing does.
+        reason: why nothing does: a short phrase; None if it is a matter of course for the backend.
+    """
+
+    function: GeneralFunction
+    artifacts: Mapping[str, bytes] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """An artifact that is text.
 
@@ -192,6 +207,24 @@ class Backend(ABC):
             NotGeneral: if that cannot be done. The message says why: a short phrase.
         """
         raise NotGeneral(f"backend {self.name} compiles each size")
+
+    def persist_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> CompiledGeneral:
+        """Compiles what ``compile_general`` compiles, and gives artifacts, or why there are none.
+
+        Raises:
+            NotGeneral: if that cannot be done. The message says why: a short phrase.
+        """
+        return CompiledGeneral(self.compile_general(general, args, values))
+
+    def load_general(
+        self, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any]
+    ) -> GeneralFunction:
+        """Makes the function of these artifacts. Nothing is compiled.
+
+        Raises:
+            Exception: whatever is wrong with the artifacts, or with these arguments for them.
+        """
+        raise ValueError(f"backend {self.name} persists nothing for any sizes")
 
     def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
         """Makes a function that sums residual chains in the backend's own way, bitwise the same as folds.

@@ -12,6 +12,7 @@ from fusioncache.backends.api import Backend, NotGeneral, Run
 from fusioncache.backends.torch_settings import read_torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder, Executable, OnBuild
+from fusioncache.cache.general_executable import BuiltGeneral, GeneralBuilder
 from fusioncache.cache.generals import FoundGeneral, check_general
 from fusioncache.cache.persistence import PersistentBuilder
 from fusioncache.cache.sizes import Generation, Sizes
@@ -28,13 +29,13 @@ class Asking:
 
     Attributes:
         on_build: is told of the function, if it had to be compiled or loaded.
-        on_compile: is told the seconds, if it had to be compiled for any sizes.
+        on_general: is told of the function, if it had to be compiled or loaded for any sizes.
         generation: the program that the region is of, if it is known.
         instance: the region that asks, if it may be another one than the first.
     """
 
     on_build: OnBuild
-    on_compile: Callable[[float], None]
+    on_general: Callable[[BuiltGeneral], None]
     generation: Generation | None = None
     instance: Instance | None = None
 
@@ -104,14 +105,14 @@ class BackendExecutables:
         if self._sizes is Sizes.STATIC or generation is None or not self.backend.generalizes:
             return False
         region = in_order_of_template(instance) if instance else graph
-        return self._cache.generals.expects(region, generation, self._sizes, self.backend)
+        return self._cache.generals.expects(region, generation, self._sizes, self._general_builder())
 
     def _find_general(self, executable: Executable, args: Sequence[Any], asking: Asking) -> Run | None:
         """Returns what need not be compiled for a graph that is known with other sizes; None if there is nothing."""
         if asking.generation is None:
             return None
         region = in_order_of_template(executable.source_for(args, asking.instance))
-        found = self._cache.generals.find(region, asking.generation, self._sizes, self.backend)
+        found = self._cache.generals.find(region, asking.generation, self._sizes, self._general_builder())
         if found is None:
             return None
         kept = executable.find_for(args, asking.on_build, asking.instance) if self.backend.generalizes else None
@@ -124,18 +125,21 @@ class BackendExecutables:
 
     def _run_general(self, found: FoundGeneral, region: Graph, args: Sequence[Any], asking: Asking) -> Run | None:
         """Returns a function for any sizes that is right for a region; None if there is none."""
-        seconds: list[float] = []
+        built: list[BuiltGeneral] = []
         try:
             check_general(region)
-            run = found.executable.run_for(args, found.values, seconds.append)
+            run = found.executable.run_for(args, found.values, built.append)
         except NotGeneral as refusal:
             logger.info("compiled for its own sizes: %s", refusal)
             self.ledger.count_own_sizes(str(refusal))
             return None
-        for compiling in seconds:
-            asking.on_compile(compiling)
-        self.ledger.count_general(compiled=bool(seconds))
+        for each in built:
+            asking.on_general(each)
+        self.ledger.count_general(compiled=any(not each.loaded for each in built))
         return run
+
+    def _general_builder(self) -> GeneralBuilder:
+        return GeneralBuilder(self.backend, self._cache.store, self.ledger.count_unkept)
 
     def builder(self, environment: Mapping[str, str]) -> Builder:
         """Returns what builds functions, with the cache's store if the backend has anything to put into it."""

@@ -12,6 +12,7 @@ from fusioncache.backends.api import Run, Sum
 from fusioncache.cache.backend_executables import Asking, BackendExecutables
 from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
 from fusioncache.cache.executable import BuiltFunction, Executable, layouts_of
+from fusioncache.cache.general_executable import BuiltGeneral
 from fusioncache.cache.helpers import Ask
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Template
@@ -223,7 +224,7 @@ class TemplateCall:
         return self.compiler.run_for(graph, args, self._asking(self._instances[arities]))
 
     def _asking(self, instance: Instance | None = None) -> Asking:
-        return Asking(self._on_build, self._on_compile, self._generation, instance)
+        return Asking(self._on_build, self._on_general, self._generation, instance)
 
     def _inline_executable(self, arities: Arities) -> Executable:
         return self.compiler.executable(inline(self.template.graph, arities), self._instances[arities])
@@ -333,8 +334,20 @@ class TemplateCall:
         )
         self._ledger.tell(self.template, event)
 
+    def _on_general(self, function: BuiltGeneral) -> None:
+        """Counts a function for any sizes that was compiled or loaded."""
+        event = CompileEvent(
+            backend=self.compiler.backend.name,
+            seconds=function.seconds,
+            loaded=function.loaded,
+            compile_seconds=function.compile_seconds,
+            template=self.template,
+            key=function.key,
+        )
+        self._ledger.tell(self.template, event)
+
     def _on_compile(self, seconds: float) -> None:
-        """Counts what the backend compiled for any sizes, or to sum chains in its own way."""
+        """Counts what the backend compiled to sum chains in its own way."""
         event = CompileEvent(self.compiler.backend.name, seconds, template=self.template)
         self._ledger.tell(self.template, event)
 

@@ -1,22 +1,27 @@
-"""Regions that differ only in sizes and numbers: who is compiled with whom, and what was compiled for any sizes."""
+"""Regions that differ only in sizes and numbers: who is compiled with whom, here and in the processes before."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Hashable, Sequence
+import logging
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
-from fusioncache.backends.api import Backend, GeneralFunction, NotGeneral, Run
+from fusioncache.backends.api import NotGeneral
+from fusioncache.cache.general_executable import GeneralBuilder, GeneralExecutable
+from fusioncache.cache.kept_places import KeptPlace, keep_place, read_places
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.sizes import Generation, Sizes
-from fusioncache.ir import Graph, NumberType, TensorType, Value
+from fusioncache.ir import Graph, Key, NumberType, TensorType, Value
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
 from fusioncache.template.general_region import Family, make_family
 from fusioncache.template.generalization import Generalization, find_values, only
+from fusioncache.template.holes import read_holes
+from fusioncache.template.key import skeleton_key
+from fusioncache.template.name import template_name
 from fusioncache.template.skeleton import Skeleton
+
+logger = logging.getLogger("fusioncache")
 
 _MOST = 64
 """How many places, and how many generalizations, of one skeleton are remembered."""
@@ -27,80 +32,41 @@ Environment = tuple[tuple[str, str], ...]
 """What a backend's compilations depend on beside what is compiled, by ingredient."""
 
 
-class GeneralExecutable:
-    """What was compiled for any sizes of a region, one function for each kind of layout of the arguments.
-
-    Args:
-        family: regions with one generalization.
-        backend: compiles.
-
-    Attributes:
-        family: the same.
-    """
-
-    def __init__(self, family: Family, backend: Backend):
-        self.family = family
-        self._backend = backend
-        self._functions: dict[Hashable, GeneralFunction | NotGeneral] = {}
-        self._lock = forks.lock()
-
-    def values_of(self, region: Generalization) -> tuple[Value, ...] | None:
-        """Returns the values with which the generalization is this region; None if it is none of its instances."""
-        return find_values(self.family.generalization, region)
-
-    def run_for(self, args: Sequence[Any], values: Sequence[Value], on_compile: Callable[[float], None]) -> Run:
-        """Returns the function for the arguments of an instance.
-
-        Args:
-            args: tensors, as the region's inputs.
-            values: of the region's variables.
-            on_compile: is told the seconds, if this call had to compile.
-
-        Raises:
-            NotGeneral: if there is no such function.
-            Exception: whatever the backend raises.
-        """
-        layout = self._backend.general_layout(args)
-        with self._lock:
-            function = self._functions.get(layout)
-            if function is None:
-                start = time.perf_counter()
-                function = self._functions[layout] = self._compile(args, values)
-                if not isinstance(function, NotGeneral):
-                    on_compile(time.perf_counter() - start)
-        if isinstance(function, NotGeneral):
-            raise function
-        return function(args, values)
-
-    def _compile(self, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction | NotGeneral:
-        """Returns what the backend makes, or why it makes nothing, which is not asked again."""
-        try:
-            return self._backend.compile_general(self.family.general, args, values)
-        except NotGeneral as refusal:
-            return refusal
-        except Exception as error:
-            return NotGeneral(f"compile failed: {type(error).__name__}")
-
-
 @dataclass(slots=True)
 class _Place:
     """Regions with one skeleton of several programs, one of each: what is generalized.
 
     Attributes:
-        function: whose programs they are of; None for any.
-        last: the number of the last program that has an instance of it.
+        name: of the function whose programs they are of.
         family: the regions that were not instances of those before.
+        function: stands for the function in this process; None while none has had a region here.
+        last: the number of the last program that has an instance of it.
     """
 
-    function: object
-    last: int
+    name: str
     family: Family
+    function: object | None = None
+    last: int | None = None
+
+    def is_open(self, generation: Generation) -> bool:
+        """Tells whether a region of this program may be the next one here."""
+        if self.function is None:
+            return bool(self.name) and self.name == generation.name
+        return self.function is generation.function and self.last != generation.number
+
+    def enter(self, generation: Generation) -> None:
+        """Notes that a region of this program is an instance."""
+        if self.function is None and self.name == generation.name:
+            self.function = generation.function
+        if self.function is generation.function:
+            self.last = generation.number
 
 
 @dataclass(slots=True)
 class _Relatives:
     """What is known of regions with one skeleton, under the settings of one environment."""
 
+    key: Key | None = None
     places: list[_Place] = field(default_factory=list)
     generals: list[tuple[GeneralExecutable, _Place]] = field(default_factory=list)
 
@@ -121,6 +87,8 @@ class FoundGeneral:
 class GeneralRegions:
     """The regions that were compiled, by their skeletons, and what was compiled for several of them.
 
+    With a store, those of earlier processes are among them.
+
     Args:
         capacity: how many skeletons are remembered. Least recently used leaves first.
     """
@@ -130,42 +98,50 @@ class GeneralRegions:
         self._lock = forks.lock()
 
     def clear(self) -> None:
-        """Forgets all of them. What was compiled lives on with those who use it."""
+        """Forgets all of them. What was compiled lives on with those who use it, and what is stored in the store."""
         self._relatives.clear()
 
-    def find(self, region: Graph, generation: Generation, sizes: Sizes, backend: Backend) -> FoundGeneral | None:
+    def find(self, region: Graph, generation: Generation, sizes: Sizes, builder: GeneralBuilder) -> FoundGeneral | None:
         """Finds what may serve a region that is called for the first time; None if it is the first one of its place.
 
         Args:
             region: with inputs and outputs in the order of its template.
             generation: the program that it is of.
             sizes: with what it may be generalized.
-            backend: compiles.
+            builder: builds functions for any sizes.
         """
         member = only(region)
         with self._lock:
-            relatives = self._find_relatives(member, backend)
+            relatives = self._find_relatives(member, builder)
             for general, place in reversed(relatives.generals):
                 values = general.values_of(member)
                 if values is not None:
-                    place.last = generation.number
+                    place.enter(generation)
                     return FoundGeneral(general, values)
-            return self._join(relatives, region, generation, sizes, backend)
+            return self._join(relatives, region, generation, sizes, builder)
 
-    def expects(self, region: Graph, generation: Generation, sizes: Sizes, backend: Backend) -> bool:
+    def expects(self, region: Graph, generation: Generation, sizes: Sizes, builder: GeneralBuilder) -> bool:
         """Tells whether ``find`` is likely to find something for a region."""
         member = only(region)
         with self._lock:
-            relatives = self._find_relatives(member, backend)
-            known = any(general.values_of(member) is not None for general, _ in relatives.generals)
-            return known or bool(_find_places(relatives, generation, sizes))
+            relatives = self._find_relatives(member, builder)
+            if any(general.values_of(member) is not None for general, _ in relatives.generals):
+                return True
+            places = _find_places(relatives, generation, sizes)
+            return bool(places) and all(find_values(place.family.generalization, member) is None for place in places)
 
-    def _find_relatives(self, member: Generalization, backend: Backend) -> _Relatives:
-        environment = tuple(sorted(backend.environment().items()))
-        return self._relatives.get_or_make((member.skeleton, environment), _Relatives)[0]
+    def _find_relatives(self, member: Generalization, builder: GeneralBuilder) -> _Relatives:
+        environment = tuple(sorted(builder.environment.items()))
+        identity = member.skeleton, environment
+        return self._relatives.get_or_make(identity, lambda: _read_relatives(member.skeleton, builder))[0]
 
     def _join(
-        self, relatives: _Relatives, region: Graph, generation: Generation, sizes: Sizes, backend: Backend
+        self,
+        relatives: _Relatives,
+        region: Graph,
+        generation: Generation,
+        sizes: Sizes,
+        builder: GeneralBuilder,
     ) -> FoundGeneral | None:
         """Generalizes the place that the region fits best, or makes it the first one of a place of its own."""
         joined = [
@@ -173,24 +149,52 @@ class GeneralRegions:
             for place in _find_places(relatives, generation, sizes)
         ]
         if not joined:
-            _keep_last(relatives.places, _Place(generation.function, generation.number, make_family((region,))))
+            place = _Place(generation.name, make_family((region,)), generation.function, generation.number)
+            _keep_last(relatives.places, place)
+            _keep_place(relatives, place, builder)
             return None
         family, place = min(joined, key=lambda one: len(one[0].variables) - len(one[1].family.variables))
-        place.last = generation.number
+        place.enter(generation)
         if not family.variables:
             return None  # it is the very region of the place
         place.family = family
-        general = GeneralExecutable(family, backend)
+        general = GeneralExecutable(family, builder)
         _keep_last(relatives.generals, (general, place))
+        _keep_place(relatives, place, builder)
         return FoundGeneral(general, family.general.values[-1])
+
+
+def _read_relatives(skeleton: Skeleton, builder: GeneralBuilder) -> _Relatives:
+    """Returns what the processes before knew of a skeleton, if there is a store that has it."""
+    if builder.store is None or builder.backend.artifact_environment() is None:
+        return _Relatives()
+    key = skeleton_key(skeleton, builder.environment)
+    relatives = _Relatives(key)
+    for kept in read_places(builder.store, key):
+        try:
+            place = _Place(kept.function, make_family(kept.regions(skeleton)))
+        except ValueError as error:  # the region can be compiled as it is
+            logger.info("sizes that the store has for %s are not used", key.digest[:12], exc_info=error)
+            continue
+        relatives.places.append(place)
+        if place.family.variables:
+            relatives.generals.append((GeneralExecutable(place.family, builder), place))
+    return relatives
+
+
+def _keep_place(relatives: _Relatives, place: _Place, builder: GeneralBuilder) -> None:
+    """Has the store know a place, for the processes that come, if there is one and the function has a name there."""
+    if relatives.key is None or builder.store is None or not place.name:
+        return
+    kept = KeptPlace(place.name, tuple(map(read_holes, place.family.general.regions)))
+    keep_place(builder.store, relatives.key, kept, template_name(place.family.general.graph, relatives.key))
 
 
 def _find_places(relatives: _Relatives, generation: Generation, sizes: Sizes) -> list[_Place]:
     """Returns the places that a region may belong to: those of the function that have none of this program."""
     if sizes is Sizes.DYNAMIC:
         return relatives.places
-    mine = [place for place in relatives.places if place.function is generation.function]
-    return [place for place in mine if place.last != generation.number]
+    return [place for place in relatives.places if place.is_open(generation)]
 
 
 def _keep_last[T](kept: list[T], new: T) -> None:

@@ -27,10 +27,12 @@ class Generation:
     Attributes:
         function: stands for the function; compared by identity.
         number: counts the programs of the function.
+        name: of the function, by which a later process knows it; empty if there is none.
     """
 
     function: object
     number: int
+    name: str = ""
 
 
 def choose_sizes(sizes: str | None) -> Sizes:

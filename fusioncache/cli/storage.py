@@ -99,7 +99,7 @@ def list_store(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mappi
 
     What Thunder made of models is left out: see ``programs.py``.
     """
-    from fusioncache.store.slots import is_program
+    from fusioncache.store.slots import is_compiled
 
     with report_store_errors():
         store = open_store(directory, make=False)
@@ -107,7 +107,7 @@ def list_store(directory: Path | None) -> tuple[Path, tuple[Summary, ...], Mappi
         store.close()
     if path is None:
         raise click.ClickException("the store went away while it was opened: try again")
-    return path, tuple(executable for executable in executables if not is_program(executable.backend)), refused
+    return path, tuple(executable for executable in executables if is_compiled(executable.backend)), refused
 
 
 def read_refusals(store: Store) -> Mapping[str, str]:
@@ -138,16 +138,16 @@ def measure_store() -> StoreUsage | None:
     """Returns what is in the store that is used by default; None if there is none that can be read."""
     from fusioncache.store import StoreError
     from fusioncache.store.folders import EntryFolder, ObjectFolder
-    from fusioncache.store.slots import is_program
+    from fusioncache.store.slots import is_compiled, is_program
 
     try:
         path = open_existing(None).path
         entries, objects = EntryFolder(path / "entries").list_files(), ObjectFolder(path / "objects").sizes()
     except (StoreError, OSError):
         return None
-    programs = sum(is_program(id_.partition(".")[2]) for id_ in entries)
+    words = [id_.partition(".")[2] for id_ in entries]
     size = sum(file.size for file in entries.values()) + sum(objects.values())
-    return StoreUsage(path, len(entries) - programs, programs, size)
+    return StoreUsage(path, sum(map(is_compiled, words)), sum(map(is_program, words)), size)
 
 
 def encode_removal(swept: SweepResult) -> dict[str, int]:

@@ -100,6 +100,13 @@ _KINDS = (
     IngredientKind("backend", Level.ENVIRONMENT, "The compiler; all else in the environment follows from it."),
     _artifact("device", "Name and size of each GPU that kernels were scheduled for."),
     _artifact("driver", "The version of the CUDA driver."),
+    IngredientKind(
+        "general layout",
+        Level.ARTIFACT,
+        "Of code for any sizes: how the dimensions of each argument lie in memory.",
+        phrase="how arguments lie in memory",
+        follows="inputs",
+    ),
     _artifact("inductor compiler", "The first line that the C++ compiler says of itself."),
     _artifact("inductor format", "The version of what is stored of TorchInductor's code."),
     _artifact("inductor platform", "The operating system, the machine and the C library."),
@@ -144,7 +151,7 @@ INGREDIENTS: Mapping[str, IngredientKind] = MappingProxyType({kind.name: kind fo
 GRAPH = tuple(kind.name for kind in _KINDS if kind.level is Level.GRAPH)
 """The names of the ingredients that say what is computed."""
 
-BACKEND, LAYOUT, ORDER = "backend", "layout", "order"
+BACKEND, GENERAL_LAYOUT, LAYOUT, ORDER = "backend", "general layout", "layout", "order"
 
 
 def kind_of(name: str) -> IngredientKind:

@@ -22,7 +22,7 @@ from fusioncache.precompile.warm import Warmed
 from fusioncache.store import Store
 from fusioncache.store.errors import Refusal
 from fusioncache.store.files import publish, read_private
-from fusioncache.store.slots import is_program
+from fusioncache.store.slots import is_compiled
 
 _FILE = "warmed"
 _LARGEST = 1 << 16
@@ -56,7 +56,7 @@ def remember(store: Store, warmed: Warmed) -> None:
         return
     with suppress(OSError):
         ready = warmed.ready + warmed.compiled
-        known = sum(not is_program(entry.backend) for entry in store.entries())
+        known = sum(is_compiled(entry.backend) for entry in store.entries())
         refused = sorted(warmed.refused.items())
         body = {"state": _digest_state(store), "known": known, "ready": ready, "refused": refused}
         publish(store.directory / _FILE, encode(body))

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from fusioncache.cache.persistence import REGION, REQUEST
 from fusioncache.ir import Instance, codec, request
-from fusioncache.ir.ingredients import ORDER
+from fusioncache.ir.ingredients import GENERAL_LAYOUT, ORDER
 from fusioncache.ir.key_text import read_key
 from fusioncache.ir.request import Request
 from fusioncache.store import Entry, Store
-from fusioncache.store.slots import is_program
+from fusioncache.store.slots import is_compiled
 from fusioncache.template.key import call_ingredients
 from fusioncache.template.text import write_graph
 
 DAMAGED = "damaged"
+GENERAL = "compiled for any sizes, when another one than the first is asked for"
 OLDER = "stored by a version that kept no request"
 
 
@@ -67,7 +68,7 @@ class Survey:
 
 def survey(store: Store) -> Survey:
     """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
-    summaries = [summary for summary in store.entries() if not is_program(summary.backend)]
+    summaries = [summary for summary in store.entries() if is_compiled(summary.backend)]
     found: dict[tuple[str, str | None], tuple[str, float]] = {}
     refused: Counter[str] = Counter()
     for summary in summaries:
@@ -79,8 +80,15 @@ def survey(store: Store) -> Survey:
             id_ = f"{summary.digest}.{summary.backend}"
             found.setdefault((objects[REQUEST], region), (id_, entry.seconds if entry else 0.0))
         else:
-            refused[OLDER if entry else DAMAGED] += 1
+            refused[_why_not_asked(entry)] += 1
     return Survey(len(summaries), dict(found.values()), refused)
+
+
+def _why_not_asked(entry: Entry | None) -> str:
+    """Returns why an entry has no request."""
+    if entry is None:
+        return DAMAGED
+    return GENERAL if GENERAL_LAYOUT in dict(entry.ingredients) else OLDER
 
 
 def read_request(store: Store, id_: str) -> StoredRequest:

@@ -1,15 +1,22 @@
-"""The slots of programs: words that stand where other entries have the name of a backend.
+"""The slots of what no backend compiled: words that stand where other entries have the name of a backend.
 
 A program is what Thunder makes of a model for one kind of input. What it read beside its key may differ from process to
-process, so several of them can have one key: each is in a slot of its own.
+process, so several of them can have one key: each is in a slot of its own. The sizes that regions of one skeleton had
+are in one more.
 """
 
 from __future__ import annotations
 
 PROGRAM_SLOTS = ("program", "program-1", "program-2", "program-3")
 """In the order in which they are looked into."""
+SIZES_SLOT = "sizes"
 
 
 def is_program(backend: str) -> bool:
     """Returns whether an entry with this word is a program, rather than what a backend made of a graph."""
     return backend in PROGRAM_SLOTS
+
+
+def is_compiled(backend: str) -> bool:
+    """Returns whether an entry with this word is what a backend made of a graph."""
+    return backend not in (*PROGRAM_SLOTS, SIZES_SLOT)

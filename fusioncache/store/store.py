@@ -114,6 +114,10 @@ class Store:
         self._journal.count_event(what, f"{key.digest}.{backend}", time.perf_counter() - start, key=missed)
         return found
 
+    def peek(self, key: Key, backend: str) -> StoredArtifacts | None:
+        """Does as ``load``, but asks no remote, and is no event: it is nothing when nothing is found. Never raises."""
+        return self._load(key, backend)
+
     def save(
         self, key: Key, backend: str, artifacts: Mapping[str, bytes], *, name: str = "", seconds: float = 0.0
     ) -> bool:

@@ -1,4 +1,4 @@
-"""The three keys, and how each is made of its ingredients. ``ir/ingredients.py`` has the list of these."""
+"""The keys, and how each is made of its ingredients. ``ir/ingredients.py`` has the list of these."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Mapping
 
 from fusioncache.ir import Graph, Ingredient, Instance, Key, codec
-from fusioncache.ir.ingredients import INGREDIENTS, LAYOUT, ORDER, Level
+from fusioncache.ir.ingredients import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level
 from fusioncache.ir.key_text import write_key, write_layouts
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.template.operand_order import depends_on_operand_order
+from fusioncache.template.skeleton import Skeleton
 from fusioncache.template.text import write_graph
 
 
@@ -52,6 +53,33 @@ def artifact_key(graph: Graph, environment: Mapping[str, str], layouts: Argument
         ValueError: if an ingredient is not registered.
     """
     return make_key(graph, {**environment, **call_ingredients(graph, layouts, instance)})
+
+
+def general_key(graph: Graph, environment: Mapping[str, str], layout: str) -> Key:
+    """Returns the key of what outlives the process of a graph with symbolic sizes.
+
+    Args:
+        graph: of a generalization.
+        environment: of the backend and of its artifacts, by ingredient name.
+        layout: what the compilation depends on of the arguments' layouts.
+
+    Raises:
+        ValueError: if an ingredient is not registered.
+    """
+    return make_key(graph, {**environment, GENERAL_LAYOUT: layout})
+
+
+def skeleton_key(skeleton: Skeleton, environment: Mapping[str, str]) -> Key:
+    """Returns the key of all regions that have a skeleton. No region and no general graph has this key.
+
+    Args:
+        skeleton: of the regions.
+        environment: of the backend, by ingredient name.
+
+    Raises:
+        ValueError: if an ingredient is not registered, or is not one of an environment.
+    """
+    return make_key(skeleton.graph, environment, (Level.ENVIRONMENT,))
 
 
 def call_ingredients(graph: Graph, layouts: ArgumentLayouts, instance: Instance) -> dict[str, str]:

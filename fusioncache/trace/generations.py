@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +29,33 @@ class Generations:
             return Generation(object(), 0)
         with self._lock:
             last = self._last.get(compile_data)
-            new = Generation(object(), 0) if last is None else Generation(last.function, last.number + 1)
+            if last is None:
+                new = Generation(object(), 0, _name_function(compile_data.fn))
+            else:
+                new = replace(last, number=last.number + 1)
             self._last[compile_data] = new
             return new
+
+
+def _name_function(function: Any) -> str:
+    """Returns a digest of what a function is called and of the sizes of its parameters; empty if it has no code.
+
+    Later processes know the function by it. Nothing is right or wrong by that: it says with which regions those of a
+    function are generalized, as a model of other widths has regions of the same skeletons.
+    """
+    lines = list(_describe_function(function))
+    return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest() if lines else ""
+
+
+def _describe_function(function: Any) -> Iterator[str]:
+    import torch
+
+    named = type(function) if isinstance(function, torch.nn.Module) else function
+    forward = getattr(named, "forward", named)
+    code = getattr(forward, "__code__", None)
+    if code is None:
+        return
+    yield f"{named.__module__}.{named.__qualname__} {code.co_code.hex()} {code.co_names} {code.co_varnames}"
+    if isinstance(function, torch.nn.Module):
+        for name, parameter in function.named_parameters():
+            yield f"{name} {tuple(parameter.shape)}"

@@ -7,6 +7,7 @@ from drawn_regions import Sketch
 
 from fusioncache.backends.api import NotGeneral
 from fusioncache.backends.eager import Eager
+from fusioncache.cache.general_executable import GeneralBuilder
 from fusioncache.cache.generals import FoundGeneral, GeneralRegions, check_general
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType
@@ -28,10 +29,10 @@ class Seen:
         self.sizes = sizes
 
     def find(self, number: int, *shape: int, function: object = FUNCTION) -> FoundGeneral | None:
-        return self.generals.find(region(*shape), Generation(function, number), self.sizes, Eager())
+        return self.generals.find(region(*shape), Generation(function, number), self.sizes, GeneralBuilder(Eager()))
 
     def expects(self, number: int, *shape: int) -> bool:
-        return self.generals.expects(region(*shape), Generation(FUNCTION, number), self.sizes, Eager())
+        return self.generals.expects(region(*shape), Generation(FUNCTION, number), self.sizes, GeneralBuilder(Eager()))
 
 
 def test_one_general_function_serves_all_lengths():

@@ -127,6 +127,24 @@ def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any]) -> 
         raise ValueError("kept code is for tensors on the CPU")
     if signature.inputs != _describe_arguments(args) or len(graph.inputs) != len(args):
         raise ValueError("kept code is for arguments of another layout")
+    _check_use(signature, graph)
+
+
+def check_arguments_of_any_size(signature: Signature, graph: Graph, args: Sequence[Any]) -> None:
+    """Checks that code is for this graph, and for arguments of these types, whatever their sizes and layouts.
+
+    Raises:
+        ValueError: says what does not fit.
+    """
+    types = [(dtype, len(sizes)) for dtype, sizes, _ in signature.inputs]
+    if types != [(dtype, len(sizes)) for dtype, sizes, _ in _describe_arguments(args)]:
+        raise ValueError("kept code is for arguments of other types")
+    _check_use(signature, graph)
+
+
+def _check_use(signature: Signature, graph: Graph) -> None:
+    import torch
+
     if signature.outputs != len(graph.outputs):
         raise ValueError("kept code has another number of outputs")
     if signature.threads != torch.get_num_threads():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, Run
+from fusioncache.backends.api import Backend, Compiled, CompiledGeneral, Description, GeneralFunction, Run
 from fusioncache.backends.inductor.environment import inductor_settings
 from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
@@ -125,6 +125,25 @@ class Inductor(Backend):
         from fusioncache.backends.inductor.general import GeneralCode
 
         return GeneralCode(general, args, values, self._mode).fit
+
+    def persist_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> CompiledGeneral:
+        """See ``Backend``."""
+        from fusioncache.backends.inductor.general_persistence import persist_general
+
+        return persist_general(self, general, args, values, self._mode)
+
+    def load_general(
+        self, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any]
+    ) -> GeneralFunction:
+        """See ``Backend``.
+
+        Raises:
+            ValueError: if the artifacts are none of this format, or not for this region.
+            OSError: if there is no room for temporary files.
+        """
+        from fusioncache.backends.inductor.general_persistence import load_general
+
+        return load_general(self, artifacts, general, args, self._scratch)
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """See ``Backend``."""

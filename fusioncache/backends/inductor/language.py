@@ -31,6 +31,12 @@ _EXPRESSIONS = (
     ast.Constant,
     ast.UnaryOp,
     ast.USub,
+    # What is made of sizes, in code for any of them.
+    ast.BinOp,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.FloorDiv,
     ast.Attribute,
     ast.keyword,
 )

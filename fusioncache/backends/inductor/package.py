@@ -37,9 +37,33 @@ class Package:
     outputs: int
 
 
-def make_package(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Package:
-    """Compiles, for such arguments, a function of torch operations that takes tensors and returns a list of them."""
-    compiled = compile_graph(function, args, mode)
+@dataclass(frozen=True, slots=True)
+class Fakes:
+    """Arguments without numbers in them, to trace a function with.
+
+    Attributes:
+        mode: that they are made in.
+        args: tensors, each by itself, as code for f(x, x) must be right for f(x, y), and symbolic integers.
+    """
+
+    mode: Any
+    args: Sequence[Any]
+
+
+def fake(args: Sequence[Any]) -> Fakes:
+    """Returns fakes of tensors, of the same layouts."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        fakes = [torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device) for arg in args]
+    return Fakes(mode, fakes)
+
+
+def make_package(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Package:
+    """Compiles, for such arguments, a function of torch operations that returns a list of tensors."""
+    compiled = compile_graph(function, fakes, mode)
     source = getattr(compiled, "source_code", None)
     if source is None:
         raise NotPersistable("nothing to compile")
@@ -59,7 +83,7 @@ def make_package(function: Callable[..., Any], args: Sequence[Any], mode: str | 
     return Package(wrapper, code, kernels, libraries, _cpp(source, kernels), outputs)
 
 
-def compile_graph(function: Callable[..., Any], args: Sequence[Any], mode: str | None) -> Any:
+def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Any:
     """Makes what torch.compile calls once its guards have passed: TorchInductor's ``CompiledFxGraph``.
 
     The way there is that of torch.compile from AOTAutograd on. Dynamo is left out: Thunder's function is straight-line
@@ -71,7 +95,6 @@ def compile_graph(function: Callable[..., Any], args: Sequence[Any], mode: str |
     from torch._functorch import config as functorch_config
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
     found = []
@@ -81,15 +104,13 @@ def compile_graph(function: Callable[..., Any], args: Sequence[Any], mode: str |
         return found[-1]
 
     def lower() -> None:
-        # Fakes of its own for every argument: code for f(x, x) must be right for f(x, y).
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            fakes = [torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device) for arg in args]
-            traced = make_fx(function)(*fakes)
+        with fakes.mode:
+            traced = make_fx(function)(*fakes.args)
         options = list_mode_options(mode) if mode else {}
         # A hit in AOTAutograd's cache would go round ``inner``. TorchInductor's own cache of graphs stays out of it, as
         # there is no context of Dynamo's; its cache of libraries does not.
         with functorch_config.patch(enable_autograd_cache=False):
-            compile_fx(traced, fakes, inner_compile=inner, config_patches=options)
+            compile_fx(traced, fakes.args, inner_compile=inner, config_patches=options)
 
     with compile_lock:
         torch.no_grad()(no_autocast(lower))()

@@ -12,7 +12,7 @@ from typing import Any
 from fusioncache.backends.api import Backend, Compiled, NotPersistable, NotPersistableNow, Run
 from fusioncache.backends.inductor.artifacts import check_arguments, load_libraries, pack, read_signature, unpack
 from fusioncache.backends.inductor.language import check_wrapper, define
-from fusioncache.backends.inductor.package import make_package
+from fusioncache.backends.inductor.package import fake, make_package
 from fusioncache.ir import Graph, TensorType
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.process import forks
@@ -61,7 +61,7 @@ def _compile(backend: Backend, graph: Graph, args: Sequence[Any], mode: str | No
     refuse_unpersistable(graph, args)
     bound = bind(graph)
     function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-    package = make_package(function, args, mode)
+    package = make_package(function, fake(args), mode)
     if package.outputs != len(graph.outputs):
         raise NotPersistable("outputs of TorchInductor's own")
     run = define(package.code, package.kernels)

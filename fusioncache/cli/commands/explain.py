@@ -198,7 +198,7 @@ def _executables(directory: Path | None) -> Sequence[_Subject]:
     """Returns the executables of the store, if there is one."""
     from fusioncache.ir.key_text import read_key
     from fusioncache.store import Store, StoreError
-    from fusioncache.store.slots import is_program
+    from fusioncache.store.slots import is_compiled
 
     with report_store_errors():
         try:
@@ -209,7 +209,7 @@ def _executables(directory: Path | None) -> Sequence[_Subject]:
             return ()
         store = Store.open(path, remote="")
         texts, notes = store.texts(), read_refusals(store)
-        derived = {entry.digest for entry in store.entries() if is_program(entry.backend)}
+        derived = {entry.digest for entry in store.entries() if not is_compiled(entry.backend)}
         store.close()
     reasons = {id_.partition(".")[0]: (reason,) for id_, reason in notes.items()}
     executables = []

@@ -1,0 +1,190 @@
+"""What is compiled for any sizes: one function for each kind of layout, from the store if it has it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fusioncache.backends.api import Backend, CompiledGeneral, GeneralFunction, NotGeneral, Run
+from fusioncache.cache.persistence import not_kept
+from fusioncache.ir import GeneralRegion, Key, Value
+from fusioncache.process import forks
+from fusioncache.store import Store, StoredArtifacts
+from fusioncache.template.general_region import Family
+from fusioncache.template.generalization import Generalization, find_values
+from fusioncache.template.key import general_key
+from fusioncache.template.name import template_name
+
+logger = logging.getLogger("fusioncache")
+
+_STALE = "an artifact for any sizes that does not load"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltGeneral:
+    """A function for any sizes.
+
+    Attributes:
+        function: itself.
+        key: under which the store has it; None if it is not persisted.
+        loaded: whether it was loaded, rather than compiled here.
+        compile_seconds: that compiling what was loaded took, where it was compiled.
+        seconds: that compiling or loading it took here.
+    """
+
+    function: GeneralFunction
+    key: Key | None = None
+    loaded: bool = False
+    compile_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+class GeneralBuilder:
+    """Builds functions for any sizes with a backend: loaded if the store has them, else compiled and stored.
+
+    Args:
+        backend: compiles, and loads what it compiled.
+        store: where artifacts are; None if there is none.
+        refused: is told why a function could not be persisted.
+
+    Attributes:
+        backend: the same.
+        store: the same.
+        environment: of the backend, when this was made.
+    """
+
+    def __init__(self, backend: Backend, store: Store | None = None, refused: Callable[[str], None] = lambda _: None):
+        self.backend = backend
+        self.store = store
+        self.environment: Mapping[str, str] = backend.environment()
+        self._refused = refused
+
+    def build(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> BuiltGeneral:
+        """Builds a function for arguments of this kind of layout.
+
+        Args:
+            general: what it is for.
+            args: of one of its instances.
+            values: of the variables there.
+
+        Raises:
+            NotGeneral: if there can be none.
+            Exception: whatever the backend raises.
+        """
+        start, key = time.perf_counter(), self._key(general, args)
+        built = self._load(general, args, key) or self._build_once(general, args, values, key)
+        return replace(built, seconds=time.perf_counter() - start)
+
+    def _key(self, general: GeneralRegion, args: Sequence[Any]) -> Key | None:
+        """Returns the key of what is stored; None if nothing is."""
+        artifact_environment = self.backend.artifact_environment() if self.store else None
+        if artifact_environment is None:
+            return None
+        layout = repr(self.backend.general_layout(args))
+        return general_key(general.graph, {**self.environment, **artifact_environment}, layout)
+
+    def _load(self, general: GeneralRegion, args: Sequence[Any], key: Key | None) -> BuiltGeneral | None:
+        stored = self.store.load(key, self.backend.name) if self.store and key else None
+        return self._read(stored, general, args, key)
+
+    def _read(
+        self, stored: StoredArtifacts | None, general: GeneralRegion, args: Sequence[Any], key: Key | None
+    ) -> BuiltGeneral | None:
+        """Loads what is stored, if anything is. What does not load is removed."""
+        if stored is None or self.store is None or key is None:
+            return None
+        try:
+            function = self.backend.load_general(stored, general, args)
+        except Exception as error:  # whatever it is, the region can be compiled
+            logger.info("stored code for any sizes for %s does not load", key.digest[:12], exc_info=error)
+            self.store.discard(key, self.backend.name, f"{_STALE}: {type(error).__name__}")
+            return None
+        return BuiltGeneral(function, key, loaded=True, compile_seconds=stored.seconds)
+
+    def _build_once(
+        self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], key: Key | None
+    ) -> BuiltGeneral:
+        """Compiles while the other processes of this machine that want the same wait."""
+        if self.store is None or key is None:
+            return BuiltGeneral(self.backend.compile_general(general, args, values))
+        with self.store.take_turn(key, self.backend.name) as turn:
+            built = self._read(turn.artifacts, general, args, key)
+            if built is None:
+                start = time.perf_counter()
+                compiled = self.backend.persist_general(general, args, values)
+                kept = self._keep(general, args, key, compiled, time.perf_counter() - start)
+                built = BuiltGeneral(compiled.function, key if kept else None)
+            return built
+
+    def _keep(
+        self, general: GeneralRegion, args: Sequence[Any], key: Key, compiled: CompiledGeneral, seconds: float
+    ) -> bool:
+        """Stores what was compiled, if it can be, and is still for this key: settings may change meanwhile."""
+        if compiled.artifacts is None or self.store is None:
+            if compiled.reason is not None:
+                self._refused(not_kept(compiled.reason))
+            return False
+        if self.backend.environment() != self.environment or self._key(general, args) != key:
+            self._refused(not_kept("settings changed while it was compiled"))
+            return False
+        name = template_name(general.graph, key)
+        return self.store.save(key, self.backend.name, compiled.artifacts, name=name, seconds=seconds)
+
+
+class GeneralExecutable:
+    """What was compiled for any sizes of a region, one function for each kind of layout of the arguments.
+
+    Args:
+        family: regions with one generalization.
+        builder: compiles or loads.
+
+    Attributes:
+        family: the same.
+    """
+
+    def __init__(self, family: Family, builder: GeneralBuilder):
+        self.family = family
+        self._builder = builder
+        self._functions: dict[Hashable, GeneralFunction | NotGeneral] = {}
+        self._lock = forks.lock()
+
+    def values_of(self, region: Generalization) -> tuple[Value, ...] | None:
+        """Returns the values with which the generalization is this region; None if it is none of its instances."""
+        return find_values(self.family.generalization, region)
+
+    def run_for(self, args: Sequence[Any], values: Sequence[Value], on_build: Callable[[BuiltGeneral], None]) -> Run:
+        """Returns the function for the arguments of an instance.
+
+        Args:
+            args: tensors, as the region's inputs.
+            values: of the region's variables.
+            on_build: is told of the function, if this call had to compile or to load it.
+
+        Raises:
+            NotGeneral: if there is no such function.
+            Exception: whatever the backend raises.
+        """
+        layout = self._builder.backend.general_layout(args)
+        with self._lock:
+            function = self._functions.get(layout)
+            if function is None:
+                function = self._functions[layout] = self._build(args, values, on_build)
+        if isinstance(function, NotGeneral):
+            raise function
+        return function(args, values)
+
+    def _build(
+        self, args: Sequence[Any], values: Sequence[Value], on_build: Callable[[BuiltGeneral], None]
+    ) -> GeneralFunction | NotGeneral:
+        """Returns what the builder makes, or why it makes nothing, which is not asked again."""
+        try:
+            built = self._builder.build(self.family.general, args, values)
+        except NotGeneral as refusal:
+            return refusal
+        except Exception as error:
+            return NotGeneral(f"compile failed: {type(error).__name__}")
+        on_build(built)
+        return built.function

@@ -1,0 +1,133 @@
+"""TorchInductor's code for any sizes, loaded: the same bits as the code for each size, or nothing."""
+
+import json
+import shutil
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from drawn_regions import Sketch
+from models import are_same
+
+from fusioncache.backends.api import CompiledGeneral, NotGeneral, Run
+from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.ir import Graph, TensorType
+from fusioncache.template.general_region import Family, make_family
+from fusioncache.template.generalization import find_values, only
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
+
+
+def region(batch: int, length: int, width: int = 4) -> Graph:
+    """Rows that are normalized and then listed: batch * length is the size of no input."""
+    s = Sketch()
+    wide, flat = (TensorType("float32", shape, "cpu") for shape in ((batch, length, width), (batch * length, width)))
+    x, y = s.input(wide), s.input(wide)
+    total = s.op("add", s.op("tanh", x, type_=wide), s.op("mul", y, 0.3, type_=wide), type_=wide)
+    return s.graph(s.op("reshape", total, (batch * length, width), type_=flat))
+
+
+FAMILY = make_family([region(2, 6), region(3, 7)])
+
+
+def arguments(batch: int, length: int, width: int = 4) -> list[torch.Tensor]:
+    """One as it comes, one whose first two dimensions lie the other way round."""
+    generator = torch.Generator().manual_seed(length)
+    x = torch.randn(batch, length, width, generator=generator)
+    return [x, torch.randn(length, batch, width, generator=generator).transpose(0, 1)]
+
+
+@cache
+def made() -> CompiledGeneral:
+    return Inductor().persist_general(FAMILY.general, arguments(3, 7), FAMILY.general.values[-1])
+
+
+def load(family: Family = FAMILY, **artifacts: bytes) -> Any:
+    content = {name.replace("_", "."): text for name, text in artifacts.items()}
+    return Inductor().load_general({**(made().artifacts or {}), **content}, family.general, arguments(2, 6))
+
+
+def fit(function: Any, *sizes: int) -> Run:
+    values = find_values(FAMILY.generalization, only(region(*sizes)))
+    assert values is not None
+    return function(arguments(*sizes), values)
+
+
+@pytest.mark.parametrize("sizes", [(2, 6), (7, 3), (5, 33)])
+def test_what_is_loaded_is_each_of_its_regions(sizes):
+    assert made().reason is None and made().artifacts is not None
+    args = arguments(*sizes)
+    expected = Inductor().compile(region(*sizes), args)(args)
+    for function in (made().function, load()):
+        results = fit(function, *sizes)(args)
+        assert are_same(list(results), list(expected)) and results[0].stride() == expected[0].stride()
+
+
+def test_arguments_that_lie_otherwise_are_refused():
+    values = find_values(FAMILY.generalization, only(region(5, 9)))
+    x, y = arguments(5, 9)
+    for args in ([x, x], [y, y], [x, y.contiguous()], [x[:, ::2], y], [x[:4], y[:4]]):
+        with pytest.raises(NotGeneral, match="not for these sizes"):
+            load()(args, values)
+
+
+def test_a_tensor_that_is_not_plain_is_computed_all_the_same():
+    x, y = arguments(5, 9)
+    run = fit(load(), 5, 9)
+    negative = torch._neg_view(x)
+    assert are_same(list(run([negative, y])), list(run([negative.resolve_neg(), y])))
+
+
+def change(**fields: Any) -> bytes:
+    return json.dumps({**json.loads((made().artifacts or {})["conditions.json"]), **fields}).encode()
+
+
+def test_conditions_decide():
+    """As if TorchInductor had found out that rows of up to ten are computed in another way."""
+    known = json.loads((made().artifacts or {})["conditions.json"])["conditions"]
+    assert "v2 == v0*v1" in known
+    narrow = load(conditions_json=change(conditions=[*known, "v1 <= 10"]))
+    assert are_same(list(fit(narrow, 5, 10)(arguments(5, 10))), list(fit(load(), 5, 10)(arguments(5, 10))))
+    with pytest.raises(NotGeneral, match="not for these sizes"):
+        fit(narrow, 5, 11)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        b"{",
+        b"[]",
+        lambda: change(format=2),
+        lambda: change(wrapper="0" * 64),
+        lambda: change(conditions=[]),
+        lambda: change(conditions=["size_0_0 == v0"]),
+        lambda: change(conditions=["__import__('os')"]),
+        lambda: change(conditions="True"),
+    ],
+)
+def test_damaged_conditions_are_refused(conditions):
+    with pytest.raises(ValueError, match="condition"):
+        load(conditions_json=conditions if isinstance(conditions, bytes) else conditions())
+
+
+def test_code_of_another_region_is_refused():
+    wide = make_family([region(2, 6, 5), region(3, 7, 5)])
+    assert wide.general != FAMILY.general
+    s = Sketch()
+    type_ = TensorType("float64", (3, 5), "cpu")
+    other = s.graph(s.op("sin", s.input(type_), type_=type_))
+    for args in ([torch.randn(3, 5, dtype=torch.float64)], [torch.randn(3, 5)] * 2):
+        with pytest.raises(ValueError, match="other types"):
+            Inductor().load_general(made().artifacts or {}, make_family([other]).general, args)
+
+
+def test_what_cannot_be_stored_is_compiled_and_says_why():
+    class Own(torch.Tensor):
+        pass
+
+    args = [torch.Tensor._make_subclass(Own, arg) for arg in arguments(3, 7)]
+    compiled = Inductor().persist_general(FAMILY.general, args, FAMILY.general.values[-1])
+    assert compiled.artifacts is None and compiled.reason == "an argument of type Own"
+    results = compiled.function(args, FAMILY.general.values[-1])(args)
+    assert torch.equal(torch.Tensor(results[0]), fit(load(), 3, 7)(arguments(3, 7))[0])

@@ -1,0 +1,142 @@
+"""Sizes that an earlier process had: what the store has of them spares compiles, and is right or not used."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch._inductor.config
+from models import are_same, compile_with
+
+import fusioncache
+from fusioncache.record.stats import Stats
+from fusioncache.store import Store
+from fusioncache.store.slots import SIZES_SLOT
+
+pytestmark = [
+    pytest.mark.usefixtures("eager_regions"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler"),
+]
+
+
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * 0.3 + 1.5
+
+
+class Scale(torch.nn.Module):
+    """The same with a parameter, whose size tells one model from another."""
+
+    def __init__(self, width: int = 4):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight + 1.5
+
+
+def run(store: Path, *shapes: tuple[int, ...], function: Callable = scale, sizes: str = "auto") -> Stats:
+    """What a process does that has a cache and a transform of its own."""
+    cache = fusioncache.Cache(store=store, record=False)
+    compiled, transform = compile_with(function, backend="inductor", cache=cache, sizes=sizes)
+    with torch.no_grad():
+        for shape in shapes:
+            x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+            assert are_same([compiled(x)], [function(x)])
+    stats = transform.stats()
+    assert not stats.bypasses and not stats.unkept
+    return stats
+
+
+def counts(stats: Stats) -> tuple[int, int, int, int]:
+    return stats.compiles, stats.loads, stats.generalizations, stats.general_hits
+
+
+@pytest.fixture(scope="module")
+def two_lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that a process with one length has written, and one with another."""
+    store = tmp_path_factory.mktemp("two")
+    assert counts(run(store, (3, 6))) == (1, 0, 0, 0)
+    assert counts(run(store, (3, 9))) == (1, 0, 1, 0)  # the second length, although this process saw no other one
+    return store
+
+
+def test_a_process_compiles_nothing_for_lengths_it_never_saw(two_lengths):
+    stats = run(two_lengths, (3, 50), (3, 6), (3, 9), (3, 7))
+    # The general code, and the static one of the first length.
+    assert counts(stats) == (0, 2, 0, 3)
+    assert run(two_lengths, (3, 50)).programs_loaded == 1
+    assert counts(run(two_lengths, (3, 50))) == (0, 1, 0, 1)  # a loaded program
+
+
+def test_what_is_not_equal_is_compiled(two_lengths, tmp_path):
+    store = shutil.copytree(two_lengths, tmp_path / "store")
+    assert counts(run(store, (1, 9))) == (1, 0, 0, 0)  # 1 is never a length
+    assert counts(run(store, (4, 11))) == (1, 0, 1, 0)  # the batch varies as well: more general
+    assert counts(run(store, (5, 13), (3, 21))) == (0, 1, 0, 2)
+    assert counts(run(store, (3, 6), sizes="static")) == (0, 1, 0, 0)
+    assert counts(run(store, (3, 9), sizes="static")) == (1, 0, 0, 0)
+
+
+def test_what_code_depends_on_is_in_its_key(two_lengths, tmp_path):
+    store = shutil.copytree(two_lengths, tmp_path / "store")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert counts(run(store, (3, 50))) == (1, 0, 0, 0)
+    finally:
+        torch.set_num_threads(threads)
+    with torch._inductor.config.patch({"cpp.min_chunk_size": 64}):
+        assert counts(run(store, (3, 50))) == (1, 0, 0, 0)
+    assert counts(run(store, (3, 50))) == (0, 1, 0, 1)
+
+
+def test_another_kind_of_layout_has_code_of_its_own(two_lengths, tmp_path):
+    store = shutil.copytree(two_lengths, tmp_path / "store")
+    cache = fusioncache.Cache(store=store, record=False)
+    compiled, transform = compile_with(scale, backend="inductor", cache=cache)
+    for length in (20, 30):
+        x = torch.randn(length, 3).t()
+        result = compiled(x)
+        assert torch.equal(result, scale(x)) and result.stride() == scale(x).stride()
+    assert counts(transform.stats()) == (1, 0, 1, 1)
+
+
+def test_static_code_of_the_store_goes_first(tmp_path):
+    assert counts(run(tmp_path, (3, 6), (3, 9), sizes="static")) == (2, 0, 0, 0)
+    assert counts(run(tmp_path, (3, 6), (3, 9))) == (0, 2, 0, 0)
+    assert counts(run(tmp_path, (3, 12), (3, 9), (3, 6), (3, 14))) == (1, 2, 1, 1)
+
+
+def test_a_function_goes_on_from_its_own_processes(tmp_path):
+    assert counts(run(tmp_path, (3, 4), function=Scale())) == (1, 0, 0, 0)
+    # A model of another width: one length of it is compiled as it is.
+    assert counts(run(tmp_path, (3, 5), function=Scale(5))) == (1, 0, 0, 0)
+    assert counts(run(tmp_path, (7, 5), function=Scale(5))) == (1, 0, 1, 0)
+    assert counts(run(tmp_path, (9, 4), function=Scale(), sizes="dynamic")) == (1, 0, 1, 0)
+
+
+def damage(store: Path, word: str) -> int:
+    """Cuts the end off each object of the entries with this word, or of those for any sizes; returns how many."""
+    damaged = 0
+    opened = Store.open(store)
+    for summary in opened.entries():
+        entry = opened.entry(summary.digest, summary.backend)
+        names = [artifact.name for artifact in entry.artifacts]
+        if word == entry.backend or word in names:
+            for artifact in entry.artifacts:
+                path = store / "objects" / artifact.object[:2] / artifact.object
+                path.chmod(0o600)
+                path.write_bytes(path.read_bytes()[:-1])
+                damaged += 1
+    opened.close()
+    return damaged
+
+
+@pytest.mark.parametrize(("word", "expected"), [(SIZES_SLOT, (1, 0, 0, 0)), ("conditions.json", (1, 0, 1, 0))])
+def test_what_is_damaged_is_compiled(two_lengths, tmp_path, word, expected):
+    store = shutil.copytree(two_lengths, tmp_path / "store")
+    assert damage(store, word)
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        assert counts(run(store, (3, 50))) == expected
+    assert counts(run(store, (3, 50)))[0] == 0
