@@ -11,10 +11,11 @@ from typing import Any
 from fusioncache.backends.api import Backend, NotGeneral, Run
 from fusioncache.backends.torch_settings import read_torch_settings
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import Builder, Executable, OnBuild
+from fusioncache.cache.executable import Builder, Executable, OnBuild, layouts_of
 from fusioncache.cache.general_executable import BuiltGeneral, GeneralBuilder
 from fusioncache.cache.generals import FoundGeneral, check_general
 from fusioncache.cache.persistence import PersistentBuilder
+from fusioncache.cache.reuse import Order, replace_if_reused
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance
 from fusioncache.record.ledger import Ledger
@@ -118,12 +119,14 @@ class BackendExecutables:
         kept = executable.find_for(args, asking.on_build, asking.instance) if self.backend.generalizes else None
         if kept is not None:
             return kept
-        run = self._run_general(found, region, args, asking)
+        run = self._run_general(found, region, executable, args, asking)
         if run is not None:
             executable.add_source(found.executable.family.general.graph)
         return run
 
-    def _run_general(self, found: FoundGeneral, region: Graph, args: Sequence[Any], asking: Asking) -> Run | None:
+    def _run_general(
+        self, found: FoundGeneral, region: Graph, executable: Executable, args: Sequence[Any], asking: Asking
+    ) -> Run | None:
         """Returns a function for any sizes that is right for a region; None if there is none."""
         built: list[BuiltGeneral] = []
         try:
@@ -136,7 +139,32 @@ class BackendExecutables:
         for each in built:
             asking.on_general(each)
         self.ledger.count_general(compiled=any(not each.loaded for each in built))
-        return run
+        order = self._order_own(found, executable, args, asking)
+        return run if order is None else replace_if_reused(run, order)
+
+    def _order_own(
+        self, found: FoundGeneral, executable: Executable, args: Sequence[Any], asking: Asking
+    ) -> Order | None:
+        """Returns how a region comes by a function for its own sizes without a compile here; None if it does not."""
+        helpers = self._cache.helpers
+        ask = executable.foresee(layouts_of(args), asking.instance) if helpers else None
+        if helpers is None or ask is None:
+            return None
+
+        def place() -> bool:
+            if not found.executable.own.take():
+                return False
+            self.ledger.count_handed_over(helpers.hand_over([ask]))
+            return True
+
+        def fetch(args: Sequence[Any]) -> Run | None:
+            helpers.wait_for(ask.key)
+            run = executable.find_for(args, asking.on_build, asking.instance)
+            if run is not None:
+                self.ledger.count_reused_sizes()
+            return run
+
+        return Order(place, lambda: helpers.is_done(ask.key), fetch)
 
     def _general_builder(self) -> GeneralBuilder:
         return GeneralBuilder(self.backend, self._cache.store, self.ledger.count_unkept)

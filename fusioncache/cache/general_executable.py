@@ -10,6 +10,7 @@ from typing import Any
 
 from fusioncache.backends.api import Backend, CompiledGeneral, GeneralFunction, NotGeneral, Run
 from fusioncache.cache.persistence import not_kept
+from fusioncache.cache.reuse import Allowance
 from fusioncache.ir import GeneralRegion, Key, Value
 from fusioncache.process import forks
 from fusioncache.store import Store, StoredArtifacts
@@ -143,10 +144,12 @@ class GeneralExecutable:
 
     Attributes:
         family: the same.
+        own: how many of its regions may get a function of their own.
     """
 
     def __init__(self, family: Family, builder: GeneralBuilder):
         self.family = family
+        self.own = Allowance()
         self._builder = builder
         self._functions: dict[Hashable, GeneralFunction | NotGeneral] = {}
         self._lock = forks.lock()

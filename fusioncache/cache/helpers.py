@@ -55,6 +55,9 @@ class Helpers(Protocol):
     def note_missing(self) -> bool:
         """Hands over what was expected, as the store lacks something that a call asks for; returns whether it did."""
 
+    def is_done(self, key: Key) -> bool:
+        """Tells whether nobody is at this any more, or going to be: it is made, or never will be."""
+
     def wait_for(self, key: Key) -> Wait:
         """Waits for a helper that makes this, for a bounded time, if there is one.
 

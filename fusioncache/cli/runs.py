@@ -81,7 +81,7 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
     yield "compiled", f"{_executables(stats.compiles)}{_in(stats.compiles, stats.compile_seconds)}"
     before = f"; compiling took {format_duration(stats.loaded_compile_seconds)} back then" if stats.loads else ""
     yield "loaded", f"{_executables(stats.loads)}{_in(stats.loads, stats.load_seconds)}{before}"
-    if stats.generalizations or stats.own_sizes:
+    if stats.generalizations or stats.general_hits or stats.own_sizes:
         yield "sizes", _format_sizes(stats)
     if programs := format_programs(run):
         yield "programs", programs
@@ -132,9 +132,11 @@ def _format_sizes(stats: Stats) -> str:
     """Returns what became of regions that differ only in sizes."""
     parts = []
     if stats.generalizations:
-        parts.append(
-            f"{stats.generalizations} compiled for any sizes; {stats.general_hits} at others without a compile"
-        )
+        parts.append(f"{stats.generalizations} compiled for any sizes")
+    if stats.generalizations or stats.general_hits:
+        parts.append(f"{stats.general_hits} at others without a compile")
+    if stats.reused_sizes:
+        parts.append(f"{stats.reused_sizes} used often, and compiled beside for their own")
     if stats.own_sizes:
         parts.append(_reasons(stats.own_sizes, "for their own sizes"))
     return "; ".join(parts)
@@ -210,6 +212,7 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("compile seconds of loads", format_seconds(stats.loaded_compile_seconds)),
         ("generalizations", str(stats.generalizations)),
         ("general hits", str(stats.general_hits)),
+        ("reused sizes", str(stats.reused_sizes)),
         ("for their own sizes", str(sum(stats.own_sizes.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.own_sizes.items())),
         ("not kept", str(sum(stats.unkept.values()))),

@@ -72,6 +72,12 @@ class CrewHelpers:
             logger.info("nothing that was expected is compiled beside", exc_info=error)
         return bool(expected)
 
+    def is_done(self, key: Key) -> bool:
+        """See ``Helpers``."""
+        with self._lock:
+            number = self._numbers.get(key)
+        return number is None or self._crew.is_done(number)
+
     def wait_for(self, key: Key) -> Wait:
         """See ``Helpers``."""
         with self._lock:

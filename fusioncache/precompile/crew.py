@@ -203,6 +203,12 @@ class Crew:
         with self._lock:
             return sum(pending.answer is None for pending in self._pending.values())
 
+    def is_done(self, number: int) -> bool:
+        """Tells whether a task has an answer, or is none that was handed over."""
+        with self._lock:
+            pending = self._pending.get(number)
+            return pending is None or pending.answer is not None
+
     def end(self) -> None:
         """Ends all processes, whatever they do at the moment."""
         with self._lock:

@@ -100,7 +100,7 @@ class Ledger:
         self._own_sizes: Counter[str] = Counter()
         self._bypassed_regions = self._verified = self._verify_compiles = 0
         self._handed_over = self._helped = 0
-        self._generalizations = self._general_hits = 0
+        self._generalizations = self._general_hits = self._reused_sizes = 0
         self._programs = _ProgramCounts()
         self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
 
@@ -195,6 +195,13 @@ class Ledger:
             self._general_hits += not compiled
         if self._parent:
             self._parent.count_general(compiled=compiled)
+
+    def count_reused_sizes(self) -> None:
+        """Counts a graph that got a function for its own sizes because it was called so often."""
+        with self._lock:
+            self._reused_sizes += 1
+        if self._parent:
+            self._parent.count_reused_sizes()
 
     def count_own_sizes(self, reason: str) -> None:
         """Counts a graph that is compiled for its own sizes although it is known with others."""
@@ -305,6 +312,7 @@ class Ledger:
                 helped=self._helped,
                 generalizations=self._generalizations,
                 general_hits=self._general_hits,
+                reused_sizes=self._reused_sizes,
                 own_sizes=MappingProxyType(dict(self._own_sizes)),
                 unkept=MappingProxyType(dict(self._unkept)),
                 programs_loaded=self._programs.loaded,

@@ -32,7 +32,7 @@ _TABLES = (
     bypasses TEXT NOT NULL, compiles INTEGER NOT NULL, compile_seconds REAL NOT NULL, loads INTEGER NOT NULL,
     load_seconds REAL NOT NULL, loaded_compile_seconds REAL NOT NULL, handed_over INTEGER NOT NULL,
     helped INTEGER NOT NULL, generalizations INTEGER NOT NULL, general_hits INTEGER NOT NULL,
-    own_sizes TEXT NOT NULL, unkept TEXT NOT NULL, programs_loaded INTEGER NOT NULL,
+    reused_sizes INTEGER NOT NULL, own_sizes TEXT NOT NULL, unkept TEXT NOT NULL, programs_loaded INTEGER NOT NULL,
     loaded_program_seconds REAL NOT NULL, programs_made INTEGER NOT NULL, programs_refused TEXT NOT NULL,
     program_seconds TEXT NOT NULL,
     saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,

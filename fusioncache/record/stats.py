@@ -36,6 +36,8 @@ class Stats:
             or nobody called for them yet.
         generalizations: those of the compilations that are for any sizes, because the graph was known with others.
         general_hits: graphs with other sizes than any before that needed no compile, because one of these serves them.
+        reused_sizes: those of them that were called so often that they got a function for their own sizes, which
+            processes beside this one compiled.
         own_sizes: graphs that were compiled for their own sizes although they are known with others, by reason.
         unkept: compilations whose result could not be stored, by reason.
         programs_loaded: programs that came from the store: what Thunder makes of a model for one kind of input, so that
@@ -73,6 +75,7 @@ class Stats:
     helped: int = 0
     generalizations: int = 0
     general_hits: int = 0
+    reused_sizes: int = 0
     own_sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     programs_loaded: int = 0
@@ -93,6 +96,7 @@ class Stats:
         rows += [("compiles", str(self.compiles)), ("compile seconds", format_seconds(self.compile_seconds))]
         rows += [("loads", str(self.loads)), ("load seconds", format_seconds(self.load_seconds))]
         rows += [("generalizations", str(self.generalizations)), ("general hits", str(self.general_hits))]
+        rows += [("reused sizes", str(self.reused_sizes))]
         rows += [(f"for their own sizes: {reason}", str(count)) for reason, count in sorted(self.own_sizes.items())]
         rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
         rows += [("programs loaded", str(self.programs_loaded)), ("programs made", str(self.programs_made))]

@@ -64,6 +64,7 @@ load seconds                  0.004
 compile seconds of loads      0.125
 generalizations               1
 general hits                  2
+reused sizes                  0
 for their own sizes           1
   random numbers              1
 not kept                      1
@@ -231,7 +232,7 @@ def test_stats_as_json(monkeypatch):
         **{"schema": 2, "id": FIRST_RUN, "name": "train.py · 2023-11-14 22:13", "command": "train.py --depth 4"},
         **{"started": STARTED, "updated": STARTED, "ended": False, "pid": 4321, "models": []},
         **{"regions": 7, "templates": 2, "hits": 3, "misses": 2, "compiles": 3, "loads": 1},
-        **{"handed_over": 0, "helped": 0, "generalizations": 0, "general_hits": 0, "own_sizes": {}},
+        **{"handed_over": 0, "helped": 0, "generalizations": 0, "general_hits": 0, "reused_sizes": 0, "own_sizes": {}},
         "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
         "unkept": {"a number among its inputs": 1},
         **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},

@@ -1,7 +1,7 @@
 """Sizes that an earlier process had: what the store has of them spares compiles, and is right or not used."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,9 @@ import torch._inductor.config
 from models import are_same, compile_with
 
 import fusioncache
+from fusioncache.cache.helpers import Ask, Wait
+from fusioncache.cache.reuse import OFTEN
+from fusioncache.ir import Key
 from fusioncache.record.stats import Stats
 from fusioncache.store import Store
 from fusioncache.store.slots import SIZES_SLOT
@@ -140,3 +143,42 @@ def test_what_is_damaged_is_compiled(two_lengths, tmp_path, word, expected):
     with pytest.warns(RuntimeWarning, match="damaged"):
         assert counts(run(store, (3, 50))) == expected
     assert counts(run(store, (3, 50)))[0] == 0
+
+
+class Beside:
+    """A process beside this one that compiles what it is handed over at once."""
+
+    def __init__(self, store: Path):
+        self.store = store
+        self.handed: list[Ask] = []
+
+    def hand_over(self, asks: Sequence[Ask]) -> int:
+        for ask in asks:
+            run(self.store, tuple(ask.request.layouts[0][0]), sizes="static")
+        self.handed += asks
+        return len(asks)
+
+    def is_done(self, key: Key) -> bool:
+        return True
+
+    def wait_for(self, key: Key) -> Wait:
+        return Wait()
+
+    def note_missing(self) -> bool:
+        return False
+
+
+def test_a_size_that_is_used_often_gets_its_own_function(two_lengths, tmp_path):
+    store = shutil.copytree(two_lengths, tmp_path / "store")
+    cache = fusioncache.Cache(store=store, record=False)
+    cache.helpers = beside = Beside(store)
+    compiled, transform = compile_with(scale, backend="inductor", cache=cache)
+    with torch.no_grad():
+        for length in (9, 12):
+            x = torch.randn(3, length)
+            for _ in range(OFTEN + 30 if length == 9 else OFTEN - 1):
+                assert torch.equal(compiled(x), scale(x))
+    stats = transform.stats()
+    assert len(beside.handed) == stats.handed_over == stats.reused_sizes == 1
+    assert counts(stats) == (0, 2, 0, 2)
+    assert counts(run(store, (3, 9))) == (0, 1, 0, 0)  # later processes have it at once
