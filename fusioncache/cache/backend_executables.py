@@ -30,13 +30,13 @@ class Asking:
 
     Attributes:
         on_build: is told of the function, if it had to be compiled or loaded.
-        on_general: is told of the function, if it had to be compiled or loaded for any sizes.
+        on_general: is told that a function for any sizes serves the graph, and of it if it was compiled or loaded now.
         generation: the program that the region is of, if it is known.
         instance: the region that asks, if it may be another one than the first.
     """
 
     on_build: OnBuild
-    on_general: Callable[[BuiltGeneral], None]
+    on_general: Callable[[BuiltGeneral | None], None]
     generation: Generation | None = None
     instance: Instance | None = None
 
@@ -136,8 +136,7 @@ class BackendExecutables:
             logger.info("compiled for its own sizes: %s", refusal)
             self.ledger.count_own_sizes(str(refusal))
             return None
-        for each in built:
-            asking.on_general(each)
+        asking.on_general(built[0] if built else None)
         self.ledger.count_general(compiled=any(not each.loaded for each in built))
         order = self._order_own(found, executable, args, asking)
         return run if order is None else replace_if_reused(run, order)

@@ -27,6 +27,9 @@ from fusioncache.template.strides import contiguous_layouts
 
 logger = logging.getLogger("fusioncache")
 
+ANY_SIZES = "any sizes"
+"""The plan of regions that a function for any sizes serves, as the record has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallTarget:
@@ -221,10 +224,15 @@ class TemplateCall:
 
     def _prepare_inline(self, args: Sequence[Any], arities: Arities) -> Run:
         graph = inline(self.template.graph, arities)
-        return self.compiler.run_for(graph, args, self._asking(self._instances[arities]))
+        return self.compiler.run_for(graph, args, self._asking(arities))
 
-    def _asking(self, instance: Instance | None = None) -> Asking:
-        return Asking(self._on_build, self._on_general, self._generation, instance)
+    def _asking(self, arities: Arities) -> Asking:
+        def on_general(function: BuiltGeneral | None) -> None:
+            self._note(arities, plan=ANY_SIZES)
+            if function is not None:
+                self._on_general(function)
+
+        return Asking(self._on_build, on_general, self._generation, self._instances[arities])
 
     def _inline_executable(self, arities: Arities) -> Executable:
         return self.compiler.executable(inline(self.template.graph, arities), self._instances[arities])
@@ -343,6 +351,7 @@ class TemplateCall:
             compile_seconds=function.compile_seconds,
             template=self.template,
             key=function.key,
+            general=True,
         )
         self._ledger.tell(self.template, event)
 

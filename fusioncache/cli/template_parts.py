@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from fusioncache.cli.relatives import Varying
 from fusioncache.cli.terminal import ID_DIGITS, Column, format_pairs, format_table
 from fusioncache.humanize import escape_controls, format_arities, format_ranges, format_seconds
 from fusioncache.ir import Graph, NumberType
@@ -80,8 +81,13 @@ def describe_ops(template: TemplateStats) -> Part:
     return describe_ingredients(template, _OF_OPS)
 
 
-def describe_parameters(template: TemplateStats) -> Part:
-    """Returns what differs between regions that share the template: residual terms, sizes, and numbers."""
+def describe_parameters(template: TemplateStats, varying: Sequence[Varying]) -> Part:
+    """Returns what differs between regions that share the template: residual terms, sizes, and numbers.
+
+    Args:
+        template: it.
+        varying: what differs between it and those with which it may share code for any sizes.
+    """
     try:
         graph = read_graph(dict(template.ingredients))
     except ValueError:
@@ -94,9 +100,13 @@ def describe_parameters(template: TemplateStats) -> Part:
         *(f"residual terms of {value}: {format_ranges(terms)}" for value, terms in zip(sums, seen, strict=False)),
         *(f"size {value}" for value in sizes),
         *(f"number {value}" for value in numbers),
+        *(f"other templates are the same but for {each.text()}" for each in varying),
     ]
     terms = [{"value": value, "seen": terms} for value, terms in zip(sums, seen, strict=False)]
-    return Part(_block("parameters", texts), {"residual_terms": terms, "sizes": sizes, "numbers": numbers})
+    return Part(
+        _block("parameters", texts),
+        {"residual_terms": terms, "sizes": sizes, "numbers": numbers, "varying": [each.data() for each in varying]},
+    )
 
 
 def describe_regions(records: Sequence[RegionRecord]) -> Part:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from fusioncache.explain.change import NONE, Change, shorten_values
 from fusioncache.explain.graph_changes import find_graph_changes
 from fusioncache.explain.pairing import pair_graphs
+from fusioncache.explain.sizes import find_sizes, write_sizes
 from fusioncache.ir.ingredients import BACKEND, GRAPH, Comparison, IngredientKind, kind_of
 from fusioncache.ir.key_text import read_changed, read_layouts, read_values, write_layouts
 
@@ -22,14 +23,18 @@ class Difference:
 
     Attributes:
         changes: what differs of itself, and not because something else does; the graph's come first.
+        sizes: of A with those of B, if that is all: then what is compiled for any sizes may serve both.
     """
 
     changes: tuple[Change, ...]
+    sizes: tuple[tuple[int, int], ...] = ()
 
     def sentence(self, a: str = "in A", b: str = "in B") -> str:
         """Returns a sentence that names the first change and counts the others; ``a`` and ``b`` say where each is."""
         if not self.changes:
             return "They do not differ."
+        if self.sizes:
+            return f"They are the same but for sizes: {write_sizes(self.sizes, a, b)}."
         change = self.changes[0]
         return f"They differ in {change.subject}: {change.a} {a}, {change.b} {b}{self._more()}."
 
@@ -37,6 +42,8 @@ class Difference:
         """Returns the same in fewer words, ingredient first, with A here and B there; empty if all is equal."""
         if not self.changes:
             return ""
+        if self.sizes:
+            return f"the same but for sizes: {write_sizes(self.sizes, 'here', 'there')}"
         change = self.changes[0]
         where = "" if change.subject == f"the {change.ingredient}" else f"{change.subject}, "
         return f"{change.ingredient}: {where}{change.a} here, {change.b} there{self._more()}"
@@ -54,7 +61,8 @@ def compare(a: Texts, b: Texts) -> Difference:
     if a.get("format") != b.get("format"):
         return Difference((Change("format", "the format of the text", a.get("format", NONE), b.get("format", NONE)),))
     graph = () if all(a.get(name) == b.get(name) for name in GRAPH) else _compare_graphs(a, b)
-    return Difference((*graph, *_compare_environments(a, b)))
+    environments = tuple(_compare_environments(a, b))
+    return Difference((*graph, *environments), find_sizes(a, b) if graph and not environments else ())
 
 
 def _compare_graphs(a: Texts, b: Texts) -> tuple[Change, ...]:

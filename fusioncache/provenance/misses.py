@@ -70,6 +70,7 @@ class Misses:
     def __init__(self, cache: Cache):
         self._cache = cache
         self._waiting: dict[str, _Miss] = {}
+        self._general: set[str] = set()
         self._loaded: list[float] = []
         self._lock = forks.lock()
         atexit.register(_finish, weakref.ref(self))
@@ -107,13 +108,15 @@ class Misses:
         if counts is not None and counts.compiles:
             templates = self._cache.templates()
             number = next(number for number, known in enumerate(templates) if known.digest == counts.digest)
-            _print(_write_paragraph(miss, templates[:number]))
+            _print(_write_paragraph(miss, templates[:number], general=counts.digest in self._general))
         elif counts is not None and counts.loads:
             with self._lock:
                 self._loaded.append(counts.loaded_compile_seconds)
 
     def note_compile(self, event: CompileEvent) -> None:
         """Explains, on a thread of its own, an executable that was compiled although the store nearly has it."""
+        if event.general and event.template is not None:
+            self._general.add(event.template.key.digest)
         store = self._cache.store
         if store is not None and event.graph is not None and event.key is not None and not event.loaded:
             args = (store, event.graph, event.key, event.backend)
@@ -136,9 +139,10 @@ def _finish(misses: weakref.ref[Misses]) -> None:
         left.finish()
 
 
-def _write_paragraph(miss: _Miss, before: Sequence[TemplateStats]) -> str:
+def _write_paragraph(miss: _Miss, before: Sequence[TemplateStats], *, general: bool) -> str:
     reason = explain_miss(miss.template.key.texts, [dict(known.ingredients) for known in before])
     text = reason.sentence("" if reason.nearest is None else before[reason.nearest].name)
+    text += " It was compiled for any sizes, which serves others from now on." if general else ""
     return f"fusioncache: {miss.template.name} is new. {text}{_find_source(miss, reason.difference)}"
 
 

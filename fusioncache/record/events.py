@@ -88,6 +88,7 @@ class CompileEvent:
             residual terms in the backend's own way.
         key: under which the store has it; None if it is not persisted.
         helped: whether it was loaded because a worker of this process compiled it beside.
+        general: whether it is for any sizes.
     """
 
     backend: str
@@ -98,6 +99,7 @@ class CompileEvent:
     graph: Graph | None = None
     key: Key | None = None
     helped: bool = False
+    general: bool = False
 
 
 CompileObserver = Callable[[CompileEvent], None]

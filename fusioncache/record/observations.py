@@ -58,7 +58,8 @@ class RegionRecord:
         reason: why it was bypassed; of a hit or a miss, why it runs as Thunder made it all the same, if it does.
         arities: the number of terms of each of its residual chains.
         plan: how these are summed: ``inline``, ``fold`` or ``one launch``; None if it was bypassed. A region without
-            chains is ``inline``. It is ``one launch`` from when it was first called.
+            chains is ``inline``. It is ``one launch`` from when it was first called, and ``any sizes`` from when a
+            function serves it that was compiled for any.
         source: where in the model it comes from.
         ops: number of operations.
         inputs: number of inputs.

@@ -6,9 +6,10 @@ import pytest
 from commands import CHAIN, call, drop_first_break, get_output, save_other, save_run, save_two_runs
 from recorded_templates import make_cast_template, make_ledger, save_ledger
 
-from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
+from fusioncache.ir import Const, Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.record.reader import RecordReader
 from fusioncache.template.key import make_key
+from fusioncache.template.name import template_name
 
 _COUNTS = f"""\
 name             {CHAIN.name}
@@ -100,7 +101,7 @@ def test_show_as_json():
     parts = [{"name": part.name, "digest": part.digest, "text": part.text} for part in CHAIN.key.ingredients]
     assert own["ingredients"] == parts
     terms = [{"value": "%1", "seen": [1, 2, 3, 7]}]
-    assert own["parameters"] == {"residual_terms": terms, "sizes": [], "numbers": []}
+    assert own["parameters"] == {"residual_terms": terms, "sizes": [], "numbers": [], "varying": []}
     assert [region["name"] for region in own["seen_in"]] == ["nvFusion1", "nvFusion2", "nvFusion3", "nvFusion7"]
 
 
@@ -149,3 +150,23 @@ def test_wrong_usage():
     result = call("show")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Missing argument 'ID'" in result.stderr
+
+
+def make_scaled(*shape: int, factor: float = 0.5) -> Template:
+    type_ = TensorType("float32", shape, "cpu")
+    graph = Graph((type_,), (Op("prims.mul", (Ref(0), Const("float", factor.hex())), (type_,)),), (1,))
+    key = make_key(graph, {})
+    return Template(graph, key, template_name(graph, key))
+
+
+def test_the_sizes_with_which_others_are_the_same(monkeypatch):
+    own = make_scaled(2, 64)
+    others = (make_scaled(2, 96), make_scaled(2, 200), make_scaled(2, 64, factor=0.25), make_scaled(1, 64))
+    save_ledger(monkeypatch, make_ledger(own, *others))
+    assert get_output("show", own.name, "--parameters").split("\n")[1:3] == [
+        "  other templates are the same but for dimension 1 of %0: 64, 96, 200",
+        "  other templates are the same but for a number: 0.25, 0.5",
+    ]
+    data = json.loads(get_output("show", own.name, "--parameters", "--json"))["parameters"]["varying"]
+    assert data == [{"place": "dimension 1 of %0", "seen": [64, 96, 200]}, {"place": "", "seen": [0.25, 0.5]}]
+    assert "(none)" in get_output("show", others[-1].name, "--parameters")

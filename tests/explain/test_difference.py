@@ -239,8 +239,40 @@ PAIRS = {
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_one_thing_differs(pair):
     a, b, named = pair
-    assert compare(a, b).sentence() == f"They differ in {named}."
+    difference = compare(a, b)
+    (change,) = difference.changes
+    assert f"{change.subject}: {change.a} in A, {change.b} in B" == named
+    assert difference.sizes or difference.sentence() == f"They differ in {named}."
     assert len(compare(b, a).changes) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("size", "3 in A, 7 in B"),
+        ("shape", "2 in A, 4 in B; 3 in A, 7 in B"),
+        ("size of two inputs", "3 in A, 9 in B"),
+        ("size and the shapes that follow", "3 in A, 4 in B; 6 in A, 8 in B"),
+        ("layout of another shape", "3 in A, 5 in B"),
+    ],
+)
+def test_sizes_alone_differ(name, sizes):
+    a, b, _ = PAIRS[name]
+    assert compare(a, b).sentence() == f"They are the same but for sizes: {sizes}."
+    assert compare(a, b).summary().startswith("the same but for sizes: ")
+
+
+def test_sizes_and_something_else_differ():
+    wide = tensor(shape=(2, 7))
+    for other in (
+        parts(layer(constant=3.0, type_=wide)),
+        parts(layer("sin", type_=wide)),
+        parts(layer(type_=wide), architecture="sm_80"),
+        parts(layer(type_=tensor(shape=(2, 1)))),
+        parts(layer(type_=tensor("float64", shape=(2, 7)))),
+        parts(layer(constant=3.0)),
+    ):
+        assert not compare(BASE, other).sizes and compare(BASE, other).changes
 
 
 def test_what_is_no_difference():

@@ -160,3 +160,14 @@ def test_a_loaded_program_is_one_more_of_its_function(tmp_path):
             assert are_same(train(compiled, 2, length, 8), train(plain, 2, length, 8))
     stats = transform.stats()
     assert stats.programs_loaded == 1 and stats.general_hits == stats.generalizations > 0
+
+
+def test_what_is_general_is_on_record_and_explained(cache, capsys):
+    compiled, _ = compile_with(lambda x: x.tanh() * 2, cache=cache, explain=True)
+    for length in (64, 96, 200):
+        compiled(torch.randn(2, length))
+    plans = [region.plan for _, region in sorted(cache.ledger.history.read().regions.items())]
+    assert plans == ["inline", "any sizes", "any sizes"]
+    said = capsys.readouterr().err
+    assert "They are the same but for sizes: 96 here, 64 there. It was compiled for any sizes" in said
+    assert said.count(" is new.") == 2  # nothing was compiled for the third

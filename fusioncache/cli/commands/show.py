@@ -14,6 +14,7 @@ from fusioncache.cli.json_output import encode_template, print_json
 from fusioncache.cli.lookup import find_regions, pick_template
 from fusioncache.cli.options import TemplateId, directory_option, json_option
 from fusioncache.cli.programs import TRACES, KeptProgram, find_programs, pick_one, pick_program
+from fusioncache.cli.relatives import find_varying
 from fusioncache.cli.source import describe_definition, describe_repro
 from fusioncache.cli.template_parts import Part
 from fusioncache.record.reader import RecordReader
@@ -74,7 +75,7 @@ def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...
     describers: Mapping[str, Callable[[], Part]] = {
         "inputs": lambda: template_parts.describe_inputs(template),
         "ops": lambda: template_parts.describe_ops(template),
-        "parameters": lambda: template_parts.describe_parameters(template),
+        "parameters": lambda: template_parts.describe_parameters(template, find_varying(record, template)),
         "regions": lambda: template_parts.describe_regions(find_regions(record, template)),
         "definition": lambda: describe_definition(template),
         "code": lambda: describe_code(template, directory),
