@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from fusioncache.backends.api import NotGeneral
 from fusioncache.cache.general_executable import GeneralBuilder, GeneralExecutable
-from fusioncache.cache.kept_places import KeptPlace, keep_place, read_places
+from fusioncache.cache.kept_places import Instance, KeptPlace, keep_place, read_places
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Key, NumberType, TensorType, Value
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
 from fusioncache.template.general_region import Family, make_family
-from fusioncache.template.generalization import Generalization, find_values, only
+from fusioncache.template.generalization import Generalization, only
 from fusioncache.template.holes import read_holes
 from fusioncache.template.key import skeleton_key
 from fusioncache.template.name import template_name
-from fusioncache.template.skeleton import Skeleton
+from fusioncache.template.skeleton import Skeleton, check_fits, fill
 
 logger = logging.getLogger("fusioncache")
 
@@ -38,13 +39,13 @@ class _Place:
 
     Attributes:
         name: of the function whose programs they are of.
-        family: the regions that were not instances of those before.
+        instances: what is in the holes of the regions that were not instances of those before.
         function: stands for the function in this process; None while none has had a region here.
         last: the number of the last program that has an instance of it.
     """
 
     name: str
-    family: Family
+    instances: tuple[Instance, ...]
     function: object | None = None
     last: int | None = None
 
@@ -66,6 +67,7 @@ class _Place:
 class _Relatives:
     """What is known of regions with one skeleton, under the settings of one environment."""
 
+    skeleton: Skeleton
     key: Key | None = None
     places: list[_Place] = field(default_factory=list)
     generals: list[tuple[GeneralExecutable, _Place]] = field(default_factory=list)
@@ -118,7 +120,7 @@ class GeneralRegions:
                 if values is not None:
                     place.enter(generation)
                     return FoundGeneral(general, values)
-            return self._join(relatives, region, generation, sizes, builder)
+            return _join(relatives, read_holes(region), generation, sizes, builder)
 
     def expects(self, region: Graph, generation: Generation, sizes: Sizes, builder: GeneralBuilder) -> bool:
         """Tells whether ``find`` is likely to find something for a region."""
@@ -127,58 +129,65 @@ class GeneralRegions:
             relatives = self._find_relatives(member, builder)
             if any(general.values_of(member) is not None for general, _ in relatives.generals):
                 return True
-            places = _find_places(relatives, generation, sizes)
-            return bool(places) and all(find_values(place.family.generalization, member) is None for place in places)
+            places, instance = _find_places(relatives, generation, sizes), read_holes(region)
+            return bool(places) and not any(instance in place.instances for place in places)
 
     def _find_relatives(self, member: Generalization, builder: GeneralBuilder) -> _Relatives:
         environment = tuple(sorted(builder.environment.items()))
         identity = member.skeleton, environment
         return self._relatives.get_or_make(identity, lambda: _read_relatives(member.skeleton, builder))[0]
 
-    def _join(
-        self,
-        relatives: _Relatives,
-        region: Graph,
-        generation: Generation,
-        sizes: Sizes,
-        builder: GeneralBuilder,
-    ) -> FoundGeneral | None:
-        """Generalizes the place that the region fits best, or makes it the first one of a place of its own."""
-        joined = [
-            (make_family((*place.family.general.regions, region)), place)
-            for place in _find_places(relatives, generation, sizes)
-        ]
-        if not joined:
-            place = _Place(generation.name, make_family((region,)), generation.function, generation.number)
-            _keep_last(relatives.places, place)
-            _keep_place(relatives, place, builder)
-            return None
-        family, place = min(joined, key=lambda one: len(one[0].variables) - len(one[1].family.variables))
-        place.enter(generation)
-        if not family.variables:
-            return None  # it is the very region of the place
-        place.family = family
-        general = GeneralExecutable(family, builder)
-        _keep_last(relatives.generals, (general, place))
+
+def _join(
+    relatives: _Relatives, instance: Instance, generation: Generation, sizes: Sizes, builder: GeneralBuilder
+) -> FoundGeneral | None:
+    """Generalizes the place that a region fits best, or makes it the first one of a place of its own."""
+    places = _find_places(relatives, generation, sizes)
+    known = next((place for place in places if instance in place.instances), None)
+    if known is not None:
+        known.enter(generation)
+        return None
+    if not places:
+        place = _Place(generation.name, (instance,), generation.function, generation.number)
+        _keep_last(relatives.places, place)
         _keep_place(relatives, place, builder)
-        return FoundGeneral(general, family.general.values[-1])
+        return None
+    joined = [(_make_family(relatives, (*place.instances, instance)), place) for place in places]
+    family, place = min(joined, key=lambda one: len(one[0].variables) - _count_variables(one[1].instances))
+    place.enter(generation)
+    place.instances = (*place.instances, instance)
+    general = GeneralExecutable(family, builder)
+    _keep_last(relatives.generals, (general, place))
+    _keep_place(relatives, place, builder)
+    return FoundGeneral(general, family.general.values[-1])
+
+
+def _make_family(relatives: _Relatives, instances: Sequence[Instance]) -> Family:
+    return make_family([fill(relatives.skeleton, instance) for instance in instances])
+
+
+def _count_variables(instances: Sequence[Instance]) -> int:
+    """Returns how many variables the generalization of regions has."""
+    return len({column for column in zip(*instances, strict=True) if len(set(column)) > 1})
 
 
 def _read_relatives(skeleton: Skeleton, builder: GeneralBuilder) -> _Relatives:
     """Returns what the processes before knew of a skeleton, if there is a store that has it."""
     if builder.store is None or builder.backend.artifact_environment() is None:
-        return _Relatives()
-    key = skeleton_key(skeleton, builder.environment)
-    relatives = _Relatives(key)
-    for kept in read_places(builder.store, key):
+        return _Relatives(skeleton)
+    relatives = _Relatives(skeleton, skeleton_key(skeleton, builder.environment))
+    assert relatives.key is not None
+    for kept in read_places(builder.store, relatives.key):
         try:
-            place = _Place(kept.function, make_family(kept.regions(skeleton)))
+            check_fits(skeleton, kept.instances)
+            place = _Place(kept.function, kept.instances)
+            if _count_variables(place.instances):
+                general = GeneralExecutable(_make_family(relatives, place.instances), builder)
+                relatives.generals.append((general, place))
         except ValueError as error:  # the region can be compiled as it is
-            logger.info("sizes that the store has for %s are not used", key.digest[:12], exc_info=error)
+            logger.info("sizes that the store has for %s are not used", relatives.key.digest[:12], exc_info=error)
             continue
         relatives.places.append(place)
-        if place.family.variables:
-            relatives.generals.append((GeneralExecutable(place.family, builder), place))
     return relatives
 
 
@@ -186,8 +195,8 @@ def _keep_place(relatives: _Relatives, place: _Place, builder: GeneralBuilder) -
     """Has the store know a place, for the processes that come, if there is one and the function has a name there."""
     if relatives.key is None or builder.store is None or not place.name:
         return
-    kept = KeptPlace(place.name, tuple(map(read_holes, place.family.general.regions)))
-    keep_place(builder.store, relatives.key, kept, template_name(place.family.general.graph, relatives.key))
+    name = template_name(relatives.skeleton.graph, relatives.key)
+    keep_place(builder.store, relatives.key, KeptPlace(place.name, place.instances), name)
 
 
 def _find_places(relatives: _Relatives, generation: Generation, sizes: Sizes) -> list[_Place]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusioncache.ir import Const, Graph, Key, Value
+from fusioncache.ir import Const, Key, Value
 from fusioncache.ir.strict_json import Value as Content
 from fusioncache.ir.strict_json import decode, encode
 from fusioncache.store import Store
 from fusioncache.store.slots import SIZES_SLOT
-from fusioncache.template.skeleton import Skeleton, fill
 
 FORMAT = 1
 _SIZES = "sizes"
@@ -37,17 +36,6 @@ class KeptPlace:
 
     function: str
     instances: tuple[Instance, ...]
-
-    def regions(self, skeleton: Skeleton) -> tuple[Graph, ...]:
-        """Returns the regions, which have this skeleton.
-
-        Raises:
-            ValueError: if they have another one.
-        """
-        try:
-            return tuple(fill(skeleton, instance) for instance in self.instances)
-        except OverflowError as error:
-            raise ValueError("a number that no hole holds") from error
 
 
 def read_places(store: Store, key: Key) -> tuple[KeptPlace, ...]:

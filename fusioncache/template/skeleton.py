@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusioncache.ir import Graph, Value
-from fusioncache.template.holes import blank, fill_in_order, may_vary
+from fusioncache.template.holes import blank, fill_in_order, may_vary, read_holes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,33 @@ def skeleton_of(graph: Graph) -> Skeleton:
     return Skeleton(blank(graph))
 
 
+def check_fits(skeleton: Skeleton, instances: Sequence[Sequence[Value]]) -> None:
+    """Checks that each of these can be what is in the holes of a region with this skeleton.
+
+    Raises:
+        ValueError: if one cannot.
+    """
+    kinds = [type(hole) for hole in read_holes(skeleton.graph)]
+    for values in instances:
+        if [type(value) for value in values] != kinds:
+            raise ValueError("more values than holes, or fewer, or a size where a number stands")
+        _check_holes(values)
+
+
 def fill(skeleton: Skeleton, values: Sequence[Value]) -> Graph:
     """Returns the canonical graph with this skeleton and these values in its holes. ``read_holes`` is the way back.
 
     Raises:
         ValueError: if there are more values than holes, or fewer, or one cannot be in its hole.
     """
-    refused = [value for value in values if not may_vary(value)]
+    _check_holes(values)
+    return fill_in_order(skeleton.graph, values)
+
+
+def _check_holes(values: Sequence[Value]) -> None:
+    try:
+        refused = [value for value in values if not may_vary(value)]
+    except OverflowError as error:
+        raise ValueError("a number that no hole holds") from error
     if refused:
         raise ValueError(f"{refused[0]} in a hole")
-    return fill_in_order(skeleton.graph, values)

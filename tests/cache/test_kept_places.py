@@ -10,7 +10,7 @@ from fusioncache.ir import Const, Graph, TensorType
 from fusioncache.store.slots import SIZES_SLOT, is_compiled
 from fusioncache.template.holes import read_holes
 from fusioncache.template.key import skeleton_key
-from fusioncache.template.skeleton import skeleton_of
+from fusioncache.template.skeleton import check_fits, fill, skeleton_of
 
 
 def region(*shape: int, factor: float = 0.3) -> Graph:
@@ -31,7 +31,7 @@ def test_regions_come_back(store):
     regions = (region(2, 64), region(3, 96, factor=-0.7))
     keep_place(store, KEY, place(*regions), "mul")
     (kept,) = read_places(store, KEY)
-    assert kept == place(*regions) and kept.regions(SKELETON) == regions
+    assert kept == place(*regions) and tuple(fill(SKELETON, each) for each in kept.instances) == regions
     assert not is_compiled(SIZES_SLOT)
 
 
@@ -95,8 +95,9 @@ def test_what_does_not_decode_is_removed(store, content):
 def test_what_is_in_no_hole_is_no_region(hole, value):
     holes = read_holes(region(2, 64))
     others = (*holes[:hole], *(() if value is None else (value,)), *holes[hole + 1 :])
+    check_fits(SKELETON, (holes, holes))
     with pytest.raises(ValueError, match=r"hole|hexadecimal"):
-        KeptPlace("f", (others,)).regions(SKELETON)
+        check_fits(SKELETON, (holes, others))
 
 
 def test_nothing_is_read_from_json_that_json_would_not_write(store):
