@@ -12,8 +12,9 @@ from fusioncache.backends.literals import decode, fixed_gpus, is_here, thunder_d
 from fusioncache.backends.symbols import symbol_named
 from fusioncache.ir import Const, GeneralRegion, Graph, NumberType, Op, Ref, TensorType, Value, ValueType
 
-_NO_SIZE = 1_000_003
-"""The value that a symbolic size has for Thunder. It is nobody's size, so that it shows where it passes for one."""
+_NO_SIZE, _NO_DIFFERENCE = 1_000_003, 10_007
+"""The value that the first symbolic size has for Thunder, and how much larger each one is than the one before. It is
+nobody's size, and neither is what is left of two, so that it shows where it passes for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,9 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
         return TensorProxy(name, shape=shape, device=device, dtype=thunder_dtype(type_.dtype))
     number = {"int": IntegerProxy, "bool": IntegerProxy, "float": FloatProxy, "complex": ComplexProxy}
     # Thunder tells bool from int by the value, and takes a size of 1 for a broadcast dimension.
-    value = {"int": _NO_SIZE, "bool": False, "float": 2.0, "complex": 2j}[type_.python_type]
+    value = {"int": _NO_SIZE + int(name[1:]) * _NO_DIFFERENCE, "bool": False, "float": 2.0, "complex": 2j}[
+        type_.python_type
+    ]
     return number[type_.python_type](name, value, constraint=CONSTRAINT.DYNAMIC)
 
 

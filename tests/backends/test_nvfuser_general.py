@@ -91,6 +91,27 @@ def test_a_number_of_the_arithmetic_is_refused():
         define_rows("scaled")
 
 
+COMPUTED = [
+    lambda one, other: one,
+    lambda one, other: one // 2,
+    lambda one, other: 256 - one,
+    lambda one, other: one - other,
+]
+
+
+@pytest.mark.parametrize("compute", COMPUTED)
+def test_a_translator_that_computes_with_a_size_is_refused(monkeypatch, compute):
+    """Whatever numbers the regions have in common, what is made of a size is none of them."""
+
+    def merged(a, shape, *, fd, lc_to_nv_map):
+        batch, length, width = a._shape
+        return fd.ops.reshape(lc_to_nv_map[a], new_shape=[abs(compute(int(batch.value), int(length.value))), -1, width])
+
+    monkeypatch.setattr("fusioncache.backends.nvfuser.general.TRANSLATORS", {"RESHAPE": merged})
+    with pytest.raises(NotGeneral, match="takes for constant"):
+        define_rows("merged")
+
+
 def test_a_translator_that_takes_a_size_for_constant_is_refused(monkeypatch):
     def pad(a, padding_value, padding_config, *, fd, lc_to_nv_map):
         value = nvfuser_executor().getnv(padding_value, fd, lc_to_nv_map)
