@@ -15,7 +15,7 @@ from fusioncache.cache.executable import Builder, Executable, OnBuild, layouts_o
 from fusioncache.cache.general_executable import BuiltGeneral, GeneralBuilder
 from fusioncache.cache.generals import FoundGeneral, check_general
 from fusioncache.cache.persistence import PersistentBuilder
-from fusioncache.cache.reuse import Order, replace_if_reused
+from fusioncache.cache.reuse import OFTEN, Order, replace_if_reused
 from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance
 from fusioncache.record.ledger import Ledger
@@ -163,7 +163,8 @@ class BackendExecutables:
                 self.ledger.count_reused_sizes()
             return run
 
-        return Order(place, lambda: helpers.is_done(ask.key), fetch)
+        after = OFTEN if found.executable.is_kept(args) else 1
+        return Order(place, lambda: helpers.is_done(ask.key), fetch, after)
 
     def _general_builder(self) -> GeneralBuilder:
         return GeneralBuilder(self.backend, self._cache.store, self.ledger.count_unkept)

@@ -152,6 +152,7 @@ class GeneralExecutable:
         self.own = Allowance()
         self._builder = builder
         self._functions: dict[Hashable, GeneralFunction | NotGeneral] = {}
+        self._kept: set[Hashable] = set()
         self._lock = forks.lock()
 
     def values_of(self, region: Generalization) -> tuple[Value, ...] | None:
@@ -174,13 +175,21 @@ class GeneralExecutable:
         with self._lock:
             function = self._functions.get(layout)
             if function is None:
-                function = self._functions[layout] = self._build(args, values, on_build)
+                function = self._functions[layout] = self._build(layout, args, values, on_build)
         if isinstance(function, NotGeneral):
             raise function
         return function(args, values)
 
+    def is_kept(self, args: Sequence[Any]) -> bool:
+        """Tells whether later processes can load the function for arguments that ``run_for`` was asked for."""
+        return self._builder.backend.general_layout(args) in self._kept
+
     def _build(
-        self, args: Sequence[Any], values: Sequence[Value], on_build: Callable[[BuiltGeneral], None]
+        self,
+        layout: Hashable,
+        args: Sequence[Any],
+        values: Sequence[Value],
+        on_build: Callable[[BuiltGeneral], None],
     ) -> GeneralFunction | NotGeneral:
         """Returns what the builder makes, or why it makes nothing, which is not asked again."""
         try:
@@ -189,5 +198,7 @@ class GeneralExecutable:
             return refusal
         except Exception as error:
             return NotGeneral(f"compile failed: {type(error).__name__}")
+        if built.key is not None:
+            self._kept.add(layout)
         on_build(built)
         return built.function

@@ -1,7 +1,8 @@
 """A size that is used again and again gets a function of its own, which others compile beside this process.
 
 Code for any sizes may be slower than code for one: TorchInductor divides a small region's work among threads where it
-does not know that it is small. And nvFuser's can be kept for later processes for one set of sizes only.
+does not know that it is small. And of nvFuser only code for one set of sizes can be kept for later processes: there it
+is asked for at the first call, so that a later process with these very sizes compiles nothing.
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ class Order:
         place: has it compiled, and returns whether somebody will.
         is_done: tells whether somebody has, or nobody ever will.
         fetch: returns what was compiled, for these arguments; None if nothing was.
+        after: the call that places it.
     """
 
     place: Callable[[], bool]
     is_done: Callable[[], bool]
     fetch: Callable[[Sequence[Any]], Run | None]
+    after: int = OFTEN
 
 
 def replace_if_reused(run: Run, order: Order) -> Run:
@@ -63,7 +66,7 @@ def replace_if_reused(run: Run, order: Order) -> Run:
 
     Whatever goes wrong, it stays what it is.
     """
-    calls, due, placed = 0, float(OFTEN), False
+    calls, due, placed = 0, float(order.after), False
 
     def look(args: Sequence[Any]) -> None:
         nonlocal run, due, placed

@@ -9,7 +9,7 @@ from drawn_regions import Sketch
 from fusioncache.backends.api import NotGeneral
 from fusioncache.backends.nvfuser.definition import describe_tensor, nvfuser_executor
 from fusioncache.backends.nvfuser.general import define_general
-from fusioncache.ir import Const, Graph, Ref, TensorType
+from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.template.general_region import make_family
 
 HERE = Const("device", "cuda")
@@ -84,6 +84,20 @@ def test_what_varies_is_symbolic(what, line):
 
 def test_a_size_that_is_none_of_an_input_is_an_input():
     assert len(re.findall(r"define_scalar\(None, dtype=DataType\.Int\)", define_rows("half"))) == 1
+
+
+def look_up(batch: int, length: int) -> Graph:
+    """A region with one of torch's functions, whose id is a text, where a primitive's is an enumeration's."""
+    tokens, weight = TensorType("int64", (batch, length), "cuda"), tensor(16, 4)
+    return Graph((tokens, weight), (Op("torch.embedding", (Ref(0), Ref(1)), (tensor(batch, length, 4),)),), (2,))
+
+
+def test_functions_of_torch_are_translated_as_well():
+    family = make_family([look_up(2, 8), look_up(3, 16)])
+    with fake_cuda.pretend_gpu():
+        layouts = [describe_tensor((2, 8), (8, 1)), describe_tensor((16, 4), (4, 1))]
+        text = repr(define_general(family.general, layouts))
+    assert "fd.ops.index_select(" in text and re.search(r"new_shape=\[c\d+, c\d+, 4\]", text)
 
 
 def test_a_number_of_the_arithmetic_is_refused():

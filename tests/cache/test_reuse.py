@@ -59,6 +59,13 @@ def test_a_size_that_is_used_often_gets_its_own():
     assert somebody.asked.count("fetch") == 1
 
 
+def test_what_no_later_process_can_load_gets_its_own_at_once():
+    somebody = Somebody(done=True)
+    run = replace_if_reused(general, Order(somebody.place, somebody.is_done, somebody.fetch, after=1))
+    assert call(run, 1) == "general" and somebody.asked == ["place"]
+    assert call(run, 30) == "own"
+
+
 @pytest.mark.parametrize("somebody", [Somebody(made=None, done=True), Somebody(takes_orders=False)])
 def test_without_it_nothing_changes(somebody):
     run = somebody.run()

@@ -10,6 +10,8 @@ import torch._inductor.config
 from models import are_same, compile_with
 
 import fusioncache
+from fusioncache.backends.api import Backend
+from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.cache.helpers import Ask, Wait
 from fusioncache.cache.reuse import OFTEN
 from fusioncache.ir import Key
@@ -182,3 +184,16 @@ def test_a_size_that_is_used_often_gets_its_own_function(two_lengths, tmp_path):
     assert len(beside.handed) == stats.handed_over == stats.reused_sizes == 1
     assert counts(stats) == (0, 2, 0, 2)
     assert counts(run(store, (3, 9))) == (0, 1, 0, 0)  # later processes have it at once
+
+
+def test_a_size_whose_general_function_is_not_kept_is_there_for_later_processes(tmp_path, monkeypatch):
+    """As with nvFuser. Without it two lengths would be compiled in each process, where ``static`` keeps both."""
+    monkeypatch.setattr(Inductor, "persist_general", Backend.persist_general)
+    cache = fusioncache.Cache(store=tmp_path, record=False)
+    cache.helpers = beside = Beside(tmp_path)
+    compiled, transform = compile_with(scale, backend="inductor", cache=cache)
+    for length in (6, 9, 12):
+        compiled(torch.randn(3, length))
+    assert counts(transform.stats()) == (2, 0, 1, 1)
+    assert [ask.request.layouts[0][0] for ask in beside.handed] == [(3, 9), (3, 12)]
+    assert counts(run(tmp_path, (3, 6), (3, 9), (3, 12))) == (0, 3, 0, 0)

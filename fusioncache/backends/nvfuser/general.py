@@ -58,7 +58,9 @@ def _define(graph: Graph, layouts: Sequence[Any]) -> Any:
             layout = layouts[number] if number < len(layouts) else None
             _add_input(executor, definition, values, proxy, layout)
         for symbol in bound.bound_symbols:
-            translate = TRANSLATORS.get(symbol.sym.id.name) or executor.get_translator(symbol)
+            # Of primitives it is an enumeration's, of torch's functions a text.
+            name = getattr(symbol.sym.id, "name", symbol.sym.id)
+            translate = TRANSLATORS.get(name) or executor.get_translator(symbol)
             results = translate(*symbol.args, **symbol.kwargs, fd=definition, lc_to_nv_map=values)
             for proxy, result in zip(_listed(symbol.output), _listed(results), strict=False):
                 if proxy is not None:
