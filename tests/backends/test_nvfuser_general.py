@@ -118,8 +118,9 @@ def test_a_translator_that_computes_with_a_size_is_refused(monkeypatch, compute)
     """Whatever numbers the regions have in common, what is made of a size is none of them."""
 
     def merged(a, shape, *, fd, lc_to_nv_map):
-        batch, length, width = a._shape
-        return fd.ops.reshape(lc_to_nv_map[a], new_shape=[abs(compute(int(batch.value), int(length.value))), -1, width])
+        batch, length, width = a.shape
+        made = abs(compute(*(int(getattr(size, "value", size)) for size in (batch, length))))
+        return fd.ops.reshape(lc_to_nv_map[a], new_shape=[made, -1, width])
 
     monkeypatch.setattr("fusioncache.backends.nvfuser.general.TRANSLATORS", {"RESHAPE": merged})
     with pytest.raises(NotGeneral, match="takes for constant"):

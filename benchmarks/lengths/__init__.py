@@ -1,0 +1,1 @@
+"""What a sequence of lengths costs, step by step."""
