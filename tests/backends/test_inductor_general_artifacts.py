@@ -131,3 +131,17 @@ def test_what_cannot_be_stored_is_compiled_and_says_why():
     assert compiled.artifacts is None and compiled.reason == "an argument of type Own"
     results = compiled.function(args, FAMILY.general.values[-1])(args)
     assert torch.equal(torch.Tensor(results[0]), fit(load(), 3, 7)(arguments(3, 7))[0])
+
+
+def test_what_is_padded_by_a_size_is_stored():
+    def padded(length: int) -> Graph:
+        s = Sketch()
+        narrow, wide = (TensorType("float32", (3, size), "cpu") for size in (length, 64))
+        twice = s.op("mul", s.input(narrow), 0.3, type_=narrow)
+        return s.graph(s.op("pad", twice, 0.0, ((0, 0, 0), (0, 64 - length, 0)), type_=wide))
+
+    general = make_family([padded(6), padded(9)]).general
+    compiled = Inductor().persist_general(general, [torch.ones(3, 9)], (9, 55))
+    assert compiled.artifacts is not None
+    (result,) = compiled.function([torch.ones(3, 20)], (20, 44))([torch.ones(3, 20)])
+    assert result.shape == (3, 64) and result.count_nonzero() == 60

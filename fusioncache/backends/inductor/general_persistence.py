@@ -81,7 +81,7 @@ def _compile(
 
     for region in general.regions:
         refuse_unpersistable(region, args)
-    function = define_source(general_torch_source(general))
+    function = _with_symbols(define_source(general_torch_source(general)))
     symbols = _make_symbols(values)
     layouts = list(_describe_layouts(general, args))
     package = make_package(function, _fake(layouts, args, symbols), mode)
@@ -176,6 +176,17 @@ def _describe_strides(tensor: Any, sizes: Sequence[str]) -> list[str]:
         strides[dimension] = follows.get(stride, str(stride)) if stride > 1 else str(stride)
         follows.setdefault(stride * size, f"{strides[dimension]}*{sizes[dimension]}")
     return strides
+
+
+def _with_symbols(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function that can be traced with symbolic integers: in C++ some operations take plain ones only."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    def call(*args: Any) -> Any:
+        with enable_python_dispatcher():
+            return function(*args)
+
+    return call
 
 
 def _fake(layouts: Sequence[Layout], args: Sequence[Any], symbols: _Symbols) -> Fakes:
