@@ -19,11 +19,12 @@ from typing import Any
 import click
 
 from benchmarks.common import processes
+from benchmarks.common.drawing import SUFFIXES
 from benchmarks.common.environment import inspect_machine
 from benchmarks.common.options import NewFile, Words, backend_option, command, json_option
 from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point, make_result, say, write_result
-from benchmarks.lengths.plot import SUFFIXES, plot
+from benchmarks.lengths.plot import plot
 from benchmarks.lengths.spec import WAYS, LengthsSpec
 
 _SEED = 17

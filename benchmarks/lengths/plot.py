@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SUFFIXES = (".svg", ".png")
+from benchmarks.common.drawing import draw
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
@@ -15,24 +15,20 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
     Raises:
         ModuleNotFoundError: if matplotlib is not installed.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "fusioncache"  # the same picture is the same file
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    for point in result["points"]:
-        if "steps" in point:
-            seconds = [step["seconds"] for step in point["steps"]]
-            axes.plot(range(1, len(seconds) + 1), seconds, ".-", markersize=4, linewidth=0.8, label=point["way"])
-    options, environment = result["environment"]["options"], result["environment"]
-    machine = environment["gpu"] or f"{environment['cpus']} CPUs"
-    axes.set_yscale("log")
-    axes.set_xlabel(f"step; lengths {', '.join(map(str, options['lengths']))}, then drawn from {options['between']}")
-    axes.set_ylabel("seconds")
-    axes.set_title(f"narrow Llama, {options['layers']} layers, forward and backward, {options['backend']}, {machine}")
-    axes.grid(True, which="major", alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
-    pyplot.close(figure)
+    with draw(path, (8, 4.5)) as axes:
+        for point in result["points"]:
+            if "steps" in point:
+                seconds = [step["seconds"] for step in point["steps"]]
+                axes.plot(range(1, len(seconds) + 1), seconds, ".-", markersize=4, linewidth=0.8, label=point["way"])
+        options, environment = result["environment"]["options"], result["environment"]
+        machine = environment["gpu"] or f"{environment['cpus']} CPUs"
+        axes.set_yscale("log")
+        axes.set_xlabel(
+            f"step; lengths {', '.join(map(str, options['lengths']))}, then drawn from {options['between']}"
+        )
+        axes.set_ylabel("seconds")
+        axes.set_title(
+            f"narrow Llama, {options['layers']} layers, forward and backward, {options['backend']}, {machine}"
+        )
+        axes.grid(True, which="major", alpha=0.3)
+        axes.legend(fontsize=8)

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from benchmarks.common.drawing import SUFFIXES
 from benchmarks.common.environment import Machine, inspect_machine
 from benchmarks.common.options import (
     NewFile,
@@ -67,7 +68,7 @@ class _Until(click.ParamType):
     help="Of the model.  [default: float32; bfloat16 for llama with a GPU]",
 )
 @json_option
-@click.option("--plot", "plot_file", type=NewFile(plot.SUFFIXES), metavar="FILE", help="Write a plot, SVG or PNG.")
+@click.option("--plot", "plot_file", type=NewFile(SUFFIXES), metavar="FILE", help="Write a plot, SVG or PNG.")
 def main(json_file: Path | None, plot_file: Path | None, **options: Any) -> None:
     """Runs the benchmark."""
     if plot_file and find_spec("matplotlib") is None:

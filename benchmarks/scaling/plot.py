@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SUFFIXES = (".svg", ".png")
+from benchmarks.common.drawing import SUFFIXES, draw
+
 _COLORS = {
     "cached": "#1b7837",
     "warm": "#7fbf7b",
@@ -25,23 +26,15 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
     Raises:
         ModuleNotFoundError: if matplotlib is not installed.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "fusioncache"  # the same picture is the same file
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    points = [point for point in result["points"] if "seconds" in point]
-    for mode in dict.fromkeys(point["mode"] for point in points):
-        of_mode = [point for point in points if point["mode"] == mode]
-        layers = [point["layers"] for point in of_mode]
-        for phase, style, label in (("first_step", "o-", "first step"), ("compile", "s:", "compiling")):
-            seconds = [point["seconds"][phase] for point in of_mode]
-            axes.plot(layers, seconds, style, color=_COLORS[mode], markersize=4, label=f"{mode}: {label}")
-    _label(axes, result, points)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
-    pyplot.close(figure)
+    with draw(path, (7, 4.5)) as axes:
+        points = [point for point in result["points"] if "seconds" in point]
+        for mode in dict.fromkeys(point["mode"] for point in points):
+            of_mode = [point for point in points if point["mode"] == mode]
+            layers = [point["layers"] for point in of_mode]
+            for phase, style, label in (("first_step", "o-", "first step"), ("compile", "s:", "compiling")):
+                seconds = [point["seconds"][phase] for point in of_mode]
+                axes.plot(layers, seconds, style, color=_COLORS[mode], markersize=4, label=f"{mode}: {label}")
+        _label(axes, result, points)
 
 
 def _label(axes: Any, result: Mapping[str, Any], points: list[Mapping[str, Any]]) -> None:

@@ -9,12 +9,17 @@ from itertools import zip_longest
 from fusioncache.explain.change import NONE, Change, shorten_values
 from fusioncache.explain.graph_changes import find_graph_changes
 from fusioncache.explain.pairing import pair_graphs
-from fusioncache.explain.sizes import find_sizes, write_sizes
 from fusioncache.ir.ingredients import BACKEND, GRAPH, Comparison, IngredientKind, kind_of
 from fusioncache.ir.key_text import read_changed, read_layouts, read_values, write_layouts
+from fusioncache.template.holes import read_holes
+from fusioncache.template.skeleton import skeleton_of
+from fusioncache.template.text import read_exactly
 
 Texts = Mapping[str, str]
 """The ingredients of a key, name to text."""
+
+_MOST_SIZES = 3
+"""How many pairs of sizes a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Difference:
         if not self.changes:
             return "They do not differ."
         if self.sizes:
-            return f"They are the same but for sizes: {write_sizes(self.sizes, a, b)}."
+            return f"They are the same but for sizes: {_write_sizes(self.sizes, a, b)}."
         change = self.changes[0]
         return f"They differ in {change.subject}: {change.a} {a}, {change.b} {b}{self._more()}."
 
@@ -43,7 +48,7 @@ class Difference:
         if not self.changes:
             return ""
         if self.sizes:
-            return f"the same but for sizes: {write_sizes(self.sizes, 'here', 'there')}"
+            return f"the same but for sizes: {_write_sizes(self.sizes, 'here', 'there')}"
         change = self.changes[0]
         where = "" if change.subject == f"the {change.ingredient}" else f"{change.subject}, "
         return f"{change.ingredient}: {where}{change.a} here, {change.b} there{self._more()}"
@@ -62,7 +67,31 @@ def compare(a: Texts, b: Texts) -> Difference:
         return Difference((Change("format", "the format of the text", a.get("format", NONE), b.get("format", NONE)),))
     graph = () if all(a.get(name) == b.get(name) for name in GRAPH) else _compare_graphs(a, b)
     environments = tuple(_compare_environments(a, b))
-    return Difference((*graph, *environments), find_sizes(a, b) if graph and not environments else ())
+    return Difference((*graph, *environments), _find_sizes(a, b) if graph and not environments else ())
+
+
+def _find_sizes(a: Texts, b: Texts) -> tuple[tuple[int, int], ...]:
+    """Returns the sizes of A with those of B in their places, each pair once, if the graphs differ in these alone.
+
+    Nothing is returned if they differ in anything else, or cannot be read.
+    """
+    try:
+        one, other = read_exactly(a), read_exactly(b)
+    except ValueError:
+        return ()
+    if skeleton_of(one) != skeleton_of(other):
+        return ()
+    pairs = dict.fromkeys(zip(read_holes(one), read_holes(other), strict=True))
+    differing = [(x, y) for x, y in pairs if x != y]
+    sizes = tuple((x, y) for x, y in differing if isinstance(x, int) and isinstance(y, int))
+    return sizes if len(sizes) == len(differing) else ()
+
+
+def _write_sizes(sizes: tuple[tuple[int, int], ...], a: str, b: str) -> str:
+    """Writes pairs of sizes; ``a`` and ``b`` say where each is."""
+    shown = [f"{x} {a}, {y} {b}" for x, y in sizes[:_MOST_SIZES]]
+    more = [f"and {len(sizes) - _MOST_SIZES} more"] if len(sizes) > _MOST_SIZES else []
+    return "; ".join([*shown, *more])
 
 
 def _compare_graphs(a: Texts, b: Texts) -> tuple[Change, ...]:

@@ -2,8 +2,19 @@
 
 from fusioncache.ir.arithmetic import AS_WRITTEN, Arithmetic
 from fusioncache.ir.errors import Bypass
-from fusioncache.ir.general_region import GeneralRegion, Value
-from fusioncache.ir.graph import Arg, Const, Graph, Op, Region, map_arg, map_type, operands, refs_in
+from fusioncache.ir.graph import (
+    Arg,
+    Const,
+    GeneralRegion,
+    Graph,
+    Op,
+    Region,
+    Value,
+    map_arg,
+    map_type,
+    operands,
+    refs_in,
+)
 from fusioncache.ir.template import Binding, Ingredient, Instance, Key, Template
 from fusioncache.ir.types import NumberType, Ref, TensorType, ValueType
 

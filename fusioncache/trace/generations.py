@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ from weakref import WeakKeyDictionary
 
 from fusioncache.cache.sizes import Generation
 from fusioncache.process import forks
+
+logger = logging.getLogger("fusioncache")
 
 
 class Generations:
@@ -43,7 +46,11 @@ def _name_function(function: Any) -> str:
     Later processes know the function by it. Nothing is right or wrong by that: it says with which regions those of a
     function are generalized, as a model of other widths has regions of the same skeletons.
     """
-    lines = list(_describe_function(function))
+    try:
+        lines = list(_describe_function(function))
+    except Exception as error:  # whatever a model's own ``named_parameters`` does
+        logger.info("a function without a name for later processes", exc_info=error)
+        return ""
     return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest() if lines else ""
 
 

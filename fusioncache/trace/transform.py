@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as remember
 from typing import Any
@@ -22,14 +21,12 @@ from thunder.core.transform_common import Transform
 
 from fusioncache.backends.api import check_fold
 from fusioncache.backends.registry import make_backend
-from fusioncache.backends.symbols import outputs_of
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache, default_cache
-from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.sizes import Generation, choose_sizes
-from fusioncache.ir import Binding, Bypass, Instance, Key, Region, Template
-from fusioncache.ir.permutation import pick
+from fusioncache.ir import Bypass, Region, Template
 from fusioncache.precompile.ahead import find_helpers
 from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
@@ -43,7 +40,7 @@ from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace import grouped_products, program_list
 from fusioncache.trace.calls import Compilers
-from fusioncache.trace.executors import Origin, origin_of, why_unfused
+from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.generations import Generations
 from fusioncache.trace.handover import ForwardState, Handover
@@ -52,12 +49,13 @@ from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
 from fusioncache.trace.region_backends import RegionBackends, name_backend
 from fusioncache.trace.rewrite import call_of, replace_symbols
+from fusioncache.trace.shared_region import SharedRegion, arities_by_template, fallback_of, site_of
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.trace.templates import TemplateCalls
 from fusioncache.tracing import install
 from fusioncache.tracing.installation import install_more
 from fusioncache.tracing.thunder_version import explain_untried
-from fusioncache.verification.verifier import Site, Verifier, choose_when
+from fusioncache.verification.verifier import Verifier, choose_when
 
 logger = logging.getLogger("fusioncache")
 
@@ -77,31 +75,6 @@ class _Sharing:
     environment: Callable[[BackendExecutables], Mapping[str, str]]
     canonicalize: Callable[[Region], Canonical]
     generation: Generation | None
-
-
-@dataclass(frozen=True, slots=True)
-class _SharedRegion:
-    """A region of a trace, and the call of a template that takes its place.
-
-    Attributes:
-        position: in the trace.
-        fusion: the region's fused bound symbol.
-        origin: the executor that made the region.
-        executables: the backend that compiles the template.
-        region: the region as it was read.
-        binding: says which of the region's values fills which slot of the template.
-        instance: the region in the terms of the template.
-        call: the call of the template.
-    """
-
-    position: int
-    fusion: Any
-    origin: Origin
-    executables: BackendExecutables
-    region: Region
-    binding: Binding
-    instance: Instance
-    call: TemplateCall
 
 
 class FusionCache(Transform):
@@ -299,7 +272,7 @@ class FusionCache(Transform):
         )
         found = [self._find_template(position, fusion, sharing, notes) for position, fusion in fusions.items()]
         shared = [region for region in found if region is not None]
-        wanted = _arities_by_template(shared)
+        wanted = arities_by_template(shared)
         calls = {region.position: self._call_of(region, wanted[region.call.template.key], notes) for region in shared}
         if self._helpers:
             self._hand_over(self._helpers, trace, shared, foresight)
@@ -307,7 +280,7 @@ class FusionCache(Transform):
         notes.note_rewritten()
         return trace
 
-    def _hand_over(self, helpers: Helpers, trace: Any, regions: Sequence[_SharedRegion], foresight: Foresight) -> None:
+    def _hand_over(self, helpers: Helpers, trace: Any, regions: Sequence[SharedRegion], foresight: Foresight) -> None:
         """Has what the calls of a trace will ask for compiled beside what this process does until then."""
         try:
             foresight.read(
@@ -323,7 +296,7 @@ class FusionCache(Transform):
         except Exception as error:  # whatever it is, this process compiles for itself
             logger.info("nothing is compiled beside", exc_info=error)
 
-    def _find_template(self, position: int, fusion: Any, sharing: _Sharing, notes: TraceNotes) -> _SharedRegion | None:
+    def _find_template(self, position: int, fusion: Any, sharing: _Sharing, notes: TraceNotes) -> SharedRegion | None:
         """Returns the region at this position of a trace with its template; None if it stays as Thunder made it."""
         try:
             shared, hit = self._share_region(position, fusion, sharing)
@@ -343,7 +316,7 @@ class FusionCache(Transform):
             self._misses.add(template, shared.region, fusion, notes.compilation.lines)
         return shared
 
-    def _share_region(self, position: int, fusion: Any, sharing: _Sharing) -> tuple[_SharedRegion, bool]:
+    def _share_region(self, position: int, fusion: Any, sharing: _Sharing) -> tuple[SharedRegion, bool]:
         """Takes a region from its fused bound symbol to the call of its template; says whether that was known.
 
         Raises:
@@ -355,17 +328,17 @@ class FusionCache(Transform):
         template, hit = self.cache.template(canonical.graph, sharing.environment(executables))
         instance = instance_of(region, canonical.binding)
         call = self._calls.find(template, {canonical.binding.arities: instance}, executables, sharing.generation)
-        return _SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
+        return SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
 
-    def _call_of(self, shared: _SharedRegion, wanted: set[Arities], notes: TraceNotes) -> list[Any]:
+    def _call_of(self, shared: SharedRegion, wanted: set[Arities], notes: TraceNotes) -> list[Any]:
         """Returns the bound symbols that replace a region: the call of its template, verified if that was asked for."""
         arities, call = shared.binding.arities, shared.call
         arithmetic = self._backends.arithmetic(shared.fusion)
         plan = choose_plan(call.template.graph, arities, wanted, _PLANS.get(self._options.plan), arithmetic)
-        fallback = _fallback_of(shared)
+        fallback = fallback_of(shared)
         call.allow(arities, plan, fallback, shared.instance)
         notes.note_plan(shared.position, plan)
-        target = self._verifier.verify(_site_of(shared, fallback)) if self._verifier else call.target
+        target = self._verifier.verify(site_of(shared, fallback)) if self._verifier else call.target
         return call_of(shared.fusion, shared.binding, target)
 
     def _explain_unfused(self, notes: TraceNotes) -> None:
@@ -394,26 +367,3 @@ class FusionCache(Transform):
 
 def _reason_of(error: Exception) -> str:
     return f"failed: {type(error).__name__}"
-
-
-def _arities_by_template(regions: Iterable[_SharedRegion]) -> Mapping[Key, set[Arities]]:
-    arities: dict[Key, set[Arities]] = defaultdict(set)
-    for region in regions:
-        arities[region.call.template.key].add(region.binding.arities)
-    return arities
-
-
-def _fallback_of(shared: _SharedRegion) -> Fallback:
-    listed = [proxy.name for proxy in shared.fusion.flat_proxy_outs]
-    defined = [listed.index(proxy.name) for proxy in outputs_of(shared.fusion)]
-    argument = dict(zip(sorted(shared.binding.arguments), shared.instance.inputs, strict=True))
-    inputs = tuple(map(argument.get, range(len(shared.fusion.args))))
-    executor = str(shared.fusion.sym.executor.name)
-    return Fallback(shared.origin.call, inputs, pick(defined, shared.instance.outputs), executor)
-
-
-def _site_of(shared: _SharedRegion, fallback: Fallback) -> Site:
-    outputs = pick([proxy.name for proxy in outputs_of(shared.fusion)], shared.instance.outputs)
-    own_backend = shared.origin.backend or shared.fusion.sym.executor.own_backend()
-    backend = shared.executables.backend
-    return Site(shared.fusion, outputs, shared.binding, shared.call, backend, own_backend, fallback, shared.instance)

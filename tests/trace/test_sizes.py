@@ -7,6 +7,7 @@ import torch
 from models import are_same, compile_plain, compile_with
 
 import fusioncache
+from fusioncache.trace.generations import Generations
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -171,3 +172,41 @@ def test_what_is_general_is_on_record_and_explained(cache, capsys):
     said = capsys.readouterr().err
     assert "They are the same but for sizes: 96 here, 64 there. It was compiled for any sizes" in said
     assert said.count(" is new.") == 2  # nothing was compiled for the third
+
+
+class Nameless(torch.nn.Module):
+    """Cannot be named for later processes: it fails where it is asked for its parameters by name.
+
+    Thunder asks it as well, so that it fails only while a program is numbered.
+    """
+
+    numbering = False
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def named_parameters(self, *args, **kwargs):
+        if Nameless.numbering:
+            raise RuntimeError("not now")
+        return super().named_parameters(*args, **kwargs)
+
+    def forward(self, x):
+        return x.tanh() * self.weight
+
+
+def test_a_model_that_cannot_be_named_is_generalized_in_its_process(cache, monkeypatch):
+    begin = Generations.begin
+
+    def begin_with_it_failing(generations, compile_data):
+        monkeypatch.setattr(Nameless, "numbering", True)
+        try:
+            return begin(generations, compile_data)
+        finally:
+            monkeypatch.setattr(Nameless, "numbering", False)
+
+    monkeypatch.setattr(Generations, "begin", begin_with_it_failing)
+    compiled, transform = compile_with(Nameless(), cache=cache)
+    for length in (3, 5):
+        compiled(torch.randn(length, 4))
+    assert transform.stats().generalizations == 1 and not transform.stats().bypasses
