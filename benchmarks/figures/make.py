@@ -23,6 +23,7 @@ def make_figures() -> dict[str, str]:
         "llama-2-7b": _figure(tables.tabulate_peers, "llama-2-7b-real"),
         "peers": _figure(tables.tabulate_peers, "peers-llama-8", "peers-llama-8-warm"),
         "first-step": _figure(tables.tabulate_first_step, "first-step-by-depth"),
+        "first-step-alone": _figure(tables.tabulate_first_step, "first-step-alone"),
         "first-step-beside": _figure(tables.tabulate_ways, "first-step-beside"),
         "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
         "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
