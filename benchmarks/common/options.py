@@ -39,6 +39,19 @@ class Numbers(click.ParamType):
         return (*sorted({int(word) for word in numbers}), *[None] * (numbers < words))
 
 
+class Lengths(click.ParamType):
+    """This type reads positive numbers in the order in which they come, as in ``64,96,64``."""
+
+    name = "lengths"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Reads the lengths."""
+        words = value.split(",") if isinstance(value, str) else list(map(str, value))
+        if not all(word.isdecimal() and int(word) > 0 for word in words):
+            self.fail(f"{value!r} is no list of lengths such as 64,96,65", param, ctx)
+        return tuple(map(int, words))
+
+
 class Words(click.ParamType):
     """This type reads some of a few words, as in ``cached,uncached``."""
 

@@ -21,7 +21,7 @@ import click
 from benchmarks.common import processes
 from benchmarks.common.drawing import SUFFIXES
 from benchmarks.common.environment import inspect_machine
-from benchmarks.common.options import NewFile, Words, backend_option, command, json_option
+from benchmarks.common.options import Lengths, NewFile, Words, backend_option, command, json_option
 from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.lengths.plot import plot
@@ -30,22 +30,9 @@ from benchmarks.lengths.spec import WAYS, LengthsSpec
 _SEED = 17
 
 
-class _Lengths(click.ParamType):
-    """This type reads lengths in the order in which they come, as in ``64,96,64``."""
-
-    name = "lengths"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Reads the lengths."""
-        words = value.split(",") if isinstance(value, str) else list(map(str, value))
-        if not all(word.isdecimal() and int(word) > 0 for word in words):
-            self.fail(f"{value!r} is no list of lengths such as 64,96,65", param, ctx)
-        return tuple(map(int, words))
-
-
 @command(__doc__)
 @click.option("--layers", type=click.IntRange(min=1), default=4)
-@click.option("--lengths", type=_Lengths(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="As in 64,96,65.")
+@click.option("--lengths", type=Lengths(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="As in 64,96,65.")
 @click.option("--random", "count", type=click.IntRange(min=0), default=200, help="How many more are drawn.")
 @click.option("--between", type=(int, int), default=(32, 512), help="The least and the largest of these.")
 @click.option("--ways", type=Words(tuple(WAYS)), default=tuple(WAYS), help="As in fusioncache,torch.compile.")
