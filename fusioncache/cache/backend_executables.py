@@ -12,7 +12,7 @@ from fusioncache.backends.api import Backend, NotGeneral, Run
 from fusioncache.backends.torch_settings import read_torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder, Executable, OnBuild, layouts_of
-from fusioncache.cache.general_executable import BuiltGeneral, GeneralBuilder
+from fusioncache.cache.general_executable import GeneralBuilder, ServedGeneral
 from fusioncache.cache.generals import FoundGeneral, check_general
 from fusioncache.cache.persistence import PersistentBuilder
 from fusioncache.cache.reuse import OFTEN, Order, replace_if_reused
@@ -30,13 +30,15 @@ class Asking:
 
     Attributes:
         on_build: is told of the function, if it had to be compiled or loaded.
-        on_general: is told that a function for any sizes serves the graph, and of it if it was compiled or loaded now.
+        on_general: is told which function for any sizes serves the graph.
+        on_own: is told that one for its own sizes, which others compiled, takes that one's place.
         generation: the program that the region is of, if it is known.
         instance: the region that asks, if it may be another one than the first.
     """
 
     on_build: OnBuild
-    on_general: Callable[[BuiltGeneral | None], None]
+    on_general: Callable[[ServedGeneral], None]
+    on_own: Callable[[], None]
     generation: Generation | None = None
     instance: Instance | None = None
 
@@ -128,21 +130,19 @@ class BackendExecutables:
         self, found: FoundGeneral, region: Graph, executable: Executable, args: Sequence[Any], asking: Asking
     ) -> Run | None:
         """Returns a function for any sizes that is right for a region; None if there is none."""
-        built: list[BuiltGeneral] = []
         try:
             check_general(region)
-            run = found.executable.run_for(args, found.values, built.append)
+            served = found.executable.serve(args, found.values)
         except NotGeneral as refusal:
             logger.info("compiled for its own sizes: %s", refusal)
             self.ledger.count_own_sizes(str(refusal))
             return None
-        asking.on_general(built[0] if built else None)
-        self.ledger.count_general(compiled=any(not each.loaded for each in built))
-        order = self._order_own(found, executable, args, asking)
-        return run if order is None else replace_if_reused(run, order)
+        asking.on_general(served)
+        order = self._order_own(found, served, executable, args, asking)
+        return served.run if order is None else replace_if_reused(served.run, order)
 
     def _order_own(
-        self, found: FoundGeneral, executable: Executable, args: Sequence[Any], asking: Asking
+        self, found: FoundGeneral, served: ServedGeneral, executable: Executable, args: Sequence[Any], asking: Asking
     ) -> Order | None:
         """Returns how a region comes by a function for its own sizes without a compile here; None if it does not."""
         helpers = self._cache.helpers
@@ -160,10 +160,10 @@ class BackendExecutables:
             helpers.wait_for(ask.key)
             run = executable.find_for(args, asking.on_build, asking.instance)
             if run is not None:
-                self.ledger.count_reused_sizes()
+                asking.on_own()
             return run
 
-        after = OFTEN if found.executable.is_kept(args) else 1
+        after = 1 if served.built.key is None else OFTEN  # what later processes cannot load
         return Order(place, lambda: helpers.is_done(ask.key), fetch, after)
 
     def _general_builder(self) -> GeneralBuilder:

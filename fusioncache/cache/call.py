@@ -12,7 +12,7 @@ from fusioncache.backends.api import Run, Sum
 from fusioncache.cache.backend_executables import Asking, BackendExecutables
 from fusioncache.cache.dispatch import Dispatcher, make_dispatcher
 from fusioncache.cache.executable import BuiltFunction, Executable, layouts_of
-from fusioncache.cache.general_executable import BuiltGeneral
+from fusioncache.cache.general_executable import ServedGeneral
 from fusioncache.cache.helpers import Ask
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Template
@@ -20,15 +20,13 @@ from fusioncache.ir.ops import RESIDUAL
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.process.warning import warn
 from fusioncache.record.events import CompileEvent
+from fusioncache.record.observations import ANY_SIZES
 from fusioncache.template.expand import ChainFolds, fold, inline
 from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.plan import Arities, Plan
 from fusioncache.template.strides import contiguous_layouts
 
 logger = logging.getLogger("fusioncache")
-
-ANY_SIZES = "any sizes"
-"""The plan of regions that a function for any sizes serves, as the record has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +225,15 @@ class TemplateCall:
         return self.compiler.run_for(graph, args, self._asking(arities))
 
     def _asking(self, arities: Arities) -> Asking:
-        def on_general(function: BuiltGeneral | None) -> None:
+        def on_general(served: ServedGeneral) -> None:
             self._note(arities, plan=ANY_SIZES)
-            if function is not None:
-                self._on_general(function)
+            self._on_general(served)
 
-        return Asking(self._on_build, on_general, self._generation, self._instances[arities])
+        def on_own() -> None:
+            self._note(arities, plan=Plan.INLINE.value)
+            self._ledger.count_reused_sizes()
+
+        return Asking(self._on_build, on_general, on_own, self._generation, self._instances[arities])
 
     def _inline_executable(self, arities: Arities) -> Executable:
         return self.compiler.executable(inline(self.template.graph, arities), self._instances[arities])
@@ -342,8 +343,12 @@ class TemplateCall:
         )
         self._ledger.tell(self.template, event)
 
-    def _on_general(self, function: BuiltGeneral) -> None:
-        """Counts a function for any sizes that was compiled or loaded."""
+    def _on_general(self, served: ServedGeneral) -> None:
+        """Counts that a function for any sizes serves the template, and the function if it is new."""
+        function = served.built
+        if not served.is_new:
+            self._ledger.count_general_hit(self.template, function.cost)
+            return
         event = CompileEvent(
             backend=self.compiler.backend.name,
             seconds=function.seconds,
@@ -354,6 +359,10 @@ class TemplateCall:
             general=True,
         )
         self._ledger.tell(self.template, event)
+        if function.loaded:
+            self._ledger.count_general_hit(self.template)
+        else:
+            self._ledger.count_generalization()
 
     def _on_compile(self, seconds: float) -> None:
         """Counts what the backend compiled to sum chains in its own way."""

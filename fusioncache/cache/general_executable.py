@@ -42,6 +42,26 @@ class BuiltGeneral:
     compile_seconds: float = 0.0
     seconds: float = 0.0
 
+    @property
+    def cost(self) -> float:
+        """The seconds that compiling it took, here or where it was compiled."""
+        return self.compile_seconds if self.loaded else self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ServedGeneral:
+    """What a function for any sizes is for one region.
+
+    Attributes:
+        run: computes it.
+        built: the function.
+        is_new: whether it was compiled or loaded for this region.
+    """
+
+    run: Run
+    built: BuiltGeneral
+    is_new: bool
+
 
 class GeneralBuilder:
     """Builds functions for any sizes with a backend: loaded if the store has them, else compiled and stored.
@@ -151,21 +171,19 @@ class GeneralExecutable:
         self.family = family
         self.own = Allowance()
         self._builder = builder
-        self._functions: dict[Hashable, GeneralFunction | NotGeneral] = {}
-        self._kept: set[Hashable] = set()
+        self._functions: dict[Hashable, BuiltGeneral | NotGeneral] = {}
         self._lock = forks.lock()
 
     def values_of(self, region: Generalization) -> tuple[Value, ...] | None:
         """Returns the values with which the generalization is this region; None if it is none of its instances."""
         return find_values(self.family.generalization, region)
 
-    def run_for(self, args: Sequence[Any], values: Sequence[Value], on_build: Callable[[BuiltGeneral], None]) -> Run:
+    def serve(self, args: Sequence[Any], values: Sequence[Value]) -> ServedGeneral:
         """Returns the function for the arguments of an instance.
 
         Args:
             args: tensors, as the region's inputs.
             values: of the region's variables.
-            on_build: is told of the function, if this call had to compile or to load it.
 
         Raises:
             NotGeneral: if there is no such function.
@@ -173,32 +191,19 @@ class GeneralExecutable:
         """
         layout = self._builder.backend.general_layout(args)
         with self._lock:
-            function = self._functions.get(layout)
-            if function is None:
-                function = self._functions[layout] = self._build(layout, args, values, on_build)
-        if isinstance(function, NotGeneral):
-            raise function
-        return function(args, values)
+            is_new = layout not in self._functions
+            if is_new:
+                self._functions[layout] = self._build(args, values)
+            built = self._functions[layout]
+        if isinstance(built, NotGeneral):
+            raise built
+        return ServedGeneral(built.function(args, values), built, is_new)
 
-    def is_kept(self, args: Sequence[Any]) -> bool:
-        """Tells whether later processes can load the function for arguments that ``run_for`` was asked for."""
-        return self._builder.backend.general_layout(args) in self._kept
-
-    def _build(
-        self,
-        layout: Hashable,
-        args: Sequence[Any],
-        values: Sequence[Value],
-        on_build: Callable[[BuiltGeneral], None],
-    ) -> GeneralFunction | NotGeneral:
+    def _build(self, args: Sequence[Any], values: Sequence[Value]) -> BuiltGeneral | NotGeneral:
         """Returns what the builder makes, or why it makes nothing, which is not asked again."""
         try:
-            built = self._builder.build(self.family.general, args, values)
+            return self._builder.build(self.family.general, args, values)
         except NotGeneral as refusal:
             return refusal
         except Exception as error:
             return NotGeneral(f"compile failed: {type(error).__name__}")
-        if built.key is not None:
-            self._kept.add(layout)
-        on_build(built)
-        return built.function

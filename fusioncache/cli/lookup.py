@@ -5,11 +5,13 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import click
 
 from fusioncache.cli.terminal import ID_DIGITS
+from fusioncache.explain.relatives import Varying, find_relatives
 from fusioncache.humanize import escape_controls, format_count
 from fusioncache.record.observations import Line, RegionRecord
 from fusioncache.record.reader import RecordReader
@@ -17,6 +19,8 @@ from fusioncache.record.runs import Run
 from fusioncache.record.stats import TemplateCounts, TemplateStats
 
 _MOST_NAMED = 10
+_MOST_RELATIVES = 256
+"""How many templates with the same telling ops are looked into."""
 
 
 LAST = "last"
@@ -127,3 +131,11 @@ def _source(line: Line) -> str:
     """Returns a line of source: where it is, and what it says if it is still there."""
     text = linecache.getline(line.file, line.number).strip()
     return f"{line}  {text}" if text else str(line)
+
+
+def find_varying(record: RecordReader, template: TemplateStats) -> tuple[Varying, ...]:
+    """Returns what varies between a template and those of the record that are the same but for sizes and numbers."""
+    named = [each for each in record.find(template.name.rpartition("_")[0]) if each.digest != template.digest]
+    others = record.add_ingredients(tuple(islice(named, _MOST_RELATIVES)))
+    found = find_relatives([dict(each.ingredients) for each in (template, *others)])
+    return next((relatives.varying for relatives in found if 0 in relatives.members), ())

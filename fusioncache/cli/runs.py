@@ -134,7 +134,8 @@ def _format_sizes(stats: Stats) -> str:
     if stats.generalizations:
         parts.append(f"{stats.generalizations} compiled for any sizes")
     if stats.generalizations or stats.general_hits:
-        parts.append(f"{stats.general_hits} at others without a compile")
+        saved = f" (about {format_duration(stats.general_saved_seconds)} saved)" if stats.general_saved_seconds else ""
+        parts.append(f"{stats.general_hits} at others without a compile{saved}")
     if stats.reused_sizes:
         parts.append(f"{stats.reused_sizes} used often, and compiled beside for their own")
     if stats.own_sizes:
@@ -212,6 +213,7 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("compile seconds of loads", format_seconds(stats.loaded_compile_seconds)),
         ("generalizations", str(stats.generalizations)),
         ("general hits", str(stats.general_hits)),
+        ("compile seconds they spare", f"{format_seconds(stats.general_saved_seconds)} (an estimate)"),
         ("reused sizes", str(stats.reused_sizes)),
         ("for their own sizes", str(sum(stats.own_sizes.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.own_sizes.items())),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from fusioncache.cli.relatives import Varying
 from fusioncache.cli.terminal import ID_DIGITS, Column, format_pairs, format_table
+from fusioncache.explain.relatives import Varying
 from fusioncache.humanize import escape_controls, format_arities, format_ranges, format_seconds
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ingredients import GRAPH

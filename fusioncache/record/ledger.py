@@ -15,11 +15,20 @@ from fusioncache.record.stats import PROGRAM_RECORD, AllTemplates, Stats, Templa
 
 
 class _Counts:
-    __slots__ = ("compile_seconds", "compiles", "hits", "load_seconds", "loaded_compile_seconds", "loads", "regions")
+    __slots__ = (
+        "compile_seconds",
+        "compiles",
+        "general_seconds",
+        "hits",
+        "load_seconds",
+        "loaded_compile_seconds",
+        "loads",
+        "regions",
+    )
 
     def __init__(self) -> None:
         self.regions = self.hits = self.compiles = self.loads = 0
-        self.compile_seconds = self.load_seconds = self.loaded_compile_seconds = 0.0
+        self.compile_seconds = self.load_seconds = self.loaded_compile_seconds = self.general_seconds = 0.0
 
     def add(self, counts: dict[str, int | float]) -> None:
         for name, count in counts.items():
@@ -36,13 +45,14 @@ class _Account(_Counts):
         self.saved_seconds = 0.0
 
     def cost(self) -> float:
-        """Returns seconds that compiling the template takes, as far as it was compiled or loaded here."""
-        return self.compile_seconds + self.loaded_compile_seconds
+        """Returns seconds that compiling the template takes, as far as anything that serves it was compiled."""
+        return self.compile_seconds + self.loaded_compile_seconds + self.general_seconds
 
     def save(self, cost: float) -> float:
         """Counts what was saved if compiling the template takes this long: see ``Stats``. Returns what is new."""
         before = self.saved_seconds
-        self.saved_seconds = cost * self.hits + self.loaded_compile_seconds - self.load_seconds
+        spared = self.loaded_compile_seconds + self.general_seconds
+        self.saved_seconds = cost * self.hits + spared - self.load_seconds
         return self.saved_seconds - before
 
     def freeze(self) -> TemplateStats:
@@ -188,13 +198,25 @@ class Ledger:
         else:
             self._add_compile(template, seconds, compile_seconds, loaded=True)
 
-    def count_general(self, *, compiled: bool) -> None:
-        """Counts a graph that what was compiled for any sizes serves: just now, with its sizes, or before."""
+    def count_generalization(self) -> None:
+        """Counts something that was compiled for any sizes."""
         with self._lock:
-            self._generalizations += compiled
-            self._general_hits += not compiled
+            self._generalizations += 1
         if self._parent:
-            self._parent.count_general(compiled=compiled)
+            self._parent.count_generalization()
+
+    def count_general_hit(self, template: Template, seconds: float = 0.0) -> None:
+        """Counts a graph of this template that needs no compile, because what was compiled for any sizes serves it.
+
+        Args:
+            template: it.
+            seconds: that compiling what serves it took, if it was for another template.
+        """
+        with self._lock:
+            self._general_hits += 1
+            self._add(template, general_seconds=seconds)
+        if self._parent:
+            self._parent.count_general_hit(template, seconds)
 
     def count_reused_sizes(self) -> None:
         """Counts a graph that got a function for its own sizes because it was called so often."""
@@ -312,6 +334,7 @@ class Ledger:
                 helped=self._helped,
                 generalizations=self._generalizations,
                 general_hits=self._general_hits,
+                general_saved_seconds=total.general_seconds,
                 reused_sizes=self._reused_sizes,
                 own_sizes=MappingProxyType(dict(self._own_sizes)),
                 unkept=MappingProxyType(dict(self._unkept)),

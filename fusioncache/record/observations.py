@@ -43,6 +43,10 @@ class Source:
 MOST_LINES = 32
 
 
+ANY_SIZES = "any sizes"
+"""The plan of regions that a function for any sizes serves."""
+
+
 @dataclass(frozen=True, slots=True)
 class RegionRecord:
     """One region of one trace, and what became of it.
@@ -59,7 +63,7 @@ class RegionRecord:
         arities: the number of terms of each of its residual chains.
         plan: how these are summed: ``inline``, ``fold`` or ``one launch``; None if it was bypassed. A region without
             chains is ``inline``. It is ``one launch`` from when it was first called, and ``any sizes`` from when a
-            function serves it that was compiled for any.
+            function serves it that was compiled for any, until it gets one for its own.
         source: where in the model it comes from.
         ops: number of operations.
         inputs: number of inputs.

@@ -36,6 +36,8 @@ class Stats:
             or nobody called for them yet.
         generalizations: those of the compilations that are for any sizes, because the graph was known with others.
         general_hits: graphs with other sizes than any before that needed no compile, because one of these serves them.
+        general_saved_seconds: an estimate of what these would have spent on compiling: what it took for that which
+            serves them.
         reused_sizes: those of them that were called so often that they got a function for their own sizes, which
             processes beside this one compiled.
         own_sizes: graphs that were compiled for their own sizes although they are known with others, by reason.
@@ -52,7 +54,7 @@ class Stats:
         saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
             the seconds that its template's executables take to compile, whether they were compiled here or loaded; what
             was loaded saves them once more, less the seconds that loading took. Less than nothing if loading takes
-            longer than compiling.
+            longer than compiling. ``general_saved_seconds`` are among them.
         canonicalize_seconds: seconds spent turning regions into templates, keys and plans.
         verified: regions that verify mode compared with their templates and found equal, each counted once for each
             layout of its inputs.
@@ -75,6 +77,7 @@ class Stats:
     helped: int = 0
     generalizations: int = 0
     general_hits: int = 0
+    general_saved_seconds: float = 0.0
     reused_sizes: int = 0
     own_sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))

@@ -19,6 +19,7 @@ from fusioncache.record.observations import Line, Phases
 from fusioncache.report.contents import GENERATOR, Contents, ReportTemplate
 from fusioncache.report.grid import make_grids
 from fusioncache.report.misses import find_misses
+from fusioncache.report.sizes import find_families
 from fusioncache.template.text import read_exactly
 
 
@@ -34,6 +35,7 @@ def render_report(contents: Contents) -> str:
             run=contents.run,
             grids=make_grids(contents.regions),
             misses=find_misses(contents.templates),
+            families=find_families(contents.templates),
             slices=cut_slices(contents.run.phases),
             style=Markup(style),
             style_hash=_hash(style),

@@ -45,5 +45,4 @@ def test_a_function_for_any_sizes_is_each_of_its_regions(recipe: list[Step], dra
     for region in alike:
         values, args = executable.values_of(only(region)), make_arguments(region)
         if values is not None:
-            run = executable.run_for(args, values, lambda seconds: None)
-            assert are_same(list(run(args)), list(Eager().compile(region, args)(args)))
+            assert are_same(list(executable.serve(args, values).run(args)), list(Eager().compile(region, args)(args)))

@@ -4,12 +4,11 @@ import json
 
 import pytest
 from commands import CHAIN, call, drop_first_break, get_output, save_other, save_run, save_two_runs
-from recorded_templates import make_cast_template, make_ledger, save_ledger
+from recorded_templates import make_cast_template, make_ledger, make_scaled_template, save_ledger
 
-from fusioncache.ir import Const, Graph, NumberType, Op, Ref, Template, TensorType
+from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.record.reader import RecordReader
 from fusioncache.template.key import make_key
-from fusioncache.template.name import template_name
 
 _COUNTS = f"""\
 name             {CHAIN.name}
@@ -152,16 +151,9 @@ def test_wrong_usage():
     assert "Missing argument 'ID'" in result.stderr
 
 
-def make_scaled(*shape: int, factor: float = 0.5) -> Template:
-    type_ = TensorType("float32", shape, "cpu")
-    graph = Graph((type_,), (Op("prims.mul", (Ref(0), Const("float", factor.hex())), (type_,)),), (1,))
-    key = make_key(graph, {})
-    return Template(graph, key, template_name(graph, key))
-
-
 def test_the_sizes_with_which_others_are_the_same(monkeypatch):
-    own = make_scaled(2, 64)
-    others = (make_scaled(2, 96), make_scaled(2, 200), make_scaled(2, 64, factor=0.25), make_scaled(1, 64))
+    own, less = make_scaled_template(2, 64), make_scaled_template(2, 64, factor=0.25)
+    others = (*(make_scaled_template(2, length) for length in (96, 200)), less, make_scaled_template(1, 64))
     save_ledger(monkeypatch, make_ledger(own, *others))
     assert get_output("show", own.name, "--parameters").split("\n")[1:3] == [
         "  other templates are the same but for dimension 1 of %0: 64, 96, 200",

@@ -6,7 +6,18 @@ import time
 from contextlib import closing
 
 import pytest
-from commands import CAST, FIRST_RUN, OTHER_RUN, call, drop_first_break, get_error, get_output, save_run, save_two_runs
+from commands import (
+    CAST,
+    CHAIN,
+    FIRST_RUN,
+    OTHER_RUN,
+    call,
+    drop_first_break,
+    get_error,
+    get_output,
+    save_run,
+    save_two_runs,
+)
 from recorded_templates import STARTED, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 
@@ -24,9 +35,9 @@ It goes on or was killed; 0 ms are on record.
 regions     7, of 2 templates; 3 (43%) shared
 compiled    3 executables in 2.12 s
 loaded      1 executable in 3.91 ms; compiling took 125 ms back then
-sizes       1 compiled for any sizes; 2 at others without a compile; 1 for their
-            own sizes: random numbers (1)
-saved       about 6.12 s of compiling
+sizes       1 compiled for any sizes; 2 at others without a compile (about
+            500 ms saved); 1 for their own sizes: random numbers (1)
+saved       about 8.12 s of compiling
 time        compiling 2.12 s, tracing 500 ms, fusing 250 ms, canonicalizing
             31.2 ms, the rest 3.91 ms
 left alone  3 as Thunder made it: unknown op (2), compile failed: ValueError (1)
@@ -35,7 +46,7 @@ verified    2 regions and layouts are equal to what they would be on their own;
             1 compile only for that in 250 ms
 
 all runs    1 run since 2023-11-14, 43% of 7 regions shared, 25% of 4
-            executables loaded, about 6.12 s saved
+            executables loaded, about 8.12 s saved
 store       none yet
 
 next        fusioncache explain          why templates were new
@@ -64,6 +75,7 @@ load seconds                  0.004
 compile seconds of loads      0.125
 generalizations               1
 general hits                  2
+compile seconds they spare    0.500 (an estimate)
 reused sizes                  0
 for their own sizes           1
   random numbers              1
@@ -74,7 +86,7 @@ programs made                 0
 programs refused              0
 seconds on programs           0.000
 seconds of what they spare    0.000
-saved seconds                 6.121 (an estimate)
+saved seconds                 8.121 (an estimate)
 verified                      2
 verify compiles               1
 verify compile seconds        0.250
@@ -86,7 +98,7 @@ seconds in all phases         2.910
   canonicalizing              0.031
   compiling                   2.125
   loading                     0.004
-saved seconds of all runs     6.121 (an estimate)
+saved seconds of all runs     8.121 (an estimate)
 """
 
 
@@ -105,8 +117,9 @@ def test_what_it_says(monkeypatch):
     ledger.history.add_seconds("tracing", 0.5)
     ledger.history.add_seconds("fusing", 0.25)
     ledger.count_verify_compile(0.25)
-    for compiled in (True, False, False):
-        ledger.count_general(compiled=compiled)
+    ledger.count_generalization()
+    for seconds in (0.0, 0.5):
+        ledger.count_general_hit(CHAIN, seconds)
     ledger.count_own_sizes("random numbers")
     for _ in range(2):
         ledger.count_verified()
@@ -233,6 +246,7 @@ def test_stats_as_json(monkeypatch):
         **{"started": STARTED, "updated": STARTED, "ended": False, "pid": 4321, "models": []},
         **{"regions": 7, "templates": 2, "hits": 3, "misses": 2, "compiles": 3, "loads": 1},
         **{"handed_over": 0, "helped": 0, "generalizations": 0, "general_hits": 0, "reused_sizes": 0, "own_sizes": {}},
+        "general_saved_seconds": 0.0,
         "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
         "unkept": {"a number among its inputs": 1},
         **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},

@@ -35,6 +35,13 @@ def make_cast_template(name: str | None = None, options: str = "nvfuser=0.2.36")
     return _template(Graph((BFLOAT16,), ops, (1,)), name, options)
 
 
+def make_scaled_template(*shape: int, factor: float = 0.5) -> Template:
+    """A product with a number; those of other shapes and numbers are the same but for that."""
+    type_ = TensorType("float32", shape, "cpu")
+    graph = Graph((type_,), (Op("prims.mul", (Ref(0), Const("float", factor.hex())), (type_,)),), (1,))
+    return _template(graph, None, "")
+
+
 def _template(graph: Graph, name: str | None, options: str) -> Template:
     key = make_key(graph, {"options": options})
     return Template(graph, key, name or template_name(graph, key))

@@ -2,20 +2,31 @@
 
 import re
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from commands import CAST, CHAIN, save_run
-from recorded_templates import make_cast_template, make_ledger, save_ledger
-from report_records import HOSTILE, SHOWN, Page, make_deep_model, make_places, make_run, read_newest, save_hostile_run
+from recorded_templates import make_cast_template, make_ledger, make_scaled_template, save_ledger
+from report_records import (
+    HOSTILE,
+    SHOWN,
+    Page,
+    make_deep_model,
+    make_places,
+    make_region_record,
+    make_run,
+    read_newest,
+    save_hostile_run,
+)
 from repository import ROOT
 
 from fusioncache.humanize import format_duration
-from fusioncache.record.observations import Phases
+from fusioncache.record.observations import ANY_SIZES, Phases
 from fusioncache.record.stats import TemplateStats
 from fusioncache.report.contents import Contents, ReportTemplate
 from fusioncache.report.misses import find_misses
 from fusioncache.report.page import cut_slices
+from fusioncache.report.sizes import find_families
 
 
 def test_it_is_one_file_in_which_every_link_leads_somewhere(monkeypatch):
@@ -158,6 +169,34 @@ def test_what_loading_whole_programs_took_out(monkeypatch):
     assert '<tr><th scope="row">a lock has no value to compare</th><td class="n">1</td></tr>' in page.section(
         "bypasses"
     )
+
+
+def test_templates_that_differ_in_sizes_stand_together(monkeypatch):
+    alike = [make_scaled_template(2, 64), make_scaled_template(2, 96), make_scaled_template(3, 200)]
+    ledger = make_ledger(*alike[:2], make_cast_template())
+    ledger.count_region(alike[2], (), hit=False)
+    ledger.count_generalization()
+    ledger.count_general_hit(alike[2], 0.25)
+    ledger.count_reused_sizes()
+    ledger.count_own_sizes("random numbers")
+    regions = [make_region_record(number, digest=template.key.digest) for number, template in enumerate(alike)]
+    ledger.history.add_regions([regions[0], *(replace(region, plan=ANY_SIZES) for region in regions[1:])])
+    save_ledger(monkeypatch, ledger)
+    contents = read_newest()
+    (family,) = find_families(contents.templates)
+    assert family.varying == ("dimension 0 of %0", "dimension 1 of %0")
+    members = [(member.template.stats.digest, member.values, member.is_general) for member in family.members]
+    assert members == [
+        (alike[0].key.digest, ("2", "64"), False),
+        (alike[1].key.digest, ("2", "96"), True),
+        (alike[2].key.digest, ("3", "200"), True),
+    ]
+    assert contents.run.stats.saved_seconds == contents.run.stats.general_saved_seconds == 0.25
+    page = Page(contents).section("sizes")
+    assert "served 1 executable without a compile, which saved about <b>250 ms</b>" in page
+    assert "1 executable was called so often that code for its own sizes was compiled beside" in page
+    assert '<td class="n">200</td><td>for any sizes</td>' in page and "<li>random numbers: 1</li>" in page
+    assert "No two templates are the same" in Page(Contents(make_run(), (), (), ())).section("sizes")
 
 
 def test_phases_without_a_second_in_them():

@@ -11,10 +11,9 @@ import click
 from fusioncache.cli import program_parts, template_parts
 from fusioncache.cli.executables import describe_code, find_reasons_not_kept
 from fusioncache.cli.json_output import encode_template, print_json
-from fusioncache.cli.lookup import find_regions, pick_template
+from fusioncache.cli.lookup import find_regions, find_varying, pick_template
 from fusioncache.cli.options import TemplateId, directory_option, json_option
 from fusioncache.cli.programs import TRACES, KeptProgram, find_programs, pick_one, pick_program
-from fusioncache.cli.relatives import find_varying
 from fusioncache.cli.source import describe_definition, describe_repro
 from fusioncache.cli.template_parts import Part
 from fusioncache.record.reader import RecordReader
