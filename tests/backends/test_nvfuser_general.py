@@ -100,9 +100,10 @@ def test_functions_of_torch_are_translated_as_well():
     assert "fd.ops.index_select(" in text and re.search(r"new_shape=\[c\d+, c\d+, 4\]", text)
 
 
-def test_a_number_of_the_arithmetic_is_refused():
-    with pytest.raises(NotGeneral, match="a number of the arithmetic that varies"):
-        define_rows("scaled")
+def test_a_number_of_the_arithmetic_is_an_input():
+    text = define_rows("scaled")
+    assert len(re.findall(r"define_scalar\(None, dtype=DataType\.Double\)", text)) == 1
+    assert not re.search(r"0\.125|0\.0625", text)
 
 
 COMPUTED = [

@@ -269,6 +269,23 @@ def test_lengths_from_the_third_on_are_not_compiled(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_made_of_the_length_have_the_same_bits_at_any_length(dtype):
+    def function(x, y):
+        length = x.shape[1]
+        return x * (1 / length) + y / (length + 0.5), torch.exp(x - 0.1 * length)
+
+    compiled, transform = cached(function)
+    static = thunder.jit(function, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
+    compiles = []
+    for length in (64, 96, 65, 200, 3, 255):
+        before = transform.stats().compiles
+        x, y = (torch.randn(3, length, 8, device="cuda", dtype=dtype) for _ in range(2))
+        assert are_same(list(compiled(x, y)), list(static(x, y)))
+        compiles.append(transform.stats().compiles - before)
+    assert compiles[2:] == [0] * 4 and not transform.stats().own_sizes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_computed_element_by_element_has_the_same_bits_at_any_length(dtype):
     def function(x, weight):
         y = torch.tanh(x * weight) * 0.3 + x

@@ -136,10 +136,11 @@ class NvFuser(Backend):
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """See ``Backend``. Where a kernel does not do for other sizes, nvFuser compiles another one by itself."""
+        from fusioncache.backends.bound_symbols import read_numbers
         from fusioncache.backends.nvfuser.general import define_general
 
-        def numbers_of(values: Sequence[Value]) -> list[Value]:
-            return [value for value, place in zip(values, general.places, strict=True) if place is None]
+        def numbers_of(values: Sequence[Value]) -> Sequence[int | float]:
+            return read_numbers([value for value, place in zip(values, general.places, strict=True) if place is None])
 
         definition = define_general(general, describe_arguments(args))
         run = execute_definition(definition, general.graph, [*args, *numbers_of(values)], self.switches).run

@@ -27,12 +27,9 @@ def define_general(general: GeneralRegion, layouts: Sequence[Any]) -> Any:
         layouts: of the arguments: see ``describe_arguments``. There are none for the variables among the inputs.
 
     Raises:
-        NotGeneral: if a number of the arithmetic varies, or the definition has a number that those of the regions have
-            not.
+        NotGeneral: if the definition has an integer that those of the regions have not.
         Exception: whatever Thunder or nvFuser raise.
     """
-    if not all(isinstance(value, int) for value in general.values[0]):
-        raise NotGeneral("a number of the arithmetic that varies")
     definition = _define(general.graph, layouts)
     _check_integers(definition, [define(region, layouts) for region in general.regions])
     return definition
