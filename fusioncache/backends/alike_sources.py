@@ -48,6 +48,22 @@ def merge_sources(sources: Sequence[Source], values: Sequence[Sequence[Number]])
     return Source(ast.unparse(ast.fix_missing_locations(merged)), first.names)
 
 
+def move_variables(source: Source, variables: int, first: Sequence[int]) -> Source:
+    """Returns the source of the same function with some of its variables in front of the others.
+
+    Args:
+        source: of a function that takes as many variables, behind its other arguments.
+        variables: their number.
+        first: which of them come first.
+    """
+    tree = ast.parse(source.text)
+    parameters = _find_function(tree).args.args
+    own = len(parameters) - variables
+    order = [*first, *(variable for variable in range(variables) if variable not in first)]
+    parameters[own:] = [parameters[own + variable] for variable in order]
+    return Source(ast.unparse(tree), source.names)
+
+
 def read_shapes(source: Source, places: Sequence[tuple[int, int] | None]) -> Source:
     """Returns the source of a function that takes tensors only, where another one takes the variables' values as well.
 
@@ -59,7 +75,8 @@ def read_shapes(source: Source, places: Sequence[tuple[int, int] | None]) -> Sou
     tree = ast.parse(source.text)
     function = _find_function(tree)
     parameters = [parameter.arg for parameter in function.args.args]
-    tensors, variables = parameters[: -len(places)], parameters[-len(places) :]
+    own = len(parameters) - len(places)
+    tensors, variables = parameters[:own], parameters[own:]
     read, further = [], []
     for variable, place in zip(variables, places, strict=True):
         if place is None:

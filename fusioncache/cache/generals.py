@@ -218,8 +218,8 @@ def check_general(region: Graph) -> None:
     Raises:
         NotGeneral: says why.
     """
-    if region.sizes or any(isinstance(type_, NumberType) for type_ in region.inputs):
-        raise NotGeneral("numbers or symbolic sizes among the inputs")
+    if region.sizes or any(isinstance(type_, NumberType) and type_.python_type != "float" for type_ in region.inputs):
+        raise NotGeneral("whole numbers or symbolic sizes among the inputs")
     if writes_in_place(region):
         raise NotGeneral("in-place effects")
     if any(op_traits(op.name).random for op in region.ops):

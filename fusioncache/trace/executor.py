@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thunder.core import utils
-from thunder.core.proxies import unvariableify
+from thunder.core.proxies import NumberProxy, unvariableify
 from thunder.core.rematerialization import rematerialize
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceProvenance, from_trace
@@ -61,8 +61,11 @@ class FusionCacheExecutor(FusionExecutor):
         return best_backend("cpu")
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Tells whether an operation may be part of a region. What another executor claimed stays there."""
-        return bsym.sym.executor in (None, self) and super().can_fuse(bsym)
+        """Tells whether an operation may be part of a region. What another executor claimed stays there.
+
+        What computes with numbers alone is left to Python: in a region it would keep a number from being any.
+        """
+        return bsym.sym.executor in (None, self) and not _gives_numbers(bsym) and super().can_fuse(bsym)
 
     def fusion_pass(self, trace: Any) -> Any:
         """Returns the trace with one call in place of each group of fusible bound symbols. Thunder calls this."""
@@ -110,6 +113,11 @@ class FusionCacheExecutor(FusionExecutor):
             return False
         primitives = [primitive for bsym in group for primitive in _flatten(bsym)]
         return not all(op_traits(symbol_name(primitive.sym) or "").shape_only for primitive in primitives)
+
+
+def _gives_numbers(bound_symbol: BoundSymbol) -> bool:
+    results = bound_symbol.flat_proxy_outs
+    return bool(results) and all(isinstance(result, NumberProxy) for result in results)
 
 
 def _flatten(bound_symbol: BoundSymbol) -> list[BoundSymbol]:

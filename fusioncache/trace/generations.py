@@ -16,10 +16,15 @@ logger = logging.getLogger("fusioncache")
 
 
 class Generations:
-    """The programs of the functions that one transform takes part in."""
+    """The programs of the functions that one transform takes part in.
+
+    Graphs of Dynamo's that are the same but for sizes are one function: it makes one for the first length, and another
+    one for all others.
+    """
 
     def __init__(self) -> None:
         self._last: WeakKeyDictionary[Any, Generation] = WeakKeyDictionary()
+        self._last_of_graphs: dict[str, Generation] = {}
         self._lock = forks.lock()
 
     def begin(self, compile_data: Any) -> Generation:
@@ -32,11 +37,12 @@ class Generations:
             return Generation(object(), 0)
         with self._lock:
             last = self._last.get(compile_data)
-            if last is None:
-                new = Generation(object(), 0, _name_function(compile_data.fn))
-            else:
-                new = replace(last, number=last.number + 1)
+            name = last.name if last else _name_function(compile_data.fn)
+            last = self._last_of_graphs.get(name, last)
+            new = replace(last, number=last.number + 1) if last else Generation(object(), 0, name)
             self._last[compile_data] = new
+            if name and _is_graph(compile_data.fn):
+                self._last_of_graphs[name] = new
             return new
 
 
@@ -47,11 +53,30 @@ def _name_function(function: Any) -> str:
     function are generalized, as a model of other widths has regions of the same skeletons.
     """
     try:
-        lines = list(_describe_function(function))
+        lines = list(_describe_graph(function) if _is_graph(function) else _describe_function(function))
     except Exception as error:  # whatever a model's own ``named_parameters`` does
         logger.info("a function without a name for later processes", exc_info=error)
         return ""
     return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest() if lines else ""
+
+
+def _is_graph(function: Any) -> bool:
+    import torch
+
+    return isinstance(function, torch.fx.GraphModule)
+
+
+def _describe_graph(module: Any) -> Iterator[str]:
+    """Yields what Dynamo's graphs of one function have in common: what they compute, but for sizes."""
+    import torch
+
+    for node in module.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.nn.Parameter):
+            yield f"parameter {value.dtype} {tuple(value.shape)}"
+        elif not isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
+            target = getattr(node.target, "__qualname__", node.target)
+            yield f"{node.op} {'' if node.op == 'placeholder' else target} {getattr(value, 'dtype', '')}"
 
 
 def _describe_function(function: Any) -> Iterator[str]:

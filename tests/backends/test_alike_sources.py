@@ -2,7 +2,7 @@
 
 import pytest
 
-from fusioncache.backends.alike_sources import Source, define_source, merge_sources, read_shapes
+from fusioncache.backends.alike_sources import Source, define_source, merge_sources, move_variables, read_shapes
 from fusioncache.backends.api import NotGeneral
 
 
@@ -32,6 +32,11 @@ def test_all_sources_are_asked():
     values = [(2, 2, 5), (3, 3, 6), (3, 4, 6)]
     merged = merge(values, "(2, 2, 5)", "(3, 3, 6)", "(3, 4, 6)")
     assert call(merged, "x", 7, 8, 9) == (7, 8, 9)
+
+
+def test_variables_change_places():
+    merged = merge([(2, 5.0, 7), (3, 6.0, 9)], "(2, 5.0, 7)", "(3, 6.0, 9)")
+    assert call(move_variables(merged, 3, (1,)), "x", 5.5, 4, 8) == (4, 5.5, 8)
 
 
 @pytest.mark.parametrize("other", ["36", "-9", "9.0", "True", "x"])

@@ -12,7 +12,7 @@ from models import are_same
 
 from fusioncache.backends.api import CompiledGeneral, NotGeneral, Run
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.ir import Graph, TensorType
+from fusioncache.ir import Const, Graph, NumberType, TensorType
 from fusioncache.template.general_region import Family, make_family
 from fusioncache.template.generalization import find_values, only
 
@@ -131,6 +131,26 @@ def test_what_cannot_be_stored_is_compiled_and_says_why():
     assert compiled.artifacts is None and compiled.reason == "an argument of type Own"
     results = compiled.function(args, FAMILY.general.values[-1])(args)
     assert torch.equal(torch.Tensor(results[0]), fit(load(), 3, 7)(arguments(3, 7))[0])
+
+
+def mean(length: int) -> Graph:
+    """A mean of rows, whose number is made of the length, less a number among the inputs."""
+    s = Sketch()
+    number = s.input(NumberType("float"))
+    rows, total = s.input(TensorType("float32", (3, length), "cpu")), TensorType("float32", (3,), "cpu")
+    less = s.op("sub", rows, number)
+    return s.graph(s.op("div", s.op("sum", less, (1,), type_=total), float(length), type_=total))
+
+
+def test_code_with_numbers_that_vary_is_stored():
+    general = make_family([mean(6), mean(9)]).general
+    compiled = Inductor().persist_general(general, [0.5, torch.randn(3, 9)], general.values[-1])
+    assert compiled.artifacts is not None
+    x = torch.randn(3, 20)
+    for function in (compiled.function, Inductor().load_general(compiled.artifacts, general, [0.5, x])):
+        run = function([0.5, x], (20, Const("float", (20.0).hex())))
+        for number in (0.5, -1e-5):
+            assert are_same(list(run([number, x])), list(Inductor().compile(mean(20), [number, x])([number, x])))
 
 
 def test_what_is_padded_by_a_size_is_stored():

@@ -9,7 +9,7 @@ from drawn_regions import Sketch
 from fusioncache.backends.api import NotGeneral
 from fusioncache.backends.nvfuser.definition import describe_tensor, nvfuser_executor
 from fusioncache.backends.nvfuser.general import define_general
-from fusioncache.ir import Const, Graph, Op, Ref, TensorType
+from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.template.general_region import make_family
 
 HERE = Const("device", "cuda")
@@ -22,6 +22,12 @@ def _needs_nvfuser():
 
 def tensor(*shape: int) -> TensorType:
     return TensorType("float32", shape, "cuda")
+
+
+def scaled_by_input(length: int) -> Graph:
+    s = Sketch()
+    number, rows = s.input(NumberType("float")), s.input(tensor(length, 4))
+    return s.graph(s.op("tanh", s.op("mul", rows, number, type_=tensor(length, 4)), type_=tensor(length, 4)))
 
 
 class Rows:
@@ -104,6 +110,13 @@ def test_a_number_of_the_arithmetic_is_an_input():
     text = define_rows("scaled")
     assert len(re.findall(r"define_scalar\(None, dtype=DataType\.Double\)", text)) == 1
     assert not re.search(r"0\.125|0\.0625", text)
+
+
+def test_a_number_among_the_inputs_stays_one():
+    family = make_family([scaled_by_input(8), scaled_by_input(16)])
+    with fake_cuda.pretend_gpu():
+        text = repr(define_general(family.general, [None, describe_tensor((8, 4), (4, 1))]))
+    assert len(re.findall(r"define_scalar\(None, dtype=DataType\.Double\)", text)) == 1 and "shape=[-1, 4]" in text
 
 
 COMPUTED = [

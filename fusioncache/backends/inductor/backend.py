@@ -6,10 +6,12 @@ import importlib
 import os
 import shutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, CompiledGeneral, Description, GeneralFunction, Run
+from fusioncache.backends.inductor.carriers import carry_numbers
 from fusioncache.backends.inductor.environment import inductor_settings
 from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import Arithmetic, GeneralRegion, Graph, Value
@@ -124,13 +126,18 @@ class Inductor(Backend):
         """See ``Backend``."""
         from fusioncache.backends.inductor.general import GeneralCode
 
-        return GeneralCode(general, args, values, self._mode).fit
+        carried = carry_numbers(general)
+        args, values = carried.carry(args, values), carried.without_numbers(values)
+        return carried.wrap(GeneralCode(carried, args, values, self._mode).fit)
 
     def persist_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> CompiledGeneral:
         """See ``Backend``."""
         from fusioncache.backends.inductor.general_persistence import persist_general
 
-        return persist_general(self, general, args, values, self._mode)
+        carried = carry_numbers(general)
+        args, values = carried.carry(args, values), carried.without_numbers(values)
+        compiled = persist_general(carried, args, values, self._mode)
+        return replace(compiled, function=carried.wrap(compiled.function))
 
     def load_general(
         self, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any]
@@ -143,7 +150,9 @@ class Inductor(Backend):
         """
         from fusioncache.backends.inductor.general_persistence import load_general
 
-        return load_general(self, artifacts, general, args, self._scratch)
+        carried = carry_numbers(general)
+        args = carried.carry(args, general.values[0])
+        return carried.wrap(load_general(artifacts, carried, args, self._mode, self._scratch))
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """See ``Backend``."""

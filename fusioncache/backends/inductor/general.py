@@ -13,15 +13,16 @@ from typing import Any
 
 from fusioncache.backends.alike_sources import define_source, read_shapes
 from fusioncache.backends.api import NotGeneral, Run
-from fusioncache.ir import GeneralRegion, Ref, TensorType, Value
+from fusioncache.backends.inductor.carriers import CarriedRegion
+from fusioncache.ir import Ref, Value
 
 
 def layout_of_any_size(args: Sequence[Any]) -> Hashable:
-    """Returns the order of the dimensions of each tensor in memory, and whether there are gaps.
+    """Returns the order of the dimensions of each tensor in memory, and whether there are gaps; None for a number.
 
     What else code may depend on is in the guards of ``torch.compile``, and they are asked.
     """
-    return tuple(map(_kind_of_layout, args))
+    return tuple(_kind_of_layout(arg) if hasattr(arg, "stride") else None for arg in args)
 
 
 def _kind_of_layout(tensor: Any) -> Hashable:
@@ -39,32 +40,29 @@ class GeneralCode:
     """Compiles a region for any sizes, and says for which its code is right.
 
     Args:
-        general: the region.
+        carried: the region.
         args: of one of its instances.
         values: of its variables there.
         mode: as for ``torch.compile``.
 
     Raises:
-        NotGeneral: if a number of the arithmetic varies, or Thunder runs other sizes by other operations.
+        NotGeneral: if Thunder runs other sizes by other operations.
         Exception: whatever TorchInductor raises, also where it takes a size for constant.
     """
 
-    def __init__(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None):
-        from fusioncache.backends.bound_symbols import general_torch_source, on_each_gpu
-
-        if not all(isinstance(value, int) for value in values):
-            raise NotGeneral("a number of the arithmetic that varies")
+    def __init__(self, carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None):
+        from fusioncache.backends.bound_symbols import on_each_gpu
 
         def make(gpu: int) -> Callable[..., Any]:
             # One function with all that is compiled: Dynamo keeps its guards by code, and only a few for each.
-            source = read_shapes(general_torch_source(general, gpu), general.places)
+            source = read_shapes(carried.source(gpu), carried.places)
             return _compile(define_source(source), self._compile_graph)
 
-        self._places = general.places
+        self._places = carried.places
         self._mode = mode
         self._checking: int | None = None
-        self._run = on_each_gpu(general.graph, args, make)
-        self._run_first(general, args, values)
+        self._run = on_each_gpu(carried.general.graph, args, make)
+        self._run_first(carried, args, values)
 
     def fit(self, args: Sequence[Any], values: Sequence[Value]) -> Run:
         """Returns the function for arguments of these sizes.
@@ -81,14 +79,13 @@ class GeneralCode:
         self._check_guards(for_these, args)
         return for_these
 
-    def _run_first(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> None:
+    def _run_first(self, carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value]) -> None:
         """Compiles, with those sizes marked that vary. Sizes that are equal here need not be elsewhere."""
         from torch._dynamo import mark_dynamic
         from torch.fx.experimental import _config
 
         tensors, carriers = [_plain(arg) for arg in args], _make_carriers(self._places, values)
-        for tensor, type_ in zip(tensors, general.graph.inputs, strict=False):
-            assert isinstance(type_, TensorType)
+        for tensor, type_ in zip(tensors, carried.types, strict=True):
             for dimension, size in enumerate(type_.shape):
                 if isinstance(size, Ref):
                     mark_dynamic(tensor, dimension)

@@ -7,12 +7,12 @@ TorchInductor found out about them while it compiled, and how arguments lie, are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fusioncache.backends.api import Backend, CompiledGeneral, GeneralFunction, NotGeneral, NotPersistable, Run
+from fusioncache.backends.api import CompiledGeneral, GeneralFunction, NotGeneral, NotPersistable, Run
 from fusioncache.backends.inductor.artifacts import (
     check_arguments_of_any_size,
     load_libraries,
@@ -20,11 +20,13 @@ from fusioncache.backends.inductor.artifacts import (
     read_signature,
     unpack,
 )
+from fusioncache.backends.inductor.carriers import CarriedRegion
 from fusioncache.backends.inductor.conditions import check_condition, evaluate
+from fusioncache.backends.inductor.general import GeneralCode
 from fusioncache.backends.inductor.language import check_wrapper, define
 from fusioncache.backends.inductor.package import Fakes, Package, make_package
 from fusioncache.backends.inductor.persistence import guard_plain, refuse_unpersistable
-from fusioncache.ir import GeneralRegion, Ref, TensorType, Value
+from fusioncache.ir import Ref, Value
 from fusioncache.ir.strict_json import decode, encode
 
 FORMAT = 1
@@ -32,29 +34,27 @@ _CONDITIONS = "conditions.json"
 
 
 def persist_general(
-    backend: Backend, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None
+    carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None
 ) -> CompiledGeneral:
     """Compiles a region for any sizes and gives the artifacts to load it from, or the reason why there are none.
 
     Raises:
         NotGeneral: if it cannot be compiled for any sizes.
-        Exception: whatever ``backend`` raises, which compiles where code cannot be persisted.
+        Exception: whatever ``GeneralCode`` raises, which compiles where code cannot be persisted.
     """
-    if not all(isinstance(value, int) for value in values):
-        raise NotGeneral("a number of the arithmetic that varies")
     try:
-        return _compile(backend, general, args, values, mode)
+        return _compile(carried, args, values, mode)
     except NotGeneral:
         raise
     except NotPersistable as refusal:
         reason = str(refusal)
     except Exception as error:  # a region that fails here may well work with torch.compile
         reason = f"{type(error).__name__} where its code for any sizes is to be kept"
-    return CompiledGeneral(backend.compile_general(general, args, values), None, reason)
+    return CompiledGeneral(GeneralCode(carried, args, values, mode).fit, None, reason)
 
 
 def load_general(
-    backend: Backend, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any], scratch: Path | None
+    artifacts: Mapping[str, bytes], carried: CarriedRegion, args: Sequence[Any], mode: str | None, scratch: Path | None
 ) -> GeneralFunction:
     """Makes the function of artifacts. Nothing is compiled, nothing is run.
 
@@ -63,35 +63,32 @@ def load_general(
         OSError: if there is no room for temporary files.
     """
     signature = read_signature(artifacts)
-    check_arguments_of_any_size(signature, general.graph, args)
+    check_arguments_of_any_size(signature, carried.general.graph, args)
     wrapper, libraries = unpack(artifacts, signature)
-    conditions = _read_conditions(artifacts, signature.wrapper, general)
+    conditions = _read_conditions(artifacts, signature.wrapper, carried)
     try:
         run = define(check_wrapper(wrapper.decode(), libraries), load_libraries(libraries, scratch))
     except ImportError as error:
         raise ValueError(f"a kernel that does not load: {error}") from error
-    return partial(_fit, backend, general, run, conditions)
+    return partial(_fit, carried, mode, run, conditions)
 
 
-def _compile(
-    backend: Backend, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None
-) -> CompiledGeneral:
+def _compile(carried: CarriedRegion, args: Sequence[Any], values: Sequence[Value], mode: str | None) -> CompiledGeneral:
     from fusioncache.backends.alike_sources import define_source
-    from fusioncache.backends.bound_symbols import general_torch_source
 
-    for region in general.regions:
-        refuse_unpersistable(region, args)
-    function = _with_symbols(define_source(general_torch_source(general)))
+    for region in carried.general.regions:
+        refuse_unpersistable(replace(region, inputs=carried.types), args)
+    function = _with_symbols(define_source(carried.source(gpu=0)))
     symbols = _make_symbols(values)
-    layouts = list(_describe_layouts(general, args))
+    layouts = list(_describe_layouts(carried, args))
     package = make_package(function, _fake(layouts, args, symbols), mode)
-    if package.outputs != len(general.graph.outputs):
+    if package.outputs != len(carried.general.graph.outputs):
         raise NotPersistable("outputs of TorchInductor's own")
     conditions = [*_write_layouts(layouts), *symbols.guards()]
-    _check_conditions(conditions, general)
+    _check_conditions(conditions, carried)
     run = define(package.code, package.kernels)
     run([*args, *values])  # what cannot run shows here
-    return CompiledGeneral(partial(_fit, backend, general, run, conditions), _pack(package, conditions, args), None)
+    return CompiledGeneral(partial(_fit, carried, mode, run, conditions), _pack(package, conditions, args), None)
 
 
 def _pack(package: Package, conditions: Sequence[str], args: Sequence[Any]) -> Mapping[str, bytes]:
@@ -100,29 +97,29 @@ def _pack(package: Package, conditions: Sequence[str], args: Sequence[Any]) -> M
     return {**artifacts, _CONDITIONS: encode({"format": FORMAT, "wrapper": wrapper, "conditions": conditions})}
 
 
-def _read_conditions(artifacts: Mapping[str, bytes], wrapper: str, general: GeneralRegion) -> list[str]:
+def _read_conditions(artifacts: Mapping[str, bytes], wrapper: str, carried: CarriedRegion) -> list[str]:
     if _CONDITIONS not in artifacts:
         raise ValueError(f"artifacts without {_CONDITIONS}")
     belongs, texts = decode(artifacts[_CONDITIONS], "conditions", format=FORMAT).fields("wrapper", "conditions")
     if belongs.text() != wrapper:
         raise ValueError("conditions of other code")
     conditions = [text.text() for text in texts.items()]
-    _check_conditions(conditions, general)
-    missing = set(_names_of_layouts(general)).difference(*(text.split() for text in conditions))
+    _check_conditions(conditions, carried)
+    missing = set(_names_of_layouts(carried)).difference(*(text.split() for text in conditions))
     if missing:
         raise ValueError(f"conditions that say nothing of {min(missing)}")
     return conditions
 
 
-def _check_conditions(conditions: Sequence[str], general: GeneralRegion) -> None:
-    names = {*_names_of_layouts(general), *map(_name, range(len(general.places)))}
+def _check_conditions(conditions: Sequence[str], carried: CarriedRegion) -> None:
+    names = {*_names_of_layouts(carried), *map(_name, range(len(carried.places)))}
     for text in conditions:
         check_condition(text, names)
 
 
 def _fit(
-    backend: Backend,
-    general: GeneralRegion,
+    carried: CarriedRegion,
+    mode: str | None,
     run: Run,
     conditions: Sequence[str],
     args: Sequence[Any],
@@ -139,7 +136,7 @@ def _fit(
     return guard_plain(
         lambda args: run([*args, *numbers]),
         args,
-        lambda args: backend.compile_general(general, args, values)(args, values),
+        lambda args: GeneralCode(carried, args, values, mode).fit(args, values),
     )
 
 
@@ -147,9 +144,9 @@ def _name(variable: int) -> str:
     return f"v{variable}"
 
 
-def _names_of_layouts(general: GeneralRegion) -> Iterator[str]:
-    for number, type_ in enumerate(general.regions[0].inputs):
-        for dimension in range(len(type_.shape) if isinstance(type_, TensorType) else 0):
+def _names_of_layouts(carried: CarriedRegion) -> Iterator[str]:
+    for number, type_ in enumerate(carried.types):
+        for dimension in range(len(type_.shape)):
             yield from (f"size_{number}_{dimension}", f"stride_{number}_{dimension}")
 
 
@@ -157,11 +154,11 @@ Layout = tuple[list[str], list[str]]
 """Sizes and strides of a tensor, made of the names of variables."""
 
 
-def _describe_layouts(general: GeneralRegion, args: Sequence[Any]) -> Iterator[Layout]:
+def _describe_layouts(carried: CarriedRegion, args: Sequence[Any]) -> Iterator[Layout]:
     """Yields how arguments lie, as far as that follows from their sizes; other strides are what they are."""
-    shapes = [type_.shape for type_ in general.graph.inputs if isinstance(type_, TensorType)]
+    shapes = [type_.shape for type_ in carried.types]
     names = {
-        shapes[place[0]][place[1]]: _name(number) for number, place in enumerate(general.places) if place is not None
+        shapes[place[0]][place[1]]: _name(number) for number, place in enumerate(carried.places) if place is not None
     }
     for arg, shape in zip(args, shapes, strict=True):
         sizes = [names[size] if isinstance(size, Ref) else str(size) for size in shape]

@@ -1,0 +1,89 @@
+"""Lengths behind Dynamo: what is compiled at each, and that it computes what it should."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from models import are_same
+
+import fusioncache
+
+pytestmark = pytest.mark.usefixtures("eager_regions")
+
+
+def compile_behind_dynamo(model: Callable, **options: object) -> tuple[Callable, fusioncache.FusionCache]:
+    """The model under ``thunderfx``, with regions that run op by op."""
+    from thunder.dynamo import thunderfx
+
+    torch._dynamo.reset()
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=False, record=False), backend="eager")
+    executors = [*fusioncache.executors()]
+    return thunderfx(model, executors=executors, transforms=[transform], **options), transform
+
+
+class ScaledNorm(torch.nn.Module):
+    """A norm with attributes that are numbers: under ``dynamic=True`` Dynamo gives them as tensors."""
+
+    def __init__(self, width: int = 8):
+        super().__init__()
+        self.eps, self.scale = 1e-5, 0.3
+        self.linear = torch.nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        scale = self.scale * self.scale
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * scale + x
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_numbers_of_a_module_need_no_compile_from_the_third_length_on(dynamic):
+    model = ScaledNorm()
+    compiled, transform = compile_behind_dynamo(model, dynamic=dynamic)
+    counts = []
+    for length in (6, 9, 5, 40):
+        before = transform.stats().compiles
+        x = torch.randn(2, length, 8)
+        result = compiled(x)
+        result.sum().backward()
+        found = [result, *(parameter.grad for parameter in model.parameters())]
+        model.zero_grad()
+        expected = model(x)
+        expected.sum().backward()
+        for one, other in zip(found, [expected, *(parameter.grad for parameter in model.parameters())], strict=True):
+            torch.testing.assert_close(one, other)
+        model.zero_grad()
+        counts.append(transform.stats().compiles - before)
+    assert counts[0] == counts[1] > 0 and counts[2:] == [0, 0]
+    assert not transform.stats().own_sizes and not transform.stats().bypasses
+
+
+def test_a_number_of_a_module_may_change():
+    """It is read in each call, also where code for any sizes was made with another value."""
+    model = ScaledNorm()
+    compiled, transform = compile_behind_dynamo(model, dynamic=True)
+    with torch.no_grad():
+        for length in (6, 9, 5):
+            x = torch.randn(2, length, 8)
+            for scale in (0.3, -2.5):
+                model.scale = scale
+                torch.testing.assert_close(compiled(x), model(x))
+    assert transform.stats().general_hits > 0
+    assert not transform.stats().own_sizes
+
+
+def test_computing_with_numbers_alone_is_no_part_of_a_region():
+    """A region that takes what was computed is right for any number."""
+    import thunder
+
+    def function(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        number = scale.item()
+        return x.tanh() * (number * number)
+
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=False, record=False), backend="eager")
+    compiled = thunder.jit(function, executors=fusioncache.executors(), transforms=[transform])
+    for length in (3, 4, 5):
+        x, scale = torch.randn(2, length), torch.tensor(0.3 * length, dtype=torch.float64)
+        assert are_same([compiled(x, scale)], [function(x, scale)])
+    (fused,) = [symbol for symbol in thunder.last_traces(compiled)[-1].bound_symbols if symbol.sym.is_fusion]
+    assert [inner.sym.name for inner in fused.subsymbols] == ["tanh", "mul"]
+    assert (transform.stats().compiles, transform.stats().general_hits) == (2, 1)
