@@ -18,6 +18,7 @@ _IMPORTS = {
     "drawing": "ir template",
     "explain": "ir template",
     "residual": "ir template",
+    "schedule": "",
     "store": "ir",
     "record": "ir humanize",
     "backends": "ir",
@@ -28,8 +29,8 @@ _IMPORTS = {
     "provenance": "ir template explain residual record backends cache humanize",
     "verification": "ir template record backends cache",
     "trace": (
-        "ir template explain residual store record backends cache precompile tracing program provenance verification "
-        "humanize"
+        "ir template explain residual schedule store record backends cache precompile tracing program provenance "
+        "verification humanize"
     ),
     "report": "ir template drawing explain record humanize",
     "cli": "ir template drawing explain store record backends cache precompile program report humanize",

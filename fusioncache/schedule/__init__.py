@@ -1,0 +1,1 @@
+"""Pure: in which order computing calls and collectives run. Knows neither torch nor Thunder."""

@@ -1,0 +1,220 @@
+"""The order: gathers in order of need, reduces behind what they add up, waits where something is first used.
+
+What decides is the structure of the calls and the bytes of messages, and nothing else: no time, no name, and no size of
+anything that stays on its rank. So each rank of a job finds the same sequence of collectives.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fusioncache.schedule.alive import measure_peaks
+from fusioncache.schedule.batches import batch_gathers
+from fusioncache.schedule.calls import COLLECTIVES, CallGraph, Kind, Unscheduled
+from fusioncache.schedule.flights import Flights
+from fusioncache.schedule.needs import Needs, find_needs
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a schedule has to keep to.
+
+    Attributes:
+        gathering: bytes of gathers that may be in flight; one batch may always be, whatever its size.
+        reducing: the same of reduces.
+        batch: bytes of small messages that travel together; 0 lets each travel alone.
+    """
+
+    gathering: int
+    reducing: int
+    batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """An order of calls.
+
+    Attributes:
+        steps: the calls by their places in the order given; several in one step are collectives that travel together.
+        reason: why this is the order given; empty where it is not.
+    """
+
+    steps: tuple[tuple[int, ...], ...]
+    reason: str = ""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All calls, one after the other."""
+        return tuple(index for step in self.steps for index in step)
+
+
+def schedule_calls(graph: CallGraph, bounds: Bounds) -> Schedule:
+    """Returns an order of calls in which collectives run beside what is computed. Takes n log n.
+
+    All calls keep their order but those that ``find_movable`` finds. What travels has at no time more bytes alive than
+    at some time in the order given: where that cannot be, the order given stays.
+
+    Args:
+        graph: the calls.
+        bounds: what may be in flight.
+    """
+    as_given = tuple((index,) for index in range(len(graph.calls)))
+    try:
+        needs = find_needs(graph)
+    except Unscheduled as unscheduled:
+        return Schedule(as_given, unscheduled.reason)
+    if not needs.waits:
+        return Schedule(as_given, "there is no collective")
+    most = measure_peaks(graph, range(len(graph.calls))).alive
+    reason = "the order given keeps fewer bytes alive"
+    for tried in (bounds, replace(bounds, batch=0), Bounds(0, 0)):
+        try:
+            found = Schedule(_Scheduler(graph, needs, tried).run())
+        except Unscheduled as unscheduled:
+            reason = unscheduled.reason
+            continue
+        if measure_peaks(graph, found.order).alive <= most:
+            return found
+    return Schedule(as_given, reason)
+
+
+class _Scheduler:
+    """Places one call after the other."""
+
+    def __init__(self, graph: CallGraph, needs: Needs, bounds: Bounds):
+        self.graph, self.needs, self.bounds = graph, needs, bounds
+        self.steps: list[tuple[int, ...]] = []
+        self.placed = [False] * len(graph.calls)
+        self.flights = {Kind.GATHER: Flights(bounds.gathering), Kind.REDUCE: Flights(bounds.reducing)}
+        self.starts = {wait: start for start, wait in needs.waits.items()}
+        self.batches = batch_gathers(graph, needs, bounds.batch)
+        self.batch_of = {index: number for number, batch in enumerate(self.batches) for index in batch}
+        self.opening: dict[int, list[int]] = defaultdict(list)
+        for number, batch in enumerate(self.batches):
+            if not needs.chained.intersection(batch):
+                self.opening[max(needs.given[index] for index in batch)].append(number)
+        self.open: list[int] = []
+        self.reducing: dict[int, list[int]] = defaultdict(list)
+        for index, call in enumerate(graph.calls):
+            if call.kind is Kind.REDUCE and index not in needs.chained:
+                self.reducing[needs.ready[index]].append(index)
+        self.pending: dict[str, dict[int, int]] = defaultdict(dict)
+        self.pending_bytes: dict[str, int] = defaultdict(int)
+
+    def run(self) -> tuple[tuple[int, ...], ...]:
+        """Returns the steps.
+
+        Raises:
+            Unscheduled: if something would have to move before what it depends on.
+        """
+        self._enter(-1)
+        for stage, index in enumerate(self.needs.staged):
+            if stage == len(self.needs.staged) - 1:
+                self._place_rest(range(index))
+            self._place_needed(index)
+            self._start_gathers()
+            self._place(index)
+            self._enter(stage)
+        self._place_rest(range(len(self.graph.calls)))
+        return tuple(self.steps)
+
+    def _enter(self, stage: int) -> None:
+        """Starts what can be started now that this stage is done."""
+        for number in self.opening[stage]:
+            heapq.heappush(self.open, number)
+        for index in self.reducing[stage]:
+            if not self.placed[index]:
+                self._send(index)
+
+    def _start_gathers(self) -> None:
+        """Starts the next gathers in order of need, as many as may be in flight."""
+        flights = self.flights[Kind.GATHER]
+        while self.open:
+            batch = self.batches[self.open[0]]
+            if not self.placed[batch[0]]:
+                if not flights.fits(self._bytes(batch)):
+                    return
+                self._start(batch)
+            heapq.heappop(self.open)
+
+    def _send(self, index: int) -> None:
+        """Starts a reduce, or lets it wait for others to travel with."""
+        channel, size = self.graph.calls[index].channel, self.graph.message_bytes(index)
+        if self.pending_bytes[channel] + size > self.bounds.batch:
+            self._flush(channel)
+        self.pending[channel][index] = size
+        self.pending_bytes[channel] += size
+        if self.pending_bytes[channel] >= self.bounds.batch:
+            self._flush(channel)
+
+    def _flush(self, channel: str) -> None:
+        batch = self.pending.pop(channel, {})
+        self.pending_bytes[channel] = 0
+        if batch:
+            self._start(tuple(batch))
+
+    def _start(self, batch: Sequence[int]) -> None:
+        """Starts collectives that travel together, when they may be in flight and behind what they depend on."""
+        kind = self.graph.calls[batch[0]].kind
+        flights, size = self.flights[kind], self._bytes(batch)
+        for one in flights.oldest_first():
+            wait = self.needs.waits[one]
+            if flights.fits(size):
+                break
+            if all(self.placed[needed] for needed in self.needs.dependences[wait]):
+                self._place(wait)
+        if not flights.fits(size):
+            raise Unscheduled("what is in flight cannot be waited for yet")
+        for index in batch:  # behind the waits, which let go of memory that is taken here
+            self._place_needed(index)
+        for index in batch:
+            flights.start(index, self.graph.message_bytes(index))
+            self.placed[index] = True
+        self.steps.append(tuple(batch))
+
+    def _place_rest(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            if self.needs.movable[index] and not self.placed[index]:
+                self._place_needed(index)
+                self._place_moved(index)
+
+    def _place_needed(self, wanted: int) -> None:
+        """Places all that a call depends on, each behind what that depends on itself."""
+        stack = [wanted]
+        while stack:
+            index = stack[-1]
+            missing = [one for one in self.needs.dependences[index] if not self.placed[one]]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            if index != wanted and not self.placed[index]:
+                self._place_moved(index)
+
+    def _place_moved(self, index: int) -> None:
+        call = self.graph.calls[index]
+        if not self.needs.movable[index]:
+            raise Unscheduled("a collective would start before what it depends on")
+        if call.kind not in COLLECTIVES:
+            self._place(index)
+        elif call.kind is Kind.GATHER:
+            self._start(self.batches[self.batch_of[index]])
+        elif index in self.pending[call.channel]:
+            self._flush(call.channel)
+        else:
+            self._start((index,))
+
+    def _place(self, index: int) -> None:
+        if self.placed[index]:
+            return
+        self.placed[index] = True
+        self.steps.append((index,))
+        start = self.starts.get(index)
+        if start is not None:
+            self.flights[self.graph.calls[start].kind].end(start)
+
+    def _bytes(self, batch: Iterable[int]) -> int:
+        return sum(self.graph.message_bytes(index) for index in batch)

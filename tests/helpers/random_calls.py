@@ -1,0 +1,125 @@
+"""Random calls and collectives, for Hypothesis to draw, and what they compute in an order."""
+
+from collections.abc import Mapping, Sequence
+
+from hypothesis import strategies as st
+
+from fusioncache.schedule.calls import COLLECTIVES, Call, CallGraph, Kind
+from fusioncache.schedule.dependences import find_makers, find_memory, find_waits
+
+SIZES = st.sampled_from([0, 1, 8, 8, 64, 100])
+
+
+@st.composite
+def call_graphs(draw: st.DrawFn, *, writers: bool = True) -> CallGraph:
+    """Calls of every kind with waits anywhere behind their collectives, some of which write into what they take."""
+    inputs = [f"i{number}" for number in range(draw(st.integers(1, 5)))]
+    values, futures, calls = list(inputs), [], []
+    sizes = {name: draw(SIZES) for name in inputs}
+
+    def add(kind: Kind, name: str, takes: Sequence[str], **more) -> str:
+        result = f"v{len(calls)}"
+        sizes[result] = draw(SIZES)
+        calls.append(Call(kind, name, tuple(takes), (result,), **more))
+        return result
+
+    def end(future: str) -> None:
+        futures.remove(future)
+        values.append(add(Kind.WAIT, "wait", [future]))
+
+    recent = st.deferred(lambda: st.sampled_from(values[-4:] + values))
+    kinds = ["gather", "gather", "reduce", "reduce", "compute", "compute", "divide", "view", "wait", "wait", "random"]
+    for _ in range(draw(st.integers(1, 25))):
+        kind = draw(st.sampled_from(kinds + ["write"] * writers))
+        if kind == "gather":
+            channel = draw(st.sampled_from("ab"))
+            futures.append(add(Kind.GATHER, "all_gather", [draw(recent)], channel=f"gather {channel}", message=channel))
+        elif kind == "reduce":
+            taken, in_place = draw(recent), writers and draw(st.booleans())
+            more = {"writes": (taken,), "lies_in": (taken,)} if in_place else {}
+            futures.append(add(Kind.REDUCE, "all_reduce", [taken], channel="reduce", message="r", **more))
+        elif kind == "wait" and futures:
+            end(draw(st.sampled_from(futures)))
+        elif kind == "write":
+            taken = draw(recent)
+            values.append(add(Kind.COMPUTE, "copy_", [taken, draw(recent)], writes=(taken,), lies_in=(taken,)))
+        elif kind == "view":
+            values.append(add(Kind.VIEW, "view", [draw(recent)]))
+        else:
+            taken = [draw(recent)] if kind == "divide" else draw(st.lists(recent, max_size=3))
+            values.append(add(Kind.COMPUTE, kind, taken, fixed=kind == "random"))
+    for future in tuple(futures):
+        end(future)
+    calls.append(Call(Kind.COMPUTE, "return", tuple(dict.fromkeys(draw(st.lists(recent, max_size=4))))))
+    return CallGraph(tuple(calls), sizes)
+
+
+def _draw_weights(draw: st.DrawFn) -> list[list[tuple[str, int]]]:
+    layers = draw(st.lists(st.lists(SIZES.filter(bool), min_size=1, max_size=3), min_size=1, max_size=6))
+    return [[(f"{layer}_{number}", size) for number, size in enumerate(found)] for layer, found in enumerate(layers)]
+
+
+class _Written:
+    """Calls that are written one after the other."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+        self.calls: list[Call] = []
+
+    def add(self, kind: Kind, name: str, takes: Sequence[str], gives: str, size: int) -> str:
+        self.sizes[gives] = size
+        channel = name if kind in COLLECTIVES else ""
+        self.calls.append(Call(kind, name, tuple(takes), (gives,), channel=channel, message=f"{name} {size}"))
+        return gives
+
+    def finish(self, *returned: str) -> CallGraph:
+        self.calls.append(Call(Kind.COMPUTE, "return", returned))
+        return CallGraph(tuple(self.calls), self.sizes)
+
+
+@st.composite
+def sharded_forwards(draw: st.DrawFn) -> CallGraph:
+    """A forward pass as Thunder 0.2.6 leaves it: all gathers first, all that was gathered is saved."""
+    layers, written = _draw_weights(draw), _Written()
+    weights = [weight for found in layers for weight in found]
+    for name, size in draw(st.permutations(weights)):
+        written.add(Kind.GATHER, "all_gather", [f"w{name}"], f"f{name}", size)
+    saved = [written.add(Kind.WAIT, "wait", [f"f{name}"], f"p{name}", size) for name, size in weights]
+    x = "x"
+    for layer, found in enumerate(layers):
+        x = written.add(Kind.COMPUTE, "layer", [x, *(f"p{name}" for name, _ in found)], f"x{layer}", 8)
+    return written.finish(x, *saved)
+
+
+@st.composite
+def sharded_backwards(draw: st.DrawFn) -> CallGraph:
+    """A backward pass as Thunder 0.2.6 leaves it: all reduces last, each behind a division."""
+    weights, written, grad = [weight for found in _draw_weights(draw) for weight in found], _Written(), "g"
+    for name, size in weights:
+        written.add(Kind.COMPUTE, "weight_gradient", [grad, f"x{name}"], f"d{name}", size)
+        grad = written.add(Kind.COMPUTE, "gradient", [grad, f"p{name}"], f"g{name}", 8)
+    for name, size in draw(st.permutations(weights)):
+        written.add(Kind.COMPUTE, "div", [f"d{name}"], f"a{name}", size)
+        written.add(Kind.REDUCE, "reduce_scatter", [f"a{name}"], f"r{name}", size // 2)
+    return written.finish(
+        *[written.add(Kind.WAIT, "wait", [f"r{name}"], f"s{name}", size // 2) for name, size in weights]
+    )
+
+
+def execute(graph: CallGraph, order: Sequence[int]) -> Mapping[int, object]:
+    """Returns for each call all that it may have seen of the memory it touches, until its collective is waited for."""
+    memory = find_memory(graph.calls)
+    makers = find_makers(graph.calls)
+    starts = {wait: start for start, wait in find_waits(graph.calls, makers).items()}
+    holds: dict[str, object] = {place: place for place in dict.fromkeys(memory.values())}
+    seen: dict[int, object] = {}
+    for index in order:
+        call = graph.calls[index]
+        touching = (index, starts[index]) if index in starts else (index,)
+        taken = [name for one in touching for name in graph.calls[one].takes]
+        assert all(makers[name] in seen for name in taken if name in makers), "taken before it was given"
+        seen[index] = hash((index, tuple(holds[memory[name]] for name in taken)))
+        for one in touching:
+            for name in graph.calls[one].writes:
+                holds[memory[name]] = (index, one, call.kind in COLLECTIVES)
+    return seen

@@ -1,0 +1,185 @@
+"""Schedules of small programs, as text: calls in, steps out."""
+
+import pytest
+from written_calls import read_calls
+
+from fusioncache.schedule.order import Bounds, schedule_calls
+from fusioncache.schedule.roles import find_movable
+from fusioncache.schedule.sequence import digest_messages, explain_first_difference, list_messages
+from fusioncache.schedule.text import write_schedule
+
+FORWARD = """
+gather  f3:64 = all_gather(w3:32)
+gather  f2:8 = all_gather(w2:4)
+gather  f1:64 = all_gather(w1:32)
+wait    p1:64 = wait(f1)
+wait    p2:8 = wait(f2)
+wait    p3:64 = wait(f3)
+view    v2:8 = expand(p2)
+compute x1:16 = embed(tokens, p1)
+compute x2:16 = norm(x1, v2)
+compute y:16 = linear(x2, p3)
+compute return(y, x1, x2, p3)
+"""
+BACKWARD = """
+compute x1, x2, p3 = unpack(saved)
+compute g2:16 = matmul(g, p3)
+compute d3:64 = matmul(g, x2)
+compute g1:16, d2:8 = norm_backward(g2, x1)
+compute d1:64 = embedding_backward(g1, tokens)
+compute a1:64 = div(d1)
+reduce  r1:32 = reduce_scatter(a1)
+compute a2:8 = div(d2)
+reduce  r2:4 = reduce_scatter(a2)
+compute a3:64 = div(d3)
+reduce  r3:32 = reduce_scatter(a3)
+wait    s1:32 = wait(r1)
+wait    s2:4 = wait(r2)
+wait    s3:32 = wait(r3)
+compute return(s1, s2, s3)
+"""
+
+
+def schedule(text: str, bounds: Bounds) -> str:
+    graph = read_calls(text)
+    found = schedule_calls(graph, bounds)
+    assert not found.reason
+    return write_schedule(graph, found) + "\n"
+
+
+def test_gathers_start_in_order_of_need_and_are_waited_for_where_they_are_used():
+    assert schedule(FORWARD, Bounds(72, 72)) == (
+        "gather   f1 = all_gather(w1)                      # 64 B in flight\n"
+        "wait     p1 = wait(f1)                            # 0 B in flight\n"
+        "gather   f2 = all_gather(w2)                      # 8 B in flight\n"
+        "gather   f3 = all_gather(w3)                      # 72 B in flight\n"
+        "compute  x1 = embed(tokens, p1)\n"
+        "wait     p2 = wait(f2)                            # 64 B in flight\n"
+        "view     v2 = expand(p2)\n"
+        "compute  x2 = norm(x1, v2)\n"
+        "wait     p3 = wait(f3)                            # 0 B in flight\n"
+        "compute  y = linear(x2, p3)\n"
+        "compute  return(y, x1, x2, p3)\n"
+    )
+
+
+def test_a_bound_holds_gathers_back():
+    assert schedule(FORWARD, Bounds(64, 64)) == (
+        "gather   f1 = all_gather(w1)                      # 64 B in flight\n"
+        "wait     p1 = wait(f1)                            # 0 B in flight\n"
+        "gather   f2 = all_gather(w2)                      # 8 B in flight\n"
+        "compute  x1 = embed(tokens, p1)\n"
+        "wait     p2 = wait(f2)                            # 0 B in flight\n"
+        "view     v2 = expand(p2)\n"
+        "gather   f3 = all_gather(w3)                      # 64 B in flight\n"
+        "compute  x2 = norm(x1, v2)\n"
+        "wait     p3 = wait(f3)                            # 0 B in flight\n"
+        "compute  y = linear(x2, p3)\n"
+        "compute  return(y, x1, x2, p3)\n"
+    )
+
+
+def test_reduces_start_behind_what_they_add_up_with_their_divisions():
+    assert schedule(BACKWARD, Bounds(72, 72)) == (
+        "compute  x1, x2, p3 = unpack(saved)\n"
+        "compute  g2 = matmul(g, p3)\n"
+        "compute  d3 = matmul(g, x2)\n"
+        "compute  a3 = div(d3)\n"
+        "reduce   r3 = reduce_scatter(a3)                  # 64 B in flight\n"
+        "compute  g1, d2 = norm_backward(g2, x1)\n"
+        "compute  a2 = div(d2)\n"
+        "reduce   r2 = reduce_scatter(a2)                  # 72 B in flight\n"
+        "compute  d1 = embedding_backward(g1, tokens)\n"
+        "wait     s3 = wait(r3)                            # 8 B in flight\n"
+        "compute  a1 = div(d1)\n"
+        "reduce   r1 = reduce_scatter(a1)                  # 72 B in flight\n"
+        "wait     s1 = wait(r1)                            # 8 B in flight\n"
+        "wait     s2 = wait(r2)                            # 0 B in flight\n"
+        "compute  return(s1, s2, s3)\n"
+    )
+
+
+def test_small_messages_travel_together():
+    together = "reduce   r3 = reduce_scatter(a3) + r2 = reduce_scatter(a2) # 72 B in flight\n"
+    assert together in schedule(BACKWARD, Bounds(200, 200, 72))
+    assert "+" not in schedule(BACKWARD, Bounds(200, 200, 71))
+    together = "gather   f1 = all_gather(w1) + f2 = all_gather(w2) # 72 B in flight\n"
+    assert together in schedule(FORWARD, Bounds(200, 200, 72))
+
+
+def test_a_writer_stays_between_those_who_read_before_and_after_it():
+    text = """
+    gather  f:8 = all_gather(w:4)
+    wait    p:8 = wait(f)
+    compute z:4 = copy_(w, x) writes w lies in w
+    gather  h:8 = all_gather(w)
+    wait    q:8 = wait(h)
+    compute y:8 = add(p, q)
+    compute return(y)
+    """
+    kinds = [line.split()[1] for line in schedule(text, Bounds(8, 8)).splitlines()]
+    assert kinds == ["f", "p", "z", "h", "q", "y", "return(y)"]
+
+
+def test_what_is_reduced_in_its_own_memory_is_not_read_meanwhile():
+    text = """
+    compute a:8 = linear(x, w)
+    compute b:8 = relu(a)
+    reduce  f:8 = all_reduce(a) writes a lies in a
+    wait    s:8 = wait(f)
+    compute y:8 = add(s, b)
+    compute return(y)
+    """
+    kinds = [line.split()[1] for line in schedule(text, Bounds(8, 8)).splitlines()]
+    assert kinds == ["a", "b", "f", "s", "y", "return(y)"]
+
+
+def test_what_has_other_uses_or_takes_random_numbers_is_no_preparation():
+    graph = read_calls("""
+    compute d = matmul(g)
+    compute a = div(d)
+    compute b = dropout(d) fixed
+    reduce  f = all_reduce(a)
+    reduce  h = all_reduce(b)
+    wait    s = wait(f)
+    wait    t = wait(h)
+    compute return(s, t)
+    """)
+    assert find_movable(graph.calls) == (False, False, False, True, True, True, True, False)
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("gather f = all_gather(w)\ncompute return(x)", "a collective has no wait, or a wait no collective"),
+        ("wait p = wait(f)\ncompute return(p)", "a collective has no wait, or a wait no collective"),
+        (
+            "gather f = all_gather(w)\ncompute y = add(f)\ncompute return(y)",
+            "what a collective gives is used otherwise than by one wait",
+        ),
+        ("compute y = add(x)\ncompute y = add(x)\ncompute return(y)", "a value is given twice, or after it is taken"),
+        ("compute return(x)", "there is no collective"),
+    ],
+)
+def test_what_is_not_understood_keeps_its_order(text, reason):
+    graph = read_calls(text)
+    found = schedule_calls(graph, Bounds(8, 8))
+    assert found.reason == reason
+    assert found.order == tuple(range(len(graph.calls)))
+
+
+def test_two_sequences_are_told_apart_by_their_first_difference():
+    ours, theirs = ("gather float32 (8,)", "reduce float32 (8,)"), ("gather float32 (8,)", "reduce float32 (4,)")
+    assert explain_first_difference(ours, ours) == ""
+    assert explain_first_difference(ours, theirs) == (
+        "collective 2 is reduce float32 (8,) here and reduce float32 (4,) there"
+    )
+    assert explain_first_difference(ours, theirs[:1]) == "collective 2 is reduce float32 (8,) here and none there"
+    assert digest_messages(ours) != digest_messages(theirs)
+    assert digest_messages(ours) == digest_messages(list(ours))
+
+
+def test_messages_that_travel_together_are_one_line():
+    graph = read_calls(BACKWARD)
+    assert len(list_messages(graph, schedule_calls(graph, Bounds(72, 72)))) == 3
+    assert len(list_messages(graph, schedule_calls(graph, Bounds(200, 200, 72)))) == 2
