@@ -75,18 +75,23 @@ def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
         what: tells, in the first line of the new trace, what was done.
         start: the time when that began, by ``time.perf_counter``.
     """
-    from thunder.core.prims import PrimIDs
     from thunder.core.trace import TraceProvenance, from_trace
     from thunder.executors.passes import del_last_used
 
     new = from_trace(trace)
     clears = any(symbol.sym.id == "clear_mutable_collection" for symbol in trace.bound_symbols)
-    derived = (PrimIDs.DEL, "clear_mutable_collection")
-    new.bound_symbols = [symbol for symbol in symbols if symbol.sym.id not in derived]
+    new.bound_symbols = [symbol for symbol in symbols if not deletes(symbol)]
     new = del_last_used(new, clear_mutable_collections=clears)
     milliseconds = (time.perf_counter() - start) * 1e3
     new.set_provenance(TraceProvenance(f"{what} (took {milliseconds:.0f} milliseconds)"))
     return new
+
+
+def deletes(symbol: Any) -> bool:
+    """Tells whether a bound symbol only lets go of values: ``derive`` makes such anew."""
+    from thunder.core.prims import PrimIDs
+
+    return symbol.sym.id in (PrimIDs.DEL, "clear_mutable_collection")
 
 
 @dataclass(frozen=True, slots=True)

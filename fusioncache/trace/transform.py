@@ -49,6 +49,7 @@ from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
 from fusioncache.trace.region_backends import RegionBackends, name_backend
 from fusioncache.trace.rewrite import call_of, replace_symbols
+from fusioncache.trace.scheduling import CollectiveOptions, move_collectives
 from fusioncache.trace.shared_region import SharedRegion, arities_by_template, fallback_of, site_of
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.trace.templates import TemplateCalls
@@ -118,6 +119,11 @@ class FusionCache(Transform):
             is ready: see ``precompile/``. They start now, in the background, and end soon after they have nothing to
             do. 0 is none. None asks the environment, ``FUSIONCACHE_JOBS``, and then is what pays: some where nvFuser
             has the cores for it, and none in verify mode, with few cores, or without a store.
+        schedule: ``"auto"`` moves the collectives of a model that ranks share by Thunder's ``fsdp`` or ``ddp`` to where
+            they run beside what is computed: gathers in order of need, reduces behind the gradients that they add up.
+            Every bit stays the same. ``"thunder"`` leaves all where Thunder has it: gathers first, reduces last.
+        in_flight_bytes: with ``"auto"``: how many bytes of gathers, and as many of reduces, may be under way at a time.
+            None is 512 MiB.
         programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
             again: see ``program/``. It is used where everything that it depends on is equal. ``stats()`` counts what
             was loaded and what was made, and why something was neither. None asks the environment:
@@ -150,9 +156,12 @@ class FusionCache(Transform):
         jobs: int | None = None,
         programs: bool | None = None,
         sizes: str | None = None,
+        schedule: str = "auto",
+        in_flight_bytes: int | None = None,
     ):
         super().__init__()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
+        self._collectives = CollectiveOptions.of(schedule, in_flight_bytes)
         when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
@@ -199,7 +208,7 @@ class FusionCache(Transform):
         them: it is what programs are tried with, and what it puts into a trace is not kept.
         """
         compiler = "" if self._untried else name_backend(self.backend)
-        return f"backend={self.backend} ({compiler}) fold={self._fold} {self._options}"
+        return f"backend={self.backend} ({compiler}) fold={self._fold} {self._options} {self._collectives}"
 
     def calls(self) -> tuple[TemplateCall, ...]:
         """Returns the templates that the traces seen so far call: once for each way in which regions write them."""
@@ -236,6 +245,7 @@ class FusionCache(Transform):
             notes.finish()
             self._ledger.add_canonicalize_seconds(time.perf_counter() - start)
             self.cache.save()
+        trace = self._move_collectives(trace)
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
             self._handover.put(
                 trace, ForwardState(notes.forward_trace, planned.recompute, foresight.layouts, generation)
@@ -247,6 +257,16 @@ class FusionCache(Transform):
         self._ledger.history.begin_trace()
         self._ledger.count_bypass(reason, region=False)
         self.cache.save()
+        return trace
+
+    def _move_collectives(self, trace: Any) -> Any:
+        """Returns the trace with its collectives in their place, or as it is, counted with the reason."""
+        try:
+            return move_collectives(trace, self._collectives, time.perf_counter())
+        except Bypass as bypass:
+            self._report_left(bypass.reason)
+        except Exception as error:
+            self._report_failure("the order of collectives", error)
         return trace
 
     def _plan_streams(self, trace: Any, notes: TraceNotes, start: float) -> PlannedStreams:

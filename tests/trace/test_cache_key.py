@@ -11,9 +11,11 @@ from fusioncache.process.settings import SETTINGS
 IN_KEY: dict[str, tuple[Any, Any]] = {
     "backend": ("eager", "inductor"),
     "fold": ("nvfuser", "triton"),
+    "in_flight_bytes": (None, 0),
     "memory_budget": (None, 0),
     "recompute": (None, "residual"),
     "residual": ("fold", "carry"),
+    "schedule": ("auto", "thunder"),
 }
 """Two values of each argument that changes what becomes of a trace."""
 

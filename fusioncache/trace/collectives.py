@@ -1,0 +1,162 @@
+"""Collectives in Thunder's traces: read as calls that can be scheduled."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.backends.symbols import argument_names, may_write
+from fusioncache.ir import Bypass
+from fusioncache.schedule.calls import COLLECTIVES, Call, CallGraph, Kind
+
+_KINDS: Mapping[str, Kind] = {
+    "torch_all_gather_prim_impl": Kind.GATHER,
+    "torch_reduce_scatter_prim_impl": Kind.REDUCE,
+    "torch_all_reduce_prim_impl": Kind.REDUCE,
+    "torch_wait_prim_impl": Kind.WAIT,
+}
+_PREFIX, _SUFFIX = "torch_", "_prim_impl"
+_OTHERS = frozenset(
+    {"broadcast", "pack", "unpack", "unpack_for_fsdp", "update_bucket_view", "pack_for_fsdp", "stash_grad_for_fsdp"}
+)
+"""What Thunder has besides for several ranks: synchronous, or with memory of its own that is written in place."""
+_EXECUTORS = frozenset({"torch", "python", "sdpa", "cudnn"})
+"""Executors whose operations write into nothing that they do not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A collective of a trace.
+
+    Attributes:
+        ranks: those that take part.
+        text: what must be the same on all of them.
+    """
+
+    ranks: tuple[int, ...]
+    text: str
+
+
+def kind_of(bound_symbol: Any) -> Kind | None:
+    """Returns what a bound symbol is among collectives; None if it is neither one nor a wait."""
+    return _KINDS.get(str(bound_symbol.sym.id))
+
+
+def has_collectives(symbols: Iterable[Any]) -> bool:
+    """Tells whether there is a collective among bound symbols."""
+    return any(kind_of(symbol) in COLLECTIVES for symbol in symbols)
+
+
+def read_message(bound_symbol: Any) -> Message:
+    """Returns what the ranks of a collective must agree on.
+
+    Raises:
+        Bypass: if it is not asynchronous, or writes into what it takes.
+    """
+    given = inspect.signature(bound_symbol.sym.meta).bind(*bound_symbol.args, **bound_symbol.kwargs).arguments
+    if given["do_async"] is not True:
+        raise Bypass("a collective that is waited for at once")
+    if given.get("skip_clone"):
+        raise Bypass("a collective that writes into what it takes")
+    tensor, group, operation = given["a"], given["group"], given.get("op")
+    ranks = _ranks_of(group)
+    dtype, shape = str(tensor.dtype).rpartition(".")[2], tuple(map(int, tensor.shape))
+    words = [bound_symbol.sym.name.removeprefix(_PREFIX).removesuffix(_SUFFIX), dtype, str(shape)]
+    if operation is not None:
+        words.insert(1, operation.name)
+    if given.get("dim") is not None:
+        words.append(f"along {given['dim']}")
+    return Message(ranks, " ".join(words))
+
+
+def _ranks_of(group: Any) -> tuple[int, ...]:
+    from torch.distributed import get_process_group_ranks
+
+    return tuple(get_process_group_ranks(group))
+
+
+def read_calls(symbols: Iterable[Any]) -> CallGraph:
+    """Returns bound symbols as calls.
+
+    Raises:
+        Bypass: if the effect of one of them is not known, or it writes in place.
+    """
+    sizes: dict[str, int] = {}
+    return CallGraph(tuple(_read_all(symbols, sizes)), sizes)
+
+
+def _read_all(symbols: Iterable[Any], sizes: dict[str, int]) -> Iterator[Call]:
+    known: set[str] = set()
+    for symbol in symbols:
+        takes = tuple(argument_names(symbol))
+        known.update(takes)
+        # Some name what they take among what they return.
+        given = [proxy for proxy in symbol.flat_proxy_outs if proxy.name not in known]
+        known.update(proxy.name for proxy in given)
+        sizes.update((proxy.name, _bytes_of(proxy)) for proxy in (*symbol.flat_proxy_args, *given))
+        gives = tuple(dict.fromkeys(proxy.name for proxy in given))
+        yield _read_call(symbol, takes, gives)
+
+
+def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> Call:
+    kind, name = kind_of(symbol), str(symbol.sym.name)
+    if kind in COLLECTIVES:
+        message = read_message(symbol)
+        text = f"{message.text} over {','.join(map(str, message.ranks))}"
+        return Call(kind, name, takes, gives, channel=text.partition(" (")[0], message=text)
+    if kind is Kind.WAIT:
+        return Call(kind, name, takes, gives)
+    check_effects(symbol)
+    leaves = list(_leaves_of(symbol))
+    fixed = not all(_is_pure(leaf) for leaf in leaves)
+    is_view = not symbol.sym.is_fusion and all(_has_tags(leaf, "SHAPE_OP") for leaf in leaves)
+    return Call(Kind.VIEW if is_view else Kind.COMPUTE, name, takes, gives, fixed=fixed)
+
+
+def check_effects(symbol: Any) -> None:
+    """Raises what keeps the order of a trace with this bound symbol as it is.
+
+    Raises:
+        Bypass: if it writes in place, or it is not known whether it does.
+    """
+    name = str(symbol.sym.id)
+    if name.removeprefix(_PREFIX).removesuffix(_SUFFIX) in _OTHERS and name.endswith(_SUFFIX):
+        raise Bypass(f"a collective of a kind that is not moved: {name}")
+    if may_write(symbol):
+        raise Bypass("beside collectives something is written in place")
+    if _has_tags(symbol, "CTX_MANAGER_ENTER_EXIT_OP"):
+        raise Bypass("beside collectives a context is entered")
+    executor = symbol.sym.executor
+    if executor is not None and not symbol.sym.is_fusion and str(executor.name) not in _EXECUTORS:
+        raise Bypass(f"beside collectives runs an operation of the executor {executor.name}, which may do anything")
+
+
+def _leaves_of(symbol: Any) -> Iterator[Any]:
+    if not symbol.subsymbols:
+        yield symbol
+    for inner in symbol.subsymbols:
+        yield from _leaves_of(inner)
+
+
+def _is_pure(leaf: Any) -> bool:
+    """Tells whether an operation is one of Thunder's primitives and does nothing but give its results."""
+    arithmetic = leaf.sym.is_prim and leaf.sym.executor is None and bool(leaf.flat_proxy_outs)
+    return arithmetic and not _has_tags(leaf, "RANDOM_OP", "DONT_DCE", "IN_PLACE") and not _unpacks(leaf)
+
+
+def _unpacks(leaf: Any) -> bool:
+    return str(leaf.sym.name).startswith(("unpack", "check", "return", "python_return", "clear"))
+
+
+def _has_tags(symbol: Any, *names: str) -> bool:
+    return any(tag.name in names for tag in symbol.sym.tags or ())
+
+
+def _bytes_of(proxy: Any) -> int:
+    from thunder.core.proxies import FutureTensorProxy, TensorProxy
+
+    if not isinstance(proxy, TensorProxy | FutureTensorProxy):
+        return 0
+    return int(proxy.numel) * int(proxy.dtype.bytes)

@@ -1,0 +1,94 @@
+"""Processes that train one model together under Thunder's ``fsdp`` or ``ddp``, over gloo."""
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fusioncache.schedule.calls import Kind
+from fusioncache.trace.collectives import kind_of, read_message
+
+
+class Block(torch.nn.Module):
+    """A block like Llama's, without attention: a norm, a gated MLP, a residual sum."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(width)
+        self.gate = torch.nn.Linear(width, 2 * width, bias=False)
+        self.up = torch.nn.Linear(width, 2 * width, bias=False)
+        self.down = torch.nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the block's result."""
+        y = self.norm(x)
+        return x + self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+def make_model(width: int = 16, vocabulary: int = 32) -> torch.nn.Module:
+    """Makes a small language model of two blocks, the same on every rank."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Embedding(vocabulary, width),
+        Block(width),
+        Block(width),
+        torch.nn.RMSNorm(width),
+        torch.nn.Linear(width, vocabulary, bias=False),
+    )
+
+
+def share(jitted: Any, mode: str) -> Any:
+    """Has Thunder share a jitted model among the ranks: ``ddp``, ``zero2`` or ``zero3``."""
+    from thunder.distributed import FSDPType, ddp, fsdp
+
+    if mode == "ddp":
+        return ddp(jitted)
+    return fsdp(jitted, device=torch.device("cpu"), sharding_strategy=FSDPType[mode.upper()])
+
+
+def train(jitted: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
+    """Returns loss and gradients of some steps of training, each rank with data of its own."""
+    seen = []
+    optimizer = torch.optim.SGD(jitted.parameters(), lr=0.1)
+    for step in range(steps):
+        torch.manual_seed(100 * rank + step)
+        tokens = torch.randint(0, 32, (2, 8))
+        loss = torch.nn.functional.cross_entropy(jitted(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+        seen += [loss.detach().clone(), *(parameter.grad.clone() for parameter in jitted.parameters())]
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen
+
+
+def list_calls(trace: Any) -> list[str]:
+    """Returns the names of a trace's calls, of collectives what travels."""
+    kinds = (Kind.GATHER, Kind.REDUCE)
+    return [
+        f"{kind} {read_message(symbol).text}" if (kind := kind_of(symbol)) in kinds else str(kind or symbol.sym.name)
+        for symbol in trace.bound_symbols
+        if symbol.sym.name != "python_del"
+    ]
+
+
+def run_ranks(work: Callable[[int], Any], world: int = 2) -> list[Any]:
+    """Returns what a function returns in each process of a job. It takes the process's rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.start_processes(_run, (world, folder, work), world, start_method="fork")
+        return [torch.load(f"{folder}/{rank}", weights_only=True) for rank in range(world)]
+
+
+def _run(rank: int, world: int, folder: str, work: Callable[[int], Any]) -> None:
+    torch.set_num_threads(1)
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    torch.save(work(rank), f"{folder}/{rank}")
+    torch.distributed.destroy_process_group()
+
+
+def equal_bits(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
+    """Tells whether tensors are the same to the bit."""
+    pairs = zip(ours, theirs, strict=True)
+    return all(torch.equal(our.view(torch.int32), their.view(torch.int32)) for our, their in pairs)

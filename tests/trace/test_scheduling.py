@@ -1,0 +1,121 @@
+"""Two ranks train under Thunder's own ``fsdp`` and ``ddp``: collectives move, and no bit does."""
+
+from itertools import pairwise
+
+import pytest
+import thunder
+import torch
+from sharded_training import equal_bits, list_calls, make_model, run_ranks, share, train
+
+import fusioncache
+
+MODES = ("zero2", "ddp")
+ORDERS = {"thunder": {"schedule": "thunder"}, "auto": {}, "narrow": {"in_flight_bytes": 1}}
+"""Thunder's order, ours, and ours with one message in flight."""
+WEIGHTS = 13
+"""How many parameters the model has."""
+
+
+def make_transform(**options: object) -> fusioncache.FusionCache:
+    cache = fusioncache.Cache(record=False, store=False)
+    return fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, programs=False, **options)
+
+
+def train_all(rank: int) -> dict[str, dict[str, object]]:
+    seen = {f"{mode} {order}": train_one(rank, mode, order) for mode in MODES for order in ORDERS}
+    return {**seen, "written in place": run_in_place()}
+
+
+def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
+    transform = make_transform(**ORDERS[order])
+    jitted = share(thunder.jit(make_model(), executors=fusioncache.executors(), transforms=[transform]), mode)
+    values = train(jitted, rank)
+    return {
+        "values": values,
+        "forward": list_calls(thunder.last_traces(jitted)[-1]),
+        "backward": list_calls(thunder.last_backward_traces(jitted)[-1]),
+        "bypasses": dict(transform.stats().bypasses),
+    }
+
+
+def run_in_place() -> dict[str, object]:
+    """Runs a model whose forward pass writes into its buffers."""
+    model, transform = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), make_transform()
+    jitted = share(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), "zero2")
+    jitted(torch.randn(8, 4)).sum().backward()
+    return {"forward": list_calls(thunder.last_traces(jitted)[-1]), "bypasses": dict(transform.stats().bypasses)}
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[dict[str, dict[str, object]]]:
+    return run_ranks(train_all)
+
+
+def sequence(calls: list[str]) -> list[str]:
+    return [call for call in calls if call.startswith(("gather", "reduce"))]
+
+
+def in_flight(calls: list[str]) -> int:
+    """Returns how many collectives are under way at most."""
+    now = most = 0
+    for call in calls:
+        now += call.startswith(("gather", "reduce")) - (call == "wait")
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize("order", ["auto", "narrow"])
+@pytest.mark.parametrize("mode", MODES)
+def test_losses_and_gradients_are_those_of_thunders_order_bit_for_bit(trained, mode, order):
+    for rank in trained:
+        ours, theirs = rank[f"{mode} {order}"], rank[f"{mode} thunder"]
+        assert len(ours["values"]) == 3 * (1 + WEIGHTS)
+        assert equal_bits(ours["values"], theirs["values"])
+        for direction in ("forward", "backward"):
+            assert sorted(ours[direction]) == sorted(theirs[direction])
+        assert not ours["bypasses"]
+
+
+def test_the_sequence_is_the_same_on_all_ranks_and_with_any_bound(trained):
+    for mode in MODES:
+        for direction, count in (("forward", WEIGHTS * (mode != "ddp")), ("backward", WEIGHTS)):
+            found = [sequence(rank[f"{mode} {order}"][direction]) for rank in trained for order in ("auto", "narrow")]
+            assert [len(each) for each in found] == [count] * 4
+            assert all(one == other for one, other in pairwise(found))
+
+
+def test_gathers_come_in_order_of_need_and_reduces_behind_their_gradients(trained):
+    run = trained[0]["zero2 auto"]
+    assert sequence(run["forward"])[:4] == [
+        "gather all_gather float32 (16, 16)",  # the embedding
+        "gather all_gather float32 (8,)",  # the first norm
+        "gather all_gather float32 (16, 16)",  # the gate
+        "gather all_gather float32 (16, 16)",  # what it gates
+    ]
+    for mode in MODES:
+        moved, left = trained[0][f"{mode} auto"]["backward"], trained[0][f"{mode} thunder"]["backward"]
+        products = [index for index, call in enumerate(moved) if call == "matmul"]
+        reduces = [index for index, call in enumerate(moved) if call.startswith("reduce")]
+        assert reduces[0] < products[2]
+        assert sum(index < products[-1] for index in reduces) == WEIGHTS - 3
+        assert in_flight(left[: len(left) - 1 - left[::-1].index("matmul")]) == 0
+
+
+def test_bounds_hold(trained):
+    for mode in MODES:
+        assert in_flight(trained[0][f"{mode} narrow"]["backward"]) == 1
+        assert in_flight(trained[0][f"{mode} auto"]["backward"]) == WEIGHTS
+    assert in_flight(trained[0]["zero2 narrow"]["forward"]) == 1
+    assert in_flight(trained[0]["zero2 thunder"]["forward"]) == WEIGHTS
+
+
+def test_where_something_is_written_in_place_the_order_stays(trained):
+    run = trained[0]["written in place"]
+    assert in_flight(run["forward"]) == len(sequence(run["forward"])) == 4
+    assert run["bypasses"]["beside collectives something is written in place"] == 1
+
+
+@pytest.mark.parametrize("options", [{"schedule": "fsdp"}, {"in_flight_bytes": -1}])
+def test_other_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        make_transform(**options)
