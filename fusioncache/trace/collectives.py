@@ -109,10 +109,13 @@ def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> C
     if kind is Kind.WAIT:
         return Call(kind, name, takes, gives)
     check_effects(symbol)
-    leaves = list(_leaves_of(symbol))
-    fixed = not all(_is_pure(leaf) for leaf in leaves)
-    is_view = not symbol.sym.is_fusion and all(_has_tags(leaf, "SHAPE_OP") for leaf in leaves)
-    return Call(Kind.VIEW if is_view else Kind.COMPUTE, name, takes, gives, fixed=fixed)
+    fixed = not all(_is_pure(leaf) for leaf in _leaves_of(symbol))
+    return Call(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, takes, gives, fixed=fixed)
+
+
+def is_view(symbol: Any) -> bool:
+    """Tells whether a bound symbol only changes a tensor's shape: what it gives may lie in the same memory."""
+    return not symbol.sym.is_fusion and all(_has_tags(leaf, "SHAPE_OP") for leaf in _leaves_of(symbol))
 
 
 def check_effects(symbol: Any) -> None:

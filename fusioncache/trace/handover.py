@@ -22,6 +22,7 @@ from fusioncache.provenance.compilation import current_forward_trace
 from fusioncache.provenance.trace_notes import ForwardTrace
 from fusioncache.trace.foresight import Layouts
 from fusioncache.trace.recompute import Recompute
+from fusioncache.trace.resharding import Resharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,14 @@ class ForwardState:
         recompute: what the backward trace must rebuild, if the forward trace saves less than Thunder made it save.
         layouts: of the values that may be saved, as far as they were asked for: see ``Foresight``.
         generation: the program that both traces are of, if that is known.
+        resharding: what the backward trace must gather, if the forward trace saves shards of parameters.
     """
 
     noted: ForwardTrace
     recompute: Recompute | None
     layouts: Layouts = field(default_factory=dict)
     generation: Generation | None = None
+    resharding: Resharding | None = None
 
 
 class Handover:

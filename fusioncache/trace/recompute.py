@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +15,7 @@ from fusioncache.residual.rebuild import Line, Recipe, Saved, recipes_of
 from fusioncache.residual.segments import Rebuilding, rebuildings
 from fusioncache.trace.calls import UNKNOWN, Compilers
 from fusioncache.trace.rewrite import derive, free_numbers, fuse_like
-
-_OF_TENSORS = "C0"
-"""What Thunder calls the collection of saved tensors in a backward trace."""
+from fusioncache.trace.saved_tensors import save_instead, take_instead, unpack_instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,7 @@ def drop_sums(
     if recompute is None:
         return trace, None
     done = trace.bound_symbols[-1]
-    returned = done.from_bsym(args=(done.args[0], (recompute.left, done.args[1][1])))
-    symbols = [*trace.bound_symbols[:-1], returned]
+    symbols = [*trace.bound_symbols[:-1], save_instead(done, recompute.left)]
     return derive(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
 
 
@@ -163,29 +159,11 @@ def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run as it is either.
     """
     start = time.perf_counter()
-    symbols = list(_unpack_left(trace.bound_symbols, recompute))
+    symbols = list(unpack_instead(trace.bound_symbols, recompute.saved, recompute.left))
     symbols = list(_Rebuilder(trace, recompute).insert_calls(symbols))
     new = derive(trace, symbols, "Residual sums rebuilt by fusioncache", start)
-    new.args = ([list(recompute.left), *trace.args[0][1:]], *trace.args[1:])
+    new.args = take_instead(trace, recompute.left)
     return new
-
-
-def _unpack_left(symbols: Sequence[Any], recompute: Recompute) -> Iterator[Any]:
-    """Yields the bound symbols of a backward trace that unpacks what is saved now."""
-    from thunder.core.prims import PrimIDs
-
-    found = False
-    for symbol in symbols:
-        if symbol.sym.id is PrimIDs.UNPACK_SEQUENCE and symbol.args[0].name == _OF_TENSORS:
-            if [proxy.name for proxy in symbol.output] != list(recompute.saved):
-                break
-            found, left = True, list(recompute.left)
-            collection = copy(symbol.args[0])
-            collection.coll = left
-            symbol = symbol.from_bsym(args=(collection, len(left)), output=left)
-        yield symbol
-    if not found:
-        raise RuntimeError("fusioncache: the backward trace does not take what its forward trace saves")
 
 
 class _Rebuilder:

@@ -40,6 +40,7 @@ from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace import grouped_products, program_list
 from fusioncache.trace.calls import Compilers
+from fusioncache.trace.collectives import has_collectives
 from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.generations import Generations
@@ -48,6 +49,7 @@ from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_k
 from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
 from fusioncache.trace.region_backends import RegionBackends, name_backend
+from fusioncache.trace.resharding import Resharding, gather_again, save_shards, wants_resharding
 from fusioncache.trace.rewrite import call_of, replace_symbols
 from fusioncache.trace.scheduling import CollectiveOptions, move_collectives
 from fusioncache.trace.shared_region import SharedRegion, arities_by_template, fallback_of, site_of
@@ -121,7 +123,8 @@ class FusionCache(Transform):
             has the cores for it, and none in verify mode, with few cores, or without a store.
         schedule: ``"auto"`` moves the collectives of a model that ranks share by Thunder's ``fsdp`` or ``ddp`` to where
             they run beside what is computed: gathers in order of need, reduces behind the gradients that they add up.
-            Every bit stays the same. ``"thunder"`` leaves all where Thunder has it: gathers first, reduces last.
+            With ``FSDPType.ZERO3`` shards are saved for backward, which gathers them again. Every bit stays the same.
+            ``"thunder"`` leaves all as Thunder has it: gathers first, reduces last, gathered parameters saved.
         in_flight_bytes: with ``"auto"``: how many bytes of gathers, and as many of reduces, may be under way at a time.
             None is 512 MiB.
         programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
@@ -245,11 +248,13 @@ class FusionCache(Transform):
             notes.finish()
             self._ledger.add_canonicalize_seconds(time.perf_counter() - start)
             self.cache.save()
+        if forward and forward.resharding:
+            trace = gather_again(trace, forward.resharding)
+        trace, resharding = self._save_shards(trace)
         trace = self._move_collectives(trace)
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            self._handover.put(
-                trace, ForwardState(notes.forward_trace, planned.recompute, foresight.layouts, generation)
-            )
+            state = ForwardState(notes.forward_trace, planned.recompute, foresight.layouts, generation, resharding)
+            self._handover.put(trace, state)
         return trace
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:
@@ -258,6 +263,15 @@ class FusionCache(Transform):
         self._ledger.count_bypass(reason, region=False)
         self.cache.save()
         return trace
+
+    def _save_shards(self, trace: Any) -> tuple[Any, Resharding | None]:
+        """Returns a forward trace that saves shards where the model asks for it, and what backward must gather then."""
+        try:
+            if self._collectives.moves and has_collectives(trace.bound_symbols) and wants_resharding():
+                return save_shards(trace)
+        except Exception as error:
+            self._report_failure("what is saved of gathered parameters", error)
+        return trace, None
 
     def _move_collectives(self, trace: Any) -> Any:
         """Returns the trace with its collectives in their place, or as it is, counted with the reason."""

@@ -73,6 +73,13 @@ def list_calls(trace: Any) -> list[str]:
     ]
 
 
+def count_saved(trace: Any) -> int:
+    """Returns how many gathered parameters a forward trace saves for backward."""
+    waits = [symbol for symbol in trace.bound_symbols if kind_of(symbol) is Kind.WAIT]
+    saved = {proxy.name for proxy in trace.bound_symbols[-1].args[1][0]}
+    return sum(proxy.name in saved for symbol in waits for proxy in symbol.flat_proxy_outs)
+
+
 def run_ranks(work: Callable[[int], Any], world: int = 2) -> list[Any]:
     """Returns what a function returns in each process of a job. It takes the process's rank."""
     with tempfile.TemporaryDirectory() as folder:
