@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from fusioncache.backends.symbols import argument_names, may_write
@@ -22,6 +23,8 @@ _OTHERS = frozenset(
     {"broadcast", "pack", "unpack", "unpack_for_fsdp", "update_bucket_view", "pack_for_fsdp", "stash_grad_for_fsdp"}
 )
 """What Thunder has besides for several ranks: synchronous, or with memory of its own that is written in place."""
+_VIEWS = frozenset({"torch_slice_prim_impl", "torch_prims_reshape_impl"})
+"""Implementations of Thunder's that do not say that they only change a shape: of a padded parameter each is sliced."""
 _EXECUTORS = frozenset({"torch", "python", "sdpa", "cudnn"})
 """Executors whose operations write into nothing that they do not say."""
 
@@ -50,25 +53,21 @@ def has_collectives(symbols: Iterable[Any]) -> bool:
 
 
 def read_message(bound_symbol: Any) -> Message:
-    """Returns what the ranks of a collective must agree on.
-
-    Raises:
-        Bypass: if it is not asynchronous, or writes into what it takes.
-    """
-    given = inspect.signature(bound_symbol.sym.meta).bind(*bound_symbol.args, **bound_symbol.kwargs).arguments
-    if given["do_async"] is not True:
-        raise Bypass("a collective that is waited for at once")
-    if given.get("skip_clone"):
-        raise Bypass("a collective that writes into what it takes")
-    tensor, group, operation = given["a"], given["group"], given.get("op")
-    ranks = _ranks_of(group)
-    dtype, shape = str(tensor.dtype).rpartition(".")[2], tuple(map(int, tensor.shape))
+    """Returns what the ranks of a collective must agree on."""
+    given = _arguments_of(bound_symbol)
+    tensor, operation = given["a"], given.get("op")
+    dtype, shape = str(tensor.dtype).rpartition(".")[2], _shape_of(tensor)
     words = [bound_symbol.sym.name.removeprefix(_PREFIX).removesuffix(_SUFFIX), dtype, str(shape)]
     if operation is not None:
         words.insert(1, operation.name)
     if given.get("dim") is not None:
         words.append(f"along {given['dim']}")
-    return Message(ranks, " ".join(words))
+    return Message(_ranks_of(given["group"]), " ".join(words))
+
+
+def _arguments_of(bound_symbol: Any) -> Mapping[str, Any]:
+    arguments = inspect.signature(bound_symbol.sym.meta).bind(*bound_symbol.args, **bound_symbol.kwargs).arguments
+    return dict(arguments)
 
 
 def _ranks_of(group: Any) -> tuple[int, ...]:
@@ -103,6 +102,7 @@ def _read_all(symbols: Iterable[Any], sizes: dict[str, int]) -> Iterator[Call]:
 def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> Call:
     kind, name = kind_of(symbol), str(symbol.sym.name)
     if kind in COLLECTIVES:
+        _check_collective(symbol)
         message = read_message(symbol)
         text = f"{message.text} over {','.join(map(str, message.ranks))}"
         return Call(kind, name, takes, gives, channel=text.partition(" (")[0], message=text)
@@ -113,9 +113,19 @@ def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> C
     return Call(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, takes, gives, fixed=fixed)
 
 
+def _check_collective(symbol: Any) -> None:
+    given = _arguments_of(symbol)
+    if given["do_async"] is not True:
+        raise Bypass("a collective that is waited for at once")
+    if given.get("skip_clone"):
+        raise Bypass("a collective that writes into what it takes")
+
+
 def is_view(symbol: Any) -> bool:
     """Tells whether a bound symbol only changes a tensor's shape: what it gives may lie in the same memory."""
-    return not symbol.sym.is_fusion and all(_has_tags(leaf, "SHAPE_OP") for leaf in _leaves_of(symbol))
+    return not symbol.sym.is_fusion and all(
+        str(leaf.sym.id) in _VIEWS or _has_tags(leaf, "SHAPE_OP") for leaf in _leaves_of(symbol)
+    )
 
 
 def check_effects(symbol: Any) -> None:
@@ -145,6 +155,8 @@ def _leaves_of(symbol: Any) -> Iterator[Any]:
 
 def _is_pure(leaf: Any) -> bool:
     """Tells whether an operation is one of Thunder's primitives and does nothing but give its results."""
+    if str(leaf.sym.id) in _VIEWS:
+        return True
     arithmetic = leaf.sym.is_prim and leaf.sym.executor is None and bool(leaf.flat_proxy_outs)
     return arithmetic and not _has_tags(leaf, "RANDOM_OP", "DONT_DCE", "IN_PLACE") and not _unpacks(leaf)
 
@@ -162,4 +174,9 @@ def _bytes_of(proxy: Any) -> int:
 
     if not isinstance(proxy, TensorProxy | FutureTensorProxy):
         return 0
-    return int(proxy.numel) * int(proxy.dtype.bytes)
+    return prod(_shape_of(proxy)) * int(proxy.dtype.bytes)
+
+
+def _shape_of(proxy: Any) -> tuple[int, ...]:
+    """Returns a tensor's shape in numbers. A symbolic size is asked for its value in a way that leaves no trace."""
+    return tuple(int(getattr(size, "value", size)) for size in proxy._shape)

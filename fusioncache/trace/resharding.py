@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.backends.symbols import may_write
+from fusioncache.ir import Bypass
 from fusioncache.schedule.calls import Kind
 from fusioncache.trace.collectives import is_view, kind_of
 from fusioncache.trace.rewrite import derive
@@ -50,6 +52,9 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
 
     Returns:
         The trace, and what the backward trace must gather; None if that is nothing.
+
+    Raises:
+        Bypass: if the forward pass writes in place: what is gathered again might not be what was gathered.
     """
     from thunder.core.trace import TraceTag
 
@@ -68,6 +73,8 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
         gathering.update((id(step), step) for step in steps)
     if not gathering:
         return trace, None
+    if any(may_write(symbol) for symbol in trace.bound_symbols):
+        raise Bypass("whole parameters are saved: beside collectives something is written in place")
     taken = tuple(left.values())
     if len(taken) == len(tensors):
         # Should the backward trace ever be one that knows nothing of this, it fails, and takes no shard for the whole.

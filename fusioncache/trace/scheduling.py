@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.ir import Bypass
 from fusioncache.schedule.order import Bounds, schedule_calls
+from fusioncache.schedule.text import write_schedule
 from fusioncache.trace.collectives import has_collectives, read_calls
+from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
+
+logger = logging.getLogger("fusioncache")
 
 IN_FLIGHT_BYTES = 512 * 2**20
 """How much may be in flight if nobody says it: nine products' weights of a 7b model, with which an H200 hides most."""
@@ -41,27 +49,78 @@ class CollectiveOptions:
         return cls(schedule == "auto", Bounds(in_flight, in_flight))
 
 
-def move_collectives(trace: Any, options: CollectiveOptions, start: float) -> Any:
-    """Returns a trace whose collectives are in their place; the same one if there is none, or none is to be moved.
+class CollectivePasses:
+    """What is done about the collectives of each trace. Whatever fails leaves a trace as it was, and is reported.
 
-    Gathers come in order of need, reduces behind what they add up, and waits where something is first used. What is
-    computed keeps its order, and with it random numbers do. ``del`` statements are made anew.
+    Args:
+        options: what the user asked for.
+        report_left: is told the reason why something stays as Thunder made it.
+        report_failure: is told what failed, and with what error.
+
+    Attributes:
+        options: these.
+    """
+
+    def __init__(
+        self,
+        options: CollectiveOptions,
+        report_left: Callable[[str], None],
+        report_failure: Callable[[str, Exception], None],
+    ):
+        self.options = options
+        self._report_left = report_left
+        self._report_failure = report_failure
+
+    def place(self, trace: Any) -> tuple[Any, Resharding | None]:
+        """Returns a trace whose collectives are in their place; the same one if there is none, or none is to be moved.
+
+        Args:
+            trace: a final one. A backward trace has gathered again what its forward trace does not save.
+
+        Returns:
+            The trace, and what its backward trace must gather; None if that is nothing.
+        """
+        resharding: Resharding | None = None
+        if not self.options.moves or not has_collectives(trace.bound_symbols):
+            return trace, resharding
+        with self._reporting("what is saved of gathered parameters"):
+            if wants_resharding():
+                trace, resharding = save_shards(trace)
+        with self._reporting("the order of collectives"):
+            trace = move_collectives(trace, self.options.bounds)
+        return trace, resharding
+
+    @contextmanager
+    def _reporting(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Bypass as bypass:
+            self._report_left(bypass.reason)
+        except Exception as error:
+            self._report_failure(what, error)
+
+
+def move_collectives(trace: Any, bounds: Bounds) -> Any:
+    """Returns a trace in another order: gathers in order of need, reduces behind what they add up, waits at first use.
+
+    What is computed keeps its order, and with it random numbers do. ``del`` statements are made anew.
 
     Args:
         trace: a final one.
-        options: what the user asked for.
-        start: the time when this began, by ``time.perf_counter``.
+        bounds: what may be in flight.
 
     Raises:
         Bypass: if the order stays as Thunder made it, with the reason.
     """
-    if not options.moves or not has_collectives(trace.bound_symbols):
-        return trace
+    start = time.perf_counter()
     symbols = [symbol for symbol in trace.bound_symbols if not deletes(symbol)]
     symbols.sort(key=lambda symbol: not _names_argument(symbol))
-    found = schedule_calls(read_calls(symbols), options.bounds)
+    graph = read_calls(symbols)
+    found = schedule_calls(graph, bounds)
     if found.reason:
         raise Bypass(f"the order of collectives stays: {found.reason}")
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("the order of collectives:\n%s", write_schedule(graph, found))
     return derive(trace, [symbols[index] for index in found.order], "Collectives in their place by fusioncache", start)
 
 

@@ -40,7 +40,6 @@ from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace import grouped_products, program_list
 from fusioncache.trace.calls import Compilers
-from fusioncache.trace.collectives import has_collectives
 from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.generations import Generations
@@ -49,9 +48,9 @@ from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_k
 from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
 from fusioncache.trace.region_backends import RegionBackends, name_backend
-from fusioncache.trace.resharding import Resharding, gather_again, save_shards, wants_resharding
+from fusioncache.trace.resharding import gather_again
 from fusioncache.trace.rewrite import call_of, replace_symbols
-from fusioncache.trace.scheduling import CollectiveOptions, move_collectives
+from fusioncache.trace.scheduling import CollectiveOptions, CollectivePasses
 from fusioncache.trace.shared_region import SharedRegion, arities_by_template, fallback_of, site_of
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.trace.templates import TemplateCalls
@@ -164,7 +163,8 @@ class FusionCache(Transform):
     ):
         super().__init__()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
-        self._collectives = CollectiveOptions.of(schedule, in_flight_bytes)
+        moving = CollectiveOptions.of(schedule, in_flight_bytes)
+        self._collectives = CollectivePasses(moving, self._report_left, self._report_failure)
         when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
@@ -211,7 +211,7 @@ class FusionCache(Transform):
         them: it is what programs are tried with, and what it puts into a trace is not kept.
         """
         compiler = "" if self._untried else name_backend(self.backend)
-        return f"backend={self.backend} ({compiler}) fold={self._fold} {self._options} {self._collectives}"
+        return f"backend={self.backend} ({compiler}) fold={self._fold} {self._options} {self._collectives.options}"
 
     def calls(self) -> tuple[TemplateCall, ...]:
         """Returns the templates that the traces seen so far call: once for each way in which regions write them."""
@@ -250,8 +250,7 @@ class FusionCache(Transform):
             self.cache.save()
         if forward and forward.resharding:
             trace = gather_again(trace, forward.resharding)
-        trace, resharding = self._save_shards(trace)
-        trace = self._move_collectives(trace)
+        trace, resharding = self._collectives.place(trace)
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
             state = ForwardState(notes.forward_trace, planned.recompute, foresight.layouts, generation, resharding)
             self._handover.put(trace, state)
@@ -262,25 +261,6 @@ class FusionCache(Transform):
         self._ledger.history.begin_trace()
         self._ledger.count_bypass(reason, region=False)
         self.cache.save()
-        return trace
-
-    def _save_shards(self, trace: Any) -> tuple[Any, Resharding | None]:
-        """Returns a forward trace that saves shards where the model asks for it, and what backward must gather then."""
-        try:
-            if self._collectives.moves and has_collectives(trace.bound_symbols) and wants_resharding():
-                return save_shards(trace)
-        except Exception as error:
-            self._report_failure("what is saved of gathered parameters", error)
-        return trace, None
-
-    def _move_collectives(self, trace: Any) -> Any:
-        """Returns the trace with its collectives in their place, or as it is, counted with the reason."""
-        try:
-            return move_collectives(trace, self._collectives, time.perf_counter())
-        except Bypass as bypass:
-            self._report_left(bypass.reason)
-        except Exception as error:
-            self._report_failure("the order of collectives", error)
         return trace
 
     def _plan_streams(self, trace: Any, notes: TraceNotes, start: float) -> PlannedStreams:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fusioncache.schedule.calls import Kind
-from fusioncache.trace.collectives import kind_of, read_message
+from fusioncache.trace.collectives import is_view, kind_of, read_message
 
 
 class Block(torch.nn.Module):
@@ -27,8 +27,8 @@ class Block(torch.nn.Module):
         return x + self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y))
 
 
-def make_model(width: int = 16, vocabulary: int = 32) -> torch.nn.Module:
-    """Makes a small language model of two blocks, the same on every rank."""
+def make_model(width: int = 16, vocabulary: int = 33) -> torch.nn.Module:
+    """Makes a small language model of two blocks, the same on every rank; its vocabulary is padded for two ranks."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Embedding(vocabulary, width),
@@ -74,10 +74,13 @@ def list_calls(trace: Any) -> list[str]:
 
 
 def count_saved(trace: Any) -> int:
-    """Returns how many gathered parameters a forward trace saves for backward."""
-    waits = [symbol for symbol in trace.bound_symbols if kind_of(symbol) is Kind.WAIT]
-    saved = {proxy.name for proxy in trace.bound_symbols[-1].args[1][0]}
-    return sum(proxy.name in saved for symbol in waits for proxy in symbol.flat_proxy_outs)
+    """Returns how many gathered parameters, and views of such, a forward trace saves for backward."""
+    gathered: set[str] = set()
+    for symbol in trace.bound_symbols:
+        taken = {proxy.name for proxy in symbol.flat_proxy_args}
+        if kind_of(symbol) is Kind.WAIT or (taken <= gathered and is_view(symbol)):
+            gathered.update(proxy.name for proxy in symbol.flat_proxy_outs)
+    return len(gathered & {proxy.name for proxy in trace.bound_symbols[-1].args[1][0]})
 
 
 def run_ranks(work: Callable[[int], Any], world: int = 2) -> list[Any]:
