@@ -1,4 +1,4 @@
-"""Processes that train one model together under Thunder's ``fsdp`` or ``ddp``, over gloo."""
+"""Processes that train one model together under Thunder's ``fsdp`` or ``ddp``, over gloo or on GPUs of their own."""
 
 import os
 import tempfile
@@ -45,7 +45,12 @@ def share(jitted: Any, mode: str) -> Any:
 
     if mode == "ddp":
         return ddp(jitted)
-    return fsdp(jitted, device=torch.device("cpu"), sharding_strategy=FSDPType[mode.upper()])
+    return fsdp(jitted, device=device_of(jitted), sharding_strategy=FSDPType[mode.upper()])
+
+
+def device_of(model: Any) -> torch.device:
+    """Returns where a model's parameters are."""
+    return next(model.parameters()).device
 
 
 def train(jitted: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
@@ -54,7 +59,7 @@ def train(jitted: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
     optimizer = torch.optim.SGD(jitted.parameters(), lr=0.1)
     for step in range(steps):
         torch.manual_seed(100 * rank + step)
-        tokens = torch.randint(0, 32, (2, 8))
+        tokens = torch.randint(0, 32, (2, 8)).to(device_of(jitted))
         loss = torch.nn.functional.cross_entropy(jitted(tokens).flatten(0, 1), tokens.flatten())
         loss.backward()
         seen += [loss.detach().clone(), *(parameter.grad.clone() for parameter in jitted.parameters())]
@@ -83,17 +88,23 @@ def count_saved(trace: Any) -> int:
     return len(gathered & {proxy.name for proxy in trace.bound_symbols[-1].args[1][0]})
 
 
-def run_ranks(work: Callable[[int], Any], world: int = 2) -> list[Any]:
-    """Returns what a function returns in each process of a job. It takes the process's rank."""
+def run_ranks(work: Callable[[int], Any], world: int = 2, backend: str = "gloo") -> list[Any]:
+    """Returns what a function returns in each process of a job. It takes the process's rank.
+
+    Over NCCL each process has a GPU, and imports the function anew: CUDA does not outlive a fork.
+    """
+    start_method = "spawn" if backend == "nccl" else "fork"
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.start_processes(_run, (world, folder, work), world, start_method="fork")
+        torch.multiprocessing.start_processes(_run, (world, folder, work, backend), world, start_method=start_method)
         return [torch.load(f"{folder}/{rank}", weights_only=True) for rank in range(world)]
 
 
-def _run(rank: int, world: int, folder: str, work: Callable[[int], Any]) -> None:
+def _run(rank: int, world: int, folder: str, work: Callable[[int], Any], backend: str) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     torch.save(work(rank), f"{folder}/{rank}")
     torch.distributed.destroy_process_group()
 

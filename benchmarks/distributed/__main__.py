@@ -1,0 +1,77 @@
+"""What a training step costs that several devices share: time, exposed communication, memory, compiles.
+
+All ranks take the same steps of a Llama (forward, cross entropy, backward), each with tokens of its own. ``exposed``
+is the time in which a kernel of NCCL's ran and no other one, by torch's profiler; on a CPU there is none. In the end
+each peer trains for three steps: fusioncache's losses and gradients must have the bits of Thunder's own order of
+collectives, which is the peer whose name ends in ``-thunder-order``. ``thunder-zero3`` and ``thunder-ddp`` are Thunder
+without fusioncache.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.common.environment import inspect_machine
+from benchmarks.common.options import Numbers, Words, backend_option, command, json_option, require_litgpt
+from benchmarks.common.results import Point, make_result, write_result
+from benchmarks.distributed.job import run_job
+from benchmarks.distributed.report import compare_bits, print_points
+from benchmarks.distributed.spec import MODEL, PEERS, WIDTHS, PointSpec
+
+
+@command(__doc__)
+@click.option("--ranks", type=click.IntRange(min=2), default=2)
+@click.option("--peers", type=Words(tuple(PEERS)), default=tuple(PEERS), help="As in fusioncache-zero3,fsdp2-zero3.")
+@click.option("--widths", type=Words(WIDTHS), default="narrow")
+@click.option("--layers", type=click.IntRange(min=1), default=8)
+@click.option("--tokens", type=Numbers(), default="512,2048", help="Of each rank.")
+@click.option("--steps", type=click.IntRange(min=1), default=20, help="Timed steps.")
+@click.option("--warmup", type=click.IntRange(min=0), default=5, help="Steps before those.")
+@click.option("--in-flight-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
+@click.option("--limit", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds for everything.")
+@backend_option()
+@json_option
+def main(
+    json_file: Path | None,
+    ranks: int,
+    peers: Sequence[str],
+    widths: Sequence[str],
+    tokens: Sequence[int],
+    limit: float,
+    backend: str,
+    **options: Any,
+) -> None:
+    """Runs the benchmark."""
+    require_litgpt(MODEL)
+    deadline = time.monotonic() + limit
+    machine = inspect_machine(backend)
+    common = {"backend": machine.backend, "device": machine.device, "dtype": machine.choose_dtype(MODEL), **options}
+    points: list[Point] = []
+    for width, family in product(widths, dict.fromkeys(PEERS[peer].family for peer in peers)):
+        specs = [
+            PointSpec(peer=peer, width=width, tokens=count, **common)
+            for count, peer in product(tokens, peers)
+            if PEERS[peer].family == family
+        ]
+        for point in run_job(specs, ranks, deadline):
+            points.append(point)
+            _write(json_file, machine.environment, {**common, "ranks": ranks}, points)
+    print_points(points)
+    failed = any("error" in point for point in points)
+    sys.exit(1 if failed or not all(one["equal"] for one in compare_bits(points)) else 0)
+
+
+def _write(file: Path | None, environment: dict[str, Any], options: dict[str, Any], points: Iterable[Point]) -> None:
+    found = list(points)
+    write_result(file, make_result(environment, options, points=found, bits=compare_bits(found)))
+
+
+if __name__ == "__main__":
+    main()

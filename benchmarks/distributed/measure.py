@@ -1,0 +1,108 @@
+"""What one rank measures of a shared training step."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import time
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+
+from benchmarks.common.steps import synchronize
+from benchmarks.common.tensors import digest
+from benchmarks.distributed.profile import profile_kernels
+from benchmarks.distributed.shared import Shared
+from benchmarks.distributed.spec import PEERS, PointSpec
+from benchmarks.distributed.timeline import read_timeline
+
+_PROFILED = 3
+_TRAINED = 3
+_LEARNING_RATE = 0.01
+
+
+def measure(spec: PointSpec, shared: Shared) -> dict[str, Any]:
+    """Returns seconds, bytes, counts, and digests of losses and gradients."""
+    wait_for_all(spec.device)
+    start = time.perf_counter()
+    shared.step()
+    synchronize(spec.device)
+    found: dict[str, Any] = {"first_step": time.perf_counter() - start, "compiles": shared.compiles()}
+    found |= _time_steps(spec, shared)
+    found |= {"compiles_later": shared.compiles() - found["compiles"], "bypasses": dict(shared.bypasses())}
+    found["timeline"] = _profile(shared) if spec.device == "cuda" else None
+    return {**found, **_train(spec, shared)}
+
+
+def wait_for_all(device: str) -> None:
+    """Waits for the other ranks."""
+    distributed.barrier()
+    synchronize(device)
+
+
+def _time_steps(spec: PointSpec, shared: Shared) -> dict[str, Any]:
+    for _ in range(spec.warmup):
+        _step(shared)
+    shared.clear()
+    gc.collect()
+    before = None
+    if spec.device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    wait_for_all(spec.device)
+    times = []
+    for _ in range(spec.steps):
+        start = time.perf_counter()
+        _step(shared)
+        synchronize(spec.device)
+        times.append(1e3 * (time.perf_counter() - start))
+    return {
+        "step_ms": median(times),
+        "slowest_ms": max(times),
+        "bytes_before": before,
+        "bytes_peak": torch.cuda.max_memory_allocated() if spec.device == "cuda" else None,
+    }
+
+
+def _step(shared: Shared) -> None:
+    shared.clear()
+    shared.step()
+
+
+def _profile(shared: Shared) -> dict[str, float]:
+    return asdict(read_timeline(profile_kernels(lambda: _step(shared), _PROFILED), _PROFILED))
+
+
+def _train(spec: PointSpec, shared: Shared) -> dict[str, Any]:
+    """Trains for a few steps. Under Thunder with algorithms that give the same bits every time.
+
+    torch.compile would compile anew for those.
+    """
+    torch.use_deterministic_algorithms(PEERS[spec.peer].family != "torch", warn_only=True)
+    optimizer = torch.optim.SGD(shared.parameters, lr=_LEARNING_RATE)
+    losses, gradients = [], hashlib.sha256()
+    try:
+        for _ in range(_TRAINED):
+            shared.clear()
+            losses.append(shared.step())
+            for parameter in shared.parameters:
+                gradients.update(_bits_of(parameter.grad).encode())
+            optimizer.step()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    shared.clear()
+    return {
+        "losses": [loss.item() for loss in losses],
+        "loss_bits": [digest(loss) for loss in losses],
+        "gradient_bits": gradients.hexdigest(),
+    }
+
+
+def _bits_of(gradient: torch.Tensor | None) -> str:
+    if gradient is None:
+        return "none"
+    return digest(gradient.to_local() if isinstance(gradient, distributed.tensor.DTensor) else gradient)

@@ -1,0 +1,39 @@
+"""The kernels that a device runs, by torch's profiler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.distributed.timeline import Kernel
+
+_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+"""Of the profiler's events those that are work of a device. Its annotations are not: they span other events."""
+
+
+def profile_kernels(step: Callable[[], object], steps: int) -> list[Kernel]:
+    """Returns the kernels of some steps, after one in which the profiler itself gets ready."""
+    _run(step, 1)
+    profiler = _run(step, steps)
+    with TemporaryDirectory(prefix="fusioncache-profile-") as directory:
+        file = Path(directory, "trace.json")
+        profiler.export_chrome_trace(str(file))
+        events = json.loads(file.read_text())["traceEvents"]
+    return [
+        Kernel(event["name"], float(event["ts"]), float(event["ts"]) + float(event["dur"]))
+        for event in events
+        if event.get("cat") in _CATEGORIES
+    ]
+
+
+def _run(step: Callable[[], object], steps: int) -> profile:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            step()
+            torch.cuda.synchronize()
+    return profiler

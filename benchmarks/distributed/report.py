@@ -1,0 +1,83 @@
+"""Tables of what was measured of shared training steps, and whether orders of collectives gave the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from benchmarks.common.report import console, make_table
+from benchmarks.common.results import Point
+from benchmarks.distributed.spec import PEERS
+
+_COLUMNS = (
+    "<peer",
+    "step, ms",
+    "slowest",
+    "exposed",
+    "NCCL",
+    "copies",
+    "idle",
+    "gaps",
+    "GiB",
+    "first, s",
+    "compiles",
+)
+_NONE = "none"
+
+
+def print_points(points: Sequence[Point]) -> None:
+    """Prints a table for each model and length, then what failed, and how bits compare."""
+    groups: dict[tuple[str, int, int], list[Point]] = {}
+    for point in points:
+        groups.setdefault((point["width"], point["layers"], point["tokens"]), []).append(point)
+    for (width, layers, tokens), members in groups.items():
+        title = f"{width} Llama, {layers} layers, {tokens} tokens on each rank"
+        caption = "of the rank that has most of each; times of kernels in a step in ms; compiles of each rank"
+        rows = [_row(point) for point in members if "error" not in point]
+        console().print(make_table(title, caption, _COLUMNS, rows, wrap=False))
+    for point in points:
+        if "error" in point:
+            click.echo(f"{point['peer']}, {point['tokens']} tokens: {point['error'].splitlines()[-1]}")
+    for one in compare_bits(points):
+        verdict = "the same bits" if one["equal"] else "other bits: error"
+        click.echo(f"{one['peer']} and {one['other']}, {one['width']}, {one['tokens']} tokens: {verdict}")
+
+
+def _row(point: Point) -> list[str]:
+    ranks = point["ranks"]
+    peak = None if ranks[0]["bytes_peak"] is None else max(rank["bytes_peak"] for rank in ranks) / 2**30
+    microseconds = ("exposed", "communication", "copying", "idle")
+    return [
+        point["peer"],
+        f"{max(rank['step_ms'] for rank in ranks):.1f}",
+        f"{max(rank['slowest_ms'] for rank in ranks):.1f}",
+        *(_most(ranks, name, 1e-3) for name in microseconds),
+        _most(ranks, "gaps", 1.0),
+        _NONE if peak is None else f"{peak:.2f}",
+        f"{max(rank['first_step'] for rank in ranks):.1f}",
+        " ".join(str(rank["compiles"]) for rank in ranks),
+    ]
+
+
+def _most(ranks: Sequence[Mapping[str, Any]], name: str, scale: float) -> str:
+    if any(rank["timeline"] is None for rank in ranks):
+        return _NONE
+    return f"{scale * max(rank['timeline'][name] for rank in ranks):.1f}"
+
+
+def compare_bits(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Returns of each of fusioncache's peers whether all ranks had the bits of the same one in Thunder's order."""
+    known = {(point["peer"], point["width"], point["tokens"]): point for point in points if "error" not in point}
+    compared = []
+    for (name, width, tokens), point in known.items():
+        other = f"{name}-thunder-order"
+        if other in PEERS and (other, width, tokens) in known:
+            equal = _bits(point) == _bits(known[other, width, tokens])
+            compared.append({"peer": name, "other": other, "width": width, "tokens": tokens, "equal": equal})
+    return compared
+
+
+def _bits(point: Point) -> list[Any]:
+    return [(rank["loss_bits"], rank["gradient_bits"]) for rank in point["ranks"]]

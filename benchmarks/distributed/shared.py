@@ -1,0 +1,133 @@
+"""A model that the ranks of a job train together, as each peer has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+import fusioncache
+from benchmarks.common.counting import Counter
+from benchmarks.common.models import narrow_widths
+from benchmarks.common.thunder_jit import jit, make_transform
+from benchmarks.distributed.spec import MODEL, PEERS, Peer, PointSpec
+
+_SEED = 2916
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A model and the input of this rank.
+
+    Attributes:
+        call: runs the model.
+        parameters: what an optimizer of this rank changes.
+        tokens: of this rank: what the model is given, and what follows each.
+        compiles: how many compilations there were so far.
+        bypasses: what fusioncache left as it was, and how often.
+    """
+
+    call: Callable[[torch.Tensor], torch.Tensor]
+    parameters: list[nn.Parameter]
+    tokens: torch.Tensor
+    compiles: Callable[[], int]
+    bypasses: Callable[[], Mapping[str, int]] = field(default=dict)
+
+    def step(self) -> torch.Tensor:
+        """Runs a forward and a backward pass; leaves gradients in the parameters. Returns the loss."""
+        logits = self.call(self.tokens[0])
+        loss = nn.functional.cross_entropy(logits.flatten(0, -2).float(), self.tokens[1].flatten())
+        loss.backward()
+        return loss.detach()
+
+    def clear(self) -> None:
+        """Drops the gradients, so that the next step does not add to them."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
+    """Makes a model, the same on each rank, and shares it.
+
+    Args:
+        spec: what is measured.
+        rank: of this process.
+        counter: of what Thunder compiles without fusioncache.
+    """
+    peer, model, tokens = PEERS[spec.peer], *_make_model(spec, rank)
+    if peer.family == "torch":
+        return _by_torch(peer, model, tokens)
+    transform = _make_transform(spec, peer)
+    before = counter.compiles
+    jitted = _share_by_thunder(jit(model, spec.backend, transform), peer, spec.device)
+    parameters = list(jitted.parameters())
+    if transform is None:
+        return Shared(jitted, parameters, tokens, lambda: counter.compiles - before)
+    return Shared(
+        jitted,
+        parameters,
+        tokens,
+        lambda: counter.compiles - before + transform.stats().compiles,
+        lambda: dict(transform.stats().bypasses),
+    )
+
+
+def _make_model(spec: PointSpec, rank: int) -> tuple[nn.Module, torch.Tensor]:
+    from litgpt import GPT, Config
+
+    torch.manual_seed(_SEED)
+    narrow = {**narrow_widths(MODEL, spec.device), "block_size": spec.tokens} if spec.width == "narrow" else {}
+    config = Config.from_name(MODEL, n_layer=spec.layers, **narrow)
+    with torch.device(spec.device):
+        model = GPT(config).to(getattr(torch, spec.dtype))
+        torch.manual_seed(_SEED + 1 + rank)
+        tokens = torch.randint(0, config.padded_vocab_size, (2, 1, spec.tokens))
+    return model, tokens
+
+
+def _make_transform(spec: PointSpec, peer: Peer) -> fusioncache.FusionCache | None:
+    if peer.family != "fusioncache":
+        return None
+    return make_transform(spec.backend, schedule=peer.order, in_flight_bytes=spec.in_flight_bytes)
+
+
+def _share_by_thunder(jitted: Any, peer: Peer, device: str) -> Any:
+    from thunder.distributed import FSDPType, ddp, fsdp
+
+    if peer.sharing == "ddp":
+        return ddp(jitted)
+    where = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+    return fsdp(jitted, device=where, sharding_strategy=FSDPType[peer.sharing.upper()])
+
+
+def _by_torch(peer: Peer, model: nn.Module, tokens: torch.Tensor) -> Shared:
+    """Shares by FSDP2, each block on its own, as its documentation advises, or by DDP.
+
+    Under FSDP2 each block is compiled on its own, so that its gathers stay between blocks; under DDP the whole model.
+    """
+    from torch._dynamo import config, utils
+
+    config.recompile_limit = max(config.recompile_limit, 64)
+    utils.counters.clear()
+    call: Any = model
+    if peer.sharing == "ddp":
+        device_ids = [torch.cuda.current_device()] if tokens.is_cuda else None
+        call = nn.parallel.DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+        call = torch.compile(call) if peer.compiles else call
+    else:
+        _share_by_fsdp2(model, peer)
+    return Shared(call, list(model.parameters()), tokens, lambda: int(utils.counters["stats"]["unique_graphs"]))
+
+
+def _share_by_fsdp2(model: Any, peer: Peer) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    again = peer.sharing == "zero3"
+    for block in model.transformer.h:
+        if peer.compiles:
+            block.compile()
+        fully_shard(block, reshard_after_forward=again)
+    fully_shard(model, reshard_after_forward=again)

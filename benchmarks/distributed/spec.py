@@ -1,0 +1,81 @@
+"""Who is compared in the benchmark of shared training steps, and what one of its measurements is. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.common.spec import count_layers
+
+WIDTHS = ("narrow", "real")
+MODEL = "Llama-2-7b-hf"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One way to share a training step among devices.
+
+    Attributes:
+        name: as in ``--peers``.
+        family: what shares the model; peers of one family run in the same processes, one after the other.
+        sharing: what each device keeps: of ``zero2`` a shard of each parameter between steps, of ``zero3`` also between
+            forward and backward, of ``ddp`` all.
+        compiles: whether torch.compile takes part.
+        order: of fusioncache's peers whose order of collectives it is.
+    """
+
+    name: str
+    family: Literal["torch", "thunder", "fusioncache"]
+    sharing: Literal["zero2", "zero3", "ddp"]
+    compiles: bool = False
+    order: Literal["auto", "thunder"] = "auto"
+
+
+_ALL = (
+    Peer("fusioncache-zero3", "fusioncache", "zero3"),
+    Peer("fusioncache-zero3-thunder-order", "fusioncache", "zero3", order="thunder"),
+    Peer("fusioncache-zero2", "fusioncache", "zero2"),
+    Peer("fusioncache-zero2-thunder-order", "fusioncache", "zero2", order="thunder"),
+    Peer("fusioncache-ddp", "fusioncache", "ddp"),
+    Peer("fusioncache-ddp-thunder-order", "fusioncache", "ddp", order="thunder"),
+    Peer("fsdp2-zero3-compile", "torch", "zero3", compiles=True),
+    Peer("fsdp2-zero3", "torch", "zero3"),
+    Peer("fsdp2-zero2-compile", "torch", "zero2", compiles=True),
+    Peer("ddp-compile", "torch", "ddp", compiles=True),
+    Peer("ddp", "torch", "ddp"),
+    Peer("thunder-zero3", "thunder", "zero3"),
+    Peer("thunder-ddp", "thunder", "ddp"),
+)
+PEERS = {peer.name: peer for peer in _ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class PointSpec:
+    """One measurement, which all ranks of a job make together.
+
+    Attributes:
+        peer: one of ``PEERS``.
+        width: of the model, one of ``WIDTHS``.
+        layers: of the model.
+        tokens: in the one row of each rank's input.
+        backend: of Thunder's peers: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
+        device: ``"cuda"`` or ``"cpu"``.
+        dtype: of weights and activations, by torch's name.
+        steps: timed ones.
+        warmup: untimed ones between the first and those.
+        in_flight_bytes: of fusioncache's peers; None leaves it as it is.
+    """
+
+    peer: str
+    width: str
+    layers: int
+    tokens: int
+    backend: str
+    device: str
+    dtype: str
+    steps: int
+    warmup: int
+    in_flight_bytes: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.peer}, {self.width}, {count_layers(self.layers)}, {self.tokens} tokens"

@@ -1,0 +1,70 @@
+"""One rank of ``benchmarks/distributed``: measures one point after the other, each with a line in its answers."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+
+from benchmarks.common.counting import count_compiles, use_backend
+from benchmarks.distributed.measure import measure
+from benchmarks.distributed.shared import share_model
+from benchmarks.distributed.spec import PointSpec
+
+_LIMIT = timedelta(seconds=180)
+"""After which a rank that waits for another one in vain ends its job."""
+
+
+def main() -> None:
+    """Measures what the first argument says, and writes the answers into the folder that the second one names."""
+    specs, answers = [PointSpec(**each) for each in json.loads(sys.argv[1])], Path(sys.argv[2])
+    rank = int(os.environ["RANK"])
+    on_gpu = specs[0].device == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        device = torch.device("cuda", torch.cuda.current_device())
+        distributed.init_process_group("nccl", timeout=_LIMIT, device_id=device)
+    else:
+        torch.set_num_threads(1)
+        distributed.init_process_group("gloo", timeout=_LIMIT)
+    use_backend(specs[0].backend)
+    counter = count_compiles(specs[0].backend)
+    distributed.barrier()
+    with (answers / f"{rank}.jsonl").open("a") as file:
+        for number, spec in enumerate(specs):
+            _use_empty_caches(number)
+            start = time.perf_counter()
+            shared: Any = share_model(spec, rank, counter)
+            found = measure(spec, shared)
+            file.write(json.dumps({**found, "all_seconds": time.perf_counter() - start}) + "\n")
+            file.flush()
+            del shared
+            _forget(on_gpu)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def _use_empty_caches(number: int) -> None:
+    """Lets each point find nothing of the ones before it. All ranks of a job share what they find."""
+    for variable in ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        first = os.environ.setdefault(f"{variable}_OF_JOB", os.environ[variable])
+        os.environ[variable] = str(Path(first, f"point-{number}"))
+
+
+def _forget(on_gpu: bool) -> None:
+    torch._dynamo.reset()
+    gc.collect()
+    if on_gpu:
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

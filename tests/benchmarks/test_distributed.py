@@ -1,0 +1,77 @@
+"""The benchmark of shared training steps: what kernels say of a step, and how jobs go on behind a failure."""
+
+import json
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.common.environment import Machine
+from benchmarks.distributed import __main__ as distributed
+from benchmarks.distributed import job
+from benchmarks.distributed.spec import PointSpec
+from benchmarks.distributed.timeline import Kernel, read_timeline
+
+
+def test_exposed_is_communication_with_nothing_beside_it():
+    kernels = [
+        Kernel("gemm", 0, 100),
+        Kernel("ncclDevKernel_AllGather", 50, 180),
+        Kernel("nvfuser_kernel", 120, 140),
+        Kernel("ncclDevKernel_ReduceScatter", 170, 200),
+        Kernel("Memcpy DtoD (Device -> Device)", 300, 310),
+    ]
+    found = read_timeline(kernels, steps=2)
+    assert (found.communication, found.computing, found.exposed) == (150 / 2, 130 / 2, 80 / 2)
+    assert (found.idle, found.gaps, found.copying, found.kernels) == (100 / 2, 1 / 2, 10 / 2, 5 / 2)
+
+
+def rank_answer(peer: str, bits: str) -> dict:
+    times = {"step_ms": 2.0, "slowest_ms": 3.0, "first_step": 1.0, "compiles": 4, "compiles_later": 0}
+    digests = {"losses": [1.0], "loss_bits": [bits], "gradient_bits": bits, "bypasses": {}}
+    return {**times, **digests, "bytes_before": None, "bytes_peak": None, "timeline": None}
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """The peers of each job. The ranks of DDP die, and ZeRO2 has other bits in Thunder's order."""
+    found = []
+
+    def run(specs, ranks, folder, deadline):
+        found.append([spec.peer for spec in specs])
+        for spec in specs:
+            if spec.peer == "fusioncache-ddp":
+                break
+            bits = "others" if spec.peer == "fusioncache-zero2-thunder-order" else "bits"
+            yield [rank_answer(spec.peer, bits)] * ranks
+        yield "its log\nout of memory"
+
+    monkeypatch.setattr(distributed, "inspect_machine", lambda backend: Machine({"gpu": None}, "cpu", "eager"))
+    monkeypatch.setattr(distributed, "require_litgpt", lambda model: None)
+    monkeypatch.setattr(job, "start_ranks", run)
+    return found
+
+
+def test_jobs_go_on_behind_a_point_that_fails(jobs, tmp_path):
+    peers = "fusioncache-zero3,fusioncache-ddp,fusioncache-zero3-thunder-order,ddp"
+    file = tmp_path / "distributed.json"
+    outcome = CliRunner().invoke(distributed.main, ["--peers", peers, "--tokens", "8", "--json", str(file)])
+    assert outcome.exit_code == 1
+    assert jobs == [peers.split(",")[:3], ["fusioncache-zero3-thunder-order"], ["ddp"]]
+    points = json.loads(file.read_text())["points"]
+    assert [point["peer"] for point in points if "error" in point] == ["fusioncache-ddp"]
+    assert "fusioncache-ddp, 8 tokens: out of memory" in outcome.stdout
+    assert "fusioncache-zero3-thunder-order, narrow, 8 tokens: the same bits" in outcome.stdout
+
+
+def test_other_bits_than_in_thunders_order_are_an_error(jobs):
+    peers = "fusioncache-zero2,fusioncache-zero2-thunder-order"
+    outcome = CliRunner().invoke(distributed.main, ["--peers", peers, "--tokens", "8"])
+    assert outcome.exit_code == 1 and "other bits: error" in outcome.stdout
+
+
+def test_when_no_time_is_left_each_point_says_so(jobs):
+    spec = PointSpec("ddp", "narrow", 1, 8, "eager", "cpu", "float32", 1, 0)
+    points = list(job.run_job([spec, spec], 2, time.monotonic() - 1))
+    assert [point["error"] for point in points] == ["no time was left"] * 2
+    assert not jobs
