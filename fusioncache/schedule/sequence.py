@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from itertools import zip_longest
-
-from fusioncache.schedule.calls import COLLECTIVES, CallGraph
-from fusioncache.schedule.order import Schedule
-
-
-def list_messages(graph: CallGraph, schedule: Schedule) -> tuple[str, ...]:
-    """Returns a line for each step that starts collectives: what must be the same on every rank."""
-    return tuple(
-        " + ".join(f"{graph.calls[index].kind} {graph.calls[index].message}" for index in step)
-        for step in schedule.steps
-        if graph.calls[step[0]].kind in COLLECTIVES
-    )
 
 
 def digest_messages(messages: Sequence[str]) -> str:
-    """Returns the digest of a sequence of collectives."""
+    """Returns the digest of a sequence of collectives: a line of text for each, with what all ranks must agree on."""
     return hashlib.sha256("\n".join(messages).encode()).hexdigest()
 
 
-def explain_first_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """Returns in what two sequences first differ, in words; nothing if they are equal."""
-    for number, (our, their) in enumerate(zip_longest(ours, theirs), start=1):
+def explain_first_difference(ours: Sequence[str], theirs: Sequence[str], we: str, they: str) -> str:
+    """Returns in what two sequences first differ, in words; nothing if one of them begins as the other one does.
+
+    Args:
+        ours: one of them.
+        theirs: the other one.
+        we: whose the one is.
+        they: whose the other one is.
+    """
+    for number, (our, their) in enumerate(zip(ours, theirs, strict=False), start=1):
         if our != their:
-            return f"collective {number} is {our or 'none'} here and {their or 'none'} there"
+            return f"collective {number} is {our} on {we}, and {their} on {they}"
     return ""

@@ -65,6 +65,11 @@ def read_message(bound_symbol: Any) -> Message:
     return Message(_ranks_of(given["group"]), " ".join(words))
 
 
+def group_of(bound_symbol: Any) -> Any:
+    """Returns the process group of a collective."""
+    return _arguments_of(bound_symbol)["group"]
+
+
 def _arguments_of(bound_symbol: Any) -> Mapping[str, Any]:
     arguments = inspect.signature(bound_symbol.sym.meta).bind(*bound_symbol.args, **bound_symbol.kwargs).arguments
     return dict(arguments)

@@ -28,7 +28,7 @@ def call_of(fusion: Any, binding: Binding, target: CallTarget) -> list[Any]:
             outputs[slot] = proxy
         else:
             others.append(_alias(outputs[slot], proxy))
-    symbol = _make_symbol(target.name, target.function, outputs, is_fusion=True, executor=fusion.sym.executor)
+    symbol = make_symbol(target.name, target.function, outputs, is_fusion=True, executor=fusion.sym.executor)
     context = {symbol.name: target.function}
     replaced = fusion.from_bsym(
         sym=symbol, args=tuple(args), output=outputs, _call_ctx=context, _import_ctx={}, _object_ctx={}
@@ -38,7 +38,7 @@ def call_of(fusion: Any, binding: Binding, target: CallTarget) -> list[Any]:
 
 def _alias(source: Any, target: Any) -> Any:
     """Gives a value another name. For autograd a tensor that is returned twice is not the same as its copy."""
-    return _make_symbol("same", same, target).bind(source, output=target)
+    return make_symbol("same", same, target).bind(source, output=target)
 
 
 def same(value: Any) -> Any:
@@ -46,7 +46,7 @@ def same(value: Any) -> Any:
     return value
 
 
-def _make_symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:
+def make_symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:
     """Makes a symbol that Thunder can bind anew. Thunder does so to check a trace, and where a pass calls a symbol."""
     from thunder.core.symbol import Symbol
 

@@ -12,6 +12,7 @@ from typing import Any
 from fusioncache.ir import Bypass
 from fusioncache.schedule.order import Bounds, schedule_calls
 from fusioncache.schedule.text import write_schedule
+from fusioncache.trace.agreement import agree_first
 from fusioncache.trace.collectives import has_collectives, read_calls
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
@@ -88,6 +89,8 @@ class CollectivePasses:
                 trace, resharding = save_shards(trace)
         with self._reporting("the order of collectives"):
             trace = move_collectives(trace, self.options.bounds)
+        with self._reporting("what ranks tell each other of their collectives"):
+            trace = agree_first(trace)
         return trace, resharding
 
     @contextmanager

@@ -10,7 +10,6 @@ from fusioncache.schedule.alive import measure_peaks
 from fusioncache.schedule.calls import COLLECTIVES, CallGraph, Kind
 from fusioncache.schedule.order import Bounds, schedule_calls
 from fusioncache.schedule.roles import find_movable
-from fusioncache.schedule.sequence import digest_messages, list_messages
 
 sharded = st.one_of(sharded_forwards(), sharded_backwards())
 graphs = st.one_of(call_graphs(), sharded)
@@ -76,9 +75,7 @@ def test_the_sequence_does_not_depend_on_names_or_on_what_stays_on_a_rank(graph,
         for call in graph.calls
     ]
     other = CallGraph(tuple(calls), sizes)
-    ours, theirs = schedule_calls(graph, bounds), schedule_calls(other, bounds)
-    assert ours == theirs
-    assert digest_messages(list_messages(graph, ours)) == digest_messages(list_messages(other, theirs))
+    assert schedule_calls(graph, bounds) == schedule_calls(other, bounds)
 
 
 @given(sharded, bounds)

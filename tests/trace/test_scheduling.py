@@ -39,6 +39,17 @@ def accumulate(rank: int, **options: object) -> list[torch.Tensor]:
     return [parameter.grad for parameter in jitted.parameters() if parameter.grad is not None]
 
 
+def run_differing(rank: int) -> str:
+    """Returns what ends a rank if one of them has another vocabulary."""
+    model = make_model(vocabulary=33 * (1 + rank))
+    jitted = share(thunder.jit(model, executors=fusioncache.executors(), transforms=[make_transform()]), "zero2")
+    try:
+        jitted(torch.zeros(2, 8, dtype=torch.int64))
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
     transform = make_transform(**ORDERS[order])
     jitted = share(thunder.jit(make_model(), executors=fusioncache.executors(), transforms=[transform]), mode)
@@ -67,7 +78,7 @@ def trained() -> list[dict[str, dict[str, object]]]:
 
 def computing(calls: list[str]) -> list[str]:
     """Returns what computes: neither collectives nor what takes a parameter's padding off."""
-    return sorted(call for call in calls if not call.startswith(("gather", "reduce", "wait", "torch_slice")))
+    return sorted(call for call in calls if not call.startswith(("gather", "reduce", "wait", "agree", "torch_slice")))
 
 
 def sequence(calls: list[str]) -> list[str]:
@@ -150,6 +161,14 @@ def test_where_something_is_written_in_place_the_order_stays(trained):
     run = trained[0]["written in place"]
     assert in_flight(run["forward"]) == len(sequence(run["forward"])) == 4
     assert run["bypasses"]["beside collectives something is written in place"] == 1
+
+
+def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs():
+    ended = run_ranks(run_differing)
+    assert all(ended)
+    (refused, *_) = [text for text in ended if text.startswith("CollectiveMismatch")]
+    assert "collective 1 is all_gather float32" in refused
+    assert "(17, 16) on rank 0" in refused and "(33, 16) on rank 1" in refused
 
 
 @pytest.mark.parametrize("options", [{"schedule": "fsdp"}, {"in_flight_bytes": -1}])
