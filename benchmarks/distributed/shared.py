@@ -91,7 +91,8 @@ def _make_model(spec: PointSpec, rank: int) -> tuple[nn.Module, torch.Tensor]:
 def _make_transform(spec: PointSpec, peer: Peer) -> fusioncache.FusionCache | None:
     if peer.family != "fusioncache":
         return None
-    return make_transform(spec.backend, schedule=peer.order, in_flight_bytes=spec.in_flight_bytes)
+    bounds = {"in_flight_bytes": spec.in_flight_bytes, "bucket_bytes": spec.bucket_bytes}
+    return make_transform(spec.backend, schedule=peer.order, **bounds)
 
 
 def _share_by_thunder(jitted: Any, peer: Peer, device: str) -> Any:

@@ -64,6 +64,7 @@ class PointSpec:
         steps: timed ones.
         warmup: untimed ones between the first and those.
         in_flight_bytes: of fusioncache's peers; None leaves it as it is.
+        bucket_bytes: the same.
     """
 
     peer: str
@@ -76,6 +77,7 @@ class PointSpec:
     steps: int
     warmup: int
     in_flight_bytes: int | None = None
+    bucket_bytes: int | None = None
 
     def __str__(self) -> str:
         return f"{self.peer}, {self.width}, {count_layers(self.layers)}, {self.tokens} tokens"

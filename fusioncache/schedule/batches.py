@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
-from fusioncache.schedule.calls import CallGraph, Kind
+from fusioncache.schedule.calls import COLLECTIVES, CallGraph, Kind
 from fusioncache.schedule.needs import Needs
+
+_SHARES = 16
+"""How many batches there are at least of all that is gathered, so that most travels beside what is computed."""
+
+
+def choose_budget(graph: CallGraph, most: int) -> int:
+    """Returns how many bytes may travel together: so many at most, and a small share of all."""
+    total: dict[Kind, int] = defaultdict(int)
+    for index, call in enumerate(graph.calls):
+        if call.kind in COLLECTIVES:
+            total[call.kind] += graph.message_bytes(index)
+    return min(most, max(total.values(), default=0) // _SHARES)
 
 
 def batch_gathers(graph: CallGraph, needs: Needs, budget: int) -> tuple[tuple[int, ...], ...]:
@@ -26,6 +39,7 @@ def _batch(graph: CallGraph, needs: Needs, gathers: list[int], budget: int) -> I
         size = graph.message_bytes(index)
         joins = (
             batch
+            and graph.calls[index].channel
             and total + size <= budget
             and graph.calls[index].channel == graph.calls[batch[0]].channel
             and needs.given[index] < needs.needed[batch[0]]

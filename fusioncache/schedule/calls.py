@@ -37,7 +37,7 @@ class Call:
         writes: those of the taken values into whose memory it writes; a collective may do so until its wait.
         lies_in: those of the taken values in whose memory what it gives may lie.
         fixed: whether it may not move although it seems to change nothing: it has an effect, or takes random numbers.
-        channel: collectives of one channel may travel together.
+        channel: collectives of one channel may travel together; one that has none travels alone.
         message: tells of a collective what must be the same on every rank.
     """
 

@@ -143,6 +143,9 @@ class _Scheduler:
     def _send(self, index: int) -> None:
         """Starts a reduce, or lets it wait for others to travel with."""
         channel, size = self.graph.calls[index].channel, self.graph.message_bytes(index)
+        if not channel:
+            self._start((index,))
+            return
         if self.pending_bytes[channel] + size > self.bounds.batch:
             self._flush(channel)
         self.pending[channel][index] = size

@@ -12,12 +12,23 @@ from fusioncache.backends.symbols import argument_names, may_write
 from fusioncache.ir import Bypass
 from fusioncache.schedule.calls import COLLECTIVES, Call, CallGraph, Kind
 
+TOGETHER: Mapping[str, str] = {
+    "torch_all_gather_prim_impl": "gather_together",
+    "torch_reduce_scatter_prim_impl": "reduce_scatter_together",
+    "torch_all_reduce_prim_impl": "all_reduce_together",
+}
+"""Of each collective the one that starts several such: see ``coalescing.py``."""
 _KINDS: Mapping[str, Kind] = {
     "torch_all_gather_prim_impl": Kind.GATHER,
     "torch_reduce_scatter_prim_impl": Kind.REDUCE,
     "torch_all_reduce_prim_impl": Kind.REDUCE,
     "torch_wait_prim_impl": Kind.WAIT,
+    "gather_together": Kind.GATHER,
+    "reduce_scatter_together": Kind.REDUCE,
+    "all_reduce_together": Kind.REDUCE,
 }
+_LIBRARIES = frozenset({"gloo", "nccl"})
+"""Those that start several collectives with one call."""
 _PREFIX, _SUFFIX = "torch_", "_prim_impl"
 _OTHERS = frozenset(
     {"broadcast", "pack", "unpack", "unpack_for_fsdp", "update_bucket_view", "pack_for_fsdp", "stash_grad_for_fsdp"}
@@ -53,8 +64,11 @@ def has_collectives(symbols: Iterable[Any]) -> bool:
 
 
 def read_message(bound_symbol: Any) -> Message:
-    """Returns what the ranks of a collective must agree on."""
-    given = _arguments_of(bound_symbol)
+    """Returns what the ranks of a collective, or of several that travel together, must agree on."""
+    if str(bound_symbol.sym.id) in TOGETHER.values():
+        messages = [read_message(symbol) for symbol in bound_symbol.subsymbols]
+        return Message(messages[0].ranks, " + ".join(message.text for message in messages))
+    given = arguments_of(bound_symbol)
     tensor, operation = given["a"], given.get("op")
     dtype, shape = str(tensor.dtype).rpartition(".")[2], _shape_of(tensor)
     words = [bound_symbol.sym.name.removeprefix(_PREFIX).removesuffix(_SUFFIX), dtype, str(shape)]
@@ -67,10 +81,13 @@ def read_message(bound_symbol: Any) -> Message:
 
 def group_of(bound_symbol: Any) -> Any:
     """Returns the process group of a collective."""
-    return _arguments_of(bound_symbol)["group"]
+    while str(bound_symbol.sym.id) in TOGETHER.values():
+        bound_symbol = bound_symbol.subsymbols[0]
+    return arguments_of(bound_symbol)["group"]
 
 
-def _arguments_of(bound_symbol: Any) -> Mapping[str, Any]:
+def arguments_of(bound_symbol: Any) -> Mapping[str, Any]:
+    """Returns the arguments of a collective, by name."""
     arguments = inspect.signature(bound_symbol.sym.meta).bind(*bound_symbol.args, **bound_symbol.kwargs).arguments
     return dict(arguments)
 
@@ -110,7 +127,7 @@ def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> C
         _check_collective(symbol)
         message = read_message(symbol)
         text = f"{message.text} over {','.join(map(str, message.ranks))}"
-        return Call(kind, name, takes, gives, channel=text.partition(" (")[0], message=text)
+        return Call(kind, name, takes, gives, channel=_channel_of(symbol, message), message=text)
     if kind is Kind.WAIT:
         return Call(kind, name, takes, gives)
     check_effects(symbol)
@@ -118,8 +135,30 @@ def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> C
     return Call(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, takes, gives, fixed=fixed)
 
 
+def _channel_of(symbol: Any, message: Message) -> str:
+    """Returns what collectives have in common that may travel together; nothing if one travels alone.
+
+    A sum of two numbers is the same in any order. Of three it is not, and in which order several tensors are added up
+    together a library may choose otherwise than for each.
+    """
+    given = arguments_of(symbol)
+    if kind_of(symbol) is Kind.REDUCE and len(message.ranks) > 2:
+        return ""
+    if given.get("dim") is not None or not _LIBRARIES.issuperset(_libraries_of(given["group"])):
+        return ""
+    return f"{message.text.partition(' (')[0]} of {given['group'].group_name}"
+
+
+def _libraries_of(group: Any) -> Iterable[str]:
+    from torch.distributed import get_backend_config
+
+    return (each.rpartition(":")[2] for each in get_backend_config(group).split(","))
+
+
 def _check_collective(symbol: Any) -> None:
-    given = _arguments_of(symbol)
+    if str(symbol.sym.id) not in TOGETHER:
+        raise Bypass("collectives travel together already")
+    given = arguments_of(symbol)
     if given["do_async"] is not True:
         raise Bypass("a collective that is waited for at once")
     if given.get("skip_clone"):

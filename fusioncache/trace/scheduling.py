@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.ir import Bypass
+from fusioncache.schedule.batches import choose_budget
+from fusioncache.schedule.calls import CallGraph
 from fusioncache.schedule.order import Bounds, schedule_calls
 from fusioncache.schedule.text import write_schedule
 from fusioncache.trace.agreement import agree_first
+from fusioncache.trace.coalescing import coalesce
 from fusioncache.trace.collectives import has_collectives, read_calls
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
@@ -22,6 +25,9 @@ logger = logging.getLogger("fusioncache")
 IN_FLIGHT_BYTES = 512 * 2**20
 """How much may be in flight if nobody says it: nine products' weights of a 7b model, with which an H200 hides most."""
 
+BUCKET_BYTES = 256 * 2**20
+"""How much travels together at most if nobody says it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveOptions:
@@ -29,14 +35,16 @@ class CollectiveOptions:
 
     Attributes:
         moves: whether collectives are moved.
-        bounds: what may be in flight.
+        in_flight_bytes: of gathers, and of reduces, that may be under way.
+        bucket_bytes: of small ones that travel together; None leaves it to the model.
     """
 
     moves: bool
-    bounds: Bounds
+    in_flight_bytes: int
+    bucket_bytes: int | None
 
     @classmethod
-    def of(cls, schedule: str, in_flight_bytes: int | None) -> CollectiveOptions:
+    def of(cls, schedule: str, in_flight_bytes: int | None, bucket_bytes: int | None) -> CollectiveOptions:
         """Reads the options of a ``FusionCache``.
 
         Raises:
@@ -44,10 +52,17 @@ class CollectiveOptions:
         """
         if schedule not in ("auto", "thunder"):
             raise ValueError(f'schedule must be "auto" or "thunder", got {schedule!r}')
-        if in_flight_bytes is not None and in_flight_bytes < 0:
-            raise ValueError(f"in_flight_bytes must not be negative, got {in_flight_bytes!r}")
-        in_flight = IN_FLIGHT_BYTES if in_flight_bytes is None else in_flight_bytes
-        return cls(schedule == "auto", Bounds(in_flight, in_flight))
+        for name, given in (("in_flight_bytes", in_flight_bytes), ("bucket_bytes", bucket_bytes)):
+            if given is not None and given < 0:
+                raise ValueError(f"{name} must not be negative, got {given!r}")
+        return cls(schedule == "auto", IN_FLIGHT_BYTES if in_flight_bytes is None else in_flight_bytes, bucket_bytes)
+
+    def bound(self, graph: CallGraph) -> Bounds:
+        """Returns the bounds for the calls of a trace."""
+        # Half of what may be in flight: while some is used, more comes.
+        most = min(BUCKET_BYTES, self.in_flight_bytes // 2)
+        batch = choose_budget(graph, most) if self.bucket_bytes is None else self.bucket_bytes
+        return Bounds(self.in_flight_bytes, self.in_flight_bytes, batch)
 
 
 class CollectivePasses:
@@ -88,7 +103,7 @@ class CollectivePasses:
             if wants_resharding():
                 trace, resharding = save_shards(trace)
         with self._reporting("the order of collectives"):
-            trace = move_collectives(trace, self.options.bounds)
+            trace = move_collectives(trace, self.options)
         with self._reporting("what ranks tell each other of their collectives"):
             trace = agree_first(trace)
         return trace, resharding
@@ -103,14 +118,15 @@ class CollectivePasses:
             self._report_failure(what, error)
 
 
-def move_collectives(trace: Any, bounds: Bounds) -> Any:
+def move_collectives(trace: Any, options: CollectiveOptions) -> Any:
     """Returns a trace in another order: gathers in order of need, reduces behind what they add up, waits at first use.
 
-    What is computed keeps its order, and with it random numbers do. ``del`` statements are made anew.
+    Small ones travel together. What is computed keeps its order, and with it random numbers do. ``del`` statements are
+    made anew.
 
     Args:
         trace: a final one.
-        bounds: what may be in flight.
+        options: what the user asked for.
 
     Raises:
         Bypass: if the order stays as Thunder made it, with the reason.
@@ -119,12 +135,14 @@ def move_collectives(trace: Any, bounds: Bounds) -> Any:
     symbols = [symbol for symbol in trace.bound_symbols if not deletes(symbol)]
     symbols.sort(key=lambda symbol: not _names_argument(symbol))
     graph = read_calls(symbols)
-    found = schedule_calls(graph, bounds)
+    found = schedule_calls(graph, options.bound(graph))
     if found.reason:
         raise Bypass(f"the order of collectives stays: {found.reason}")
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug("the order of collectives:\n%s", write_schedule(graph, found))
-    return derive(trace, [symbols[index] for index in found.order], "Collectives in their place by fusioncache", start)
+    steps = ([symbols[index] for index in step] for step in found.steps)
+    placed = [step[0] if len(step) == 1 else coalesce(step) for step in steps]
+    return derive(trace, placed, "Collectives in their place by fusioncache", start)
 
 
 def _names_argument(symbol: Any) -> bool:

@@ -126,6 +126,9 @@ class FusionCache(Transform):
             ``"thunder"`` leaves all as Thunder has it: gathers first, reduces last, gathered parameters saved.
         in_flight_bytes: with ``"auto"``: how many bytes of gathers, and as many of reduces, may be under way at a time.
             None is 512 MiB.
+        bucket_bytes: with ``"auto"``: how many bytes of gathers, and of reduces between two ranks, may travel together,
+            started by one call, each straight into its own memory. None is a sixteenth of all, 256 MiB at most. Reduces
+            among more ranks travel alone, because together their bits may be others.
         programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
             again: see ``program/``. It is used where everything that it depends on is equal. ``stats()`` counts what
             was loaded and what was made, and why something was neither. None asks the environment:
@@ -160,10 +163,11 @@ class FusionCache(Transform):
         sizes: str | None = None,
         schedule: str = "auto",
         in_flight_bytes: int | None = None,
+        bucket_bytes: int | None = None,
     ):
         super().__init__()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
-        moving = CollectiveOptions.of(schedule, in_flight_bytes)
+        moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
         self._collectives = CollectivePasses(moving, self._report_left, self._report_failure)
         when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
         if cache is not None and not isinstance(cache, Cache):

@@ -69,13 +69,19 @@ def train(jitted: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
 
 
 def list_calls(trace: Any) -> list[str]:
-    """Returns the names of a trace's calls, of collectives what travels."""
+    """Returns the names of a trace's calls, of collectives what travels; of several together, each."""
     kinds = (Kind.GATHER, Kind.REDUCE)
     return [
-        f"{kind} {read_message(symbol).text}" if (kind := kind_of(symbol)) in kinds else str(kind or symbol.sym.name)
+        f"{kind} {text}" if (kind := kind_of(symbol)) in kinds else str(kind or symbol.sym.name)
         for symbol in trace.bound_symbols
         if symbol.sym.name != "python_del"
+        for text in (read_message(symbol).text.split(" + ") if kind_of(symbol) in kinds else ("",))
     ]
+
+
+def count_calls(trace: Any) -> int:
+    """Returns how many calls of a trace start collectives."""
+    return sum(kind_of(symbol) in (Kind.GATHER, Kind.REDUCE) for symbol in trace.bound_symbols)
 
 
 def count_saved(trace: Any) -> int:

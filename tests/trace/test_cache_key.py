@@ -12,6 +12,7 @@ IN_KEY: dict[str, tuple[Any, Any]] = {
     "backend": ("eager", "inductor"),
     "fold": ("nvfuser", "triton"),
     "in_flight_bytes": (None, 0),
+    "bucket_bytes": (None, 0),
     "memory_budget": (None, 0),
     "recompute": (None, "residual"),
     "residual": ("fold", "carry"),

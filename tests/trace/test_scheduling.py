@@ -3,13 +3,18 @@
 import pytest
 import thunder
 import torch
-from sharded_training import count_saved, equal_bits, list_calls, make_model, run_ranks, share, train
+from sharded_training import count_calls, count_saved, equal_bits, list_calls, make_model, run_ranks, share, train
 
 import fusioncache
 
 MODES = ("zero2", "zero3", "ddp")
-ORDERS = {"thunder": {"schedule": "thunder"}, "auto": {}, "narrow": {"in_flight_bytes": 1}}
-"""Thunder's order, ours, and ours with one message in flight."""
+ORDERS = {
+    "thunder": {"schedule": "thunder"},
+    "auto": {"bucket_bytes": 0},
+    "narrow": {"in_flight_bytes": 1},
+    "together": {"bucket_bytes": 4096},
+}
+"""Thunder's order, and ours: with each alone, with one message in flight, and with small ones together."""
 WEIGHTS, PRODUCTS = 13, 7
 """How many parameters the model has, and how many of them backward needs whole."""
 
@@ -60,6 +65,9 @@ def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
         "backward": list_calls(thunder.last_backward_traces(jitted)[-1]),
         "bypasses": dict(transform.stats().bypasses),
         "saved": count_saved(thunder.last_traces(jitted)[-1]),
+        "started": sum(
+            count_calls(traces(jitted)[-1]) for traces in (thunder.last_traces, thunder.last_backward_traces)
+        ),
     }
 
 
@@ -94,7 +102,7 @@ def in_flight(calls: list[str]) -> int:
     return most
 
 
-@pytest.mark.parametrize("order", ["auto", "narrow"])
+@pytest.mark.parametrize("order", ["auto", "narrow", "together"])
 @pytest.mark.parametrize("mode", MODES)
 def test_losses_and_gradients_are_those_of_thunders_order_bit_for_bit(trained, mode, order):
     for rank in trained:
@@ -141,6 +149,16 @@ def test_bounds_hold(trained):
         assert in_flight(trained[0][f"{mode} auto"]["backward"]) >= WEIGHTS
     assert in_flight(trained[0]["zero2 narrow"]["forward"]) == 1
     assert in_flight(trained[0]["zero2 thunder"]["forward"]) == WEIGHTS
+
+
+def test_small_ones_travel_together(trained):
+    for mode in MODES:
+        run = trained[0][f"{mode} together"]
+        collectives = len(sequence(run["forward"])) + len(sequence(run["backward"]))
+        assert run["started"] < collectives / 2
+        assert trained[0][f"{mode} auto"]["started"] == collectives
+    # What is gathered together is what is needed next.
+    assert sequence(trained[0]["zero2 together"]["forward"]) == sequence(trained[0]["zero2 auto"]["forward"])
 
 
 def test_accumulated_gradients_of_tied_weights_keep_their_bits(trained):
