@@ -36,6 +36,11 @@ from benchmarks.distributed.spec import MODEL, PEERS, WIDTHS, PointSpec
 @click.option("--warmup", type=click.IntRange(min=0), default=5, help="Steps before those.")
 @click.option("--in-flight-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
 @click.option("--bucket-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
+@click.option(
+    "--share-caches/--no-share-caches",
+    default=False,
+    help="Whether peers of one family find what others compiled: quicker, but first steps then say little.",
+)
 @click.option("--limit", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds for everything.")
 @backend_option()
 @json_option

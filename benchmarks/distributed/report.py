@@ -14,6 +14,7 @@ from benchmarks.distributed.spec import PEERS
 _COLUMNS = (
     "<peer",
     "step, ms",
+    "fastest",
     "slowest",
     "exposed",
     "NCCL",
@@ -52,6 +53,7 @@ def _row(point: Point) -> list[str]:
     return [
         point["peer"],
         f"{max(rank['step_ms'] for rank in ranks):.1f}",
+        f"{max(rank['fastest_ms'] for rank in ranks):.1f}",
         f"{max(rank['slowest_ms'] for rank in ranks):.1f}",
         *(_most(ranks, name, 1e-3) for name in microseconds),
         _most(ranks, "gaps", 1.0),

@@ -32,17 +32,17 @@ class Peer:
 
 
 _ALL = (
+    Peer("fsdp2-zero3-compile", "torch", "zero3", compiles=True),
+    Peer("fsdp2-zero2-compile", "torch", "zero2", compiles=True),
+    Peer("ddp-compile", "torch", "ddp", compiles=True),
+    Peer("fsdp2-zero3", "torch", "zero3"),
+    Peer("ddp", "torch", "ddp"),
     Peer("fusioncache-zero3", "fusioncache", "zero3"),
     Peer("fusioncache-zero3-thunder-order", "fusioncache", "zero3", order="thunder"),
     Peer("fusioncache-zero2", "fusioncache", "zero2"),
     Peer("fusioncache-zero2-thunder-order", "fusioncache", "zero2", order="thunder"),
     Peer("fusioncache-ddp", "fusioncache", "ddp"),
     Peer("fusioncache-ddp-thunder-order", "fusioncache", "ddp", order="thunder"),
-    Peer("fsdp2-zero3-compile", "torch", "zero3", compiles=True),
-    Peer("fsdp2-zero3", "torch", "zero3"),
-    Peer("fsdp2-zero2-compile", "torch", "zero2", compiles=True),
-    Peer("ddp-compile", "torch", "ddp", compiles=True),
-    Peer("ddp", "torch", "ddp"),
     Peer("thunder-zero3", "thunder", "zero3"),
     Peer("thunder-ddp", "thunder", "ddp"),
 )
@@ -65,6 +65,7 @@ class PointSpec:
         warmup: untimed ones between the first and those.
         in_flight_bytes: of fusioncache's peers; None leaves it as it is.
         bucket_bytes: the same.
+        share_caches: whether it finds what was compiled before it.
     """
 
     peer: str
@@ -78,6 +79,7 @@ class PointSpec:
     warmup: int
     in_flight_bytes: int | None = None
     bucket_bytes: int | None = None
+    share_caches: bool = False
 
     def __str__(self) -> str:
         return f"{self.peer}, {self.width}, {count_layers(self.layers)}, {self.tokens} tokens"

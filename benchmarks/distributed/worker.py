@@ -40,7 +40,8 @@ def main() -> None:
     distributed.barrier()
     with (answers / f"{rank}.jsonl").open("a") as file:
         for number, spec in enumerate(specs):
-            _use_empty_caches(number)
+            if not spec.share_caches:
+                _use_empty_caches(number)
             start = time.perf_counter()
             shared: Any = share_model(spec, rank, counter)
             found = measure(spec, shared)

@@ -4,11 +4,13 @@ import json
 import time
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from benchmarks.common.environment import Machine
 from benchmarks.distributed import __main__ as distributed
 from benchmarks.distributed import job
+from benchmarks.distributed.measure import checksum
 from benchmarks.distributed.spec import PointSpec
 from benchmarks.distributed.timeline import Kernel, read_timeline
 
@@ -26,8 +28,25 @@ def test_exposed_is_communication_with_nothing_beside_it():
     assert (found.idle, found.gaps, found.copying, found.kernels) == (100 / 2, 1 / 2, 10 / 2, 5 / 2)
 
 
+def test_a_checksum_sees_each_bit_and_where_it_is():
+    tensor = torch.randn(3, 5, dtype=torch.bfloat16)
+    other = tensor.clone()
+    assert checksum(tensor) == checksum(other)
+    other.view(torch.int16)[2, 4] ^= 1
+    assert checksum(tensor) != checksum(other)
+    assert checksum(tensor) != checksum(tensor.flip(0))
+    assert checksum(None) == (0, 0)
+
+
 def rank_answer(peer: str, bits: str) -> dict:
-    times = {"step_ms": 2.0, "slowest_ms": 3.0, "first_step": 1.0, "compiles": 4, "compiles_later": 0}
+    times = {
+        "step_ms": 2.0,
+        "fastest_ms": 1.0,
+        "slowest_ms": 3.0,
+        "first_step": 1.0,
+        "compiles": 4,
+        "compiles_later": 0,
+    }
     digests = {"losses": [1.0], "loss_bits": [bits], "gradient_bits": bits, "bypasses": {}}
     return {**times, **digests, "bytes_before": None, "bytes_peak": None, "timeline": None}
 
