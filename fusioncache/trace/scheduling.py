@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,14 +12,12 @@ from fusioncache.ir import Bypass
 from fusioncache.schedule.batches import choose_budget
 from fusioncache.schedule.calls import CallGraph
 from fusioncache.schedule.order import Bounds, schedule_calls
-from fusioncache.schedule.text import write_schedule
+from fusioncache.schedule.placement import Placement
 from fusioncache.trace.agreement import agree_first
 from fusioncache.trace.coalescing import coalesce
 from fusioncache.trace.collectives import has_collectives, read_calls
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
-
-logger = logging.getLogger("fusioncache")
 
 IN_FLIGHT_BYTES = 512 * 2**20
 """How much may be in flight if nobody says it: nine products' weights of a 7b model, with which an H200 hides most."""
@@ -75,6 +72,7 @@ class CollectivePasses:
 
     Attributes:
         options: these.
+        placements: what became of the collectives of each trace that has some and was understood.
     """
 
     def __init__(
@@ -84,6 +82,7 @@ class CollectivePasses:
         report_failure: Callable[[str, Exception], None],
     ):
         self.options = options
+        self.placements: list[Placement] = []
         self._report_left = report_left
         self._report_failure = report_failure
 
@@ -103,7 +102,10 @@ class CollectivePasses:
             if wants_resharding():
                 trace, resharding = save_shards(trace)
         with self._reporting("the order of collectives"):
-            trace = move_collectives(trace, self.options)
+            trace, placement = move_collectives(trace, self.options)
+            self.placements.append(placement)
+            if placement.left:
+                self._report_left(f"the order of collectives stays: {placement.left}")
         with self._reporting("what ranks tell each other of their collectives"):
             trace = agree_first(trace)
         return trace, resharding
@@ -118,8 +120,8 @@ class CollectivePasses:
             self._report_failure(what, error)
 
 
-def move_collectives(trace: Any, options: CollectiveOptions) -> Any:
-    """Returns a trace in another order: gathers in order of need, reduces behind what they add up, waits at first use.
+def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Placement]:
+    """Puts gathers into the order of need, reduces behind what they add up, and waits where something is first used.
 
     Small ones travel together. What is computed keeps its order, and with it random numbers do. ``del`` statements are
     made anew.
@@ -128,21 +130,23 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> Any:
         trace: a final one.
         options: what the user asked for.
 
+    Returns:
+        The trace in another order, or as it was, and what became of its collectives.
+
     Raises:
-        Bypass: if the order stays as Thunder made it, with the reason.
+        Bypass: if it holds something whose effect is not known.
     """
     start = time.perf_counter()
     symbols = [symbol for symbol in trace.bound_symbols if not deletes(symbol)]
     symbols.sort(key=lambda symbol: not _names_argument(symbol))
     graph = read_calls(symbols)
-    found = schedule_calls(graph, options.bound(graph))
-    if found.reason:
-        raise Bypass(f"the order of collectives stays: {found.reason}")
-    if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("the order of collectives:\n%s", write_schedule(graph, found))
-    steps = ([symbols[index] for index in step] for step in found.steps)
+    bounds = options.bound(graph)
+    found = Placement(graph, schedule_calls(graph, bounds), bounds)
+    if found.left:
+        return trace, found
+    steps = ([symbols[index] for index in step] for step in found.schedule.steps)
     placed = [step[0] if len(step) == 1 else coalesce(step) for step in steps]
-    return derive(trace, placed, "Collectives in their place by fusioncache", start)
+    return derive(trace, placed, "Collectives in their place by fusioncache", start), found
 
 
 def _names_argument(symbol: Any) -> bool:

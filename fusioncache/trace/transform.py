@@ -35,6 +35,7 @@ from fusioncache.provenance.trace_notes import TraceNotes, begin_notes
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
 from fusioncache.residual.plans import Choice, ResidualPlan
+from fusioncache.schedule.placement import Placement
 from fusioncache.template.canonical import Canonical, canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
@@ -227,6 +228,10 @@ class FusionCache(Transform):
         These are those of the traces made here. The streams of a program that was loaded are in the record alone.
         """
         return tuple(self._choices)
+
+    def placements(self) -> tuple[Placement, ...]:
+        """Returns what became of the collectives of each trace: forward, then backward. Each has a ``timeline()``."""
+        return tuple(self._collectives.placements)
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""

@@ -18,7 +18,7 @@ _IMPORTS = {
     "drawing": "ir template",
     "explain": "ir template",
     "residual": "ir template",
-    "schedule": "",
+    "schedule": "humanize",
     "store": "ir",
     "record": "ir humanize",
     "backends": "ir",

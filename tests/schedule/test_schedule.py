@@ -4,6 +4,7 @@ import pytest
 from written_calls import read_calls
 
 from fusioncache.schedule.order import Bounds, schedule_calls
+from fusioncache.schedule.placement import Placement
 from fusioncache.schedule.roles import find_movable
 from fusioncache.schedule.sequence import digest_messages, explain_first_difference
 from fusioncache.schedule.text import write_schedule
@@ -166,6 +167,18 @@ def test_what_is_not_understood_keeps_its_order(text, reason):
     found = schedule_calls(graph, Bounds(8, 8))
     assert found.reason == reason
     assert found.order == tuple(range(len(graph.calls)))
+
+
+def test_a_placement_tells_what_was_gained():
+    graph = read_calls(BACKWARD)
+    bounds = Bounds(72, 72)
+    placement = Placement(graph, schedule_calls(graph, bounds), bounds)
+    assert placement.before().alive > placement.after().alive
+    assert str(placement) == (
+        "3 collectives in 3 calls: gathers in flight 0 B at most (0 B as Thunder ordered them), reduces 72 B (136 B), "
+        "what travels alive 172 B (236 B)"
+    )
+    assert placement.timeline() == write_schedule(graph, placement.schedule)
 
 
 def test_two_sequences_are_told_apart_by_their_first_difference():

@@ -64,6 +64,7 @@ def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
         "forward": list_calls(thunder.last_traces(jitted)[-1]),
         "backward": list_calls(thunder.last_backward_traces(jitted)[-1]),
         "bypasses": dict(transform.stats().bypasses),
+        "placements": [str(placement) for placement in transform.placements()],
         "saved": count_saved(thunder.last_traces(jitted)[-1]),
         "started": sum(
             count_calls(traces(jitted)[-1]) for traces in (thunder.last_traces, thunder.last_backward_traces)
@@ -140,6 +141,16 @@ def test_gathers_come_in_order_of_need_and_reduces_behind_their_gradients(traine
         assert reduces[0] < products[2]
         assert sum(index < products[-1] for index in reduces) == WEIGHTS - 3
         assert in_flight(left[: len(left) - 1 - left[::-1].index("matmul")]) == 0
+
+
+def test_each_trace_says_what_became_of_its_collectives(trained):
+    run = trained[0]
+    assert [text.partition(":")[0] for text in run["zero3 auto"]["placements"]] == [
+        f"{WEIGHTS} collectives in {WEIGHTS} calls",
+        f"{WEIGHTS + PRODUCTS} collectives in {WEIGHTS + PRODUCTS} calls",
+    ]
+    assert len(run["ddp together"]["placements"]) == 1
+    assert run["ddp thunder"]["placements"] == []
 
 
 def test_bounds_hold(trained):
