@@ -76,7 +76,7 @@ def time_later(spec: LengthsSpec, model: nn.Module, call: Call, length: int) -> 
     times = [take_step(model, call, tokens, spec.device)[0] for _ in range(spec.later)]
     found = [take_step(model, call, tokens, spec.device)[1], *_gradients(model)]
     expected = [take_step(model, model, tokens, spec.device)[1], *_gradients(model)]
-    errors = [_relative_error(one, other) for one, other in zip(found, expected, strict=True)]
+    errors = [relative_error(one, other) for one, other in zip(found, expected, strict=True)]
     return {"length": length, "step_ms": 1e3 * median(times), "error": max(errors)}
 
 
@@ -84,7 +84,8 @@ def _gradients(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Returns the relative error of what was found, in the L2 norm."""
     found, expected = found.double(), expected.double()
     return float((found - expected).norm() / expected.norm().clamp_min(1e-12))
 
@@ -121,7 +122,7 @@ class Compiled:
             self._counter = count_compiles(backend, lru=False)
         options = {"executors": executors(backend), "transforms": [self._transform] if self._transform else []}
         if way.compiler == "thunderfx":
-            compiled = thunderfx(model, dynamic=way.dynamic, **options)
+            compiled = thunderfx(model, dynamic=way.dynamic or None, **options)
             self._functions = compiled._backend.subgraph_infos
             return compiled
         compiled = thunder.jit(model, **options)

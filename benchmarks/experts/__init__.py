@@ -1,0 +1,1 @@
+"""What mixtures of experts cost, step by step, with other routing in each."""
