@@ -18,7 +18,6 @@ _COLUMNS = (
     "slowest",
     "exposed",
     "NCCL",
-    "copies",
     "idle",
     "gaps",
     "GiB",
@@ -49,7 +48,7 @@ def print_points(points: Sequence[Point]) -> None:
 def _row(point: Point) -> list[str]:
     ranks = point["ranks"]
     peak = None if ranks[0]["bytes_peak"] is None else max(rank["bytes_peak"] for rank in ranks) / 2**30
-    microseconds = ("exposed", "communication", "copying", "idle")
+    microseconds = ("exposed", "communication", "idle")
     return [
         point["peer"],
         f"{max(rank['step_ms'] for rank in ranks):.1f}",
