@@ -13,7 +13,7 @@ import griffe
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "api.md"
 _NAME = "fusioncache"
-_BESIDE = ("tracing.install", "tracing.uninstall")
+_BESIDE = ("distributed.fsdp", "distributed.ddp", "tracing.install", "tracing.uninstall")
 """Public names of public modules."""
 _TITLES = {
     griffe.DocstringSectionKind.parameters: "Arguments",

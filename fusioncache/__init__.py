@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fusioncache.cache.cache import Cache, default_cache
     from fusioncache.precompile.warm import Warmed, warm
     from fusioncache.record.stats import Stats, TemplateStats
+    from fusioncache.trace.agreement import CollectiveMismatch
     from fusioncache.trace.executors import executors
     from fusioncache.trace.plugin import Plugin
     from fusioncache.trace.transform import FusionCache
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Cache",
+    "CollectiveMismatch",
     "FusionCache",
     "Plugin",
     "Stats",
@@ -38,6 +40,7 @@ __all__ = [
 
 _HOME = {
     "Cache": "cache.cache",
+    "CollectiveMismatch": "trace.agreement",
     "FusionCache": "trace.transform",
     "Plugin": "trace.plugin",
     "Stats": "record.stats",
@@ -51,8 +54,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "tracing":
-        return import_module("fusioncache.tracing")
+    if name in ("distributed", "tracing"):
+        return import_module(f"fusioncache.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fusioncache' has no attribute {name!r}")
     return getattr(import_module(f"fusioncache.{_HOME[name]}"), name)

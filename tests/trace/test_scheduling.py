@@ -27,7 +27,18 @@ def make_transform(**options: object) -> fusioncache.FusionCache:
 def train_all(rank: int) -> dict[str, dict[str, object]]:
     seen = {f"{mode} {order}": train_one(rank, mode, order) for mode in MODES for order in ORDERS}
     seen |= {f"accumulating {order}": {"values": accumulate(rank, **ORDERS[order])} for order in ("thunder", "auto")}
+    seen |= {f"{mode} at once": {"values": train(share_at_once(mode), rank, steps=1)} for mode in MODES}
     return {**seen, "written in place": run_in_place()}
+
+
+def share_at_once(mode: str) -> torch.nn.Module:
+    """Shares the model by one call of ours."""
+    cache = fusioncache.Cache(record=False, store=False)
+    options = {"cache": cache, "backend": "eager", "jobs": 0, "programs": False}
+    if mode == "ddp":
+        return fusioncache.distributed.ddp(make_model(), **options)
+    device = torch.device("cpu")
+    return fusioncache.distributed.fsdp(make_model(), reshard=mode == "zero3", device=device, **options)
 
 
 def accumulate(rank: int, **options: object) -> list[torch.Tensor]:
@@ -160,6 +171,12 @@ def test_bounds_hold(trained):
         assert in_flight(trained[0][f"{mode} auto"]["backward"]) >= WEIGHTS
     assert in_flight(trained[0]["zero2 narrow"]["forward"]) == 1
     assert in_flight(trained[0]["zero2 thunder"]["forward"]) == WEIGHTS
+
+
+def test_a_model_shared_by_one_call_is_the_same(trained):
+    for rank in trained:
+        for mode in MODES:
+            assert equal_bits(rank[f"{mode} at once"]["values"], rank[f"{mode} thunder"]["values"][: 1 + WEIGHTS])
 
 
 def test_small_ones_travel_together(trained):

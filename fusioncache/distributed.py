@@ -1,0 +1,72 @@
+"""Models that the ranks of a job share, in one call: Thunder's own ``fsdp`` and ``ddp``, with all in the right order.
+
+A transform that is added to what Thunder's ``fsdp`` returned silently gives other weights. Here it is there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def fsdp(
+    model: Any,
+    *,
+    reshard: bool = True,
+    device: Any = None,
+    broadcast_from: int | None = None,
+    executors: Sequence[Any] | None = None,
+    transforms: Sequence[Any] = (),
+    **options: Any,
+) -> Any:
+    """Compiles a model of which each rank keeps a shard, with ``FusionCache``.
+
+    Args:
+        model: a module, the same on each rank.
+        reshard: whether backward gathers parameters again (ZeRO3); else they stay gathered until then (ZeRO2).
+        device: where its shards are to be; None leaves that to Thunder.
+        broadcast_from: the rank whose parameters all take; None: each takes its own.
+        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
+        transforms: more of them, in front of ``FusionCache``.
+        options: of ``FusionCache``, such as ``in_flight_bytes``.
+    """
+    from thunder.distributed import FSDPType
+    from thunder.distributed import fsdp as share
+
+    sharding = FSDPType.ZERO3 if reshard else FSDPType.ZERO2
+    jitted = _jit(model, executors, transforms, options)
+    return share(jitted, device=device, broadcast_from=broadcast_from, sharding_strategy=sharding)
+
+
+def ddp(
+    model: Any,
+    *,
+    broadcast_from: int | None = 0,
+    executors: Sequence[Any] | None = None,
+    transforms: Sequence[Any] = (),
+    **options: Any,
+) -> Any:
+    """Compiles a model that each rank keeps whole, with ``FusionCache``: ranks add up their gradients.
+
+    Args:
+        model: a module.
+        broadcast_from: the rank whose parameters all take; None: each keeps its own.
+        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
+        transforms: more of them, in front of ``FusionCache``.
+        options: of ``FusionCache``, such as ``in_flight_bytes``.
+    """
+    from thunder.distributed import ddp as share
+
+    return share(_jit(model, executors, transforms, options), broadcast_from=broadcast_from)
+
+
+def _jit(model: Any, executors: Sequence[Any] | None, transforms: Sequence[Any], options: dict[str, Any]) -> Any:
+    import thunder
+
+    import fusioncache
+
+    return thunder.jit(
+        model,
+        executors=fusioncache.executors() if executors is None else executors,
+        transforms=[*transforms, fusioncache.FusionCache(**options)],
+    )
