@@ -1,18 +1,52 @@
 """Collectives that travel together: one call starts several, each straight into memory of its own, with no copy.
 
-Each brings a pair, as in Thunder: what is waited for, here the same for all, and the tensor. So waits stay as they are.
+Each brings a pair, as in Thunder: what is waited for, here the same for all, and the tensor. Of their waits the first
+one stays as it is, and the others only take the tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fusioncache.trace.collectives import TOGETHER, arguments_of
+from fusioncache.schedule.calls import Kind
+from fusioncache.trace.collectives import TOGETHER, arguments_of, kind_of
 from fusioncache.trace.rewrite import make_symbol
 
 Futures = tuple[tuple[Any, Any], ...]
 """Of each tensor what is waited for, and where it comes to lie."""
+
+
+def coalesce_steps(steps: Iterable[Sequence[Any]]) -> list[Any]:
+    """Returns the bound symbols of a trace.
+
+    Args:
+        steps: bound symbols in order; several in one step are collectives that travel together.
+    """
+    placed: list[Any] = []
+    batches: dict[str, int] = {}
+    waited: set[int] = set()
+    for number, step in enumerate(steps):
+        if len(step) > 1:
+            batches.update((proxy.name, number) for symbol in step for proxy in symbol.flat_proxy_outs)
+            placed.append(coalesce(step))
+            continue
+        (symbol,) = step
+        batch = batches.get(symbol.flat_proxy_args[0].name) if kind_of(symbol) is Kind.WAIT else None
+        placed.append(_take_landed(symbol) if batch in waited else symbol)
+        if batch is not None:
+            waited.add(batch)
+    return placed
+
+
+def _take_landed(wait: Any) -> Any:
+    """Returns what stands in the place of a wait where what it waits for was waited for before, on the same stream."""
+    return make_symbol("landed", landed, wait.output, id="landed").bind(*wait.args, output=wait.output)
+
+
+def landed(future: tuple[Any, Any]) -> Any:
+    """Returns the tensor of a collective that another wait has ended."""
+    return future[1]
 
 
 def coalesce(symbols: Sequence[Any]) -> Any:

@@ -23,6 +23,7 @@ _KINDS: Mapping[str, Kind] = {
     "torch_reduce_scatter_prim_impl": Kind.REDUCE,
     "torch_all_reduce_prim_impl": Kind.REDUCE,
     "torch_wait_prim_impl": Kind.WAIT,
+    "landed": Kind.WAIT,
     "gather_together": Kind.GATHER,
     "reduce_scatter_together": Kind.REDUCE,
     "all_reduce_together": Kind.REDUCE,

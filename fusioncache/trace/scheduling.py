@@ -14,7 +14,7 @@ from fusioncache.schedule.calls import CallGraph
 from fusioncache.schedule.order import Bounds, schedule_calls
 from fusioncache.schedule.placement import Placement
 from fusioncache.trace.agreement import agree_first
-from fusioncache.trace.coalescing import coalesce
+from fusioncache.trace.coalescing import coalesce_steps
 from fusioncache.trace.collectives import has_collectives, read_calls
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
@@ -144,8 +144,7 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
     found = Placement(graph, schedule_calls(graph, bounds), bounds)
     if found.left:
         return trace, found
-    steps = ([symbols[index] for index in step] for step in found.schedule.steps)
-    placed = [step[0] if len(step) == 1 else coalesce(step) for step in steps]
+    placed = coalesce_steps([symbols[index] for index in step] for step in found.schedule.steps)
     return derive(trace, placed, "Collectives in their place by fusioncache", start), found
 
 

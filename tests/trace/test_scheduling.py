@@ -75,6 +75,11 @@ def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
         "forward": list_calls(thunder.last_traces(jitted)[-1]),
         "backward": list_calls(thunder.last_backward_traces(jitted)[-1]),
         "bypasses": dict(transform.stats().bypasses),
+        "waits": sum(
+            symbol.sym.name == "torch_wait_prim_impl"
+            for traces in (thunder.last_traces(jitted), thunder.last_backward_traces(jitted))
+            for symbol in traces[-1].bound_symbols
+        ),
         "placements": [str(placement) for placement in transform.placements()],
         "saved": count_saved(thunder.last_traces(jitted)[-1]),
         "started": sum(
@@ -185,6 +190,8 @@ def test_small_ones_travel_together(trained):
         collectives = len(sequence(run["forward"])) + len(sequence(run["backward"]))
         assert run["started"] < collectives / 2
         assert trained[0][f"{mode} auto"]["started"] == collectives
+        assert run["waits"] == run["started"]
+        assert trained[0][f"{mode} auto"]["waits"] == collectives
     # What is gathered together is what is needed next.
     assert sequence(trained[0]["zero2 together"]["forward"]) == sequence(trained[0]["zero2 auto"]["forward"])
 
