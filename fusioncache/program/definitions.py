@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -41,27 +42,48 @@ have put one of their own there, as Lightning does: then it is described by its 
 Thunder runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedNames:
+    """Names of one process, and what they were made of at one moment.
+
+    Attributes:
+        names: of values, but for those that the describer took part in: whoever takes the others over has to meet their
+            classes, too.
+        places: where code stands, by its id.
+        chains: the same of functions of which each wraps the next, by the ids of their code.
+        codes: what these ids are of.
+        snapshot: of all that has these names, which it keeps alive.
+    """
+
+    names: Mapping[int | FunctionType, str]
+    places: Mapping[int, str]
+    chains: Mapping[tuple[int, ...], str]
+    codes: Sequence[CodeType]
+    snapshot: Snapshot
+
+
 class Definitions:
     """Names of values, each made once. The values are kept alive with them, as an id may be given away again.
 
     Args:
         describer: describes what was written by somebody else.
-        earlier: of the same process. Its names are taken over if nothing that they were made of has changed since
-            ``watch`` was called.
+        earlier: of the same process. They are taken over if nothing that they were made of has changed.
 
     Attributes:
         describer: describes what was written by somebody else.
     """
 
-    def __init__(self, describer: Describer, earlier: Definitions | None = None):
+    def __init__(self, describer: Describer, earlier: WatchedNames | None = None):
         from thunder.core.symbol import Symbol, default_python_printer
 
         self.describer = describer
         self._names: dict[int | FunctionType, str] = {}
-        self._held: list[Any] = []
+        self._held: dict[int | FunctionType, Any] = {}
+        self._attributes: list[Mapping[str, Any]] = []
+        self._codes: list[CodeType] = []
         self._described = 0  # how often the describer was asked
         self._renewed: list[int | FunctionType] = []
-        self._snapshot: Snapshot | None = None
+        self._watched: WatchedNames | None = None
         self._files: dict[str, str] = {}
         self._places: dict[int, str] = {}
         self._chains: dict[tuple[int, ...], str] = {}
@@ -70,22 +92,27 @@ class Definitions:
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
         self._symbol = Symbol
-        if earlier is not None and earlier._snapshot is not None and earlier._snapshot.holds():
-            self._take_over(earlier)
+        if earlier is not None and earlier.snapshot.holds():
+            self._watched = earlier
+            self._names = dict(earlier.names)
+            self._places, self._chains = dict(earlier.places), dict(earlier.chains)
 
-    def watch(self) -> None:
-        """Takes note of what the names were made of."""
-        for value in self._held:
+    def watch(self) -> WatchedNames:
+        """Returns the names with what they were made of; where earlier ones were taken over, these."""
+        if self._watched is None:
+            self._watched = self._take_note()
+        return self._watched
+
+    def _take_note(self) -> WatchedNames:
+        for value in self._held.values():
             if type(value) is self._symbol:
                 with suppress(TypeError):  # of one that has no hash nothing is remembered
                     hash(value)  # which it remembers from then on
-        self._snapshot = Snapshot(self._held)
-
-    def _take_over(self, earlier: Definitions) -> None:
-        """Takes names over, but for those that the describer took part in: this one has to meet their classes, too."""
-        renewed = set(earlier._renewed)
-        self._names = {key: name for key, name in earlier._names.items() if key not in renewed}
-        self._places, self._chains, self._held = earlier._places, earlier._chains, earlier._held
+        renewed = set(self._renewed)
+        names = {key: name for key, name in self._names.items() if key not in renewed}
+        held = [value for key, value in self._held.items() if key not in renewed]
+        snapshot = Snapshot([*held, *self._attributes])
+        return WatchedNames(names, dict(self._places), dict(self._chains), tuple(self._codes), snapshot)
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.
@@ -105,7 +132,7 @@ class Definitions:
             return known
         # What leads back to a value, on the way to its name, names it by its class.
         self._names[key] = f"^{kind.__name__}"
-        self._held.append(value)
+        self._held[key] = value
         maker = self._makers.get(kind)
         if maker is None:
             maker = self._makers[kind] = self._find_maker(kind)
@@ -239,6 +266,7 @@ class Definitions:
         with suppress(ValueError):  # what has other constants than code comes with is not what stands in the sources
             text = f"{file}:{code.co_firstlineno}:{code.co_qualname} {sum_code(code):x}" if file else ""
         self._places[id(code)] = text
+        self._codes.append(code)
         return text
 
     def _describe(self, value: Any) -> str:
@@ -314,7 +342,7 @@ class Definitions:
         The describer takes twenty times as long, and Thunder has many objects.
         """
         attributes = value.__dict__
-        self._held.append(attributes)
+        self._attributes.append(attributes)
         return place_of(type(value)) + self._name_items("@", attributes)
 
     def _name_all(self, sign: str, values: Iterable[Any]) -> str:

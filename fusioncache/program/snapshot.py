@@ -17,6 +17,9 @@ _MOST = 500_000
 """How deep functions are opened, and how many objects their parts may refer to at one depth. What goes beyond refers to
 itself."""
 
+Layer = tuple[Sequence[Any], Sequence[Any]]
+"""Objects, and what they refer to."""
+
 
 class Snapshot:
     """Objects and what they refer to: of each function, also of one that only another object refers to, its parts too.
@@ -25,29 +28,33 @@ class Snapshot:
         objects: what one of them consists of is among them as well, unless it is a function or a part of one.
     """
 
-    __slots__ = ("_objects", "_referents")
+    __slots__ = ("_layers",)
 
     def __init__(self, objects: Iterable[Any]):
-        self._objects = tuple(objects)
-        self._referents = self._look()
+        self._layers = list(_open(tuple(objects)))
 
     def holds(self) -> bool:
-        """Tells whether each object refers to the very same ones as when the snapshot was taken."""
-        now = self._look()
-        return len(now) == len(self._referents) and all(map(_are_same, now, self._referents))
+        """Tells whether each object refers to the very same ones as when the snapshot was taken.
 
-    def _look(self) -> list[list[Any]]:
-        referents = gc.get_referents(*(each for each in self._objects if type(each) is not FunctionType))
-        # In an order, as what is compared is lists.
-        functions = dict.fromkeys(each for each in (*self._objects, *referents) if type(each) is FunctionType)
-        return [referents, *_open_functions(functions)]
+        As long as one layer does, the next one consists of the same objects.
+        """
+        return all(_are_same(gc.get_referents(*objects), referents) for objects, referents in self._layers)
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-def _open_functions(functions: Collection[FunctionType]) -> Iterator[list[Any]]:
+def _open(objects: Collection[Any]) -> Iterator[Layer]:
+    """Yields objects, then the functions among them and what they refer to, then parts of these, and so on."""
+    others = [each for each in objects if type(each) is not FunctionType]
+    referents = gc.get_referents(*others)
+    yield others, referents
+    # In an order, as what is compared is lists.
+    yield from _open_functions(dict.fromkeys(each for each in (*objects, *referents) if type(each) is FunctionType))
+
+
+def _open_functions(functions: Collection[FunctionType]) -> Iterator[Layer]:
     """Yields what functions refer to, then what their parts refer to; functions inside of others are such parts."""
     opened, parts = set(functions), list[Any](functions)
     for _ in range(_DEEPEST):
@@ -56,12 +63,11 @@ def _open_functions(functions: Collection[FunctionType]) -> Iterator[list[Any]]:
         referents = gc.get_referents(*parts)
         if len(referents) > _MOST:
             break
-        yield referents
-        parts = [each for each in referents if _is_part(each)]
+        yield parts, referents
         inner = dict.fromkeys(each for each in referents if type(each) is FunctionType and each not in opened)
         opened.update(inner)
-        parts += inner
-    yield [object()]  # nobody knows: it is another one each time
+        parts = [*(each for each in referents if _is_part(each)), *inner]
+    yield (), [object()]  # nobody knows
 
 
 def _is_part(value: Any) -> bool:

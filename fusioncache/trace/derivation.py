@@ -69,8 +69,8 @@ class Derivation:
     def record[T](self, interpret: Callable[[], T]) -> T:
         """Interprets the function, and records what is read."""
         try:
-            with self.keeper.time("record"), without_collector():
-                self.definitions.watch()
+            with self.keeper.time("record"):
+                self.keeper.watch(self.definitions)
             recorder = Recorder(self.definitions.describer)
             recorder.__enter__()
         except Exception as error:
@@ -122,7 +122,7 @@ class Derivation:
         Raises:
             NotKept: if anything in it is another thing now.
         """
-        now, _ = self.keeper.describe(self.call, self.definitions)
+        now, _ = self.keeper.describe(self.call)
         if now != self.key:
             differences = compare_program_keys(self.key.texts, now.texts)
             what = differences[0].what if differences else "something"

@@ -23,7 +23,7 @@ from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.program.build import build_program
 from fusioncache.program.candidates import Candidate, find_candidates
-from fusioncache.program.definitions import Definitions
+from fusioncache.program.definitions import Definitions, WatchedNames
 from fusioncache.program.derived import write_program
 from fusioncache.program.describe import Describer
 from fusioncache.program.key import program_key
@@ -35,6 +35,7 @@ from fusioncache.trace.generations import Generations
 from fusioncache.trace.program_regions import count_regions
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.templates import TemplateCalls, TemplateLoader, find_references
+from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
 
@@ -140,6 +141,19 @@ class ProgramTemplates:
         self.helpers.expect(foresee, handed_over)
 
 
+@dataclass(slots=True)
+class KnownNames:
+    """The names that keys were made of.
+
+    Attributes:
+        watched: those that the next key may be made of; None if none are watched.
+        asked: whether a key was made.
+    """
+
+    watched: WatchedNames | None = None
+    asked: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramKeeper:
     """Finds programs in the store of a cache, and keeps them there.
@@ -150,6 +164,7 @@ class ProgramKeeper:
         templates: knows what the traces of a program call.
         explains: whether to say on stderr why a program is derived although one like it was derived before.
         verifies: whether a program that is found is derived all the same, and compared.
+        names: those that keys were made of.
     """
 
     cache: Cache
@@ -158,6 +173,7 @@ class ProgramKeeper:
     _: KW_ONLY
     explains: bool
     verifies: bool
+    names: KnownNames = field(default_factory=KnownNames)
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
@@ -168,19 +184,25 @@ class ProgramKeeper:
         finally:
             self.ledger.add_program_seconds(part, time.perf_counter() - start)
 
-    def describe(self, call: Call, earlier: Definitions | None = None) -> tuple[Key, Definitions]:
+    def describe(self, call: Call) -> tuple[Key, Definitions]:
         """Returns the key of the program for a call, and what named the values that it depends on.
-
-        Args:
-            call: it.
-            earlier: what named them before, and was told to watch them.
 
         Raises:
             NotKept: if something in it has no value that can be compared.
         """
         with self.time("key"):
-            definitions = Definitions(Describer(), earlier)
-            return program_key(definitions, call.compile_data, call.args, call.kwargs), definitions
+            definitions = Definitions(Describer(), self.names.watched)
+            key = program_key(definitions, call.compile_data, call.args, call.kwargs)
+            # Where only one program is loaded, nobody asks for names again.
+            if self.names.asked:
+                self.watch(definitions)
+            self.names.asked = True
+            return key, definitions
+
+    def watch(self, definitions: Definitions) -> None:
+        """Takes note of what names were made of, so that they serve the next key, too, if it still is so then."""
+        with without_collector():
+            self.names.watched = definitions.watch()
 
     def candidates(self, key: Key) -> Iterator[Candidate]:
         """Returns the programs that the store has for a key, as far as they are asked for."""

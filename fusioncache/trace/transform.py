@@ -202,8 +202,10 @@ class FusionCache(Transform):
         if keeps and fast_tracing and compiler:
             install_more("stored programs", program_list.replacements)
             templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers, self._generations)
-            options = {"explains": explains, "verifies": when is not None}
-            self.program_keeper = ProgramKeeper(self.cache, self._ledger, templates, **options)
+            verifies = when is not None
+            self.program_keeper = ProgramKeeper(
+                self.cache, self._ledger, templates, explains=explains, verifies=verifies
+            )
 
     def stats(self) -> Stats:
         """Returns what this transform has done so far."""

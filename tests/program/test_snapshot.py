@@ -1,9 +1,11 @@
 """Names are used a second time only while nothing that they were made of has changed."""
 
 import functools
+import gc
 import types
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ import torch
 from program_keys import assert_same, changed, jit, key_of
 from thunder.core import jit_ext, prims, rematerialization, symbol, transforms, utils
 
+import fusioncache
 from fusioncache.ir import Key
-from fusioncache.program.definitions import Definitions
+from fusioncache.program.definitions import Definitions, WatchedNames
 from fusioncache.program.describe import Describer
 from fusioncache.program.snapshot import Snapshot
 
@@ -84,35 +87,35 @@ CHANGES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def named(jitted: Any) -> tuple[Definitions, Key]:
+def named(jitted: Any) -> tuple[WatchedNames, Key]:
     definitions = Definitions(Describer())
     key = key_of(jitted, X, definitions=definitions)
-    definitions.watch()
-    return definitions, key
+    return definitions.watch(), key
 
 
-def key_after(definitions: Definitions, jitted: Any) -> Key:
-    return key_of(jitted, X, definitions=Definitions(Describer(), definitions))
+def key_after(names: WatchedNames, jitted: Any) -> Key:
+    return key_of(jitted, X, definitions=Definitions(Describer(), names))
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_noticed_as_if_all_were_named_anew(name, jitted, named):
-    definitions, key = named
+    names, key = named
     with CHANGES[name]():
-        after = key_after(definitions, jitted)
+        after = key_after(names, jitted)
         assert after != key
         assert_same(after, key_of(jitted, X))
-    assert_same(key, key_after(definitions, jitted))
+    assert_same(key, key_after(names, jitted))
 
 
 def test_names_are_not_made_again_while_nothing_changed(jitted, named):
-    definitions, key = named
-    second = Definitions(Describer(), definitions)
+    names, key = named
+    second = Definitions(Describer(), names)
     assert_same(key, key_of(jitted, X, definitions=second))
     functions = [each for each in vars(utils).values() if isinstance(each, types.FunctionType)]
     assert len(functions) > 50
-    assert all(second.name(each) is definitions.name(each) for each in functions)
-    assert not any(Definitions(Describer()).name(each) is definitions.name(each) for each in functions)
+    assert second.watch() is names
+    assert all(second.name(each) is names.names[each] for each in functions)
+    assert not any(Definitions(Describer()).name(each) is names.names[each] for each in functions)
 
 
 def test_what_was_described_is_described_again():
@@ -123,8 +126,7 @@ def test_what_was_described_is_described_again():
 
     first = Definitions(Describer())
     name = first.name((mine, utils.check))
-    first.watch()
-    second = Definitions(Describer(), first)
+    second = Definitions(Describer(), first.watch())
     assert second.foreign == ()
     assert second.name((mine, utils.check)) == name
     assert second.foreign == first.foreign != ()
@@ -161,3 +163,34 @@ def test_a_derivation_watches_what_it_named(monkeypatch):
     compiled = jit(torch.nn.Linear(4, 4))
     compiled(X)
     assert taken == [True]
+    compiled(torch.zeros(5, 4))  # both keys of the next program are made of these names
+    assert taken == [True] * 3
+
+
+def test_what_changed_between_two_programs_is_named_anew(monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_STORE", "1")
+    transform = fusioncache.FusionCache(backend="eager")
+    for length in (3, 4, 5, 6):
+        compiled = jit(torch.nn.Linear(4, 7), transforms=[transform])
+        with changed(utils, "another", length) if length > 4 else nullcontext():
+            compiled(torch.zeros(length, 4))
+    stats = transform.stats()
+    assert (stats.programs_made, sum(stats.programs_refused.values())) == (4, 0)
+    stored = jit(torch.nn.Linear(4, 7), transforms=[transform])
+    stored(torch.zeros(3, 4))
+    stored(torch.zeros(5, 4))  # which was derived of a Thunder that had another value
+    assert (transform.stats().programs_loaded, transform.stats().programs_made) == (1, 5)
+
+
+def test_names_are_kept_without_what_was_described():
+    """A key knows the arguments and the options of its call; those after it do not keep them alive."""
+
+    class Option:
+        pass
+
+    option, definitions = Option(), Definitions(Describer())
+    definitions.name((option, utils.check))
+    names, lives = definitions.watch(), weakref.ref(option)
+    del option, definitions
+    gc.collect()
+    assert lives() is None and names.snapshot.holds()
