@@ -51,6 +51,11 @@ _OPERATORS = (
     "abs", "add", "and_", "concat", "contains", "eq", "floordiv", "ge", "gt", "index", "inv", "invert", "le", "lshift",
     "lt", "matmul", "mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor",
 )  # fmt: skip
+_BINARY = frozenset(
+    f"__{reflected}{name}__"
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "divmod")
+    for reflected in ("", "r")
+) | {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
 _FORBIDDEN = (exec, eval, globals, collections.namedtuple)
 _WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
 
@@ -68,15 +73,22 @@ def explain_arguments(
 def explain_atoms(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Returns which argument may run code of its own, or is more than a constant; None if none is."""
     return explain_arguments(
-        fn, args, kwargs, lambda value: native.is_plain(value, atoms=True) or _is_known_tensor(fn, value)
+        fn, args, kwargs, lambda value: native.is_plain(value, atoms=True) or _is_declined(fn, value)
     )
 
 
-def _is_known_tensor(fn: Any, value: Any) -> bool:
-    """Tells whether a number is asked to compute with a tensor, which it says that it cannot, without asking that."""
-    from thunder.core.proxies import TensorProxy
+def _is_declined(fn: Any, value: Any) -> bool:
+    """Tells whether a number is asked to compute with what Thunder has in place of a tensor or of another number.
 
-    return getattr(fn, "__objclass__", None) in (int, float, bool, complex) and isinstance(value, TensorProxy)
+    It says that it cannot, without asking that.
+    """
+    from thunder.core.proxies import NumberProxy, TensorProxy
+
+    if getattr(fn, "__objclass__", None) not in (int, float, bool, complex):
+        return False
+    return isinstance(value, TensorProxy) or (
+        isinstance(value, NumberProxy) and not isinstance(value, int | float | complex) and fn.__name__ in _BINARY
+    )
 
 
 def _allow(trace: Trace, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

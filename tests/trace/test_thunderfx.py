@@ -11,14 +11,15 @@ import fusioncache
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
 
-def compile_behind_dynamo(model: Callable, **options: object) -> tuple[Callable, fusioncache.FusionCache]:
+def compile_behind_dynamo(
+    model: Callable, store: bool | None = False, **options: object
+) -> tuple[Callable, fusioncache.FusionCache]:
     """The model under ``thunderfx``, with regions that run op by op."""
     from thunder.dynamo import thunderfx
 
     torch._dynamo.reset()
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=False, record=False), backend="eager")
-    executors = [*fusioncache.executors()]
-    return thunderfx(model, executors=executors, transforms=[transform], **options), transform
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=store, record=False), backend="eager")
+    return thunderfx(model, executors=fusioncache.executors(), transforms=[transform], **options), transform
 
 
 class ScaledNorm(torch.nn.Module):
@@ -69,6 +70,22 @@ def test_a_number_of_a_module_may_change():
                 torch.testing.assert_close(compiled(x), model(x))
     assert transform.stats().general_hits > 0
     assert not transform.stats().own_sizes
+
+
+def test_a_program_that_computes_with_numbers_of_a_module_is_kept(monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_STORE", "1")
+    counts, model = [], ScaledNorm()
+    for scale in (0.3, -2.5):  # which is read in each call
+        model.scale = scale
+        compiled, transform = compile_behind_dynamo(model, store=None, dynamic=True)
+        with torch.no_grad():
+            for length in (6, 9):
+                x = torch.randn(2, length, 8)
+                torch.testing.assert_close(compiled(x), model(x))
+        stats = transform.stats()
+        counts.append((stats.programs_made, stats.programs_loaded))
+        assert not stats.programs_refused
+    assert counts == [(2, 0), (0, 2)]
 
 
 def test_computing_with_numbers_alone_is_no_part_of_a_region():
