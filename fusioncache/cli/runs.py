@@ -153,6 +153,10 @@ def format_programs(run: Run) -> str:
         parts.append(f"{stats.programs_loaded} loaded{within}, {spared}")
     if stats.programs_made:
         parts.append(f"{stats.programs_made} derived and kept")
+    if stats.programs_replayed:
+        parts.append(f"{stats.programs_replayed} not interpreted, as the program was known at other lengths")
+    if stats.programs_interpreted:
+        parts.append(_reasons(stats.programs_interpreted, "interpreted at another length"))
     if stats.programs_refused:
         parts.append(_reasons(stats.programs_refused, "derived and not kept, or not used"))
     return "; ".join(parts)
@@ -223,6 +227,9 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("programs made", str(stats.programs_made)),
         ("programs refused", str(sum(stats.programs_refused.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.programs_refused.items())),
+        ("programs replayed", str(stats.programs_replayed)),
+        ("programs interpreted", str(sum(stats.programs_interpreted.values()))),
+        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.programs_interpreted.items())),
         ("seconds on programs", format_seconds(sum(stats.program_seconds.values()))),
         *((f"  {escape_controls(part)}", format_seconds(took)) for part, took in stats.program_seconds.items()),
         ("seconds of what they spare", format_seconds(stats.loaded_program_seconds)),

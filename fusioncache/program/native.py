@@ -18,6 +18,7 @@ from typing import Any
 
 from fusioncache.program import lookup
 from fusioncache.program.introspection import ABSENT, find_in_class, find_in_first, ids_of, is_static, mro_of
+from fusioncache.tracing.lengths.sizes import Size
 
 _ATOMS: tuple[type, ...] = (
     int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range,
@@ -44,11 +45,11 @@ _MOST_ITEMS = 10_000
 
 @lru_cache(maxsize=1)
 def _constant_types() -> frozenset[int]:
-    """Returns the types whose objects ask nobody anything, by identity."""
+    """Returns the types whose objects ask nobody anything, by identity; a size tells its witness, and no one else."""
     import torch
 
     of_torch = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
-    return ids_of(*_ATOMS, slice, *of_torch)
+    return ids_of(*_ATOMS, slice, Size, *of_torch)
 
 
 @lru_cache(maxsize=1)

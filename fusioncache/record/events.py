@@ -33,7 +33,16 @@ SCHEMA = 1
 _RANK_VARIABLE = "RANK"
 
 What = Literal[
-    "hit", "miss", "bypass", "compile", "load", "unkept", "program loaded", "program made", "program refused"
+    "hit",
+    "miss",
+    "bypass",
+    "compile",
+    "load",
+    "unkept",
+    "program loaded",
+    "program made",
+    "program refused",
+    "program replayed",
 ]
 
 
@@ -46,7 +55,7 @@ class Event:
         pid: of the process.
         what: a region was a ``hit``, a ``miss`` or a ``bypass``; or there was a ``compile`` or a ``load`` for a
             template; or what was compiled is ``unkept``; or a program, which is what Thunder makes of a model for one
-            kind of input, was loaded, made or refused.
+            kind of input, was loaded, made, refused, or replayed from those at other lengths.
         template: its name. A bypass has one if its region was a hit or a miss before.
         digest: of the template's key.
         arities: the numbers of residual terms of a hit or a miss, a chain each.
@@ -184,6 +193,8 @@ def describe(event: Event) -> str | None:
             return f"loaded the program of {_name_model(event)} in {format_duration(event.seconds or 0.0)}"
         case "program made":
             return f"made and kept a program of {_name_model(event)}"
+        case "program replayed":
+            return f"called the operations of {_name_model(event)} again at another length"
         case "program refused":
             return f"a program is not kept or not used: {reason}"
         case _:

@@ -74,10 +74,11 @@ class _Account(_Counts):
 
 
 class _ProgramCounts:
-    __slots__ = ("loaded", "loaded_seconds", "made", "refused", "seconds")
+    __slots__ = ("interpreted", "loaded", "loaded_seconds", "made", "refused", "replayed", "seconds")
 
     def __init__(self) -> None:
-        self.loaded = self.made = 0
+        self.loaded = self.made = self.replayed = 0
+        self.interpreted: Counter[str] = Counter()
         self.loaded_seconds = 0.0
         self.refused: Counter[str] = Counter()
         self.seconds: dict[str, float] = {}
@@ -267,6 +268,22 @@ class Ledger:
         else:
             self._events.publish("program made", model=model)
 
+    def count_program_replayed(self, model: str | None) -> None:
+        """Counts a program at another length for which nothing was interpreted."""
+        with self._lock:
+            self._programs.replayed += 1
+        if self._parent:
+            self._parent.count_program_replayed(model)
+        else:
+            self._events.publish("program replayed", model=model)
+
+    def count_program_interpreted(self, reason: str) -> None:
+        """Counts a program that was interpreted although others of it were at other lengths."""
+        with self._lock:
+            self._programs.interpreted[reason] += 1
+        if self._parent:
+            self._parent.count_program_interpreted(reason)
+
     def count_program_refused(self, reason: str) -> bool:
         """Counts a program that is not kept, or that was found and is not used. Returns whether the reason is new."""
         with self._lock:
@@ -342,6 +359,8 @@ class Ledger:
                 loaded_program_seconds=self._programs.loaded_seconds,
                 programs_made=self._programs.made,
                 programs_refused=MappingProxyType(dict(self._programs.refused)),
+                programs_replayed=self._programs.replayed,
+                programs_interpreted=MappingProxyType(dict(self._programs.interpreted)),
                 program_seconds=MappingProxyType(dict(self._programs.seconds)),
                 saved_seconds=self._saved_seconds,
                 canonicalize_seconds=self._canonicalize_seconds,

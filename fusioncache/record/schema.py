@@ -35,6 +35,7 @@ _TABLES = (
     general_saved_seconds REAL NOT NULL,
     reused_sizes INTEGER NOT NULL, own_sizes TEXT NOT NULL, unkept TEXT NOT NULL, programs_loaded INTEGER NOT NULL,
     loaded_program_seconds REAL NOT NULL, programs_made INTEGER NOT NULL, programs_refused TEXT NOT NULL,
+    programs_replayed INTEGER NOT NULL, programs_interpreted TEXT NOT NULL,
     program_seconds TEXT NOT NULL,
     saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,
     verify_compiles INTEGER NOT NULL, verify_compile_seconds REAL NOT NULL,
@@ -70,7 +71,7 @@ Regions of equal layers come from the same lines, so each is there once, whichev
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(8, _TABLES, "PRAGMA synchronous = OFF")
+SCHEMA = Schema(9, _TABLES, "PRAGMA synchronous = OFF")
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own."""
 
 OF_RUNS = ("uses", "regions", "choices", "compiles")
@@ -108,7 +109,7 @@ def make_format_error(path: Path, other: OtherVersion) -> RecordError:
     )
 
 
-_MAPPINGS = ("bypasses", "own_sizes", "unkept", "programs_refused", "program_seconds")
+_MAPPINGS = ("bypasses", "own_sizes", "unkept", "programs_refused", "programs_interpreted", "program_seconds")
 
 
 def _names(values: type) -> Iterator[str]:

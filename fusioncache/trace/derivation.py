@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,14 @@ from fusioncache.ir import Key
 from fusioncache.program.candidates import Candidate, keep_program
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.key import check_foreign
-from fusioncache.program.reads import ReadDifference
+from fusioncache.program.reads import Read, ReadDifference
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
 from fusioncache.trace.program_misses import explain_program_miss
 from fusioncache.trace.program_regions import collect_regions
 from fusioncache.trace.program_verification import compare_programs
 from fusioncache.trace.programs import Call, ProgramKeeper
+from fusioncache.tracing.lengths.journal import Journal
 from fusioncache.tracing.passes.collector import without_collector
 
 
@@ -34,6 +35,11 @@ class Derivation:
         unfit: the slots of stored programs that were tried for this call. Once it is derived, none of them did fit.
         expected: the stored program that it should be, in verify mode.
         differences: for each stored program that was derived from something else, what that is.
+        is_kept: whether it is to be kept in the store.
+        form: what its key has in common with those at other sizes; empty if nobody asks.
+        shapes: of its arguments, by their place.
+        journal: what it did with sizes, if that was watched.
+        reads: what it was derived from, as soon as that is known.
     """
 
     keeper: ProgramKeeper
@@ -43,6 +49,11 @@ class Derivation:
     unfit: list[str] = field(default_factory=list)
     expected: Candidate | None = None
     differences: list[ReadDifference] = field(default_factory=list)
+    is_kept: bool = True
+    form: str = ""
+    shapes: Mapping[int | str, tuple[int, ...]] = field(default_factory=dict)
+    journal: Journal | None = None
+    reads: tuple[Read, ...] | None = None
     _recorder: Recorder | None = None
     _started: float = field(default_factory=time.perf_counter)
     _trace_number: int = field(init=False)
@@ -53,7 +64,7 @@ class Derivation:
 
     def may_be(self, candidate: Candidate) -> bool:
         """Tells whether a stored program was derived from the same, as far as it was recorded."""
-        difference = self.keeper.find_difference(candidate, self.definitions.describer)
+        difference = self.keeper.find_difference(candidate.reads, self.definitions.describer)
         if difference is not None:
             self.differences.append(difference)
             return False
@@ -67,7 +78,9 @@ class Derivation:
             explain_program_miss(self.call.name, self.key, self.differences, store)
 
     def record[T](self, interpret: Callable[[], T]) -> T:
-        """Interprets the function, and records what is read."""
+        """Interprets the function, and records what is read, if it is to be kept."""
+        if not self.is_kept:
+            return interpret()
         try:
             with self.keeper.time("record"):
                 self.keeper.watch(self.definitions)
@@ -91,7 +104,7 @@ class Derivation:
         seconds = time.perf_counter() - self._started
         if self.expected is not None:
             compare_programs(self.call.name, self.expected.text, entry)
-        if self.keeper.verifies:
+        if self.keeper.verifies or not self.is_kept:
             return False
         try:
             with self.keeper.time("record"), without_collector():
@@ -102,19 +115,27 @@ class Derivation:
 
     def _keep(self, entry: Any, seconds: float) -> bool:
         store = self.keeper.cache.store
-        if store is None or self._recorder is None:
+        if store is None or (self._recorder is None and self.reads is None):
             return False
-        reads = self._recorder.reads()
         text = self.keeper.templates.write(entry, self.call)
-        self._check_key()
-        check_foreign(self.key)
+        if self._recorder is not None:
+            reads = self._recorder.reads()
+            self._check_key()
+            check_foreign(self.key)
+            self.reads = reads
+        assert self.reads is not None
         regions = collect_regions(self.keeper.ledger, self._trace_number)
         about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "unfit": self.unfit, "regions": regions}
-        kept = keep_program(store, self.key, text, reads, **about)
+        kept = keep_program(store, self.key, text, self.reads, **about)
         if kept:
             self.keeper.ledger.count_program_made(self.call.name)
             self.keeper.cache.save()
         return kept
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether its operations were called again, and nothing was interpreted."""
+        return self.reads is not None and self._recorder is None
 
     def _check_key(self) -> None:
         """Checks that the program is for the key that it was derived for.

@@ -16,6 +16,7 @@ from typing import Any
 
 from fusioncache.program.candidates import Candidate
 from fusioncache.trace.derivation import Derivation
+from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
 from fusioncache.tracing.passes.collector import without_collector
 from fusioncache.tracing.replacement import Replacement
@@ -31,12 +32,14 @@ class ProgramList(list[Any]):
     Attributes:
         derived: the digests of the keys for which Thunder derived a program here. Nothing is looked for twice.
         kept: how many of these programs were kept.
+        lengths: what is known of these programs at other lengths.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.derived: set[str] = set()
         self.kept = 0
+        self.lengths = Lengths()
         self._derivations: dict[int, Derivation] = {}
 
     def __reversed__(self) -> Iterator[Any]:
@@ -64,6 +67,7 @@ class ProgramList(list[Any]):
         if derivation is not None:
             self.derived.add(derivation.key.digest)
             self.kept += derivation.finish(entry)
+            self.lengths.learn(derivation, entry)
         super().append(entry)
 
     def append_loaded(self, entry: Any) -> None:
@@ -160,7 +164,7 @@ class Search:
             derivation.explain()
             if self._programs.kept >= MOST_KINDS:
                 derivation.keeper.refuse(f"more than {MOST_KINDS} kinds of input in one process")
-                derivation = None
+                derivation.is_kept = False
         self._programs.expect(derivation)
 
     def _watch(self, entry: Any, candidate: Candidate, derivation: Derivation) -> Any:
@@ -217,7 +221,7 @@ def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
         if programs is None or derivation is None or derivation.call.compile_data.fn is not fn:
             return original(fn, args, kwargs, **options)
         try:
-            return derivation.record(lambda: original(fn, args, kwargs, **options))
+            return programs.lengths.derive(derivation, lambda: original(fn, args, kwargs, **options))
         except BaseException:
             programs.expect(None)
             raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -27,7 +27,7 @@ from fusioncache.program.definitions import Definitions, WatchedNames
 from fusioncache.program.derived import write_program
 from fusioncache.program.describe import Describer
 from fusioncache.program.key import program_key
-from fusioncache.program.reads import ReadDifference, find_difference
+from fusioncache.program.reads import Read, ReadDifference, find_difference
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.text import ProgramText
 from fusioncache.record.ledger import Ledger
@@ -164,6 +164,7 @@ class ProgramKeeper:
         templates: knows what the traces of a program call.
         explains: whether to say on stderr why a program is derived although one like it was derived before.
         verifies: whether a program that is found is derived all the same, and compared.
+        replays: whether a program is made from those at other lengths, where that can be.
         names: those that keys were made of.
     """
 
@@ -173,6 +174,7 @@ class ProgramKeeper:
     _: KW_ONLY
     explains: bool
     verifies: bool
+    replays: bool = False
     names: KnownNames = field(default_factory=KnownNames)
 
     @contextmanager
@@ -215,14 +217,14 @@ class ProgramKeeper:
                 return
             yield candidate
 
-    def find_difference(self, candidate: Candidate, describer: Describer) -> ReadDifference | None:
+    def find_difference(self, reads: Iterable[Read], describer: Describer) -> ReadDifference | None:
         """Returns the first thing that the derivation of a program read and that is another one now; None if none is.
 
         Descriptions go by what was described before. So each candidate has a describer that knows what the key is made
         of and nothing else, as the recorder had that described the reads.
         """
         with self.time("reads"):
-            return find_difference(candidate.reads, describer.copy())
+            return find_difference(reads, describer.copy())
 
     def build(self, candidate: Candidate, call: Call) -> Any | None:
         """Returns Thunder's entry for a stored program; None if it does not fit here, and that is counted."""

@@ -25,7 +25,7 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.helpers import Helpers
-from fusioncache.cache.sizes import Generation, choose_sizes
+from fusioncache.cache.sizes import Generation, Sizes, choose_sizes
 from fusioncache.ir import Bypass, Region, Template
 from fusioncache.precompile.ahead import find_helpers
 from fusioncache.precompile.jobs import choose_jobs
@@ -57,6 +57,7 @@ from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_stre
 from fusioncache.trace.templates import TemplateCalls
 from fusioncache.tracing import install
 from fusioncache.tracing.installation import install_more
+from fusioncache.tracing.lengths import watching
 from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.verification.verifier import Verifier, choose_when
 
@@ -189,7 +190,8 @@ class FusionCache(Transform):
         self._misses = Misses(self.cache) if explains else None
         if self._misses:
             self._ledger.observers.append(self._misses.note_compile)
-        self._backends = RegionBackends(backend, fold, self.cache, self._ledger, choose_sizes(sizes))
+        shares = choose_sizes(sizes)
+        self._backends = RegionBackends(backend, fold, self.cache, self._ledger, shares)
         self._generations = Generations()
         self._calls = TemplateCalls(self._count_first_call)
         self._choices: list[Choice] = []
@@ -202,9 +204,12 @@ class FusionCache(Transform):
         if keeps and fast_tracing and compiler:
             install_more("stored programs", program_list.replacements)
             templates = ProgramTemplates(self.cache, self._backends, self._calls, self._helpers, self._generations)
+            replays = shares is not Sizes.STATIC
+            if replays:
+                install_more("sizes", watching.replacements)
             verifies = when is not None
             self.program_keeper = ProgramKeeper(
-                self.cache, self._ledger, templates, explains=explains, verifies=verifies
+                self.cache, self._ledger, templates, explains=explains, verifies=verifies, replays=replays
             )
 
     def stats(self) -> Stats:

@@ -175,7 +175,12 @@ def _lookasides() -> dict[Any, Any]:
 
 
 def _is_there(replacement: Replacement, other: Replacement) -> bool:
-    return other.around and other.holder is replacement.holder and other.key == replacement.key
+    is_same = other.holder is replacement.holder and other.key == replacement.key
+    return other.around and is_same and _name(other.make) == _name(replacement.make)
+
+
+def _name(function: Any) -> tuple[str, str]:
+    return function.__module__, function.__qualname__
 
 
 def uninstall() -> None:

@@ -84,6 +84,8 @@ not kept                      1
 programs loaded               0
 programs made                 0
 programs refused              0
+programs replayed             0
+programs interpreted          0
 seconds on programs           0.000
 seconds of what they spare    0.000
 saved seconds                 8.121 (an estimate)
@@ -160,11 +162,14 @@ def test_whole_programs_are_counted(monkeypatch):
     ledger.count_program_made("GPT")
     for _ in range(2):
         ledger.count_program_refused("a lock has no value to compare")
+    ledger.count_program_replayed("GPT")
+    ledger.count_program_interpreted("model.py:7 compares: x < 100")
     save_ledger(monkeypatch, ledger)
     text = " ".join(get_output("stats").split())
     assert (
-        "programs 1 loaded in 438 ms, where deriving took 38.5 s; 1 derived and kept; 2 derived and not kept, or not "
-        "used: a lock has no value to compare (2) saved" in text
+        "programs 1 loaded in 438 ms, where deriving took 38.5 s; 1 derived and kept; 1 not interpreted, as the "
+        "program was known at other lengths; 1 interpreted at another length: model.py:7 compares: x < 100 (1); 2 "
+        "derived and not kept, or not used: a lock has no value to compare (2) saved" in text
     )
     assert text.startswith("train.py · GPT · ")
     assert "time compiling 1 s, keeping programs 500 ms, loading programs 438 ms" in text
@@ -175,6 +180,9 @@ programs loaded                   1
 programs made                     1
 programs refused                  2
   a lock has no value to compare  2
+programs replayed                 1
+programs interpreted              1
+  model.py:7 compares: x < 100    1
 seconds on programs               0.938
   key                             0.250
   load                            0.125
@@ -250,6 +258,7 @@ def test_stats_as_json(monkeypatch):
         "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
         "unkept": {"a number among its inputs": 1},
         **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},
+        **{"programs_replayed": 0, "programs_interpreted": {}},
         **{"program_seconds": {}, "loaded_program_seconds": 0.0},
         **{"compile_seconds": 2.125, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125},
         **{"saved_seconds": 6.12109375, "canonicalize_seconds": 0.03125},

@@ -53,7 +53,7 @@ def shorten_binary_operation(original: Callable[..., Any]) -> Callable[..., Any]
             return original(stack, op, a, b)
         names = wrap_globals(original)
         if is_wrapped(a, TensorProxy) or is_wrapped(b, TensorProxy):
-            result = _call_method(op.value, a, b, names)
+            result = call_method_of_tensor(op.value, a, b, names)
         else:
             result = _compute(op.value, a.value, b.value)
             if result is None:
@@ -74,7 +74,7 @@ def _compute(number: int, a: Any, b: Any) -> Any:
     return None
 
 
-def _call_method(number: int, a: Any, b: Any, names: Any) -> Any:
+def call_method_of_tensor(number: int, a: Any, b: Any, names: Any) -> Any:
     """Returns what the first method returns, without its wrapper, that can compute this; or the signal of an error."""
     from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, do_raise
 

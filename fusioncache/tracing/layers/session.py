@@ -117,6 +117,7 @@ class Session(Observer):
                 raise Conflict("a block could not be written out") from error
             self._own(wanted, likeness.partners.values())
             self.written += 1
+            hooks.tell_written(*stamp.summarize())
             return result
         return None
 

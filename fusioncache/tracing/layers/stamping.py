@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusioncache.tracing.layers import origins
@@ -67,6 +67,13 @@ class Stamp:
             raise Conflict("another number of names, guards or symbols")
         self._trace.set_current_source_location(*template.source)
         return self._wrap(template.result)
+
+    def summarize(self) -> tuple[tuple[int, int], Mapping[str, str], int]:
+        """Returns what was written out, in the words of ``Observer.see_written``."""
+        assert self._template.counts is not None
+        start, count = self._template.start.names, self._template.counts.names
+        names = {old: new.name for old, new in self._proxies.items()}
+        return (start, start + count), names, self._trace.name_ctr - start - count
 
     def _read(self, read: Any, value: Any, before: State) -> None:
         from thunder.core.interpreter import WrappedValue

@@ -6,7 +6,7 @@ as without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -69,6 +69,15 @@ class Observer:
     def see_function(self, function: Any) -> None:
         """Notes a function whose code is about to be interpreted."""
 
+    def see_written(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+        """Notes that what was done between two counts of names was done again for other tensors, without a look at it.
+
+        Args:
+            first: how many names had been counted off before and after it was done for the first time.
+            names: of tensors there, each with that of the tensor that took its place.
+            shift: how many names were counted off from the one time to the other.
+        """
+
     def see_global(self, namespace: Any, name: str) -> None:
         """Notes a name that is about to be looked up in a namespace, and then among the builtins."""
 
@@ -94,6 +103,12 @@ def observe(observer: Observer, *, first: bool = False) -> Iterator[None]:
         yield
     finally:
         _observers.reset(token)
+
+
+def tell_written(first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+    """Tells all observers that something was done again: see ``Observer.see_written``."""
+    for observer in _observers.get():
+        observer.see_written(first, names, shift)
 
 
 def is_vouched_for() -> bool:

@@ -1,0 +1,200 @@
+"""The lengths at which one compiled function was derived, and what is known of its program at others.
+
+The second program of a form, which has all the first one has but sizes, is interpreted while its sizes are watched. If
+its operations called again at the sizes of another program give that one's first traces, to the letter, they are
+called again for every further length, and Thunder's passes go on from there. All else that the program was derived
+from is compared each time: its key, and what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.program.form import write_form
+from fusioncache.program.reads import Read
+from fusioncache.trace.derivation import Derivation
+from fusioncache.tracing.lengths.first_traces import FirstTraces, Place, find_arguments
+from fusioncache.tracing.lengths.journal import Journal
+from fusioncache.tracing.lengths.replay import Different, replay
+from fusioncache.tracing.lengths.watching import watch_sizes
+
+logger = logging.getLogger("fusioncache")
+
+MOST_WAYS = 4
+"""How many ways through a program are known at once: each may have been taken because of other sizes."""
+
+type Shapes = Mapping[Place, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """A program that was interpreted.
+
+    Attributes:
+        form: all of its key but sizes.
+        reads: what else it was derived from.
+        shapes: of its arguments.
+        traces: Thunder's first ones, as its entry has them.
+    """
+
+    form: str
+    reads: tuple[Read, ...]
+    shapes: Shapes
+    traces: FirstTraces
+
+
+@dataclass(slots=True, eq=False)
+class Way:
+    """What was done in a program that was watched.
+
+    Attributes:
+        instance: the program.
+        journal: what was done.
+        is_proved: whether the same, done at the sizes of another program, was that program.
+    """
+
+    instance: Instance
+    journal: Journal
+    is_proved: bool = False
+
+
+class Lengths:
+    """What is known of the programs of one compiled function."""
+
+    def __init__(self) -> None:
+        """Knows of none yet."""
+        self._instances: list[Instance] = []
+        self._ways: list[Way] = []
+        self._hopeless: dict[str, str] = {}
+
+    def derive(self, derivation: Derivation, interpret: Callable[[], Any]) -> Any:
+        """Returns Thunder's first traces: called again if they are known from other lengths, else interpreted.
+
+        Args:
+            derivation: the program.
+            interpret: has Thunder interpret the function.
+        """
+        if not derivation.keeper.replays:
+            return derivation.record(interpret)
+        arguments = find_arguments(derivation.call.args, derivation.call.kwargs)
+        derivation.shapes = {place: tuple(each.shape) for place, each in arguments.items()}
+        derivation.form = write_form(derivation.key, arguments)
+        results = self._replay(derivation)
+        if results is not None:
+            return results
+        return derivation.record(lambda: self._interpret(derivation, interpret))
+
+    def _replay(self, derivation: Derivation) -> Any | None:
+        reason = self._hopeless.get(derivation.form)
+        for way in self._find_ways(derivation.form):
+            try:
+                traces = self._do_again(way, derivation)
+                if not way.is_proved:
+                    raise Different("its operations were called at one length only so far")
+            except Different as error:
+                reason = reason or str(error)
+            except Exception as error:  # whatever it is, Thunder can interpret the program
+                logger.info("a program is not done again at another length", exc_info=error)
+                reason = reason or f"failed: {type(error).__name__}"
+            else:
+                derivation.reads = way.instance.reads
+                derivation.keeper.ledger.count_program_replayed(derivation.call.name)
+                return traces.results()
+        if reason is not None:
+            self._count(derivation, reason)
+        return None
+
+    def _do_again(self, way: Way, derivation: Derivation) -> FirstTraces:
+        difference = derivation.keeper.find_difference(way.instance.reads, derivation.definitions.describer)
+        if difference is not None:
+            raise Different(f"the {difference.read.kind} {difference.read.name} is another one")
+        with derivation.keeper.time("replay"):
+            return replay(way.journal, _name_shapes(way, derivation.shapes), derivation.call.compile_data)
+
+    def _interpret(self, derivation: Derivation, interpret: Callable[[], Any]) -> Any:
+        form = derivation.form
+        is_known = any(each.form == form and each.shapes != derivation.shapes for each in self._instances)
+        if not is_known or form in self._hopeless or len(list(self._find_ways(form))) >= MOST_WAYS:
+            return interpret()
+        foreign = _find_foreign_transform(derivation.call.compile_data)
+        if foreign is not None:
+            self._give_up(derivation, f"{foreign} may change Thunder's first traces")
+            return interpret()
+        results, derivation.journal = watch_sizes(interpret, derivation.call.compile_data)
+        return results
+
+    def learn(self, derivation: Derivation, entry: Any) -> None:
+        """Takes note of a program that was interpreted.
+
+        Args:
+            derivation: the program.
+            entry: Thunder's, with its traces.
+        """
+        if derivation.reads is None or not derivation.form or derivation.is_replayed:
+            return
+        first = FirstTraces(entry.prologue_traces[0], entry.computation_traces[0], entry.epilogue_traces[0])
+        new = Instance(derivation.form, derivation.reads, derivation.shapes, first)
+        journal = derivation.journal
+        if journal is not None and journal.refusals:
+            self._give_up(derivation, journal.refusals[0])
+        if new.form in self._hopeless:
+            return
+        is_explained = [self._prove(way, new, derivation) for way in self._find_ways(new.form)]
+        if journal is not None and not any(is_explained):
+            way = Way(new, journal)
+            self._ways.append(way)
+            for each in self._instances:
+                self._prove(way, each, derivation)
+        if sum(each.form == new.form for each in self._instances) <= MOST_WAYS:
+            self._instances.append(new)
+
+    def _prove(self, way: Way, instance: Instance, derivation: Derivation) -> bool:
+        """Tells whether what was done in one program is also what was done in another one."""
+        own = way.instance
+        if own.form != instance.form or own.reads != instance.reads or own.shapes == instance.shapes:
+            return False
+        try:
+            traces = replay(way.journal, _name_shapes(way, instance.shapes), derivation.call.compile_data)
+        except Exception as error:  # the programs are different, for whatever reason
+            logger.info("a program was not the same at another length: %s", error)
+            return False
+        if traces.describe() != instance.traces.describe():
+            self._give_up(derivation, "its operations at one length are not those at another, for an unknown reason")
+            return False
+        way.is_proved = True
+        return True
+
+    def _find_ways(self, form: str) -> Iterator[Way]:
+        return (each for each in tuple(self._ways) if each.instance.form == form)
+
+    def _give_up(self, derivation: Derivation, reason: str) -> None:
+        """Has the programs of a form interpreted from now on."""
+        form = derivation.form
+        self._hopeless[form] = reason
+        self._ways = [each for each in self._ways if each.instance.form != form]
+        self._instances = [each for each in self._instances if each.form != form]
+        self._count(derivation, reason)
+
+    @staticmethod
+    def _count(derivation: Derivation, reason: str) -> None:
+        logger.info("a program is interpreted at another length: %s", reason)
+        derivation.keeper.ledger.count_program_interpreted(reason)
+
+
+def _name_shapes(way: Way, shapes: Shapes) -> Mapping[str, tuple[int, ...]]:
+    """Returns the shapes of a program's inputs by their names."""
+    assert way.journal.traces is not None
+    names = way.journal.traces.find_tensors()
+    return {names[place]: shape for place, shape in shapes.items() if place in names}
+
+
+def _find_foreign_transform(compile_data: Any) -> str | None:
+    """Returns the name of a transform that may change Thunder's first traces; None if none may."""
+    from thunder.core.transform_common import Transform
+
+    own = Transform.transform_traces_pre_prologue
+    found = [type(each) for each in compile_data.transforms or ()]
+    return next((each.__qualname__ for each in found if each.transform_traces_pre_prologue is not own), None)

@@ -1,0 +1,128 @@
+"""Thunder's first traces of a program, before any pass, and the same with other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+type Place = int | str
+"""Where an argument is: its position, or its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTraces:
+    """What the interpreter made of a program.
+
+    Attributes:
+        prologue: checks the arguments and what else is read, and finds the inputs.
+        computation: computes.
+        epilogue: returns, and stores what lasts.
+    """
+
+    prologue: Any
+    computation: Any
+    epilogue: Any
+
+    @classmethod
+    def of(cls, results: Any) -> FirstTraces:
+        """Returns the traces of Thunder's ``TraceResults``."""
+        return cls(results.prologue_trace, results.computation_trace, results.epilogue_trace)
+
+    def results(self) -> Any:
+        """Returns them as Thunder's interpreter does, with an empty log."""
+        from thunder.core.trace import TraceResults
+
+        return TraceResults(self.prologue, self.computation, self.epilogue, [])
+
+    def describe(self) -> tuple[Any, ...]:
+        """Returns all of them that passes go by, to be compared: the text of each, and what no text says.
+
+        What operations consist of is left out, as passes change that in place.
+        """
+        return tuple(map(_describe, (self.prologue, self.computation, self.epilogue)))
+
+    def copy(self) -> FirstTraces:
+        """Returns the same in traces of their own, which stay as they are whatever passes do to the others."""
+        return FirstTraces(*map(_copy, (self.prologue, self.computation, self.epilogue)))
+
+    def find_tensors(self) -> Mapping[Place, str]:
+        """Returns the name of each value that is an argument by itself.
+
+        Raises:
+            ValueError: if one has two names.
+        """
+        from thunder.core.prims import PrimIDs
+
+        unpacked = [
+            (bound.args[1], bound.output.name)
+            for bound in self.prologue.bound_symbols
+            if bound.sym.id is PrimIDs.UNPACK_GETITEM and bound.args[0].name in ("args", "kwargs")
+        ]
+        if len(dict(unpacked)) < len(unpacked):
+            raise ValueError("an argument is unpacked twice")
+        return dict(unpacked)
+
+    def inputs(self) -> tuple[Any, ...]:
+        """Returns the proxies that the computation is given."""
+        return tuple(self.computation.args)
+
+    def with_computation(self, computation: Any) -> FirstTraces:
+        """Returns them for another computation, which differs from this one in sizes only.
+
+        The prologue checks the inputs for their new shapes, and all else as it did.
+        """
+        from thunder.core.proxies import variableify
+
+        inputs = {variableify(each): each for each in computation.args}
+        returned = {variableify(each): each for each in computation.bound_symbols[-1].args[0]}
+        prologue, epilogue = _exchange(self.prologue, inputs), _exchange(self.epilogue, {**inputs, **returned})
+        _check_shapes(prologue, inputs)
+        return FirstTraces(prologue, computation, epilogue)
+
+
+def _describe(trace: Any) -> tuple[Any, ...]:
+    from fusioncache.tracing.layers.stamping import describe_value
+
+    proxies = {
+        each.name: each for bound in trace.bound_symbols for each in (*bound.flat_proxy_args, *bound.flat_proxy_outs)
+    }
+    return (
+        str(trace.python(print_depth=1)),
+        [(bound.sym.id, bound.sym.name, frozenset(bound.tags), bound.source_filename) for bound in trace.bound_symbols],
+        {name: describe_value(proxy) for name, proxy in proxies.items()},
+    )
+
+
+def _copy(trace: Any) -> Any:
+    from thunder.core.trace import from_trace
+
+    new = from_trace(trace)
+    new.bound_symbols = list(trace.bound_symbols)
+    return new
+
+
+def _exchange(trace: Any, proxies: Mapping[Any, Any]) -> Any:
+    """Returns a copy of a trace with other proxies in place of those of the same names."""
+    from thunder.core.jit_ext import _apply_trace_proxy_rename
+
+    return _apply_trace_proxy_rename(trace, dict(proxies))
+
+
+def _check_shapes(prologue: Any, proxies: Mapping[Any, Any]) -> None:
+    """Has a prologue check the shapes that its proxies have."""
+    from thunder.core.prims import PrimIDs
+    from thunder.core.proxies import variableify
+
+    for position, bound in enumerate(prologue.bound_symbols):
+        if bound.sym.id is PrimIDs.CHECK_TENSOR_SHAPE_AND_METADATA and variableify(bound.args[0]) in proxies:
+            proxy, _, *others = bound.args
+            prologue.bound_symbols[position] = bound.from_bsym(args=(proxy, tuple(proxy.shape), *others))
+
+
+def find_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[Place, Any]:
+    """Returns the arguments of a call that are tensors by themselves, and of no subclass."""
+    import torch
+
+    places: Iterable[tuple[Place, Any]] = (*enumerate(args), *kwargs.items())
+    return {place: value for place, value in places if type(value) is torch.Tensor}

@@ -1,0 +1,49 @@
+"""Functions of Thunder's that add to a trace, or say what a tensor is like, and that a model's code calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Operations:
+    """Knows them, each by what the interpreter sees called."""
+
+    def __init__(self) -> None:
+        """Takes them from Thunder."""
+        from thunder.core import jit_ext
+        from thunder.core.symbol import Symbol
+        from thunder.torch import _torch_to_thunder_function_map as of_torch
+
+        self._symbol = Symbol
+        self._getter = jit_ext.TensorProxy.__getattr__
+        self._known: dict[int, tuple[Any, Callable[..., Any]]] = {}
+        for function in jit_ext._clang_fn_set:
+            self._add(function, function)
+        for function, own in of_torch.items():
+            self._add(function, own)
+        for function, own in jit_ext.get_methods_properties(jit_ext.TensorProxy):
+            self._add(function, own)
+
+    def _add(self, function: Any, own: Callable[..., Any]) -> None:
+        self._known[id(function)] = function, own
+
+    def find(self, function: Any, compiled: Any) -> Callable[..., Any] | None:
+        """Returns what is called for a function if that is an operation; None if it is none.
+
+        Args:
+            function: what the interpreter sees called.
+            compiled: what Thunder knows of what is traced. Its executors may have another operation for it.
+        """
+        replaced = [own for each, own in compiled.executor_lookasides.items() if each is function]
+        if replaced:
+            return replaced[0]  # type: ignore[no-any-return]
+        if isinstance(function, self._symbol):
+            return function  # type: ignore[return-value]
+        _, own = self._known.get(id(function), (None, None))
+        return own
+
+    def only_finds(self, operation: Callable[..., Any], result: Any) -> bool:
+        """Tells whether an operation did nothing but find a method of a tensor."""
+        value = getattr(result, "value", None)
+        return operation is self._getter and callable(value) and not isinstance(value, int)

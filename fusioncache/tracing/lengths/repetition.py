@@ -1,0 +1,114 @@
+"""What was done once, as it is done for other tensors: the entries of a block that was written out like another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fusioncache.tracing.lengths.expressions import Expression, Number, Operation
+from fusioncache.tracing.lengths.journal import Call, Entry, Look, Reading, Tensor
+from fusioncache.tracing.lengths.structure import exchange
+
+
+class Unlike(Exception):
+    """What was written out is not what was noted."""
+
+
+class Repetition:
+    """One block that is done again for other tensors."""
+
+    def __init__(self, names: Mapping[str, str], shift: int, numbers: int, readings: Sequence[Reading]) -> None:
+        """Takes what is another one.
+
+        Args:
+            names: of tensors, each with that of the one in its place.
+            shift: how many names were counted off from the one time to the other.
+            numbers: how many numbers operations have returned so far.
+            readings: what was read this time.
+        """
+        self.numbers = numbers
+        self._names = names
+        self._shift = shift
+        self._readings = list(readings)
+        self._positions: dict[int, int] = {}
+
+    def repeat(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Returns the entries of this time. No variable is named again.
+
+        Raises:
+            Unlike: if something else was read, or returned.
+            Unknown: if a container cannot be exchanged.
+        """
+        found: list[Entry] = []
+        for entry in entries:
+            if isinstance(entry, Reading):
+                found.append(self._read(entry))
+            elif isinstance(entry, Call):
+                found.append(self._call(entry))
+            elif isinstance(entry, Look):
+                left, right = map(self._renumber, (entry.left, entry.right))
+                found.append(replace(entry, left=left, right=right))
+        if self._readings:
+            raise Unlike("more was read")
+        return found
+
+    def _read(self, reading: Reading) -> Reading:
+        new = self._readings.pop(0) if self._readings else None
+        if new is None or new.names != self._move(reading.names):
+            raise Unlike("something else was read")
+        if self._names.get(reading.proxy.name) != new.proxy.name:
+            raise Unlike("something was read at another place")
+        return new
+
+    def _call(self, call: Call) -> Call:
+        given = {each.name for each in _list_tensors((call.args, call.kwargs))}
+        if any(each.name not in self._names and each.name not in given for each in _list_tensors(call.result)):
+            raise Unlike("nobody knows what an operation returned")
+        args, kwargs = (exchange(each, self._exchange) for each in (call.args, call.kwargs))
+        result = exchange(call.result, self._return)
+        return replace(call, args=args, kwargs=kwargs, result=result, names=self._move(call.names))
+
+    def _move(self, names: tuple[int, int]) -> tuple[int, int]:
+        return names[0] + self._shift, names[1] + self._shift
+
+    def _return(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Number):
+            return self._exchange(leaf)
+        self.numbers += 1
+        self._positions[leaf.position] = self.numbers
+        return replace(leaf, position=self.numbers)
+
+    def _exchange(self, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return Tensor(self._names.get(leaf.name, leaf.name))
+        return self._renumber(leaf) if isinstance(leaf, Number | Operation) else leaf
+
+    def _renumber(self, expression: Expression) -> Expression:
+        if isinstance(expression, Number):
+            return replace(expression, position=self._positions.get(expression.position, expression.position))
+        if isinstance(expression, Operation):
+            return replace(expression, left=self._renumber(expression.left), right=self._renumber(expression.right))
+        return expression
+
+
+def _list_tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def note(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        return leaf
+
+    exchange(value, note)
+    return found
+
+
+def find_entries(entries: Sequence[Entry], names: tuple[int, int]) -> Sequence[Entry]:
+    """Returns the entries of the time between two counts of names."""
+    counted = [
+        position
+        for position, entry in enumerate(entries)
+        if isinstance(entry, Call | Reading) and names[0] <= entry.names[0] and entry.names[1] <= names[1]
+    ]
+    return entries[counted[0] : counted[-1] + 1] if counted else ()

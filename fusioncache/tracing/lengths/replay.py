@@ -1,0 +1,199 @@
+"""The operations of a journal called again at other sizes: Thunder's own functions, with all that they check.
+
+What comes out is the first trace that Thunder would make by interpreting the program at these sizes, to the letter,
+names included. Where a look has another outcome, or an operation returns something of another kind, interpreting might
+go another way: that is said, and no trace is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fusioncache.tracing.lengths.expressions import COMPARISONS, Number, Operation, evaluate
+from fusioncache.tracing.lengths.first_traces import FirstTraces
+from fusioncache.tracing.lengths.journal import Call, Journal, Look, Naming, Reading, Tensor
+from fusioncache.tracing.lengths.structure import exchange
+
+
+class Different(Exception):
+    """At these sizes the program might do something else."""
+
+
+def replay(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: Any) -> FirstTraces:
+    """Returns Thunder's first traces at other sizes.
+
+    Args:
+        journal: what happened at some sizes.
+        shapes: the new shapes of inputs, by their names in the first traces. All others keep theirs.
+        compiled: what Thunder knows of the function.
+
+    Raises:
+        Different: if the program has to be interpreted at these sizes, with the reason.
+    """
+    from thunder.core.compile_data import compile_data_and_stats
+    from thunder.core.langctxs import langctx
+    from thunder.core.trace import tracectx
+
+    if journal.refusals or journal.traces is None:
+        raise Different(next(iter(journal.refusals), "it is not done yet"))
+    performance = _Performance({journal.renamed.get(name, name): shape for name, shape in shapes.items()})
+    enabled = compiled.is_grad_enabled
+    try:
+        with (
+            compile_data_and_stats(compiled, _find_stats(compiled)),
+            langctx(compiled.langctx),
+            tracectx(performance.trace),
+        ):
+            for entry in journal.entries:
+                performance.do(entry, compiled)
+            return journal.traces.with_computation(performance.finish(journal.traces.computation, journal.renamed))
+    finally:
+        compiled.is_grad_enabled = enabled
+
+
+def _find_stats(compiled: Any) -> Any:
+    """Returns what Thunder counts for a function: without it an operation that asks for an option is told of none."""
+    from thunder.common import CompileStats
+    from thunder.core.compile_data import _compile_data
+
+    current, stats = _compile_data.get()
+    return stats if current is compiled and stats is not None else CompileStats()
+
+
+class _Performance:
+    """One replay, while it is going on."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        from thunder.core.trace import TraceCtx
+
+        self.trace = TraceCtx()
+        self._shapes = shapes
+        self._tensors: dict[str, Any] = {}
+        self._numbers: dict[int, int] = {}
+        self._renamed: dict[Any, Any] = {}
+        self._known: dict[int, Any] = {}
+        self._names = 0
+
+    def do(self, entry: Any, compiled: Any) -> None:
+        """Does what an entry says, as at the first sizes."""
+        match entry:
+            case Call():
+                compiled.is_grad_enabled = entry.has_gradients
+                self._call(entry)
+            case Look():
+                self._look(entry)
+            case Reading():
+                self._read(entry)
+            case Naming():
+                self._name(entry)
+
+    def _count_names(self, before: int) -> None:
+        """Counts off the names that were counted off between two entries."""
+        self.trace.name_ctr += before - self._names
+
+    def _look(self, look: Look) -> None:
+        left, right = (evaluate(each, self._numbers) for each in (look.left, look.right))
+        if COMPARISONS[look.symbol](left, right) is not look.outcome:
+            raise Different(str(look))
+
+    def _read(self, reading: Reading) -> None:
+        proxy = reading.proxy
+        shape = self._shapes.get(proxy.name)
+        self._count_names(reading.names[0])
+        self.trace.names.discard(proxy.name)
+        self._tensors[proxy.name] = proxy if shape is None else _reshape(proxy, shape)
+        self.trace.names.add(proxy.name)
+        self._known[id(self._tensors[proxy.name])] = self._tensors[proxy.name]
+        self.trace.name_ctr += reading.names[1] - reading.names[0]
+        self._names = reading.names[1]
+
+    def _name(self, naming: Naming) -> None:
+        from thunder.core.proxies import is_proxy_name_available, variableify
+
+        proxy = self._tensors.get(naming.tensor)
+        if proxy is None:
+            raise Different(f"nobody knows where {naming.tensor} is from")
+        variable = variableify(proxy)
+        if is_proxy_name_available(naming.name) and variable not in self._renamed:
+            self._renamed[variable] = proxy.replace_name(naming.name)
+
+    def _call(self, call: Call) -> None:
+        self._count_names(call.names[0])
+        self.trace.set_current_source_location(*call.location)
+        args = exchange(call.args, self._fill)
+        kwargs = exchange(call.kwargs, self._fill)
+        try:
+            result = call.function(*args, **kwargs)
+        except Exception as error:
+            raise Different(f"an operation raised {type(error).__name__}: {error}") from error
+        self._match(call.result, result)
+        self._names = call.names[1]
+
+    def _fill(self, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            if leaf.name not in self._tensors:
+                raise Different(f"nobody knows where {leaf.name} is from")
+            return self._tensors[leaf.name]
+        return evaluate(leaf, self._numbers) if isinstance(leaf, Number | Operation) else leaf
+
+    def _match(self, known: Any, new: Any) -> None:
+        """Notes what an operation returned, where it returned something of the same kind as at the first sizes."""
+        if isinstance(known, Tensor):
+            from thunder.core.proxies import Proxy
+
+            if not isinstance(new, Proxy) or (known.name in self._tensors) is not (id(new) in self._known):
+                raise Different("an operation returned another tensor")
+            if self._tensors.setdefault(known.name, new) is not new:
+                raise Different("an operation returned another tensor")
+            self._known[id(new)] = new
+        elif isinstance(known, Number):
+            if type(new) is not int:
+                raise Different("an operation returned no integer")
+            self._numbers[known.position] = new
+        elif isinstance(known, tuple | list):
+            if type(new) is not type(known) or len(new) != len(known):
+                raise Different("an operation returned another number of values")
+            for one, other in zip(known, new, strict=True):
+                self._match(one, other)
+        elif type(known) is not type(new) or not (known is new or known == new):
+            raise Different("an operation returned another value")
+
+    def finish(self, first: Any, renamed: Mapping[str, str]) -> Any:
+        """Returns the trace, with the inputs and the results of the first one.
+
+        Args:
+            first: the trace at the first sizes.
+            renamed: the names that proxies had there while they were made, by those that they have.
+        """
+        from thunder.core import prims
+        from thunder.core.jit_ext import _apply_trace_proxy_rename, update_tags
+        from thunder.core.trace import tracectx
+
+        def find(proxy: Any) -> Any:
+            return self._tensors[renamed.get(proxy.name, proxy.name)]
+
+        returned = tuple(find(each) for each in first.bound_symbols[-1].args[0])
+        inputs = tuple(find(each) for each in first.args)
+        self.trace.set_current_source_location(None, None)
+        prims.python_return(returned)
+        self._count_names(first.name_ctr)
+        body = self.trace.bound_symbols
+        self.trace.bound_symbols = []
+        self.trace.scopes = [self.trace.bound_symbols]
+        with tracectx(self.trace):
+            for proxy in inputs:
+                prims.unpack_trivial(proxy, name=proxy.name)
+        self.trace.bound_symbols += body
+        self.trace.args = inputs
+        update_tags(self._renamed)
+        return _apply_trace_proxy_rename(self.trace, self._renamed, "computation")
+
+
+def _reshape(proxy: Any, shape: tuple[int, ...]) -> Any:
+    """Returns a proxy that is the same but for its shape."""
+    if len(shape) != len(proxy.shape):
+        raise Different(f"{proxy.name} has another number of dimensions")
+    if any(old != new and min(old, new) < 2 for old, new in zip(proxy.shape, shape, strict=True)):
+        raise Different(f"{proxy.name} has a size of 0 or 1")
+    return proxy.replace(shape=shape)

@@ -1,0 +1,336 @@
+"""One trace that is watched: what is called in place of functions, and what is written down of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from fusioncache.tracing.layers.indifference import is_internal
+from fusioncache.tracing.lengths import carriers
+from fusioncache.tracing.lengths.expressions import Expression, Number
+from fusioncache.tracing.lengths.first_traces import FirstTraces
+from fusioncache.tracing.lengths.journal import Call, Journal, Look, Naming, Reading, Tensor
+from fusioncache.tracing.lengths.operations import Operations
+from fusioncache.tracing.lengths.repetition import Repetition, Unlike, find_entries
+from fusioncache.tracing.lengths.sizes import Size, is_whole, plain
+from fusioncache.tracing.lengths.structure import Unknown, exchange, find_leaves
+from fusioncache.tracing.watch.hooks import Observer
+
+
+class Watch(Observer):
+    """One trace that is watched."""
+
+    def __init__(self, journal: Journal, compiled: Any) -> None:
+        """Takes what to write into, and what Thunder knows of the function."""
+        self.journal = journal
+        self._compiled = compiled
+        self.renamed: Mapping[Any, Any] = {}
+        self._operations = Operations()
+        self._count = 0
+        self._symbols = 0
+        self._trace: Any = None
+        self._is_inside = False
+        self._is_done = False
+        self._seen: Any = None
+        self._named: set[tuple[str, str]] = set()
+
+    def see_value(self, size: Size, reason: str) -> None:
+        """Notes that something depends on the value of a size."""
+        self._look("==", size.expression, plain(size), True, reason)
+
+    def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
+        """Notes that something depends on how two numbers compare."""
+        self._look(symbol, left, right, outcome, "compares")
+
+    def _look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
+        if not self._is_done:
+            self.journal.entries.append(Look(symbol, left, right, outcome, reason, _find_place()))
+
+    def refuse(self, reason: str) -> None:
+        """Notes why nothing can be said of other sizes."""
+        self.journal.refuse(reason)
+
+    def choose(self, original: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns what to call in place of a function, as ``general_jit_lookaside`` does.
+
+        Args:
+            original: the one that does it otherwise.
+            fn: what is called.
+            args: what with, in the interpreter's wrappers; nothing if a shortcut asks only what stands in for it.
+            kwargs: and by keyword.
+        """
+        from thunder.core.interpreter import INTERPRETER_SIGNALS, interpreter_needs_wrap, is_opaque
+
+        if fn is self._seen:
+            self._seen = None
+            return original(fn, *args, **kwargs)
+        if _is_of_sizes(fn) or (fn is bool and args and type(args[0].value) is Size):
+            return interpreter_needs_wrap(fn)
+        if fn is getattr and _is_private(args):
+            self.journal.refuse("looks at what Thunder keeps of a tensor")
+        found = original(fn, *args, **kwargs)
+        if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED or self._is_inside:
+            return found
+        operation = self._operations.find(fn, self._compiled)
+        if operation is not None and found is not None:
+            return partial(self._call, operation, found, _name(fn))
+        if found is None and not is_opaque(fn):
+            return None
+        if _is_interpreted(found) or not self._shows(fn, args, kwargs):
+            return found
+        return partial(self._call_with_plain, fn)
+
+    def _shows(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Tells whether sizes would be shown to a function that looks at them, and notes that it does."""
+        values = [*(each.value for each in args), *(each.value for each in kwargs.values())]
+        if carriers.is_keyed(fn):
+            values = values[1:2]
+        elif carriers.is_setting(fn):
+            values = values[1:]
+        if carriers.is_about_kinds(fn):
+            values = values[:1]
+        elif carriers.moves(fn, is_internal=_is_internal()):
+            return False
+        try:
+            leaves = [leaf for value in values for leaf in find_leaves(value)]
+        except Unknown as error:
+            self.journal.refuse(f"{_name(fn)} is called with {error}")
+            return False
+        shown = [leaf for leaf in leaves if type(leaf) is Size]
+        for leaf in () if carriers.is_about_kinds(fn) or carriers.is_keyed(fn) else leaves:
+            if not carriers.is_transparent(leaf):
+                self.journal.refuse(f"{_name(fn)} is called with a {type(leaf).__name__}, which may hold sizes")
+        if not shown or (carriers.is_comparing(fn) and all(map(is_whole, leaves))):
+            return False
+        if not carriers.is_about_kinds(fn):
+            for size in shown:
+                self.see_value(size, f"calls {_name(fn)}")
+        return True
+
+    def _call_with_plain(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        from thunder.core import interpreter
+
+        plains = [_strip_unchanging(each) for each in args]
+        named = {name: _strip_unchanging(each) for name, each in kwargs.items()}
+        self._seen = fn
+        try:
+            return interpreter._interpret_call(fn, *plains, **named)
+        finally:
+            self._seen = None
+
+    def _call(
+        self, operation: Callable[..., Any], found: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Calls an operation of Thunder's with plain integers, and writes down that it was called."""
+        from thunder.core.interpreter import INTERPRETER_SIGNALS, wrap
+
+        if self._is_inside:
+            return found(*args, **kwargs)
+        before, enabled = self._begin_call()
+        self._is_inside = True
+        try:
+            plains = [strip(each) for each in args]
+            result = found(*plains, **{name: strip(each) for name, each in kwargs.items()})
+        finally:
+            self._end_call()
+        if self._operations.only_finds(operation, result):
+            return result
+        if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            self.journal.refuse("an operation raised an error")
+            return result
+        given, named = [arg.value for arg in args], {key: arg.value for key, arg in kwargs.items()}
+        returned = self._note_call(operation, name, (given, named, result.value), before, enabled)
+        return result if returned is result.value else wrap(returned, provenance=result.provenance)
+
+    def call_native(self, operation: Callable[..., Any], args: Sequence[Any], call: Callable[[], Any]) -> None:
+        """Has an operation called that nobody interprets, and writes down that it was called.
+
+        Args:
+            operation: does the same.
+            args: what it is called with.
+            call: calls it, with plain integers; returns what it returned, in which there is no integer.
+        """
+        if self._is_inside:
+            call()
+            return
+        before, enabled = self._begin_call()
+        try:
+            result = call()
+        finally:
+            self._end_call()
+        self._note_call(operation, _name(operation), (list(args), {}, result), before, enabled)
+
+    def _begin_call(self) -> tuple[int, bool]:
+        """Returns how many names were counted off, and whether gradients are enabled, before an operation is called."""
+        from thunder.core.jit_ext import get_jit_ctx
+        from thunder.core.trace import get_tracectx
+
+        trace = get_jit_ctx().computation_trace
+        self._trace = self._trace or trace
+        if self._trace is not trace:
+            self.journal.refuse("it was traced twice")
+        if get_tracectx() is not trace or len(trace.scopes) != 1 or len(trace.bound_symbols) != self._symbols:
+            self.journal.refuse("something was added to the trace in another way")
+        return trace.name_ctr, self._compiled.is_grad_enabled
+
+    def _end_call(self) -> None:
+        self._is_inside = False
+        self._symbols = len(self._trace.bound_symbols)
+
+    def _note_call(
+        self, operation: Callable[..., Any], name: str, done: tuple[Any, Any, Any], before: int, enabled: bool
+    ) -> Any:
+        """Writes down what an operation was called with and returned; returns that with sizes for integers."""
+        if not self._compiled.autocast_stack.is_empty():
+            self.journal.refuse("an operation was called under autocast")
+        given, named, result = done
+        try:
+            returned = exchange(result, partial(self._count_off, self._count, _describe(name, given)))
+            args, kwargs, results = (exchange(each, self._record, anew=True) for each in (given, named, returned))
+        except Unknown as error:
+            self.journal.refuse(f"{name} is called with, or returns, a {error}")
+            return result
+        location = self._trace._current_source_filename, self._trace._current_source_positions
+        names = before, self._trace.name_ctr
+        self.journal.entries.append(Call(operation, args, kwargs, results, names, location, enabled))
+        return returned
+
+    def _record(self, leaf: Any) -> Any:
+        """Returns what is written down of a leaf of arguments or results."""
+        from thunder.core.proxies import Proxy
+
+        if type(leaf) is Size:
+            if leaf.witness is not self:
+                self.journal.refuse("meets a size of another trace")
+            return leaf.expression
+        return Tensor(leaf.name) if isinstance(leaf, Proxy) else leaf
+
+    def _count_off(self, before: int, name: str, leaf: Any) -> Any:
+        if isinstance(leaf, int) and type(leaf) not in (int, bool):
+            self.journal.refuse(f"{name} is no plain integer")
+        if type(leaf) is not int:
+            return leaf
+        self._count += 1
+        return Size(leaf, Number(self._count, f"{name}[{self._count - before - 1}]"), self)
+
+    def compare(self, pair: list[Any]) -> None:
+        """Notes a comparison of which sizes would not tell."""
+        try:
+            leaves = list(find_leaves(pair))
+        except Unknown as error:
+            self.journal.refuse(f"compares {error}")
+            return
+        if not all(map(carriers.is_transparent, leaves)):
+            self.journal.refuse("compares objects, which may hold sizes")
+        if not all(is_whole(leaf) or leaf is None or type(leaf) is str for leaf in leaves):
+            for size in leaves:
+                if type(size) is Size:
+                    self.see_value(size, "compares")
+
+    def give_back(self, value: Any) -> Any:
+        """Returns a value, or a part of one, that a program returns: with plain integers, which are looked at."""
+        if isinstance(value, dict):
+            return type(value)((self.give_back(key), self.give_back(each)) for key, each in value.items())
+        if type(value) in (tuple, list):
+            return type(value)(map(self.give_back, value))
+        if type(value) is Size:
+            self.see_value(value, "returns it")
+        return plain(value)
+
+    def note_reading(self, proxy: Any, names: tuple[int, int]) -> None:
+        """Notes that a value from outside was given a proxy."""
+        self.journal.entries.append(Reading(proxy, names))
+
+    def note_naming(self, proxy: Any, name: str) -> None:
+        """Notes that a proxy is stored in a variable."""
+        if (proxy.name, name) not in self._named:
+            self._named.add((proxy.name, name))
+            self.journal.entries.append(Naming(proxy.name, name))
+
+    def see_written(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+        """Notes a block that was written out like another one: the same was done, for other tensors."""
+        entries, start = self.journal.entries, first[0] + shift
+        readings: list[Reading] = []
+        while entries and isinstance(last := entries[-1], Reading) and last.names[0] >= start:
+            entries.pop()
+            readings.insert(0, last)
+        try:
+            repetition = Repetition(names, shift, self._count, readings)
+            self.journal.entries += repetition.repeat(find_entries(entries, first))
+        except (Unlike, Unknown) as error:
+            self.journal.refuse(f"a block was written out otherwise: {error}")
+            return
+        self._count = repetition.numbers
+        self._symbols = len(self._trace.bound_symbols)
+
+    def finish(self, traces: FirstTraces) -> Journal:
+        """Returns the journal, with Thunder's first traces."""
+        computation = traces.computation
+        if len(computation.bound_symbols) - len(computation.args) - 1 != self._symbols:
+            self.journal.refuse("something was added to the trace in another way")
+        self._is_done = True
+        self.journal.traces = traces.copy()
+        self.journal.renamed = {new.name: old.proxy.name for old, new in self.renamed.items()}
+        return self.journal
+
+
+def strip(wrapper: Any) -> Any:
+    """Returns a wrapper of the same value with plain integers; itself if there are no others."""
+    from thunder.core.interpreter import wrap
+
+    value = exchange(wrapper.value, plain)
+    return wrapper if value is wrapper.value else wrap(value, provenance=wrapper.provenance)
+
+
+def _strip_unchanging(wrapper: Any) -> Any:
+    """Returns the same, but a list or a dict as it is: the call may change it, and is told of what is in it."""
+    return wrapper if isinstance(wrapper.value, list | dict | set) else strip(wrapper)
+
+
+def _is_of_sizes(fn: Any) -> bool:
+    return type(fn) is FunctionType and fn.__module__ == Size.__module__
+
+
+def _describe(name: str, args: Sequence[Any]) -> str:
+    tensors = [each.name for each in args if hasattr(each, "name")]
+    return f"{name}({', '.join(tensors)})"
+
+
+def _name(fn: Any) -> str:
+    return str(getattr(fn, "__name__", None) or getattr(fn, "name", None) or type(fn).__name__)
+
+
+def _is_internal() -> bool:
+    """Tells whether what is interpreted is Thunder's own code."""
+    from thunder.core.interpreter import get_interpreterruntimectx
+
+    frame = get_interpreterruntimectx().peek_frame_stack()
+    return frame is not None and is_internal(frame.module)
+
+
+def _is_private(args: tuple[Any, ...]) -> bool:
+    from thunder.core.proxies import TensorProxy
+
+    if len(args) < 2 or not isinstance(args[0].value, TensorProxy):
+        return False
+    name = args[1].value
+    return isinstance(name, str) and name.startswith("_") and not name.startswith("__")
+
+
+def _find_place() -> str:
+    """Returns the line of the innermost code that is neither Thunder's nor ours."""
+    from thunder.core import interpreter
+
+    context = interpreter._interpreterruntimectx.get(None)
+    for frame in reversed(context.frame_stack if context is not None else []):
+        if not is_internal(frame.module):
+            return f"{frame.code.co_filename}:{frame.positions.lineno if frame.positions else '?'}"
+    return "?"
+
+
+def _is_interpreted(found: Any) -> bool:
+    from thunder.core.interpreter import _interpret_call
+
+    return isinstance(found, partial) and found.func is _interpret_call

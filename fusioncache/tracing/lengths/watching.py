@@ -1,0 +1,229 @@
+"""Gives a model's code sizes in place of plain integers while it is interpreted, and notes what is done with them.
+
+    results, journal = watch_sizes(lambda: thunder_general_jit(...), compile_data)
+    journal.looks()                    # each comparison or use of a value, with its line
+
+Operations of Thunder's are called with plain integers, and so is everything that nobody interprets, but for what only
+moves values about. So a trace is made as without this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from inspect import unwrap
+from typing import Any
+
+from fusioncache.tracing import installation
+from fusioncache.tracing.interpreter.operators import OPERATIONS, call_method_of_tensor
+from fusioncache.tracing.interpreter.wrapped import wrap_globals
+from fusioncache.tracing.lengths.expressions import ARITHMETIC, COMPARISONS
+from fusioncache.tracing.lengths.first_traces import FirstTraces
+from fusioncache.tracing.lengths.journal import Journal
+from fusioncache.tracing.lengths.sizes import Size, is_whole
+from fusioncache.tracing.lengths.watch import Watch, strip
+from fusioncache.tracing.replacement import Replacement
+from fusioncache.tracing.watch import hooks
+
+CURRENT: ContextVar[Watch | None] = ContextVar("fusioncache_sizes", default=None)
+"""What watches the trace that is being made here."""
+
+
+def watch_sizes(interpret: Callable[[], Any], compiled: Any) -> tuple[Any, Journal]:
+    """Interprets a program, and watches what it does with sizes.
+
+    Args:
+        interpret: has Thunder interpret it.
+        compiled: what Thunder knows of the function.
+
+    Returns:
+        What that returns, and what happened.
+    """
+    installation.install_more("sizes", replacements)
+    watch = Watch(Journal(), compiled)
+    token = CURRENT.set(watch)
+    try:
+        with hooks.observe(watch):
+            results = interpret()
+    finally:
+        CURRENT.reset(token)
+    return results, watch.finish(FirstTraces.of(results))
+
+
+def replacements() -> tuple[Replacement, ...]:
+    """Returns where sizes come from, and where they are looked at.
+
+    Raises:
+        LookupError: if any of it is not the known one. Each part relies on the others.
+    """
+    from thunder.core import interpreter, jit_ext
+
+    handlers = interpreter._default_opcode_handler_map
+    return (
+        hooks.know(jit_ext, "general_jit_lookaside", "79fb949b1b6e2756", watch_calls),
+        hooks.know(jit_ext.JitCtx, "proxify", "89be9c1c26e0830f", watch_readings),
+        hooks.know(jit_ext, "_maybe_update_proxy_name", "b8fad1d5a043a549", watch_namings),
+        hooks.know(jit_ext, "build_value_from_wrapped", "d1610837ad23646c", watch_results),
+        hooks.know(interpreter, "_binary_op", "3a43b151e7726cb0", watch_arithmetic),
+        hooks.know(handlers, "UNARY_NEGATIVE", "bc3c86419251b5eb", watch_negation),
+        hooks.know(handlers, "IS_OP", hooks.INSTRUCTIONS["IS_OP"], watch_identity),
+        hooks.know(handlers, "COMPARE_OP", hooks.INSTRUCTIONS["COMPARE_OP"], watch_comparison),
+    )
+
+
+def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands where the interpreter asks what to do in place of interpreting a call."""
+
+    @wraps(original)
+    def general_jit_lookaside(fn: Any, *args: Any, **kwargs: Any) -> Any:
+        watch = CURRENT.get()
+        return original(fn, *args, **kwargs) if watch is None else watch.choose(original, fn, args, kwargs)
+
+    return general_jit_lookaside
+
+
+def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Notes each tensor that is given a proxy."""
+    from thunder.core.proxies import Proxy
+
+    @wraps(original)
+    def proxify(self: Any, value: Any) -> Any:
+        watch = CURRENT.get()
+        if watch is None or isinstance(value.value, Proxy) or value.original_value is not value.nothing:
+            return original(self, value)
+        before = self.computation_trace.name_ctr
+        proxy = original(self, value)
+        if isinstance(proxy, Proxy):
+            watch.note_reading(proxy, (before, self.computation_trace.name_ctr))
+        return proxy
+
+    return proxify
+
+
+def watch_namings(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Notes each variable that a proxy is stored in."""
+    from thunder.core.interpreter import get_interpreterruntimectx
+    from thunder.core.jit_ext import get_jit_ctx
+    from thunder.core.proxies import Proxy
+
+    @wraps(original)
+    def _maybe_update_proxy_name(orig_value: Any, name: str, is_internal: bool | None = None) -> None:
+        watch = CURRENT.get()
+        if watch is not None and isinstance(getattr(orig_value, "value", None), Proxy):
+            internal = is_internal
+            if internal is None:
+                frame = get_interpreterruntimectx().peek_frame_stack()
+                internal = frame.module in {"thunder.core.interpreter", "thunder.core.jit_ext"}
+            if not internal and name not in ("fn", "obj"):
+                watch.note_naming(orig_value.value, name)
+        original(orig_value, name, is_internal)
+        if watch is not None:
+            watch.renamed = get_jit_ctx()._proxy_swapmap
+
+    return _maybe_update_proxy_name
+
+
+def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tells of sizes that a program returns: the epilogue has their values."""
+
+    @wraps(original)
+    def build_value_from_wrapped(wrapped_v: Any) -> Any:
+        watch = CURRENT.get()
+        if watch is not None:
+            wrapped_v.value = watch.give_back(wrapped_v.value)
+        return original(wrapped_v)
+
+    return build_value_from_wrapped
+
+
+def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Computes with sizes, where Thunder would interpret how Python does."""
+    from thunder.core.interpreter import INTERPRETER_SIGNALS, do_raise
+    from thunder.core.proxies import TensorProxy
+
+    own = unwrap(original)
+
+    @wraps(original)
+    def _binary_op(stack: Any, op: Any, a: Any, b: Any) -> Any:
+        if CURRENT.get() is None or Size not in (type(a.value), type(b.value)):
+            return original(stack, op, a, b)
+        symbol, _, compute = OPERATIONS[op.value % len(OPERATIONS)]
+        if is_whole(a.value) and is_whole(b.value) and symbol in ARITHMETIC:
+            try:
+                result = compute(a.value, b.value)
+            except ZeroDivisionError as error:
+                return do_raise(error)
+            stack.append(result)
+            return None
+        if isinstance(a.value, TensorProxy) or isinstance(b.value, TensorProxy):
+            result = call_method_of_tensor(op.value, a, b, wrap_globals(own))
+            if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+                return result
+            stack.append(result)
+            return None
+        for each in (a, b):
+            if type(each.value) is Size:
+                each.value.witness.see_value(each.value, f"computes {symbol}")
+        return original(stack, op, strip(a), strip(b))
+
+    return _binary_op
+
+
+def watch_negation(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Negates sizes."""
+
+    @wraps(original)
+    def unary_negative_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
+        if type(stack.getitem_wrapped(-1).value) is not Size:
+            return original(inst, stack=stack, **kwargs)
+        stack.append(-stack.pop())
+        return None
+
+    return unary_negative_handler
+
+
+def watch_identity(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tells of integers that are compared by identity, which says nothing that would stay so."""
+
+    @wraps(original)
+    def is_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
+        pair = [stack.getitem_wrapped(place).value for place in (-1, -2)]
+        watch = CURRENT.get()
+        if watch is not None and all(map(is_whole, pair)) and Size in map(type, pair):
+            watch.journal.refuse("integers are compared by identity")
+        return original(inst, stack=stack, **kwargs)
+
+    return is_op_handler
+
+
+def watch_comparison(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tells of sizes that are compared with what takes an integer's value without asking it, as a float does.
+
+    A comparison with a tensor is an operation that nobody interprets.
+    """
+    from thunder.core.proxies import TensorProxy
+
+    @wraps(original)
+    def compare_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
+        watch = CURRENT.get()
+        if watch is None:
+            return original(inst, stack=stack, **kwargs)
+        pair = [stack.getitem_wrapped(place) for place in (-2, -1)]
+        values = [each.value for each in pair]
+        if not any(isinstance(value, TensorProxy) for value in values):
+            watch.compare(values)
+            return original(inst, stack=stack, **kwargs)
+
+        def call() -> Any:
+            stack.pop_wrapped()
+            stack.pop_wrapped()
+            for each in pair:
+                stack.append(strip(each))
+            assert original(inst, stack=stack, **kwargs) is None
+            return stack.getitem_wrapped(-1).value
+
+        watch.call_native(COMPARISONS[inst.argval], values, call)
+        return None
+
+    return compare_op_handler

@@ -1,0 +1,217 @@
+"""Programs at other lengths than that at which they were interpreted: Thunder's own trace, or none."""
+
+import functools
+import math
+
+import pytest
+import torch
+from first_traces import replay_as, trace_first, watch, watch_first
+from litgpt import GPT, Config
+
+from fusioncache import tracing
+from fusioncache.tracing.lengths.replay import Different
+
+LENGTHS = (64, 96, 65, 200, 128, 257, 8, 2)
+WEIGHT = torch.randn(8, 8)
+BY_LENGTH = {64: 1.0, 96: 2.0}
+
+
+@pytest.fixture(autouse=True)
+def _uninstalled():
+    tracing.uninstall()
+    yield
+    tracing.uninstall()
+
+
+def moves_sizes(x):
+    batch, length, width = x.size()
+    flat = x.reshape(batch * length, width) @ WEIGHT
+    halves = flat.view(*x.shape[:-1], -1)[:, : length // 2]
+    return halves + x[:, -(length // 2) :] + torch.zeros((batch, length - length // 2 - length % 2, width))
+
+
+def makes_masks(x):
+    length = x.shape[1]
+    mask = torch.ones(length, length, dtype=torch.bool).tril()
+    positions = torch.arange(0, length)
+    return torch.where(mask, x @ x.transpose(1, 2), 0.0) + positions
+
+
+def computes_with_tensors(x):
+    return x * x.shape[1] + len(x) - x.dim() + x.shape[1].__class__(2.5)
+
+
+def branches(x):
+    return x * 2 if x.shape[1] > 100 else x + 1
+
+
+def asks_for_truth(x):
+    return x * 2 if x.shape[1] - 64 else x + 1
+
+
+def asks_for_the_rest(x):
+    return x * 2 if x.shape[1] % 8 == 0 else x + 1
+
+
+def compares_with_a_float(x):
+    limit = 64.5
+    return x * 2 if limit < x.shape[1] else x + 1
+
+
+def takes_the_smaller(x):
+    return x[:, : min(x.shape[1], 100)] + 1
+
+
+def counts(x):
+    for number in range(x.shape[1] // 32):
+        x = x + number
+    return x
+
+
+def divides(x):
+    return x / math.sqrt(x.shape[1]) + 1 / x.shape[1]
+
+
+def formats(x):
+    return x * 2 if f"{x.shape[1]}".startswith("6") else x + 1
+
+
+def looks_up(x):
+    return x * BY_LENGTH.get(x.shape[1], 3.0)
+
+
+def subscripts(x):
+    return x * [1.0, 2.0, 3.0][x.shape[1] % 3]
+
+
+def maps(x):
+    return x + sum(len(each) for each in map(range, x.shape))
+
+
+def maps_a_partial(x):
+    return x + sum(len(each) for each in map(functools.partial(range, x.shape[1]), [70, 300]))
+
+
+def asks_for_a_part(x):
+    return x + x.shape[1].real
+
+
+def sorts_by_a_function(x):
+    length = x.shape[1]
+    return x * sorted([1, 2, 3], key=lambda each: len(range(each, length)))[0]
+
+
+def asks_how_many(x):
+    return x + x.numel()
+
+
+def sorts(x):
+    return x.reshape(sorted([*x.shape]))
+
+
+def returns_it(x):
+    return x + 1, x.shape[1]
+
+
+class StoresTheLast(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = 0
+
+    def forward(self, x):
+        if x.shape[1] > 3:
+            self.last = x.shape[1]
+        return x + 1
+
+
+class CachesMasks(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.masks = {64: torch.ones(64, 64).tril(), 96: torch.ones(96, 96).triu()}
+
+    def forward(self, x):
+        if x.shape[1] in self.masks:
+            return self.masks[x.shape[1]] @ x
+        return x
+
+
+SAME = (moves_sizes, makes_masks, computes_with_tensors)
+LOOKING = (
+    (branches, 5), (asks_for_truth, 1), (asks_for_the_rest, 5), (compares_with_a_float, 1), (takes_the_smaller, 5),
+    (counts, 2), (divides, 1), (formats, 1), (looks_up, 1), (subscripts, 1), (asks_for_a_part, 1), (returns_it, 1),
+    (sorts, 1), (CachesMasks(), 1), (maps, 0), (maps_a_partial, 0), (sorts_by_a_function, 0), (asks_how_many, 0),
+)  # fmt: skip
+"""Programs, each with at how many of the lengths it is known that it does the same as at 64."""
+
+
+def of_length(length, batch=2):
+    return torch.randn(batch, length, 8)
+
+
+@pytest.mark.parametrize("program", SAME)
+def test_what_only_moves_sizes_is_the_same_at_any_length(program):
+    x = of_length(64)
+    journal = watch(program, x)
+    assert journal.refusals == []
+    assert not [look for look in journal.looks() if "compare" not in look.reason]
+    for other in (*map(of_length, LENGTHS), of_length(64, 3), of_length(96, 5)):
+        assert replay_as(program, journal, other) == trace_first(program, other)
+
+
+@pytest.mark.parametrize(("program", "same"), LOOKING)
+def test_what_looks_at_sizes_is_interpreted_where_it_would_see_something_else(program, same):
+    x = of_length(64)
+    journal = watch(program, x)
+    assert journal.looks() or journal.refusals
+    assert all("test_watched_lengths.py" in look.place or look.reason == "returns it" for look in journal.looks())
+    found = [(replay_as(program, journal, other), other) for other in map(of_length, LENGTHS)]
+    kept = [(text, other) for text, other in found if not isinstance(text, Different)]
+    assert len(kept) == same
+    for text, other in kept:
+        assert text == trace_first(program, other)
+
+
+def test_a_module_that_stores_the_length_has_a_program_for_each():
+    program = StoresTheLast()
+    journal = watch(program, of_length(64))
+    assert any("setattr" in look.reason for look in journal.looks())
+    assert isinstance(replay_as(program, journal, of_length(96)), Different)
+
+
+def test_0_and_1_are_never_like_others():
+    journal = watch(moves_sizes, of_length(64))
+    for other in (of_length(1), of_length(64, 1), torch.randn(2, 64, 8, 8)):
+        assert isinstance(replay_as(moves_sizes, journal, other), Different)
+
+
+def test_an_operation_that_fails_at_a_length_is_left_to_thunder():
+    x = of_length(8)
+
+    def program(x):
+        return x @ WEIGHT + x[:, :8]
+
+    journal = watch(program, x)
+    assert "raised" in str(replay_as(program, journal, of_length(9)))
+
+
+@pytest.mark.parametrize("program", [*SAME, *(program for program, _ in LOOKING), StoresTheLast()])
+def test_a_trace_that_is_watched_is_thunders_own(program):
+    x = of_length(64)
+    _, text = watch_first(program, x)
+    assert text == trace_first(program, x)
+
+
+def test_a_llama_is_the_same_at_any_length_and_batch():
+    changes = {"n_layer": 1, "n_embd": 32, "n_head": 4, "n_query_groups": 4, "head_size": 8, "intermediate_size": 48}
+    model = GPT(Config.from_name("Llama-2-7b-hf", padded_vocab_size=64, block_size=512, **changes))
+    tracing.install()
+
+    def tokens(batch, length):
+        return torch.randint(0, 64, (batch, length))
+
+    journal = watch(model, tokens(2, 64))
+    assert journal.refusals == []
+    for batch, length in ((2, 96), (2, 65), (2, 257), (3, 8), (5, 2)):
+        found = replay_as(model, journal, tokens(batch, length))
+        assert found == trace_first(model, tokens(batch, length))
+    assert isinstance(replay_as(model, journal, tokens(2, 600)), Different)
