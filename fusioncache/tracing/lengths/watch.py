@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FunctionType
@@ -101,6 +102,8 @@ class Watch(Observer):
         shown = [leaf for leaf in leaves if type(leaf) is Size]
         for leaf in () if carriers.is_about_kinds(fn) or carriers.is_keyed(fn) else leaves:
             if not carriers.is_transparent(leaf):
+                if _is_tagging():
+                    return False
                 self.journal.refuse(f"{_name(fn)} is called with a {type(leaf).__name__}, which may hold sizes")
         if not shown or (carriers.is_comparing(fn) and all(map(is_whole, leaves))):
             return False
@@ -308,6 +311,15 @@ def _is_internal() -> bool:
 
     frame = get_interpreterruntimectx().peek_frame_stack()
     return frame is not None and is_internal(frame.module)
+
+
+def _is_tagging() -> bool:
+    """Tells whether Dynamo tags a new module, which it does in each process that has used it: no program sees that."""
+    from thunder.core.interpreter import get_interpreterruntimectx
+
+    tracker = getattr(sys.modules.get("torch._dynamo.mutation_guard"), "GenerationTracker", None)
+    code = getattr(getattr(tracker, "tag", None), "__code__", None)
+    return code is not None and any(frame.code is code for frame in get_interpreterruntimectx().frame_stack)
 
 
 def _is_private(args: tuple[Any, ...]) -> bool:
