@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.processes import ROOT
-from benchmarks.figures import markdown, nvfuser_seconds, recompute, tables, warm
+from benchmarks.figures import markdown, nvfuser_seconds, recompute, steps, tables, warm
 from benchmarks.scaling import plot
 
+_PAGES = ("measurements", "upstream", "schedule", "lengths")
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "measurements.md", ROOT / "docs" / "upstream.md")
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
+_LENGTHS = ("lengths", "lengths-thunderfx", "lengths-before", "lengths-torch-compile")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
@@ -27,6 +29,8 @@ def make_figures() -> dict[str, str]:
         "first-step-beside": _figure(tables.tabulate_ways, "first-step-beside"),
         "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
         "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
+        "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
+        "shared-steps": _figure(steps.tabulate_shared_steps, "distributed"),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),

@@ -1,0 +1,58 @@
+"""Tables of training steps: at many lengths, and shared among devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import mean
+from typing import Any
+
+from benchmarks.figures.markdown import format_seconds, make_table
+
+Result = Mapping[str, Any]
+Point = Mapping[str, Any]
+
+_FROM_THE_THIRD = 2
+
+
+def tabulate_lengths(*results: Result) -> str:
+    """Shows the first step of each length in its order, by way; further commits are named."""
+    lengths = results[0]["environment"]["options"]["lengths"]
+    counts = ("mean of the others", "compiles", "traces", "later step")
+    return make_table(("<seconds", *map(str, lengths), *counts), _list_lengths(results, len(lengths)))
+
+
+def _list_lengths(results: tuple[Result, ...], named: int) -> Iterator[list[str]]:
+    first = results[0]["environment"]["commit"][:7]
+    for result in results:
+        commit = result["environment"]["commit"][:7]
+        for point in result["points"]:
+            seconds = [step["seconds"] for step in point["steps"]]
+            counts = [
+                str(sum(step[name] for step in point["steps"][_FROM_THE_THIRD:])) for name in ("compiles", "traces")
+            ]
+            later = mean(each["step_ms"] for each in point["later"])
+            name = point["way"] if commit == first else f"{point['way']} at `{commit}`"
+            others = f"{mean(seconds[named:]):.2f}"
+            yield [name, *map(format_seconds, seconds[:named]), others, *counts, f"{later:.1f} ms"]
+
+
+def tabulate_shared_steps(result: Result) -> str:
+    """Shows steps of a model that devices share, by peer; of several ranks the one that has most of each."""
+    columns = ("<peer", "step", "fastest", "NCCL", "with nothing beside", "idle", "peak", "first step", "compiles")
+    return make_table(columns, map(_list_shared_step, result["points"]))
+
+
+def _list_shared_step(point: Point) -> list[str]:
+    ranks = point["ranks"]
+    steps = [max(rank[name] for rank in ranks) for name in ("step_ms", "fastest_ms")]
+    kernels = [max(rank["timeline"][name] for rank in ranks) / 1e3 for name in ("communication", "exposed", "idle")]
+    peak = max(rank["bytes_peak"] for rank in ranks) / 2**30
+    first = max(rank["first_step"] for rank in ranks)
+    compiles = ", ".join(str(rank["compiles"]) for rank in ranks)
+    return [
+        point["peer"],
+        *(f"{each:.1f} ms" for each in (*steps, *kernels)),
+        f"{peak:.2f} GiB",
+        f"{first:.1f} s",
+        compiles,
+    ]
