@@ -7,10 +7,10 @@ program. Key and reads together have to be complete, so in doubt something is in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir import Key
-from fusioncache.ir.key_text import NamedValue, read_values, write_values
+from fusioncache.ir.key_text import NamedValue, read_values, write_key, write_values
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
 from fusioncache.program.function_map import FOREIGN, read_function_map
@@ -20,6 +20,9 @@ from fusioncache.program.state import read_state, read_variables_of_thunder
 from fusioncache.program.versions import read_versions
 from fusioncache.template.key import program_key_of
 from fusioncache.tracing.passes.collector import without_collector
+
+if TYPE_CHECKING:
+    import torch
 
 FORMAT = 2
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
@@ -40,6 +43,23 @@ def program_key(definitions: Definitions, compile_data: Any, args: Sequence[Any]
     # Names are made for ten thousand functions, and all but the key is gone when this returns.
     with without_collector():
         return _make_key(definitions, compile_data, args, kwargs)
+
+
+def write_form(key: Key, tensors: Mapping[int | str, torch.Tensor]) -> str:
+    """Returns the text of a key without the sizes of arguments. It says how many dimensions each has.
+
+    Args:
+        key: of a program.
+        tensors: the arguments that are tensors by themselves, by their place. Those that are not contiguous keep
+            their sizes.
+    """
+    values = read_values(key.texts["arguments"])
+    for place, tensor in tensors.items():
+        name = f"args.{place}" if isinstance(place, int) else f"kwargs.{escape_name(place)}"
+        sizes, text = f" {tuple(tensor.shape)} {tensor.stride()} ", values.get(name, "")
+        if tensor.is_contiguous() and text.count(sizes) == 1:
+            values[name] = text.replace(sizes, f" contiguous, {tensor.dim()} dimensions ")
+    return write_key({**key.texts, "arguments": write_values(values.items())})
 
 
 def _make_key(definitions: Definitions, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:

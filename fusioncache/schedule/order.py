@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fusioncache.schedule.alive import measure_peaks
 from fusioncache.schedule.batches import batch_gathers
 from fusioncache.schedule.calls import COLLECTIVES, CallGraph, Kind, Unscheduled
-from fusioncache.schedule.flights import Flights
 from fusioncache.schedule.needs import Needs, find_needs
 
 
@@ -88,7 +87,7 @@ class _Scheduler:
         self.graph, self.needs, self.bounds = graph, needs, bounds
         self.steps: list[tuple[int, ...]] = []
         self.placed = [False] * len(graph.calls)
-        self.flights = {Kind.GATHER: Flights(bounds.gathering), Kind.REDUCE: Flights(bounds.reducing)}
+        self.flights = {Kind.GATHER: _Flights(bounds.gathering), Kind.REDUCE: _Flights(bounds.reducing)}
         self.starts = {wait: start for start, wait in needs.waits.items()}
         self.batches = batch_gathers(graph, needs, bounds.batch)
         self.batch_of = {index: number for number, batch in enumerate(self.batches) for index in batch}
@@ -221,3 +220,33 @@ class _Scheduler:
 
     def _bytes(self, batch: Iterable[int]) -> int:
         return sum(self.graph.message_bytes(index) for index in batch)
+
+
+class _Flights:
+    """Collectives of one kind that were started and not waited for, with a bound on their bytes.
+
+    Args:
+        bound: how many bytes may be in flight; a batch that has more flies alone.
+    """
+
+    def __init__(self, bound: int):
+        self._bound = bound
+        self._bytes: dict[int, int] = {}
+        self._total = 0
+
+    def fits(self, size: int) -> bool:
+        """Tells whether so many bytes more may be in flight."""
+        return not self._bytes or self._total + size <= self._bound
+
+    def start(self, index: int, size: int) -> None:
+        """Notes that a collective was started."""
+        self._bytes[index] = size
+        self._total += size
+
+    def end(self, index: int) -> None:
+        """Notes that a collective was waited for."""
+        self._total -= self._bytes.pop(index)
+
+    def oldest_first(self) -> Iterator[int]:
+        """Yields the collectives in flight in the order in which they were started."""
+        yield from tuple(self._bytes)

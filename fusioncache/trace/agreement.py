@@ -8,6 +8,7 @@ meet a program at different times, that one runs again what is new to another on
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections import defaultdict
@@ -20,7 +21,6 @@ from weakref import WeakKeyDictionary
 from fusioncache.cache.ranks import find_job_store
 from fusioncache.process import forks
 from fusioncache.schedule.calls import COLLECTIVES
-from fusioncache.schedule.sequence import digest_messages, explain_first_difference
 from fusioncache.trace.collectives import group_of, has_collectives, kind_of, read_message
 from fusioncache.trace.rewrite import derive, make_symbol
 
@@ -119,15 +119,35 @@ class Agreement:
 
     def _tell(self, messages: Sequence[str], place: str) -> None:
         self._store.set(f"{place}/{self._rank}/text", "\n".join(messages))
-        self._store.set(f"{place}/{self._rank}/digest", digest_messages(messages))
+        self._store.set(f"{place}/{self._rank}/digest", _digest(messages))
 
     def _differ(self, ours: Sequence[str], place: str, other: int) -> str:
         if not self._store.check([f"{place}/{other}/digest"]):
             return ""
-        if bytes(self._store.get(f"{place}/{other}/digest")).decode() == digest_messages(ours):
+        if bytes(self._store.get(f"{place}/{other}/digest")).decode() == _digest(ours):
             return ""
         theirs = bytes(self._store.get(f"{place}/{other}/text")).decode().splitlines()
-        return explain_first_difference(ours, theirs, f"rank {self._rank}", f"rank {other}")
+        return _explain_first_difference(ours, theirs, f"rank {self._rank}", f"rank {other}")
+
+
+def _digest(messages: Sequence[str]) -> str:
+    """Returns the digest of a sequence of collectives: a line of text for each, with what all ranks must agree on."""
+    return hashlib.sha256("\n".join(messages).encode()).hexdigest()
+
+
+def _explain_first_difference(ours: Sequence[str], theirs: Sequence[str], we: str, they: str) -> str:
+    """Returns in what two sequences first differ, in words; nothing if one of them begins as the other one does.
+
+    Args:
+        ours: one of them.
+        theirs: the other one.
+        we: whose the one is.
+        they: whose the other one is.
+    """
+    for number, (our, their) in enumerate(zip(ours, theirs, strict=False), start=1):
+        if our != their:
+            return f"collective {number} is {our} on {we}, and {their} on {they}"
+    return ""
 
 
 def find_stretches(symbols: Iterable[Any]) -> tuple[Stretch, ...]:

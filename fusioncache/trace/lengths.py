@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.program.form import write_form
+from fusioncache.program.key import write_form
 from fusioncache.program.reads import Read
 from fusioncache.trace.derivation import Derivation
 from fusioncache.tracing.lengths.first_traces import FirstTraces, Place, find_arguments

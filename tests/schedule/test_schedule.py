@@ -4,10 +4,8 @@ import pytest
 from written_calls import read_calls
 
 from fusioncache.schedule.order import Bounds, schedule_calls
-from fusioncache.schedule.placement import Placement
+from fusioncache.schedule.placement import Placement, write_schedule
 from fusioncache.schedule.roles import find_movable
-from fusioncache.schedule.sequence import digest_messages, explain_first_difference
-from fusioncache.schedule.text import write_schedule
 
 FORWARD = """
 gather  f3:64 = all_gather(w3:32)
@@ -179,17 +177,3 @@ def test_a_placement_tells_what_was_gained():
         "what travels alive 172 B (236 B)"
     )
     assert placement.timeline() == write_schedule(graph, placement.schedule)
-
-
-def test_two_sequences_are_told_apart_by_their_first_difference():
-    ours, theirs = ("gather float32 (8,)", "reduce float32 (8,)"), ("gather float32 (8,)", "reduce float32 (4,)")
-    assert explain_first_difference(ours, theirs, "rank 0", "rank 1") == (
-        "collective 2 is reduce float32 (8,) on rank 0, and reduce float32 (4,) on rank 1"
-    )
-    assert digest_messages(ours) == digest_messages(list(ours)) != digest_messages(theirs)
-
-
-def test_a_sequence_that_goes_on_is_no_other_one():
-    """Where one rank has two programs another one may have one."""
-    ours = ("gather float32 (8,)", "reduce float32 (8,)")
-    assert explain_first_difference(ours, ours[:1], "rank 0", "rank 1") == ""
