@@ -113,7 +113,7 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
     assert steps > 20
 
 
-def test_killed_at_200_random_moments(tmp_path, monkeypatch):
+def test_killed_at_100_random_moments(tmp_path, monkeypatch):
     chance = random.Random(0)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # or most of the time would pass in there
     ready, tell = os.pipe()
@@ -130,7 +130,7 @@ def test_killed_at_200_random_moments(tmp_path, monkeypatch):
                 store.events()
 
     store = Store.open(tmp_path / "store")
-    for _ in range(50):
+    for _ in range(25):
         victims = [fork(partial(publish, chance.randrange(40))) for _ in range(4)]
         for _ in victims:
             os.read(ready, 1)
