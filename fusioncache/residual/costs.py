@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fusioncache.residual.events import Index, PlanEvents, events_of
 from fusioncache.residual.plans import Cost, ResidualPlan
-from fusioncache.residual.schedule import Index, Schedule, schedules_of
 from fusioncache.residual.streams import Stream
 from fusioncache.template.plan import fold_widths
 
@@ -15,12 +15,12 @@ def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:
     for it count as alive, under each plan.
     """
     index = Index(stream)
-    schedules = schedules_of(stream)
-    early = schedules[ResidualPlan.CARRY].early > 0
+    plans = events_of(stream)
+    early = plans[ResidualPlan.CARRY].early > 0
     costs = dict(zip((ResidualPlan.INLINE, ResidualPlan.FOLD), _from_scratch(index, early), strict=True))
     if not all(sum_.direct for sum_ in stream.sums):
         del costs[ResidualPlan.FOLD]
-    return costs | {plan: _cost(index, schedule, early) for plan, schedule in schedules.items()}
+    return costs | {plan: _cost(index, planned, early) for plan, planned in plans.items()}
 
 
 def _from_scratch(index: Index, early: bool) -> tuple[Cost, Cost]:
@@ -43,26 +43,26 @@ def _from_scratch(index: Index, early: bool) -> tuple[Cost, Cost]:
     return Cost(moved, waiting, len(arities)), Cost(moved + extra, waiting + largest, len(widths) + 1)
 
 
-def _cost(index: Index, schedule: Schedule, early: bool) -> Cost:
-    kernels = {(type(event), len(event.sums), len(event.takes), len(event.gives)) for event in schedule.events}
+def _cost(index: Index, planned: PlanEvents, early: bool) -> Cost:
+    kernels = {(type(event), len(event.sums), len(event.takes), len(event.gives)) for event in planned.events}
     moved = 0
-    for event in schedule.events:
+    for event in planned.events:
         moved += sum(index.sums[sum_].term_size for sum_ in event.sums)
         moved += sum(index.sums[sum_].size for sum_ in (*event.takes, *event.gives))
-    return Cost(moved, _most_alive(index, schedule, early), len(kernels))
+    return Cost(moved, _most_alive(index, planned, early), len(kernels))
 
 
-def _most_alive(index: Index, schedule: Schedule, early: bool) -> int:
+def _most_alive(index: Index, planned: PlanEvents, early: bool) -> int:
     """Returns the most bytes that given sums have at any time, each from where it is given to where it is last taken.
 
     With ``early`` the terms count as well, each from where it is available to where it is last added.
     """
-    taken = {sum_: number for number, event in enumerate(schedule.events) for sum_ in event.takes}
-    added = {sum_: number for number, event in enumerate(schedule.events) for sum_ in event.sums}
+    taken = {sum_: number for number, event in enumerate(planned.events) for sum_ in event.takes}
+    added = {sum_: number for number, event in enumerate(planned.events) for sum_ in event.sums}
     waiting = [(sum_.since, sum_.term_size) for sum_ in index.stream.sums if sum_.since is not None and early]
     waiting.sort(reverse=True)
     most = alive = 0
-    for number, event in enumerate(schedule.events):
+    for number, event in enumerate(planned.events):
         while waiting and waiting[-1][0] <= event.position:
             alive += waiting.pop()[1]
         alive += sum(index.sums[sum_].size for sum_ in event.gives)

@@ -10,9 +10,9 @@ from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.residual.costs import costs_of
+from fusioncache.residual.events import PlanEvents, Step, events_of
 from fusioncache.residual.obstacles import VARIES
 from fusioncache.residual.plans import Choice, ResidualPlan, choose
-from fusioncache.residual.schedule import Schedule, Step, schedules_of
 from fusioncache.residual.streams import Stream, streams_of
 from fusioncache.residual.sums import Call
 from fusioncache.trace.calls import UNKNOWN, Compilers, adds_twice, read_calls
@@ -49,9 +49,7 @@ def replan_streams(
     for _ in range(len(candidates) - len(planned)):
         compilers.report_left(VARIES)
     choices = tuple(choice for _, choice in planned)
-    changed = [
-        (stream, schedules_of(stream)[choice.plan]) for stream, choice in planned if choice.plan in _CHANGE_REGIONS
-    ]
+    changed = [(stream, events_of(stream)[choice.plan]) for stream, choice in planned if choice.plan in _CHANGE_REGIONS]
     if not changed:
         return trace, choices
     symbols = _Rewriter(trace, calls, [stream for stream, _ in changed]).symbols_with(_group_events(changed))
@@ -72,10 +70,10 @@ class _Group:
     gives: list[str] = field(default_factory=list)
 
 
-def _group_events(changed: Iterable[tuple[Stream, Schedule]]) -> dict[int, _Group]:
+def _group_events(changed: Iterable[tuple[Stream, PlanEvents]]) -> dict[int, _Group]:
     groups: dict[int, _Group] = defaultdict(_Group)
-    for stream, schedule in changed:
-        for event in schedule.events:
+    for stream, planned in changed:
+        for event in planned.events:
             group = groups[event.position]
             if isinstance(event, Step):
                 group.steps.append(event)

@@ -1,4 +1,4 @@
-"""Residual streams as descriptions, and the schedules and costs of their plans. No Thunder, no torch."""
+"""Residual streams as descriptions, and the events and costs of their plans. No Thunder, no torch."""
 
 from dataclasses import replace
 from math import isqrt
@@ -7,8 +7,8 @@ import pytest
 
 from fusioncache.ir import Const, Op, Ref, Region, TensorType
 from fusioncache.residual.costs import costs_of
+from fusioncache.residual.events import Change, Step, events_of
 from fusioncache.residual.plans import ResidualPlan, choose
-from fusioncache.residual.schedule import Change, Step, schedules_of
 from fusioncache.residual.streams import FEWEST_SUMS, Around, Stream, Want, streams_of
 from fusioncache.residual.sums import Call, Sum
 
@@ -108,7 +108,7 @@ def test_a_stream_may_branch():
     assert {sum_.name: sum_.parent for sum_ in stream.sums} == {
         "x1": None, "x2": "x1", "x3": "x2", "x4": "x3", "z": "x3",
     }  # fmt: skip
-    for plan in schedules_of(stream):
+    for plan in events_of(stream):
         check(stream, plan)
 
 
@@ -116,7 +116,7 @@ def test_a_sum_that_a_call_already_gives_goes_on_by_name():
     (stream,) = streams_of([recomputed(3, 0), recomputed(4, 1, give=True), recomputed(6, 2, start=4)])
     assert [sum_.name for sum_ in stream.sums] == [f"x{i}" for i in range(1, 7)]
     assert [(want.position, want.sum) for want in stream.wants] == [(0, "x3"), (1, "x4"), (2, "x6")]
-    events = schedules_of(stream)[CARRY].events
+    events = events_of(stream)[CARRY].events
     assert [event.takes for event in events] == [(), ("x3",), ("x4",)]
 
 
@@ -162,9 +162,9 @@ def value_of(stream: Stream) -> dict[str, tuple[str, ...]]:
 
 
 def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
-    """Runs a schedule; returns how many terms and sums were read, and how many sums were alive at most."""
+    """Does what a plan says; returns how many terms and sums were read, and how many sums were alive at most."""
     sums, values = {sum_.name: sum_ for sum_ in stream.sums}, value_of(stream)
-    events = schedules_of(stream)[plan].events
+    events = events_of(stream)[plan].events
     last = {name: number for number, event in enumerate(events) for name in event.takes}
     alive: dict[str, tuple[str, ...]] = {}
     given: set[str] = set()
@@ -196,7 +196,7 @@ def test_carrying_forward_reads_each_term_once_and_keeps_one_sum(depth):
     reads, alive = check(line(range(1, depth + 1)), CARRY)
     assert reads == 2 * depth
     assert alive == 2  # the one that is taken and the one that is given
-    assert set(schedules_of(line(range(1, depth + 1)))) == {CARRY}
+    assert set(events_of(line(range(1, depth + 1)))) == {CARRY}
 
 
 @pytest.mark.parametrize("depth", [4, 16, 100, 399, 400])
@@ -204,7 +204,7 @@ def test_segments_backward_read_linearly_and_keep_the_square_root(depth):
     reads, alive = check(line(range(depth, 0, -1)), SEGMENTED)
     assert reads <= 5 * depth + 1  # terms: twice; sums: once to go on from and once in the regions
     assert alive <= 2 * isqrt(depth) + 2
-    terms = sum(len(event.sums) for event in schedules_of(line(range(depth, 0, -1)))[SEGMENTED].events)
+    terms = sum(len(event.sums) for event in events_of(line(range(depth, 0, -1)))[SEGMENTED].events)
     assert terms <= 2 * depth
 
 
@@ -225,7 +225,7 @@ def test_regions_that_want_several_sums_of_a_stream():
 
 
 def test_the_middle_regions_are_all_alike_when_a_stream_is_carried():
-    events = schedules_of(line(range(1, 41)))[CARRY].events
+    events = events_of(line(range(1, 41)))[CARRY].events
     assert {(len(event.takes), len(event.sums), len(event.gives)) for event in events[1:-1]} == {(1, 1, 1)}
     assert not any(isinstance(event, Step) for event in events)
 
@@ -256,21 +256,21 @@ def late(depth: int) -> Stream:
 def test_terms_that_wait_are_added_eight_at_a_time():
     stream = late(30)
     check(stream, CARRY)
-    *steps, last = schedules_of(stream)[CARRY].events
+    *steps, last = events_of(stream)[CARRY].events
     assert [(event.position, len(event.sums)) for event in steps] == [(80, 8), (160, 8), (240, 8)]
     assert last == Change(301, ("x24",), tuple(f"x{i}" for i in range(25, 31)), ())
     costs = costs_of(stream)
     assert costs[CARRY].alive < 11 * 4 < 30 * 4 < costs[ResidualPlan.INLINE].alive
     assert choose(costs) is CARRY
-    assert schedules_of(late(8))[CARRY].early == 0
-    assert schedules_of(line([30]))[CARRY].early == 0
+    assert events_of(late(8))[CARRY].early == 0
+    assert events_of(line([30]))[CARRY].early == 0
 
 
 def test_early_steps_do_not_run_ahead_of_what_they_start_from():
     stream = late(30)
     for wants in ([Want(205, "x3")], [Want(205, "x3"), Want(206, "x20")], [Want(30, "x3"), Want(205, "x12")]):
         again = replace(stream, wants=(*wants, *stream.wants))
-        for plan in schedules_of(again):
+        for plan in events_of(again):
             check(again, plan)
 
 

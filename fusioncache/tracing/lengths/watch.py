@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from fusioncache.tracing.layers.indifference import is_internal
-from fusioncache.tracing.lengths import carriers
+from fusioncache.tracing.lengths import movers
 from fusioncache.tracing.lengths.expressions import Expression, Number
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Call, Journal, Look, Naming, Reading, Tensor
@@ -86,13 +86,13 @@ class Watch(Observer):
     def _shows(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Tells whether sizes would be shown to a function that looks at them, and notes that it does."""
         values = [*(each.value for each in args), *(each.value for each in kwargs.values())]
-        if carriers.is_keyed(fn):
+        if movers.is_keyed(fn):
             values = values[1:2]
-        elif carriers.is_setting(fn):
+        elif movers.is_setting(fn):
             values = values[1:]
-        if carriers.is_about_kinds(fn):
+        if movers.is_about_kinds(fn):
             values = values[:1]
-        elif carriers.moves(fn, is_internal=_is_internal()):
+        elif movers.moves(fn, is_internal=_is_internal()):
             return False
         try:
             leaves = [leaf for value in values for leaf in find_leaves(value)]
@@ -100,14 +100,14 @@ class Watch(Observer):
             self.journal.refuse(f"{_name(fn)} is called with {error}")
             return False
         shown = [leaf for leaf in leaves if type(leaf) is Size]
-        for leaf in () if carriers.is_about_kinds(fn) or carriers.is_keyed(fn) else leaves:
-            if not carriers.is_transparent(leaf):
+        for leaf in () if movers.is_about_kinds(fn) or movers.is_keyed(fn) else leaves:
+            if not movers.is_transparent(leaf):
                 if _is_tagging():
                     return False
                 self.journal.refuse(f"{_name(fn)} is called with a {type(leaf).__name__}, which may hold sizes")
-        if not shown or (carriers.is_comparing(fn) and all(map(is_whole, leaves))):
+        if not shown or (movers.is_comparing(fn) and all(map(is_whole, leaves))):
             return False
-        if not carriers.is_about_kinds(fn):
+        if not movers.is_about_kinds(fn):
             for size in shown:
                 self.see_value(size, f"calls {_name(fn)}")
         return True
@@ -225,7 +225,7 @@ class Watch(Observer):
         except Unknown as error:
             self.journal.refuse(f"compares {error}")
             return
-        if not all(map(carriers.is_transparent, leaves)):
+        if not all(map(movers.is_transparent, leaves)):
             self.journal.refuse("compares objects, which may hold sizes")
         if not all(is_whole(leaf) or leaf is None or type(leaf) is str for leaf in leaves):
             for size in leaves:

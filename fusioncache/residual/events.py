@@ -1,4 +1,4 @@
-"""The schedules of plans: what each makes of a stream's regions, in which order."""
+"""The events of plans: what each makes of a stream's regions, in which order."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ Event = Step | Change
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """The events of a stream, in order.
+class PlanEvents:
+    """What a plan makes of a stream, in order.
 
     Each sum is given at most once, before everything that takes it.
 
@@ -74,17 +74,17 @@ class Schedule:
     early: int = 0
 
 
-def schedules_of(stream: Stream) -> dict[ResidualPlan, Schedule]:
-    """Returns the schedule of each plan that changes regions.
+def events_of(stream: Stream) -> dict[ResidualPlan, PlanEvents]:
+    """Returns the events of each plan that changes regions.
 
     Where the sums are wanted in the order in which they are added up, a segment is a single sum, and only carrying is
     left.
     """
     index = Index(stream)
-    schedules = {ResidualPlan.CARRY: _Carrying(index).schedule()}
+    found = {ResidualPlan.CARRY: _Carrying(index).order()}
     if index.goes_back():
-        schedules[ResidualPlan.SEGMENTED] = Schedule(tuple(_segments(index)))
-    return schedules
+        found[ResidualPlan.SEGMENTED] = PlanEvents(tuple(_segments(index)))
+    return found
 
 
 class Index:
@@ -139,12 +139,12 @@ class _Carrying:
         self.passed: set[str] = set()  # to other calls
         self.early: list[Step] = []
 
-    def schedule(self) -> Schedule:
+    def order(self) -> PlanEvents:
         """Returns the events, in order."""
         visits = [self._visit(position, wants) for position, wants in self.index.wants]
         events = [*self.early, *(event for visit in visits for event in self._events(visit))]
         events.sort(key=lambda event: (event.position, isinstance(event, Change)))
-        return Schedule(tuple(events), len(self.early))
+        return PlanEvents(tuple(events), len(self.early))
 
     def _visit(self, position: int, wants: list[str]) -> _Visit:
         takes: dict[str, None] = {}
