@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.ir import Bypass
 from fusioncache.schedule.batches import choose_budget
-from fusioncache.schedule.calls import CallGraph
+from fusioncache.schedule.calls import COLLECTIVES, CallGraph
 from fusioncache.schedule.order import Bounds, schedule_calls
 from fusioncache.schedule.placement import Placement
 from fusioncache.trace.agreement import agree_first
 from fusioncache.trace.coalescing import coalesce_steps
-from fusioncache.trace.collectives import has_collectives, read_calls
+from fusioncache.trace.collectives import group_of, has_collectives, kind_of, read_calls
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
 
@@ -54,8 +54,10 @@ class CollectiveOptions:
                 raise ValueError(f"{name} must not be negative, got {given!r}")
         return cls(schedule == "auto", IN_FLIGHT_BYTES if in_flight_bytes is None else in_flight_bytes, bucket_bytes)
 
-    def bound(self, graph: CallGraph) -> Bounds:
-        """Returns the bounds for the calls of a trace."""
+    def bound(self, graph: CallGraph, *, coalesces: bool) -> Bounds:
+        """Returns the bounds for the calls of a trace, of which small ones may travel together or not."""
+        if not coalesces:
+            return Bounds(self.in_flight_bytes, self.in_flight_bytes)
         # Half of what may be in flight: while some is used, more comes.
         most = min(BUCKET_BYTES, self.in_flight_bytes // 2)
         batch = choose_budget(graph, most) if self.bucket_bytes is None else self.bucket_bytes
@@ -140,12 +142,19 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
     symbols = [symbol for symbol in trace.bound_symbols if not deletes(symbol)]
     symbols.sort(key=lambda symbol: not _names_argument(symbol))
     graph = read_calls(symbols)
-    bounds = options.bound(graph)
+    bounds = options.bound(graph, coalesces=_can_coalesce(symbols))
     found = Placement(graph, schedule_calls(graph, bounds), bounds)
     if found.left:
         return trace, found
     placed = coalesce_steps([symbols[index] for index in step] for step in found.schedule.steps)
     return derive(trace, placed, "Collectives in their place by fusioncache", start), found
+
+
+def _can_coalesce(symbols: Iterable[Any]) -> bool:
+    """Tells whether collectives may travel together: over NCCL, for which it is made. Gloo was once seen to abort."""
+    from torch.distributed import get_backend
+
+    return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if kind_of(symbol) in COLLECTIVES)
 
 
 def _names_argument(symbol: Any) -> bool:

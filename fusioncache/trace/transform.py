@@ -130,7 +130,7 @@ class FusionCache(Transform):
             None is 512 MiB.
         bucket_bytes: with ``"auto"``: how many bytes of gathers, and of reduces between two ranks, may travel together,
             started by one call, each straight into its own memory. None is a sixteenth of all, 256 MiB at most. Reduces
-            among more ranks travel alone, because together their bits may be others.
+            among more ranks travel alone, because together their bits may be others, and so does all but over NCCL.
         programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
             again: see ``program/``. It is used where everything that it depends on is equal. ``stats()`` counts what
             was loaded and what was made, and why something was neither. None asks the environment:

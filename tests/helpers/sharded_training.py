@@ -97,9 +97,11 @@ def count_saved(trace: Any) -> int:
 def run_ranks(work: Callable[[int], Any], world: int = 2, backend: str = "gloo") -> list[Any]:
     """Returns what a function returns in each process of a job. It takes the process's rank.
 
-    Over NCCL each process has a GPU, and imports the function anew: CUDA does not outlive a fork.
+    Each imports the function anew: what the tests before did to this process, and CUDA, do not outlive a fork.
     """
-    start_method = "spawn" if backend == "nccl" else "fork"
+    start_method = "spawn" if backend == "nccl" else "forkserver"
+    if start_method == "forkserver":
+        torch.multiprocessing.set_forkserver_preload(["thunder"])
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.start_processes(_run, (world, folder, work, backend), world, start_method=start_method)
         return [torch.load(f"{folder}/{rank}", weights_only=True) for rank in range(world)]
