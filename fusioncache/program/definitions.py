@@ -14,7 +14,6 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -24,7 +23,7 @@ from fusioncache.program.literals import digest
 from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import is_known, place_of, shorten_file, sum_code
 from fusioncache.program.refusal import NoValue
-from fusioncache.program.snapshot import Snapshot
+from fusioncache.program.snapshot import Snapshot, WatchedNames
 
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
@@ -40,26 +39,6 @@ _BYSTANDERS = {
 """Functions that Thunder holds and that take no part in deriving a program, by their names, and why. Somebody else may
 have put one of their own there, as Lightning does: then it is described by its code, and not code of others that
 Thunder runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedNames:
-    """Names of one process, and what they were made of at one moment.
-
-    Attributes:
-        names: of values, but for those that the describer took part in: whoever takes the others over has to meet their
-            classes, too.
-        places: where code stands, by its id.
-        chains: the same of functions of which each wraps the next, by the ids of their code.
-        codes: what these ids are of.
-        snapshot: of all that has these names, which it keeps alive.
-    """
-
-    names: Mapping[int | FunctionType, str]
-    places: Mapping[int, str]
-    chains: Mapping[tuple[int, ...], str]
-    codes: Sequence[CodeType]
-    snapshot: Snapshot
 
 
 class Definitions:

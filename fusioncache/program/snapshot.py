@@ -7,9 +7,10 @@ Nothing of an object's own is called, and none is asked for its ``id``, which is
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import is_
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 _DEEPEST = 100
@@ -74,3 +75,23 @@ def _is_part(value: Any) -> bool:
     """Tells whether a value is a tuple, a cell or a dictionary of a function; the names of its module are no part."""
     kind = type(value)
     return kind is tuple or kind is CellType or (kind is dict and "__name__" not in value)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedNames:
+    """Names of one process, and what they were made of at one moment.
+
+    Attributes:
+        names: of values, but for those that the describer took part in: whoever takes the others over has to meet their
+            classes, too.
+        places: where code stands, by its id.
+        chains: the same of functions of which each wraps the next, by the ids of their code.
+        codes: what these ids are of.
+        snapshot: of all that has these names, which it keeps alive.
+    """
+
+    names: Mapping[int | FunctionType, str]
+    places: Mapping[int, str]
+    chains: Mapping[tuple[int, ...], str]
+    codes: Sequence[CodeType]
+    snapshot: Snapshot

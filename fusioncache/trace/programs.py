@@ -23,12 +23,13 @@ from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.program.build import build_program
 from fusioncache.program.candidates import Candidate, find_candidates
-from fusioncache.program.definitions import Definitions, WatchedNames
+from fusioncache.program.definitions import Definitions
 from fusioncache.program.derived import write_program
 from fusioncache.program.describe import Describer
 from fusioncache.program.key import program_key
 from fusioncache.program.reads import Read, ReadDifference, find_difference
 from fusioncache.program.refusal import NotKept
+from fusioncache.program.snapshot import WatchedNames
 from fusioncache.program.text import ProgramText
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.generations import Generations

@@ -16,9 +16,9 @@ from thunder.core import jit_ext, prims, rematerialization, symbol, transforms, 
 
 import fusioncache
 from fusioncache.ir import Key
-from fusioncache.program.definitions import Definitions, WatchedNames
+from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.snapshot import Snapshot
+from fusioncache.program.snapshot import Snapshot, WatchedNames
 
 X = torch.zeros(3, 4)
 SYMBOL = thunder.torch.silu.__wrapped__ if hasattr(thunder.torch.silu, "__wrapped__") else thunder.torch.silu
