@@ -8,80 +8,11 @@ from types import MappingProxyType
 
 from fusioncache.ir import Template
 from fusioncache.process import forks
+from fusioncache.record.accounts import Account, Counts, ProgramCounts
 from fusioncache.record.events import CompileEvent, CompileObserver, EventPublisher
 from fusioncache.record.history import History
 from fusioncache.record.observations import CompileRecord, Phases
 from fusioncache.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
-
-
-class _Counts:
-    __slots__ = (
-        "compile_seconds",
-        "compiles",
-        "general_seconds",
-        "hits",
-        "load_seconds",
-        "loaded_compile_seconds",
-        "loads",
-        "regions",
-    )
-
-    def __init__(self) -> None:
-        self.regions = self.hits = self.compiles = self.loads = 0
-        self.compile_seconds = self.load_seconds = self.loaded_compile_seconds = self.general_seconds = 0.0
-
-    def add(self, counts: dict[str, int | float]) -> None:
-        for name, count in counts.items():
-            setattr(self, name, getattr(self, name) + count)
-
-
-class _Account(_Counts):
-    __slots__ = ("arities", "saved_seconds", "template")
-
-    def __init__(self, template: Template):
-        super().__init__()
-        self.template = template
-        self.arities: set[tuple[int, ...]] = set()
-        self.saved_seconds = 0.0
-
-    def cost(self) -> float:
-        """Returns seconds that compiling the template takes, as far as anything that serves it was compiled."""
-        return self.compile_seconds + self.loaded_compile_seconds + self.general_seconds
-
-    def save(self, cost: float) -> float:
-        """Counts what was saved if compiling the template takes this long: see ``Stats``. Returns what is new."""
-        before = self.saved_seconds
-        spared = self.loaded_compile_seconds + self.general_seconds
-        self.saved_seconds = cost * self.hits + spared - self.load_seconds
-        return self.saved_seconds - before
-
-    def freeze(self) -> TemplateStats:
-        key = self.template.key
-        return TemplateStats(
-            name=self.template.name,
-            digest=key.digest,
-            ops=len(self.template.graph.ops),
-            regions=self.regions,
-            hits=self.hits,
-            arities=tuple(sorted(self.arities)),
-            compiles=self.compiles,
-            compile_seconds=self.compile_seconds,
-            loads=self.loads,
-            load_seconds=self.load_seconds,
-            loaded_compile_seconds=self.loaded_compile_seconds,
-            ingredients=tuple((part.name, part.text) for part in key.ingredients),
-        )
-
-
-class _ProgramCounts:
-    __slots__ = ("interpreted", "loaded", "loaded_seconds", "made", "refused", "replayed", "seconds")
-
-    def __init__(self) -> None:
-        self.loaded = self.made = self.replayed = 0
-        self.interpreted: Counter[str] = Counter()
-        self.loaded_seconds = 0.0
-        self.refused: Counter[str] = Counter()
-        self.seconds: dict[str, float] = {}
 
 
 class Ledger:
@@ -102,9 +33,9 @@ class Ledger:
         self.history: History = parent.history if parent else History()
         self.observers: list[CompileObserver] = []
         self._lock = forks.lock()
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
         self._changed: dict[str, None] = {}
-        self._total = _Counts()
+        self._total = Counts()
         self._templates = 0
         self._bypasses: Counter[str] = Counter()
         self._unkept: Counter[str] = Counter()
@@ -112,7 +43,7 @@ class Ledger:
         self._bypassed_regions = self._verified = self._verify_compiles = 0
         self._handed_over = self._helped = 0
         self._generalizations = self._general_hits = self._reused_sizes = 0
-        self._programs = _ProgramCounts()
+        self._programs = ProgramCounts()
         self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
@@ -414,18 +345,18 @@ class Ledger:
         self.history.add_compile(CompileRecord(digest, loaded, time.time() - seconds, seconds, compile_seconds))
         self._events.publish("load" if loaded else "compile", template, seconds=seconds)
 
-    def _add(self, template: Template, **counts: int | float) -> _Account:
+    def _add(self, template: Template, **counts: int | float) -> Account:
         digest = template.key.digest
         account = self._accounts.get(digest)
         if account is None:
-            account = self._accounts[digest] = _Account(template)
+            account = self._accounts[digest] = Account(template)
         account.add(counts)
         self._total.add(counts)
         self._saved_seconds += account.save(self._cost(account))
         self._changed[digest] = None
         return account
 
-    def _cost(self, account: _Account) -> float:
+    def _cost(self, account: Account) -> float:
         """Returns the seconds that a hit saves, also where another transform compiled the template."""
         everywhere = self._parent._accounts.get(account.template.key.digest) if self._parent else None
         return max(account.cost(), everywhere.cost() if everywhere else 0.0)

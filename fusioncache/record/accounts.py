@@ -1,0 +1,87 @@
+"""What a ledger counts for each template, and of programs. Whoever has one holds the ledger's lock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from fusioncache.ir import Template
+from fusioncache.record.stats import TemplateStats
+
+
+class Counts:
+    """Counts of regions, and of what was compiled and loaded for them."""
+
+    __slots__ = (
+        "compile_seconds",
+        "compiles",
+        "general_seconds",
+        "hits",
+        "load_seconds",
+        "loaded_compile_seconds",
+        "loads",
+        "regions",
+    )
+
+    def __init__(self) -> None:
+        self.regions = self.hits = self.compiles = self.loads = 0
+        self.compile_seconds = self.load_seconds = self.loaded_compile_seconds = self.general_seconds = 0.0
+
+    def add(self, counts: Mapping[str, int | float]) -> None:
+        """Adds to the counts of these names."""
+        for name, count in counts.items():
+            setattr(self, name, getattr(self, name) + count)
+
+
+class Account(Counts):
+    """The counts of one template, and what sharing it saved."""
+
+    __slots__ = ("arities", "saved_seconds", "template")
+
+    def __init__(self, template: Template):
+        super().__init__()
+        self.template = template
+        self.arities: set[tuple[int, ...]] = set()
+        self.saved_seconds = 0.0
+
+    def cost(self) -> float:
+        """Returns seconds that compiling the template takes, as far as anything that serves it was compiled."""
+        return self.compile_seconds + self.loaded_compile_seconds + self.general_seconds
+
+    def save(self, cost: float) -> float:
+        """Counts what was saved if compiling the template takes this long: see ``Stats``. Returns what is new."""
+        before = self.saved_seconds
+        spared = self.loaded_compile_seconds + self.general_seconds
+        self.saved_seconds = cost * self.hits + spared - self.load_seconds
+        return self.saved_seconds - before
+
+    def freeze(self) -> TemplateStats:
+        """Returns the counts now."""
+        key = self.template.key
+        return TemplateStats(
+            name=self.template.name,
+            digest=key.digest,
+            ops=len(self.template.graph.ops),
+            regions=self.regions,
+            hits=self.hits,
+            arities=tuple(sorted(self.arities)),
+            compiles=self.compiles,
+            compile_seconds=self.compile_seconds,
+            loads=self.loads,
+            load_seconds=self.load_seconds,
+            loaded_compile_seconds=self.loaded_compile_seconds,
+            ingredients=tuple((part.name, part.text) for part in key.ingredients),
+        )
+
+
+class ProgramCounts:
+    """Counts of whole programs, the reasons for what was not done, and the seconds of each part."""
+
+    __slots__ = ("interpreted", "loaded", "loaded_seconds", "made", "refused", "replayed", "seconds")
+
+    def __init__(self) -> None:
+        self.loaded = self.made = self.replayed = 0
+        self.interpreted: Counter[str] = Counter()
+        self.loaded_seconds = 0.0
+        self.refused: Counter[str] = Counter()
+        self.seconds: dict[str, float] = {}
