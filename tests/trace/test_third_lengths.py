@@ -122,6 +122,16 @@ def test_the_program_of_a_third_length_is_kept(known, tmp_path):
     assert transform.stats().programs_loaded == 1
 
 
+def test_gradients_that_add_up_change_nothing(tmp_path):
+    model = Model()
+    compiled, transform = compile_anew(model, tmp_path)
+    for length in (64, 96):
+        compiled(tokens(length)).sum().backward()
+    with without_interpreter():
+        compiled(tokens(200)).sum().backward()
+    assert counts(transform) == (1, {})
+
+
 def test_1_is_interpreted(pair):
     model, compiled, transform, own = pair
     before = counts(transform)

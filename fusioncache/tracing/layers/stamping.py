@@ -147,14 +147,20 @@ def pair_all(ones: tuple[Any, ...], others: tuple[Any, ...]) -> Iterator[tuple[A
             yield from pair_all(tuple(one.item_wrappers), tuple(other.item_wrappers))
 
 
-def describe_value(value: Any) -> tuple[Any, ...]:
-    """Returns what is known of a value but which one it is: of a proxy everything but its name."""
+def describe_value(value: Any, *, has_gradient: bool | None = None) -> tuple[Any, ...]:
+    """Returns what is known of a value but which one it is: of a proxy everything but its name.
+
+    Args:
+        value: a proxy or a constant.
+        has_gradient: what to say of whether a tensor has a gradient; None to look.
+    """
     from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 
     if isinstance(value, TensorProxy):
+        has_gradient = value.grad is not None if has_gradient is None else has_gradient
         return (
             type(value), tuple(value.shape), value.device, value.dtype, value.true_dtype, value.requires_grad,
-            value.grad is None, value.distparallel_type, value.thunder_fsdp_padding_size, frozenset(value.tags),
+            has_gradient, value.distparallel_type, value.thunder_fsdp_padding_size, frozenset(value.tags),
         )  # fmt: skip
     if isinstance(value, NumberProxy):
         return type(value), type(value.value), repr(value.value), frozenset(value.tags)

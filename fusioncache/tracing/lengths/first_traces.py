@@ -38,7 +38,8 @@ class FirstTraces:
     def describe(self) -> tuple[Any, ...]:
         """Returns all of them that passes go by, to be compared: the text of each, and what no text says.
 
-        What operations consist of is left out, as passes change that in place.
+        What operations consist of is left out, as passes change that in place, and whether parameters have gradients,
+        as they have from the second step on: an operation that reads one has its name in the text.
         """
         return tuple(map(_describe, (self.prologue, self.computation, self.epilogue)))
 
@@ -90,7 +91,7 @@ def _describe(trace: Any) -> tuple[Any, ...]:
     return (
         str(trace.python(print_depth=1)),
         [(bound.sym.id, bound.sym.name, frozenset(bound.tags), bound.source_filename) for bound in trace.bound_symbols],
-        {name: describe_value(proxy) for name, proxy in proxies.items()},
+        {name: describe_value(proxy, has_gradient=False) for name, proxy in proxies.items()},
     )
 
 
