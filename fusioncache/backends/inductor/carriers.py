@@ -15,7 +15,7 @@ from typing import Any
 
 from fusioncache.backends.alike_sources import Source, move_variables
 from fusioncache.backends.api import GeneralFunction, NotGeneral, Run
-from fusioncache.ir import Const, GeneralRegion, Graph, NumberType, Op, TensorType, Value
+from fusioncache.ir import GeneralRegion, Graph, NumberType, Op, TensorType, Value
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import op_traits
 
@@ -94,7 +94,10 @@ class CarriedRegion:
         return carried
 
     def _carry_numbers(self, values: Sequence[Value]) -> list[Any]:
-        return [_make_tensor(_read(values[index]), dtype) for index, dtype in self.numbers.items()]
+        from fusioncache.backends.bound_symbols import read_numbers
+
+        numbers = read_numbers([values[index] for index in self.numbers])
+        return [_make_tensor(number, dtype) for number, dtype in zip(numbers, self.numbers.values(), strict=True)]
 
 
 def carry_numbers(general: GeneralRegion) -> CarriedRegion:
@@ -154,11 +157,6 @@ def _dtype_beside(result: object) -> str:
 
 def _type_of(dtype: str) -> TensorType:
     return TensorType(dtype, (), "cpu")
-
-
-def _read(value: Value) -> float:
-    assert isinstance(value, Const)
-    return float.fromhex(value.text)
 
 
 def _make_tensor(number: float, dtype: str) -> Any:
