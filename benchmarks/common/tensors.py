@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -40,3 +41,29 @@ def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     # A scalar has no last dimension to reinterpret.
     bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
     return torch.equal(*bits)
+
+
+def compare(
+    found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    """Counts the tensors with the same bits, and names those that differ, are not finite, or not repeatable."""
+    names = list(dict.fromkeys([*found, *expected]))
+    differing = [name for name in names if not same_bits(found.get(name), expected.get(name))]
+    largest = max((count_epsilons(found.get(name), expected.get(name)) for name in differing), default=0.0)
+    return {
+        "tensors": len(names),
+        "bitwise": len(names) - len(differing),
+        "differing": differing,
+        "largest_epsilons": largest,
+        "not_finite": [name for name, value in expected.items() if not value.isfinite().all()],
+        "not_repeatable": [name for name, value in expected.items() if not same_bits(again.get(name), value)],
+    }
+
+
+def count_epsilons(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
+    """Returns the largest difference, in units of the dtype's epsilon times the second tensor's largest magnitude."""
+    if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
+        return float("inf")
+    scale = other.abs().max().double() * torch.finfo(other.dtype).eps
+    difference = (one.double() - other.double()).abs().max()
+    return float(difference / scale) if scale > 0 else float("inf") * bool(difference > 0)

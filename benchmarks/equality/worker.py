@@ -16,7 +16,7 @@ import torch
 from benchmarks import zoo
 from benchmarks.common.counting import count_compiles, count_folds, use_backend
 from benchmarks.common.processes import serve
-from benchmarks.common.tensors import same_bits
+from benchmarks.common.tensors import compare
 from benchmarks.common.thunder_jit import executors, make_transform
 from benchmarks.equality.host_time import measure_host_time
 from benchmarks.equality.spec import Spec
@@ -80,30 +80,6 @@ def train(workload: zoo.Workload, compiled: Callable[..., torch.Tensor], start: 
     results |= {f"{name} after a step": p.detach().clone() for name, p in model.named_parameters()}
     results["output after a step"] = compiled(*workload.inputs).detach().clone()
     return results
-
-
-def compare(found: Tensors, expected: Tensors, again: Tensors) -> dict[str, Any]:
-    """Counts the tensors with the same bits, and names those that differ, are not finite, or not repeatable."""
-    names = list(dict.fromkeys([*found, *expected]))
-    differing = [name for name in names if not same_bits(found.get(name), expected.get(name))]
-    largest = max((count_epsilons(found.get(name), expected.get(name)) for name in differing), default=0.0)
-    return {
-        "tensors": len(names),
-        "bitwise": len(names) - len(differing),
-        "differing": differing,
-        "largest_epsilons": largest,
-        "not_finite": [name for name, value in expected.items() if not value.isfinite().all()],
-        "not_repeatable": [name for name, value in expected.items() if not same_bits(again.get(name), value)],
-    }
-
-
-def count_epsilons(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
-    """Returns the largest difference, in units of the dtype's epsilon times the second tensor's largest magnitude."""
-    if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
-        return float("inf")
-    scale = other.abs().max().double() * torch.finfo(other.dtype).eps
-    difference = (one.double() - other.double()).abs().max()
-    return float(difference / scale) if scale > 0 else float("inf") * bool(difference > 0)
 
 
 if __name__ == "__main__":

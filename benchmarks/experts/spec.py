@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.lengths.spec import Way
+from benchmarks.common.ways import Way
 
 EAGER = "eager"
 

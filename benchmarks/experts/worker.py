@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmarks.common.compiled import Call, Compiled, relative_error, take_step
 from benchmarks.common.counting import use_backend
 from benchmarks.common.models import narrow_widths
 from benchmarks.common.processes import serve
 from benchmarks.common.steps import warm_up
 from benchmarks.experts.layers import GroupedExperts, LoopedExperts
 from benchmarks.experts.spec import PEERS, ExpertsSpec
-from benchmarks.lengths.worker import Compiled, relative_error, take_step
 
 _SEED, _MODEL = 2362, "Mixtral-8x7B-v0.1"
-
-Call = Callable[[torch.Tensor], torch.Tensor]
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:

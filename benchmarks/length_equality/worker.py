@@ -16,9 +16,8 @@ import torch
 from benchmarks import zoo
 from benchmarks.common.counting import use_backend
 from benchmarks.common.processes import serve
-from benchmarks.common.tensors import cotangent, name_results
+from benchmarks.common.tensors import compare, cotangent, name_results
 from benchmarks.common.thunder_jit import executors, make_transform
-from benchmarks.equality.worker import compare
 from benchmarks.length_equality.spec import Spec, name_kind
 
 Tensors = dict[str, torch.Tensor]
@@ -70,9 +69,11 @@ def cut(tensor: torch.Tensor, batch: int, length: int, most: int) -> torch.Tenso
 
 
 def count(transform: Any, compiled: Any) -> dict[str, int]:
-    """Returns what was compiled so far, what needed no compile at other sizes, and what ``thunder.jit`` traced."""
+    """Returns what was compiled so far, what needed no compile at other sizes, what was traced, and what by replay."""
     stats = transform.stats()
-    counts = {name: getattr(stats, name) for name in ("compiles", "generalizations", "general_hits")}
+    counts = {
+        name: getattr(stats, name) for name in ("compiles", "generalizations", "general_hits", "programs_replayed")
+    }
     traced = isinstance(compiled, thunder.ThunderModule)
     return counts | ({"traces": thunder.compile_stats(compiled).cache_misses} if traced else {})
 

@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to run a model at many lengths.
-
-    Attributes:
-        name: as in ``--ways``.
-        compiler: what compiles the model.
-        dynamic: whether that is told that sizes vary.
-        shares: whether Thunder has fusioncache.
-        pads: whether each length is rounded up to the next power of two, and the output cut to what was asked for.
-        environment: variables of the process.
-    """
-
-    name: str
-    compiler: Literal["thunder.jit", "thunderfx", "torch.compile"]
-    dynamic: bool = False
-    shares: bool = False
-    pads: bool = False
-    environment: Mapping[str, str] = field(default_factory=dict)
-
+from benchmarks.common.ways import Way
 
 _STATIC = {"FUSIONCACHE_SIZES": "static"}
 _ALL = (

@@ -9,9 +9,8 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.common import processes
-from benchmarks.common.tensors import same_bits
+from benchmarks.common.tensors import compare, count_epsilons, same_bits
 from benchmarks.equality.__main__ import find_problem, main, mark_growth
-from benchmarks.equality.worker import compare, count_epsilons
 
 HERE = {"environment": {"gpu": None}, "device": "cpu", "backend": "eager", "problem": None}
 

@@ -7,9 +7,9 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.common import processes
+from benchmarks.common.compiled import pad_to_powers_of_two
 from benchmarks.common.environment import Machine
 from benchmarks.lengths import __main__ as lengths
-from benchmarks.lengths.worker import pad_to_powers_of_two
 
 OPTIONS = ["--lengths", "64,96,64", "--random", "2", "--between", "10", "20", "--ways", "fusioncache-static,thunder"]
 

@@ -15,8 +15,9 @@ from thunder.dynamo import thunderfx
 import fusioncache
 from benchmarks import zoo
 from benchmarks.common.counting import count_folds, use_backend
+from benchmarks.common.tensors import compare
 from benchmarks.common.thunder_jit import executors, make_transform
-from benchmarks.equality.worker import compare, train
+from benchmarks.equality.worker import train
 from fusioncache.trace import executor, transform
 
 GROWN = {"llama-2", "gemma-2", "mistral", "mixtral", "pythia", "hf-bert", "hf-vit"}
