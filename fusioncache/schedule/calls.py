@@ -26,7 +26,7 @@ COLLECTIVES = frozenset({Kind.GATHER, Kind.REDUCE})
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallNode:
     """One call. Values have names, and each is given by one call at most.
 
     Attributes:
@@ -64,7 +64,7 @@ class CallGraph:
         sizes: the bytes of values; one that is missing has none.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[CallNode, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def bytes_of(self, *names: str) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from fusioncache.schedule.calls import COLLECTIVES, Call, Kind, Unscheduled
+from fusioncache.schedule.calls import COLLECTIVES, CallNode, Kind, Unscheduled
 
 
-def find_makers(calls: Sequence[Call]) -> Mapping[str, int]:
+def find_makers(calls: Sequence[CallNode]) -> Mapping[str, int]:
     """Returns which call gives each value.
 
     Raises:
@@ -25,7 +25,7 @@ def find_makers(calls: Sequence[Call]) -> Mapping[str, int]:
     return makers
 
 
-def find_waits(calls: Sequence[Call], makers: Mapping[str, int]) -> Mapping[int, int]:
+def find_waits(calls: Sequence[CallNode], makers: Mapping[str, int]) -> Mapping[int, int]:
     """Returns the wait of each collective.
 
     Raises:
@@ -46,7 +46,7 @@ def find_waits(calls: Sequence[Call], makers: Mapping[str, int]) -> Mapping[int,
     return waits
 
 
-def find_memory(calls: Sequence[Call]) -> Mapping[str, str]:
+def find_memory(calls: Sequence[CallNode]) -> Mapping[str, str]:
     """Returns of each value a value that stands for the memory in which both lie, or may lie."""
     parent: dict[str, str] = {}
 
@@ -67,7 +67,7 @@ def find_memory(calls: Sequence[Call]) -> Mapping[str, str]:
     return {name: find(name) for name in parent}
 
 
-def find_dependences(calls: Sequence[Call]) -> tuple[tuple[int, ...], ...]:
+def find_dependences(calls: Sequence[CallNode]) -> tuple[tuple[int, ...], ...]:
     """Returns for each call the calls that have to stay before it. Linear in what calls take and give.
 
     Who touches memory that is written stays before or behind the writer, as in the order given. A wait touches all that
@@ -84,7 +84,7 @@ def find_dependences(calls: Sequence[Call]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(each)) for each in needed)
 
 
-def _add_memory_order(calls: Sequence[Call], starts: Mapping[int, int], needed: list[set[int]]) -> None:
+def _add_memory_order(calls: Sequence[CallNode], starts: Mapping[int, int], needed: list[set[int]]) -> None:
     memory = find_memory(calls)
     writer: dict[str, int] = {}
     readers: dict[str, list[int]] = defaultdict(list)

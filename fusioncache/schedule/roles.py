@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from fusioncache.schedule.calls import COLLECTIVES, Call, Kind
+from fusioncache.schedule.calls import COLLECTIVES, CallNode, Kind
 from fusioncache.schedule.dependences import find_makers
 
 _MOVING = COLLECTIVES | {Kind.WAIT}
 
 
-def find_movable(calls: Sequence[Call]) -> tuple[bool, ...]:
+def find_movable(calls: Sequence[CallNode]) -> tuple[bool, ...]:
     """Returns of each call whether it moves; all others keep their order among each other.
 
     There move: collectives and their waits; views of what was waited for, to their first use; and preparations. These
@@ -28,7 +28,7 @@ def find_movable(calls: Sequence[Call]) -> tuple[bool, ...]:
     return tuple(moves or prepared for moves, prepared in zip(movable, prepares, strict=True))
 
 
-def _find_takers(calls: Sequence[Call]) -> Mapping[str, Sequence[int]]:
+def _find_takers(calls: Sequence[CallNode]) -> Mapping[str, Sequence[int]]:
     takers: dict[str, list[int]] = defaultdict(list)
     for index, call in enumerate(calls):
         for name in dict.fromkeys(call.takes):
@@ -36,7 +36,9 @@ def _find_takers(calls: Sequence[Call]) -> Mapping[str, Sequence[int]]:
     return takers
 
 
-def _is_late_view(call: Call, calls: Sequence[Call], makers: Mapping[str, int], movable: Sequence[bool]) -> bool:
+def _is_late_view(
+    call: CallNode, calls: Sequence[CallNode], makers: Mapping[str, int], movable: Sequence[bool]
+) -> bool:
     """Tells whether a view is of nothing but what was waited for, or of such views."""
     if call.fixed or call.writes or not call.takes:
         return False
@@ -45,7 +47,7 @@ def _is_late_view(call: Call, calls: Sequence[Call], makers: Mapping[str, int], 
 
 
 def _is_preparation(
-    index: int, calls: Sequence[Call], takers: Mapping[str, Sequence[int]], prepares: Sequence[bool]
+    index: int, calls: Sequence[CallNode], takers: Mapping[str, Sequence[int]], prepares: Sequence[bool]
 ) -> bool:
     call = calls[index]
     if call.fixed or call.writes or not call.gives or len(set(call.takes)) != 1:

@@ -53,7 +53,7 @@ class Stretch:
     messages: Sequence[str]
 
 
-class Places:
+class CollectiveCounts:
     """How many collectives the programs of this process have run on each group."""
 
     def __init__(self) -> None:
@@ -69,9 +69,9 @@ class Places:
 
 
 @cache
-def places_of_process() -> Places:
+def counts_of_process() -> CollectiveCounts:
     """Returns the places of this process, the same each time."""
-    return Places()
+    return CollectiveCounts()
 
 
 class Agreement:
@@ -84,7 +84,7 @@ class Agreement:
         places: how many collectives were run before.
     """
 
-    def __init__(self, stretches: Sequence[Stretch], rank: int, store: Any, places: Places):
+    def __init__(self, stretches: Sequence[Stretch], rank: int, store: Any, places: CollectiveCounts):
         self._stretches = stretches
         self._rank = rank
         self._store = store
@@ -176,7 +176,7 @@ def agree_first(trace: Any) -> Any:
     store = find_job_store() if has_collectives(trace.bound_symbols) else None
     if store is None or distributed.get_backend() == "fake":
         return trace
-    agreement = Agreement(find_stretches(trace.bound_symbols), distributed.get_rank(), store, places_of_process())
+    agreement = Agreement(find_stretches(trace.bound_symbols), distributed.get_rank(), store, counts_of_process())
     first = next(index for index, symbol in enumerate(trace.bound_symbols) if kind_of(symbol) in COLLECTIVES)
     symbols = list(trace.bound_symbols)
     symbols.insert(first, make_symbol("agree_on_collectives", agreement, None).bind(output=None))

@@ -10,7 +10,7 @@ from typing import Any
 
 from fusioncache.backends.symbols import argument_names, may_write
 from fusioncache.ir import Bypass
-from fusioncache.schedule.calls import COLLECTIVES, Call, CallGraph, Kind
+from fusioncache.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
 
 TOGETHER: Mapping[str, str] = {
     "torch_all_gather_prim_impl": "gather_together",
@@ -109,7 +109,7 @@ def read_calls(symbols: Iterable[Any]) -> CallGraph:
     return CallGraph(tuple(_read_all(symbols, sizes)), sizes)
 
 
-def _read_all(symbols: Iterable[Any], sizes: dict[str, int]) -> Iterator[Call]:
+def _read_all(symbols: Iterable[Any], sizes: dict[str, int]) -> Iterator[CallNode]:
     known: set[str] = set()
     for symbol in symbols:
         takes = tuple(argument_names(symbol))
@@ -122,18 +122,18 @@ def _read_all(symbols: Iterable[Any], sizes: dict[str, int]) -> Iterator[Call]:
         yield _read_call(symbol, takes, gives)
 
 
-def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> Call:
+def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> CallNode:
     kind, name = kind_of(symbol), str(symbol.sym.name)
     if kind in COLLECTIVES:
         _check_collective(symbol)
         message = read_message(symbol)
         text = f"{message.text} over {','.join(map(str, message.ranks))}"
-        return Call(kind, name, takes, gives, channel=_channel_of(symbol, message), message=text)
+        return CallNode(kind, name, takes, gives, channel=_channel_of(symbol, message), message=text)
     if kind is Kind.WAIT:
-        return Call(kind, name, takes, gives)
+        return CallNode(kind, name, takes, gives)
     check_effects(symbol)
     fixed = not all(_is_pure(leaf) for leaf in _leaves_of(symbol))
-    return Call(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, takes, gives, fixed=fixed)
+    return CallNode(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, takes, gives, fixed=fixed)
 
 
 def _channel_of(symbol: Any, message: Message) -> str:

@@ -30,7 +30,7 @@ type Shapes = Mapping[Place, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instance:
+class InterpretedProgram:
     """A program that was interpreted.
 
     Attributes:
@@ -47,7 +47,7 @@ class Instance:
 
 
 @dataclass(slots=True, eq=False)
-class Way:
+class WatchedProgram:
     """What was done in a program that was watched.
 
     Attributes:
@@ -56,7 +56,7 @@ class Way:
         is_proved: whether the same, done at the sizes of another program, was that program.
     """
 
-    instance: Instance
+    instance: InterpretedProgram
     journal: Journal
     is_proved: bool = False
 
@@ -66,8 +66,8 @@ class Lengths:
 
     def __init__(self) -> None:
         """Knows of none yet."""
-        self._instances: list[Instance] = []
-        self._ways: list[Way] = []
+        self._instances: list[InterpretedProgram] = []
+        self._ways: list[WatchedProgram] = []
         self._hopeless: dict[str, str] = {}
 
     def derive(self, derivation: Derivation, interpret: Callable[[], Any]) -> Any:
@@ -107,7 +107,7 @@ class Lengths:
             self._count(derivation, reason)
         return None
 
-    def _do_again(self, way: Way, derivation: Derivation) -> FirstTraces:
+    def _do_again(self, way: WatchedProgram, derivation: Derivation) -> FirstTraces:
         difference = derivation.keeper.find_difference(way.instance.reads, derivation.definitions.describer)
         if difference is not None:
             raise Different(f"the {difference.read.kind} {difference.read.name} is another one")
@@ -136,7 +136,7 @@ class Lengths:
         if derivation.reads is None or not derivation.form or derivation.is_replayed:
             return
         first = FirstTraces(entry.prologue_traces[0], entry.computation_traces[0], entry.epilogue_traces[0])
-        new = Instance(derivation.form, derivation.reads, derivation.shapes, first)
+        new = InterpretedProgram(derivation.form, derivation.reads, derivation.shapes, first)
         journal = derivation.journal
         if journal is not None and journal.refusals:
             self._give_up(derivation, journal.refusals[0])
@@ -144,14 +144,14 @@ class Lengths:
             return
         is_explained = [self._prove(way, new, derivation) for way in self._find_ways(new.form)]
         if journal is not None and not any(is_explained):
-            way = Way(new, journal)
+            way = WatchedProgram(new, journal)
             self._ways.append(way)
             for each in self._instances:
                 self._prove(way, each, derivation)
         if sum(each.form == new.form for each in self._instances) <= MOST_WAYS:
             self._instances.append(new)
 
-    def _prove(self, way: Way, instance: Instance, derivation: Derivation) -> bool:
+    def _prove(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
         """Tells whether what was done in one program is also what was done in another one."""
         own = way.instance
         if own.form != instance.form or own.reads != instance.reads or own.shapes == instance.shapes:
@@ -167,7 +167,7 @@ class Lengths:
         way.is_proved = True
         return True
 
-    def _find_ways(self, form: str) -> Iterator[Way]:
+    def _find_ways(self, form: str) -> Iterator[WatchedProgram]:
         return (each for each in tuple(self._ways) if each.instance.form == form)
 
     def _give_up(self, derivation: Derivation, reason: str) -> None:
@@ -184,7 +184,7 @@ class Lengths:
         derivation.keeper.ledger.count_program_interpreted(reason)
 
 
-def _name_shapes(way: Way, shapes: Shapes) -> Mapping[str, tuple[int, ...]]:
+def _name_shapes(way: WatchedProgram, shapes: Shapes) -> Mapping[str, tuple[int, ...]]:
     """Returns the shapes of a program's inputs by their names."""
     assert way.journal.traces is not None
     names = way.journal.traces.find_tensors()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from fusioncache.schedule.calls import COLLECTIVES, Call, CallGraph, Kind
+from fusioncache.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
 from fusioncache.schedule.dependences import find_makers, find_memory, find_waits
 
 SIZES = st.sampled_from([0, 1, 8, 8, 64, 100])
@@ -20,7 +20,7 @@ def call_graphs(draw: st.DrawFn, *, writers: bool = True) -> CallGraph:
     def add(kind: Kind, name: str, takes: Sequence[str], **more) -> str:
         result = f"v{len(calls)}"
         sizes[result] = draw(SIZES)
-        calls.append(Call(kind, name, tuple(takes), (result,), **more))
+        calls.append(CallNode(kind, name, tuple(takes), (result,), **more))
         return result
 
     def end(future: str) -> None:
@@ -50,7 +50,7 @@ def call_graphs(draw: st.DrawFn, *, writers: bool = True) -> CallGraph:
             values.append(add(Kind.COMPUTE, kind, taken, fixed=kind == "random"))
     for future in tuple(futures):
         end(future)
-    calls.append(Call(Kind.COMPUTE, "return", tuple(dict.fromkeys(draw(st.lists(recent, max_size=4))))))
+    calls.append(CallNode(Kind.COMPUTE, "return", tuple(dict.fromkeys(draw(st.lists(recent, max_size=4))))))
     return CallGraph(tuple(calls), sizes)
 
 
@@ -64,16 +64,16 @@ class _Written:
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
-        self.calls: list[Call] = []
+        self.calls: list[CallNode] = []
 
     def add(self, kind: Kind, name: str, takes: Sequence[str], gives: str, size: int) -> str:
         self.sizes[gives] = size
         channel = name if kind in COLLECTIVES else ""
-        self.calls.append(Call(kind, name, tuple(takes), (gives,), channel=channel, message=f"{name} {size}"))
+        self.calls.append(CallNode(kind, name, tuple(takes), (gives,), channel=channel, message=f"{name} {size}"))
         return gives
 
     def finish(self, *returned: str) -> CallGraph:
-        self.calls.append(Call(Kind.COMPUTE, "return", returned))
+        self.calls.append(CallNode(Kind.COMPUTE, "return", returned))
         return CallGraph(tuple(self.calls), self.sizes)
 
 

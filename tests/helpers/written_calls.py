@@ -2,7 +2,7 @@
 
 import re
 
-from fusioncache.schedule.calls import COLLECTIVES, Call, CallGraph, Kind
+from fusioncache.schedule.calls import COLLECTIVES, CallGraph, CallNode, Kind
 
 _LINE = re.compile(r"(\w+) +(?:(\S.*?) = )?(\w+)\((.*?)\)(.*)")
 
@@ -28,7 +28,7 @@ def read_calls(text: str) -> CallGraph:
         assert found, line
         kind, gives, name, takes, rest = found.groups()
         writes, lies = re.search(r"writes (\w+)", rest), re.search(r"lies in (\w+)", rest)
-        call = Call(
+        call = CallNode(
             Kind(kind),
             name,
             read_names(takes),

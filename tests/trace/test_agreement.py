@@ -3,7 +3,7 @@
 import pytest
 from torch.distributed import HashStore
 
-from fusioncache.trace.agreement import Agreement, CollectiveMismatch, Places, Stretch
+from fusioncache.trace.agreement import Agreement, CollectiveCounts, CollectiveMismatch, Stretch
 
 LONG, SHORT = ("all_gather float32 (8,)", "all_reduce SUM float32 (4,)"), ("all_gather float32 (8,)",)
 OTHER = ("all_gather float32 (8,)", "all_reduce SUM float32 (2,)")
@@ -18,7 +18,7 @@ class Rank:
 
     def __init__(self, number: int, store: HashStore, ranks: tuple[int, ...] = (0, 1)):
         self.number, self.store, self.ranks = number, store, ranks
-        self.group, self.places = Group(), Places()
+        self.group, self.places = Group(), CollectiveCounts()
 
     def derive(self, *messages: str) -> Agreement:
         """Returns what stands in a new program with these collectives."""
@@ -80,7 +80,7 @@ def test_programs_are_compared_at_their_place_among_all_that_ran():
 
 
 def test_each_group_has_places_of_its_own():
-    store, places = HashStore(), Places()
+    store, places = HashStore(), CollectiveCounts()
     rows, columns = Group(), Group()
     both = [Stretch(rows, "rows", (0, 1), LONG), Stretch(columns, "columns", (0, 2), SHORT)]
     Agreement(both, 0, store, places)()

@@ -35,7 +35,7 @@ class Number:
     """A number that an operation returned, such as a size of a tensor.
 
     Attributes:
-        position: the how manieth it was of those that the operations of a program returned.
+        position: its place among all the numbers that the operations of a program returned, from 1 on.
         name: how people are told of it.
     """
 

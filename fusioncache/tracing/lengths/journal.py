@@ -41,7 +41,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorName:
     """A place in the arguments or the result of an operation that a proxy stands at.
 
     Attributes:
@@ -52,7 +52,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperationCall:
     """An operation that was called.
 
     Attributes:
@@ -100,7 +100,7 @@ class Naming:
     name: str
 
 
-type Entry = Look | Call | Reading | Naming
+type Entry = Look | OperationCall | Reading | Naming
 
 
 @dataclass(slots=True)

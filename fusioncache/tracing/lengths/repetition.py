@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fusioncache.tracing.lengths.expressions import Expression, Number, Operation
-from fusioncache.tracing.lengths.journal import Call, Entry, Look, Reading, Tensor
+from fusioncache.tracing.lengths.journal import Entry, Look, OperationCall, Reading, TensorName
 from fusioncache.tracing.lengths.structure import exchange
 
 
@@ -44,7 +44,7 @@ class Repetition:
         for entry in entries:
             if isinstance(entry, Reading):
                 found.append(self._read(entry))
-            elif isinstance(entry, Call):
+            elif isinstance(entry, OperationCall):
                 found.append(self._call(entry))
             elif isinstance(entry, Look):
                 left, right = map(self._renumber, (entry.left, entry.right))
@@ -61,7 +61,7 @@ class Repetition:
             raise Unlike("something was read at another place")
         return new
 
-    def _call(self, call: Call) -> Call:
+    def _call(self, call: OperationCall) -> OperationCall:
         given = {each.name for each in _list_tensors((call.args, call.kwargs))}
         if any(each.name not in self._names and each.name not in given for each in _list_tensors(call.result)):
             raise Unlike("nobody knows what an operation returned")
@@ -80,8 +80,8 @@ class Repetition:
         return replace(leaf, position=self.numbers)
 
     def _exchange(self, leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return Tensor(self._names.get(leaf.name, leaf.name))
+        if isinstance(leaf, TensorName):
+            return TensorName(self._names.get(leaf.name, leaf.name))
         return self._renumber(leaf) if isinstance(leaf, Number | Operation) else leaf
 
     def _renumber(self, expression: Expression) -> Expression:
@@ -92,11 +92,11 @@ class Repetition:
         return expression
 
 
-def _list_tensors(value: Any) -> list[Tensor]:
-    found: list[Tensor] = []
+def _list_tensors(value: Any) -> list[TensorName]:
+    found: list[TensorName] = []
 
     def note(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
+        if isinstance(leaf, TensorName):
             found.append(leaf)
         return leaf
 
@@ -109,6 +109,6 @@ def find_entries(entries: Sequence[Entry], names: tuple[int, int]) -> Sequence[E
     counted = [
         position
         for position, entry in enumerate(entries)
-        if isinstance(entry, Call | Reading) and names[0] <= entry.names[0] and entry.names[1] <= names[1]
+        if isinstance(entry, OperationCall | Reading) and names[0] <= entry.names[0] and entry.names[1] <= names[1]
     ]
     return entries[counted[0] : counted[-1] + 1] if counted else ()

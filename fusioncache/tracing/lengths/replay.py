@@ -12,7 +12,7 @@ from typing import Any
 
 from fusioncache.tracing.lengths.expressions import COMPARISONS, Number, Operation, evaluate
 from fusioncache.tracing.lengths.first_traces import FirstTraces
-from fusioncache.tracing.lengths.journal import Call, Journal, Look, Naming, Reading, Tensor
+from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
 from fusioncache.tracing.lengths.structure import exchange
 
 
@@ -78,7 +78,7 @@ class _Performance:
     def do(self, entry: Any, compiled: Any) -> None:
         """Does what an entry says, as at the first sizes."""
         match entry:
-            case Call():
+            case OperationCall():
                 compiled.is_grad_enabled = entry.has_gradients
                 self._call(entry)
             case Look():
@@ -118,7 +118,7 @@ class _Performance:
         if is_proxy_name_available(naming.name) and variable not in self._renamed:
             self._renamed[variable] = proxy.replace_name(naming.name)
 
-    def _call(self, call: Call) -> None:
+    def _call(self, call: OperationCall) -> None:
         self._count_names(call.names[0])
         self.trace.set_current_source_location(*call.location)
         args = exchange(call.args, self._fill)
@@ -131,7 +131,7 @@ class _Performance:
         self._names = call.names[1]
 
     def _fill(self, leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
+        if isinstance(leaf, TensorName):
             if leaf.name not in self._tensors:
                 raise Different(f"nobody knows where {leaf.name} is from")
             return self._tensors[leaf.name]
@@ -139,7 +139,7 @@ class _Performance:
 
     def _match(self, known: Any, new: Any) -> None:
         """Notes what an operation returned, where it returned something of the same kind as at the first sizes."""
-        if isinstance(known, Tensor):
+        if isinstance(known, TensorName):
             from thunder.core.proxies import Proxy
 
             if not isinstance(new, Proxy) or (known.name in self._tensors) is not (id(new) in self._known):

@@ -12,7 +12,7 @@ from fusioncache.tracing.layers.indifference import is_internal
 from fusioncache.tracing.lengths import movers
 from fusioncache.tracing.lengths.expressions import Expression, Number
 from fusioncache.tracing.lengths.first_traces import FirstTraces
-from fusioncache.tracing.lengths.journal import Call, Journal, Look, Naming, Reading, Tensor
+from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
 from fusioncache.tracing.lengths.operations import Operations
 from fusioncache.tracing.lengths.repetition import Repetition, Unlike, find_entries
 from fusioncache.tracing.lengths.sizes import Size, is_whole, plain
@@ -197,7 +197,7 @@ class Watch(Observer):
             return result
         location = self._trace._current_source_filename, self._trace._current_source_positions
         names = before, self._trace.name_ctr
-        self.journal.entries.append(Call(operation, args, kwargs, results, names, location, enabled))
+        self.journal.entries.append(OperationCall(operation, args, kwargs, results, names, location, enabled))
         return returned
 
     def _record(self, leaf: Any) -> Any:
@@ -208,7 +208,7 @@ class Watch(Observer):
             if leaf.witness is not self:
                 self.journal.refuse("meets a size of another trace")
             return leaf.expression
-        return Tensor(leaf.name) if isinstance(leaf, Proxy) else leaf
+        return TensorName(leaf.name) if isinstance(leaf, Proxy) else leaf
 
     def _count_off(self, before: int, name: str, leaf: Any) -> Any:
         if isinstance(leaf, int) and type(leaf) not in (int, bool):
