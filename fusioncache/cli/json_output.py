@@ -31,6 +31,7 @@ def encode_run(run: Run) -> dict[str, Any]:
     counts["own_sizes"] = dict(run.stats.own_sizes)
     counts["unkept"] = dict(run.stats.unkept)
     counts["programs_refused"] = dict(run.stats.programs_refused)
+    counts["passes_repeated"] = dict(run.stats.passes_repeated)
     counts["programs_interpreted"] = dict(run.stats.programs_interpreted)
     counts["program_seconds"] = dict(run.stats.program_seconds)
     head = {"id": run.id, "name": run.name, "started": run.started, "updated": run.updated, "ended": run.ended}

@@ -155,6 +155,10 @@ def format_programs(run: Run) -> str:
         parts.append(f"{stats.programs_made} derived and kept")
     if stats.programs_replayed:
         parts.append(f"{stats.programs_replayed} not interpreted, as the program was known at other lengths")
+    if stats.programs_filled:
+        parts.append(f"{stats.programs_filled} known from other lengths but for numbers")
+    if stats.passes_repeated:
+        parts.append(_reasons(stats.passes_repeated, "gone over by Thunder's passes at another length"))
     if stats.programs_interpreted:
         parts.append(_reasons(stats.programs_interpreted, "interpreted at another length"))
     if stats.programs_refused:
@@ -228,6 +232,9 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("programs refused", str(sum(stats.programs_refused.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.programs_refused.items())),
         ("programs replayed", str(stats.programs_replayed)),
+        ("programs filled", str(stats.programs_filled)),
+        ("passes repeated", str(sum(stats.passes_repeated.values()))),
+        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.passes_repeated.items())),
         ("programs interpreted", str(sum(stats.programs_interpreted.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.programs_interpreted.items())),
         ("seconds on programs", format_seconds(sum(stats.program_seconds.values()))),

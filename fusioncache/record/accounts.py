@@ -77,11 +77,22 @@ class Account(Counts):
 class ProgramCounts:
     """Counts of whole programs, the reasons for what was not done, and the seconds of each part."""
 
-    __slots__ = ("interpreted", "loaded", "loaded_seconds", "made", "refused", "replayed", "seconds")
+    __slots__ = (
+        "filled",
+        "interpreted",
+        "loaded",
+        "loaded_seconds",
+        "made",
+        "passes_repeated",
+        "refused",
+        "replayed",
+        "seconds",
+    )
 
     def __init__(self) -> None:
-        self.loaded = self.made = self.replayed = 0
+        self.loaded = self.made = self.replayed = self.filled = 0
         self.interpreted: Counter[str] = Counter()
+        self.passes_repeated: Counter[str] = Counter()
         self.loaded_seconds = 0.0
         self.refused: Counter[str] = Counter()
         self.seconds: dict[str, float] = {}

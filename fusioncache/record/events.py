@@ -43,6 +43,7 @@ What = Literal[
     "program made",
     "program refused",
     "program replayed",
+    "program filled",
 ]
 
 
@@ -193,6 +194,8 @@ def describe(event: Event) -> str | None:
             return f"loaded the program of {_name_model(event)} in {format_duration(event.seconds or 0.0)}"
         case "program made":
             return f"made and kept a program of {_name_model(event)}"
+        case "program filled":
+            return f"filled new sizes into the program of {_name_model(event)}"
         case "program replayed":
             return f"called the operations of {_name_model(event)} again at another length"
         case "program refused":

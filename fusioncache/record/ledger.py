@@ -208,6 +208,22 @@ class Ledger:
         else:
             self._events.publish("program replayed", model=model)
 
+    def count_program_filled(self, model: str | None) -> None:
+        """Counts a program at another length over which no pass of Thunder's went."""
+        with self._lock:
+            self._programs.filled += 1
+        if self._parent:
+            self._parent.count_program_filled(model)
+        else:
+            self._events.publish("program filled", model=model)
+
+    def count_passes_repeated(self, reason: str) -> None:
+        """Counts a program over which Thunder's passes went although they had gone over it at other lengths."""
+        with self._lock:
+            self._programs.passes_repeated[reason] += 1
+        if self._parent:
+            self._parent.count_passes_repeated(reason)
+
     def count_program_interpreted(self, reason: str) -> None:
         """Counts a program that was interpreted although others of it were at other lengths."""
         with self._lock:
@@ -291,6 +307,8 @@ class Ledger:
                 programs_made=self._programs.made,
                 programs_refused=MappingProxyType(dict(self._programs.refused)),
                 programs_replayed=self._programs.replayed,
+                programs_filled=self._programs.filled,
+                passes_repeated=MappingProxyType(dict(self._programs.passes_repeated)),
                 programs_interpreted=MappingProxyType(dict(self._programs.interpreted)),
                 program_seconds=MappingProxyType(dict(self._programs.seconds)),
                 saved_seconds=self._saved_seconds,

@@ -35,7 +35,8 @@ _TABLES = (
     general_saved_seconds REAL NOT NULL,
     reused_sizes INTEGER NOT NULL, own_sizes TEXT NOT NULL, unkept TEXT NOT NULL, programs_loaded INTEGER NOT NULL,
     loaded_program_seconds REAL NOT NULL, programs_made INTEGER NOT NULL, programs_refused TEXT NOT NULL,
-    programs_replayed INTEGER NOT NULL, programs_interpreted TEXT NOT NULL,
+    programs_replayed INTEGER NOT NULL, programs_filled INTEGER NOT NULL, passes_repeated TEXT NOT NULL,
+    programs_interpreted TEXT NOT NULL,
     program_seconds TEXT NOT NULL,
     saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,
     verify_compiles INTEGER NOT NULL, verify_compile_seconds REAL NOT NULL,
@@ -109,7 +110,9 @@ def make_format_error(path: Path, other: OtherVersion) -> RecordError:
     )
 
 
-_MAPPINGS = ("bypasses", "own_sizes", "unkept", "programs_refused", "programs_interpreted", "program_seconds")
+_MAPPINGS = (
+    "bypasses", "own_sizes", "unkept", "programs_refused", "passes_repeated", "programs_interpreted", "program_seconds",
+)  # fmt: skip
 
 
 def _names(values: type) -> Iterator[str]:

@@ -49,11 +49,16 @@ class Stats:
         programs_refused: programs that Thunder derived here and that are not kept, or that were found and not used, by
             reason.
         programs_replayed: programs whose operations were called again at another length, and that nobody interpreted.
+            Thunder's passes went over them.
+        programs_filled: programs that are those of other lengths with other numbers: no operation was called for them,
+            and no pass of Thunder's went over them.
+        passes_repeated: why passes went over programs although they were known at other lengths.
         programs_interpreted: why programs were interpreted although others of the same function were known at other
             lengths.
         program_seconds: seconds spent on programs, by what they were spent on. To load one: ``key``, ``load`` (looking
             into the store), ``reads`` (comparing them), ``build`` and ``templates`` (putting it together), the first
-            three also where none fitted. To keep one: ``record``. To call its operations again: ``replay``.
+            three also where none fitted. To keep one: ``record``. To call its operations again: ``replay``. To learn
+            what passes look at: ``passes``. To write other numbers into it: ``fill``.
         saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
             the seconds that its template's executables take to compile, whether they were compiled here or loaded; what
             was loaded saves them once more, less the seconds that loading took. Less than nothing if loading takes
@@ -89,6 +94,8 @@ class Stats:
     programs_made: int = 0
     programs_refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     programs_replayed: int = 0
+    programs_filled: int = 0
+    passes_repeated: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     programs_interpreted: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     program_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     saved_seconds: float = 0.0
@@ -109,7 +116,8 @@ class Stats:
         rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
         rows += [("programs loaded", str(self.programs_loaded)), ("programs made", str(self.programs_made))]
         rows += [(f"program refused: {reason}", str(count)) for reason, count in sorted(self.programs_refused.items())]
-        rows += [("programs replayed", str(self.programs_replayed))]
+        rows += [("programs replayed", str(self.programs_replayed)), ("programs filled", str(self.programs_filled))]
+        rows += [(f"passes repeated: {reason}", str(count)) for reason, count in sorted(self.passes_repeated.items())]
         rows += [(f"interpreted: {reason}", str(count)) for reason, count in sorted(self.programs_interpreted.items())]
         rows += [("saved seconds, an estimate", format_seconds(self.saved_seconds))]
         rows += [("canonicalize seconds", format_seconds(self.canonicalize_seconds))]

@@ -15,6 +15,7 @@ from fusioncache.program.key import check_foreign
 from fusioncache.program.reads import Read, ReadDifference
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
+from fusioncache.trace.families import Family, KnownProgram
 from fusioncache.trace.program_misses import explain_program_miss
 from fusioncache.trace.program_regions import collect_regions
 from fusioncache.trace.program_verification import compare_programs
@@ -40,6 +41,8 @@ class Derivation:
         shapes: of its arguments, by their place.
         journal: what it did with sizes, if that was watched.
         reads: what it was derived from, as soon as that is known.
+        family: the programs of which it is one, if its operations were called again.
+        program: what was derived, if that is kept.
     """
 
     keeper: ProgramKeeper
@@ -54,6 +57,8 @@ class Derivation:
     shapes: Mapping[int | str, tuple[int, ...]] = field(default_factory=dict)
     journal: Journal | None = None
     reads: tuple[Read, ...] | None = None
+    family: Family | None = None
+    program: KnownProgram | None = None
     _recorder: Recorder | None = None
     _started: float = field(default_factory=time.perf_counter)
     _trace_number: int = field(init=False)
@@ -113,6 +118,24 @@ class Derivation:
             self.keeper.report_failure(error)
             return False
 
+    def finish_filled(self, candidate: Candidate, *, keep: bool) -> bool:
+        """Counts a program that is known from other lengths, and keeps it; returns whether it was kept."""
+        self.keeper.note_filled(candidate, self.call)
+        store = self.keeper.cache.store
+        if store is None or not keep:
+            return False
+        seconds, name = time.perf_counter() - self._started, self.call.name
+        about: dict[str, Any] = {"name": name, "seconds": seconds, "unfit": self.unfit, "regions": candidate.regions}
+        try:
+            with self.keeper.time("record"), without_collector():
+                kept = keep_program(store, self.key, candidate.text, candidate.reads, **about)
+        except Exception as error:
+            self.keeper.report_failure(error)
+            return False
+        if kept:
+            self.keeper.ledger.count_program_made(name)
+        return kept
+
     def _keep(self, entry: Any, seconds: float) -> bool:
         store = self.keeper.cache.store
         if store is None or (self._recorder is None and self.reads is None):
@@ -125,6 +148,7 @@ class Derivation:
             self.reads = reads
         assert self.reads is not None
         regions = collect_regions(self.keeper.ledger, self._trace_number)
+        self.program = KnownProgram(text, self.shapes, regions)
         about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "unfit": self.unfit, "regions": regions}
         kept = keep_program(store, self.key, text, self.reads, **about)
         if kept:

@@ -13,13 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.program.candidates import Candidate
+from fusioncache.program.general import Unlike
 from fusioncache.program.key import write_form
 from fusioncache.program.reads import Read
 from fusioncache.trace.derivation import Derivation
+from fusioncache.trace.families import Family, KnownProgram
 from fusioncache.tracing.lengths.first_traces import FirstTraces, Place, find_arguments
 from fusioncache.tracing.lengths.journal import Journal
+from fusioncache.tracing.lengths.passes import go_through_passes
 from fusioncache.tracing.lengths.replay import Different, replay
 from fusioncache.tracing.lengths.watching import watch_sizes
+from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
 
@@ -38,12 +43,14 @@ class InterpretedProgram:
         reads: what else it was derived from.
         shapes: of its arguments.
         traces: Thunder's first ones, as its entry has them.
+        known: what was derived in the end; None if that is not kept.
     """
 
     form: str
     reads: tuple[Read, ...]
     shapes: Shapes
     traces: FirstTraces
+    known: KnownProgram | None
 
 
 @dataclass(slots=True, eq=False)
@@ -54,11 +61,13 @@ class WatchedProgram:
         instance: the program.
         journal: what was done.
         is_proved: whether the same, done at the sizes of another program, was that program.
+        family: the program and others, if it is known what Thunder's passes look at.
     """
 
     instance: InterpretedProgram
     journal: Journal
     is_proved: bool = False
+    family: Family | None = None
 
 
 class Lengths:
@@ -79,13 +88,40 @@ class Lengths:
         """
         if not derivation.keeper.replays:
             return derivation.record(interpret)
-        arguments = find_arguments(derivation.call.args, derivation.call.kwargs)
-        derivation.shapes = {place: tuple(each.shape) for place, each in arguments.items()}
-        derivation.form = write_form(derivation.key, arguments)
+        _describe(derivation)
         results = self._replay(derivation)
         if results is not None:
             return results
         return derivation.record(lambda: self._interpret(derivation, interpret))
+
+    def fill(self, derivation: Derivation) -> Candidate | None:
+        """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
+        if not derivation.keeper.replays or not any(each.family for each in self._ways):
+            return None
+        _describe(derivation)
+        reason = None
+        for way in self._find_ways(derivation.form):
+            if way.family is None:
+                continue
+            try:
+                self._check_reads(way, derivation)
+                with derivation.keeper.time("fill"):
+                    return self._fill(way.family, way.instance, derivation)
+            except (Different, Unlike) as error:
+                reason = str(error)
+            except Exception as error:  # whatever it is, Thunder can derive the program
+                logger.info("a program is not filled in", exc_info=error)
+                reason = f"failed: {type(error).__name__}"
+        if reason is not None:
+            logger.info("Thunder's passes go over a program at another length: %s", reason)
+            derivation.keeper.ledger.count_passes_repeated(reason)
+        return None
+
+    @staticmethod
+    def _fill(family: Family, instance: InterpretedProgram, derivation: Derivation) -> Candidate:
+        templates, call = derivation.keeper.templates, derivation.call
+        program = family.fill(derivation.shapes, lambda text: templates.complete(text, call))
+        return Candidate("", program.text, instance.reads, 0.0, None, program.regions)
 
     def _replay(self, derivation: Derivation) -> Any | None:
         reason = self._hopeless.get(derivation.form)
@@ -100,7 +136,7 @@ class Lengths:
                 logger.info("a program is not done again at another length", exc_info=error)
                 reason = reason or f"failed: {type(error).__name__}"
             else:
-                derivation.reads = way.instance.reads
+                derivation.reads, derivation.family = way.instance.reads, way.family
                 derivation.keeper.ledger.count_program_replayed(derivation.call.name)
                 return traces.results()
         if reason is not None:
@@ -108,11 +144,15 @@ class Lengths:
         return None
 
     def _do_again(self, way: WatchedProgram, derivation: Derivation) -> FirstTraces:
+        self._check_reads(way, derivation)
+        with derivation.keeper.time("replay"):
+            return replay(way.journal, _name_shapes(way, derivation.shapes), derivation.call.compile_data)
+
+    @staticmethod
+    def _check_reads(way: WatchedProgram, derivation: Derivation) -> None:
         difference = derivation.keeper.find_difference(way.instance.reads, derivation.definitions.describer)
         if difference is not None:
             raise Different(f"the {difference.read.kind} {difference.read.name} is another one")
-        with derivation.keeper.time("replay"):
-            return replay(way.journal, _name_shapes(way, derivation.shapes), derivation.call.compile_data)
 
     def _interpret(self, derivation: Derivation, interpret: Callable[[], Any]) -> Any:
         form = derivation.form
@@ -133,10 +173,12 @@ class Lengths:
             derivation: the program.
             entry: Thunder's, with its traces.
         """
+        if derivation.is_replayed:
+            self._learn_numbers(derivation)
         if derivation.reads is None or not derivation.form or derivation.is_replayed:
             return
         first = FirstTraces(entry.prologue_traces[0], entry.computation_traces[0], entry.epilogue_traces[0])
-        new = InterpretedProgram(derivation.form, derivation.reads, derivation.shapes, first)
+        new = InterpretedProgram(derivation.form, derivation.reads, derivation.shapes, first, derivation.program)
         journal = derivation.journal
         if journal is not None and journal.refusals:
             self._give_up(derivation, journal.refusals[0])
@@ -164,8 +206,38 @@ class Lengths:
         if traces.describe() != instance.traces.describe():
             self._give_up(derivation, "its operations at one length are not those at another, for an unknown reason")
             return False
-        way.is_proved = True
+        if not way.is_proved:
+            way.is_proved = True
+            self._found_family(way, instance, derivation)
         return True
+
+    @staticmethod
+    def _found_family(way: WatchedProgram, other: InterpretedProgram, derivation: Derivation) -> None:
+        """Finds out what Thunder's passes look at. Whatever goes wrong there, they go over each further length."""
+        own, keeper = way.instance, derivation.keeper
+        if own.known is None or other.known is None:
+            return
+        assert way.journal.traces is not None
+        try:
+            with keeper.time("passes"), without_collector():
+                names = way.journal.traces.find_tensors()
+                passes = go_through_passes(way.journal, names, own.shapes, derivation.call.compile_data)
+                way.family = Family(passes, (own.known, other.known))
+        except Exception as error:
+            is_expected = isinstance(error, Different | Unlike)
+            logger.info("it is not known what Thunder's passes look at", exc_info=error)
+            keeper.ledger.count_passes_repeated(str(error) if is_expected else f"failed: {type(error).__name__}")
+
+    def _learn_numbers(self, derivation: Derivation) -> None:
+        """Takes one more program to tell numbers apart that were equal so far."""
+        if derivation.family is None or derivation.program is None:
+            return
+        try:
+            derivation.family.learn(derivation.program)
+        except Unlike as error:
+            logger.info("a program is of no family any more: %s", error)
+            for way in self._ways:
+                way.family = None if way.family is derivation.family else way.family
 
     def _find_ways(self, form: str) -> Iterator[WatchedProgram]:
         return (each for each in tuple(self._ways) if each.instance.form == form)
@@ -182,6 +254,14 @@ class Lengths:
     def _count(derivation: Derivation, reason: str) -> None:
         logger.info("a program is interpreted at another length: %s", reason)
         derivation.keeper.ledger.count_program_interpreted(reason)
+
+
+def _describe(derivation: Derivation) -> None:
+    """Notes what the program of a call has in common with those at other sizes, and the shapes of its arguments."""
+    if not derivation.form:
+        arguments = find_arguments(derivation.call.args, derivation.call.kwargs)
+        derivation.shapes = {place: tuple(each.shape) for place, each in arguments.items()}
+        derivation.form = write_form(derivation.key, arguments)
 
 
 def _name_shapes(way: WatchedProgram, shapes: Shapes) -> Mapping[str, tuple[int, ...]]:

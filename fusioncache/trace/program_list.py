@@ -105,6 +105,7 @@ class Search:
         self._keeper: ProgramKeeper | None = None
         self._derivation: Derivation | None = None
         self._candidates: Iterator[Candidate] = iter(())
+        self._is_filled = False
         self._started = time.perf_counter()
 
     def _look(self, *args: Any, **kwargs: Any) -> Any:
@@ -153,9 +154,22 @@ class Search:
                 break
             entry = keeper.build(candidate, derivation.call)
             if entry is not None:
-                self.answer = self._watch(entry, candidate, derivation)
+                self.answer = self._watch(entry, partial(self._note_loaded, candidate), derivation)
                 return
-        self._end(derivation)
+        self.answer = None if derivation.expected else self._fill(keeper, derivation)
+        if self.answer is None:
+            self._end(derivation)
+
+    def _fill(self, keeper: ProgramKeeper, derivation: Derivation) -> Any:
+        """Returns an entry with the program that is known from other lengths; None if none is."""
+        if self._is_filled:
+            return None
+        self._is_filled = True
+        candidate = self._programs.lengths.fill(derivation)
+        entry = None if candidate is None else keeper.build(candidate, derivation.call)
+        if candidate is None or entry is None:
+            return None
+        return self._watch(entry, partial(self._note_filled, candidate), derivation)
 
     def _end(self, derivation: Derivation | None) -> None:
         """Ends the search without a program, and says what Thunder derives now."""
@@ -167,22 +181,25 @@ class Search:
                 derivation.is_kept = False
         self._programs.expect(derivation)
 
-    def _watch(self, entry: Any, candidate: Candidate, derivation: Derivation) -> Any:
+    def _note_loaded(self, candidate: Candidate, derivation: Derivation) -> None:
+        derivation.keeper.note_loaded(candidate, derivation.call, time.perf_counter() - self._started)
+
+    def _note_filled(self, candidate: Candidate, derivation: Derivation) -> None:
+        keep = self._programs.kept < MOST_KINDS
+        self._programs.derived.add(derivation.key.digest)
+        self._programs.kept += derivation.finish_filled(candidate, keep=keep)
+
+    def _watch(self, entry: Any, note: Callable[[Derivation], None], derivation: Derivation) -> Any:
         """Returns an entry that adds itself to Thunder's own when its prologue was called and did not raise.
 
         It lives on as the last prologue that Thunder called, and so it forgets then what the call was about.
         """
-        programs, started = self._programs, self._started
-
-        def note(watched: Derivation) -> None:
-            programs.append_loaded(entry)
-            watched.keeper.note_loaded(candidate, watched.call, time.perf_counter() - started)
-
-        waiting = [partial(note, derivation)]
+        programs, waiting = self._programs, [partial(note, derivation)]
 
         def prologue(*args: Any, **kwargs: Any) -> Any:
             results = entry.prologue_fn(*args, **kwargs)
             while waiting:
+                programs.append_loaded(entry)
                 waiting.pop()()
             return results
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.helpers import Ask, Helpers
+from fusioncache.cache.sizes import Generation
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key
 from fusioncache.process.settings import PROGRAMS
@@ -114,9 +115,19 @@ class ProgramTemplates:
         Raises:
             ValueError: if the program does not fit here.
         """
-        generation = self.generations.begin(call.compile_data)
-        load = TemplateLoader(self.cache, self.backends, self.calls, call.compile_data, generation)
+        load = self._make_loader(call, self.generations.begin(call.compile_data))
         return build_program(candidate.text, call.compile_data.fn, load, candidate.bytecode)
+
+    def complete(self, text: ProgramText, call: Call) -> ProgramText:
+        """Returns a program with the digests and the names that its templates have here.
+
+        Raises:
+            Bypass: if a backend does not have such a template.
+        """
+        return self._make_loader(call, None).complete(text)
+
+    def _make_loader(self, call: Call, generation: Generation | None) -> TemplateLoader:
+        return TemplateLoader(self.cache, self.backends, self.calls, call.compile_data, generation)
 
     def expect(self, program: ProgramText, handed_over: Callable[[int], None]) -> None:
         """Has the templates of a program that was loaded compiled beside this process, if the store lacks one.
@@ -249,6 +260,13 @@ class ProgramKeeper:
             spared = format_duration(candidate.seconds)
             text = f"fusioncache: the program of {call.name} was loaded from the store (deriving it took {spared})."
             print(text, file=sys.stderr, flush=True)
+        self.cache.save()
+
+    def note_filled(self, candidate: Candidate, call: Call) -> None:
+        """Counts a program that runs because it is known at other lengths."""
+        self.ledger.count_program_filled(call.name)
+        if candidate.regions is not None:
+            self._count_regions(candidate.regions, call)
         self.cache.save()
 
     def _count_regions(self, regions: bytes, call: Call) -> None:

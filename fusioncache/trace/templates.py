@@ -14,7 +14,9 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Key, Template
+from fusioncache.program.general import rename_templates, set_digests
 from fusioncache.program.references import TemplateReference, TemplateUse
+from fusioncache.program.text import ProgramText
 from fusioncache.template.plan import Arities
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.rewrite import fuse
@@ -136,6 +138,22 @@ class TemplateLoader:
         for use in reference.uses:
             call.allow(use.arities, use.plan, fallbacks[use.arities], use.instance)
         return call
+
+    def complete(self, program: ProgramText) -> ProgramText:
+        """Returns a program with the digests and the names that its templates have here.
+
+        Raises:
+            Bypass: if a backend does not have such a template.
+        """
+        names: dict[str, str] = {}
+        digests: dict[str, str] = {}
+        for name, reference in program.templates().items():
+            executables = self._backends.find(reference.backend, dict(reference.options))
+            template, _ = self._cache.template(reference.graph, self._environment(executables))
+            count = sum(known.startswith(template.name) for known in names.values())
+            names[name] = f"{template.name}_{count + 1}" if count else template.name
+            digests[names[name]] = template.key.digest
+        return set_digests(rename_templates(program, names), digests)
 
     def _make_fallback(self, use: TemplateUse) -> Fallback:
         """Returns a region of a stored template as Thunder made it. It is made anew when it is first called.

@@ -258,7 +258,7 @@ def test_stats_as_json(monkeypatch):
         "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
         "unkept": {"a number among its inputs": 1},
         **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},
-        **{"programs_replayed": 0, "programs_interpreted": {}},
+        **{"programs_replayed": 0, "programs_filled": 0, "passes_repeated": {}, "programs_interpreted": {}},
         **{"program_seconds": {}, "loaded_program_seconds": 0.0},
         **{"compile_seconds": 2.125, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125},
         **{"saved_seconds": 6.12109375, "canonicalize_seconds": 0.03125},

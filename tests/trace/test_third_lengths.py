@@ -8,7 +8,11 @@ import torch
 from litgpt import GPT, Config
 from stored_programs import compile_anew, without_interpreter
 
+from fusioncache.program.derived import write_program
+from fusioncache.program.general import blank
 from fusioncache.trace import program_list
+from fusioncache.trace.lengths import Lengths
+from fusioncache.trace.templates import find_references
 from fusioncache.tracing.layers import blocks
 
 SCALE = 2.0
@@ -62,8 +66,9 @@ def expect(model, directory, *args, **kwargs):
 
 
 def counts(transform):
+    """Returns how many programs nobody interpreted, and why others were."""
     stats = transform.stats()
-    return stats.programs_replayed, dict(stats.programs_interpreted)
+    return stats.programs_replayed + stats.programs_filled, dict(stats.programs_interpreted)
 
 
 def make_known(directory):
@@ -102,16 +107,22 @@ def test_a_third_length_is_not_interpreted(known, tmp_path):
     assert transform.stats().programs_made == 7
 
 
-def test_the_program_is_thunders_to_the_letter(known, tmp_path):
-    model, compiled, _ = known
-    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+@pytest.mark.parametrize("fills", [True, False])
+def test_the_program_is_thunders_to_the_letter(known, tmp_path, monkeypatch, fills):
+    """Traces with the names of templates, their graphs and regions: filled in, and by Thunder's own passes."""
+    model, *pair = known
+    if not fills:
+        monkeypatch.setattr(Lengths, "fill", lambda *_: None)
+    own = compile_anew(model, tmp_path / "own", sizes="static")
     texts = []
-    for each in (compiled, own):
-        train(each, model, tokens(200))
-        entry = thunder.compile_stats(each).interpreter_cache[-1]
-        traces = (entry.prologue_traces, entry.computation_traces, entry.backward_traces, entry.epilogue_traces)
-        texts.append([[line for line in str(each[-1]).splitlines() if "Constructed" not in line] for each in traces])
+    for compiled, transform in (pair, own):
+        train(compiled, model, tokens(200))
+        entry = thunder.compile_stats(compiled).interpreter_cache[-1]
+        written = write_program(entry, model, find_references(transform.calls()))
+        texts.append([blank(written), sorted(written.templates())])
     assert texts[0] == texts[1]
+    stats = pair[1].stats()
+    assert (stats.programs_filled, stats.programs_replayed) == (int(fills), int(not fills))
 
 
 def test_the_program_of_a_third_length_is_kept(known, tmp_path):

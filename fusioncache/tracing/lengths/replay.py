@@ -13,6 +13,7 @@ from typing import Any
 from fusioncache.tracing.lengths.expressions import COMPARISONS, Number, Operation, evaluate
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
+from fusioncache.tracing.lengths.sizes import is_whole, plain
 from fusioncache.tracing.lengths.structure import exchange
 
 
@@ -22,6 +23,22 @@ class Different(Exception):
 
 def replay(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: Any) -> FirstTraces:
     """Returns Thunder's first traces at other sizes.
+
+    Args:
+        journal: what happened at some sizes.
+        shapes: the new shapes of inputs, by their names in the first traces. All others keep theirs.
+        compiled: what Thunder knows of the function.
+
+    Raises:
+        Different: if the program has to be interpreted at these sizes, with the reason.
+    """
+    computation = perform(journal, shapes, compiled)
+    assert journal.traces is not None
+    return journal.traces.with_computation(computation)
+
+
+def perform(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: Any) -> Any:
+    """Returns Thunder's first trace of the computation alone, at sizes that may be symbols.
 
     Args:
         journal: what happened at some sizes.
@@ -41,18 +58,18 @@ def replay(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: An
     enabled = compiled.is_grad_enabled
     try:
         with (
-            compile_data_and_stats(compiled, _find_stats(compiled)),
+            compile_data_and_stats(compiled, find_stats(compiled)),
             langctx(compiled.langctx),
             tracectx(performance.trace),
         ):
             for entry in journal.entries:
                 performance.do(entry, compiled)
-            return journal.traces.with_computation(performance.finish(journal.traces.computation, journal.renamed))
+            return performance.finish(journal.traces.computation, journal.renamed)
     finally:
         compiled.is_grad_enabled = enabled
 
 
-def _find_stats(compiled: Any) -> Any:
+def find_stats(compiled: Any) -> Any:
     """Returns what Thunder counts for a function: without it an operation that asks for an option is told of none."""
     from thunder.common import CompileStats
     from thunder.core.compile_data import _compile_data
@@ -148,7 +165,7 @@ class _Performance:
                 raise Different("an operation returned another tensor")
             self._known[id(new)] = new
         elif isinstance(known, Number):
-            if type(new) is not int:
+            if type(new) is bool or not is_whole(new):
                 raise Different("an operation returned no integer")
             self._numbers[known.position] = new
         elif isinstance(known, tuple | list):
@@ -194,6 +211,7 @@ def _reshape(proxy: Any, shape: tuple[int, ...]) -> Any:
     """Returns a proxy that is the same but for its shape."""
     if len(shape) != len(proxy.shape):
         raise Different(f"{proxy.name} has another number of dimensions")
-    if any(old != new and min(old, new) < 2 for old, new in zip(proxy.shape, shape, strict=True)):
+    sizes = map(plain, shape)
+    if any(old != new and min(old, new) < 2 for old, new in zip(proxy.shape, sizes, strict=True)):
         raise Different(f"{proxy.name} has a size of 0 or 1")
     return proxy.replace(shape=shape)

@@ -1,0 +1,243 @@
+"""Programs that differ only in numbers, as one with a place for each: from those at known sizes to one at others.
+
+A program is data, and so is each number in it: in the text of a trace, in the shapes and the literals of a template.
+Two programs with the same text but for numbers have them in the same places. What a number is made of is not read off
+its values alone: whoever brings the programs knows the expressions of which each number that is no constant has to be
+one. Of those the ones that have the right value in each program remain. Where they do not agree at other sizes, there
+is no program for these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fusioncache.ir import Const, Graph, Instance, Op, TensorType
+from fusioncache.ir.graph import Arg
+from fusioncache.ir.types import ValueType
+from fusioncache.program.references import (
+    CudaGraphReference,
+    Reference,
+    TemplateReference,
+    TemplateUse,
+    TraceText,
+)
+from fusioncache.program.text import ProgramText
+from fusioncache.tracing.lengths.expressions import Expression, evaluate
+
+type Numbers = Mapping[int, int]
+type New = Callable[[int], int]
+
+_WORD = re.compile(r"\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?")
+"""A name with its dots, or a number with all that belongs to it."""
+_MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
+
+
+class Unlike(Exception):
+    """Programs that do not differ in numbers alone, or numbers of which nobody knows what they are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralProgram:
+    """A program with expressions in the place of numbers.
+
+    Attributes:
+        blank: the program. Its templates have numbers for names, and no digests.
+        values: of each number, in their order: what it is made of, constants included.
+        still: expressions that have one value in all programs it was made of, which may be a constant's by chance.
+    """
+
+    blank: ProgramText
+    values: tuple[tuple[Expression, ...], ...]
+    still: Mapping[Expression, int]
+
+    def instantiate(self, numbers: Numbers) -> ProgramText:
+        """Returns the program at other sizes. Its templates have no digests.
+
+        Raises:
+            Unlike: if it is not known.
+        """
+        for expression, value in self.still.items():
+            if evaluate(expression, numbers) != value:
+                raise Unlike(f"{expression} was {value} so far")
+        found = {each: {evaluate(one, numbers) for one in each} for each in set(self.values)}
+        if any(len(values) > 1 for values in found.values()):
+            raise Unlike("a number may be one of several")
+        values = (next(iter(found[each])) for each in self.values)
+        return map_numbers(self.blank, lambda _: next(values))
+
+
+def generalize(programs: Sequence[tuple[ProgramText, Numbers]], expressions: Collection[Expression]) -> GeneralProgram:
+    """Returns what several programs have in common.
+
+    Args:
+        programs: each with the numbers that it was made for.
+        expressions: of which each number that is no constant is one.
+
+    Raises:
+        Unlike: if they differ in something else, or a number is none of these.
+    """
+    blanks = [blank(program) for program, _ in programs]
+    lists = [list_numbers(each) for each in blanks]
+    if any(map_numbers(each, _nothing) != map_numbers(blanks[0], _nothing) for each in blanks):
+        raise Unlike("they differ in more than numbers")
+    known: dict[tuple[int, ...], list[Expression]] = {}
+    for expression in expressions:
+        values = tuple(evaluate(expression, numbers) for _, numbers in programs)
+        known.setdefault(values, []).append(expression)
+    still = {each: values[0] for values, some in known.items() if len(set(values)) == 1 for each in some}
+    return GeneralProgram(blanks[0], tuple(_explain(known, each) for each in zip(*lists, strict=True)), still)
+
+
+def _explain(known: Mapping[tuple[int, ...], list[Expression]], values: tuple[int, ...]) -> tuple[Expression, ...]:
+    if len(set(values)) == 1:
+        return values[:1]
+    if values not in known:
+        raise Unlike(f"a number is {', '.join(map(str, values))}, and none of what Thunder computed")
+    return tuple(known[values])
+
+
+def _nothing(_: int) -> int:
+    return 0
+
+
+def list_numbers(program: ProgramText) -> tuple[int, ...]:
+    """Returns all numbers in a program, in the order in which ``map_numbers`` comes to them."""
+    found: list[int] = []
+
+    def note(number: int) -> int:
+        found.append(number)
+        return number
+
+    map_numbers(program, note)
+    return tuple(found)
+
+
+def blank(program: ProgramText) -> ProgramText:
+    """Returns a program without what follows from its numbers, and without the seconds that its passes took."""
+    names = {name: f"template_{number}" for number, name in enumerate(list_templates(program))}
+    return _map_traces(rename_templates(program, names), _blank_trace)
+
+
+def list_templates(program: ProgramText) -> Iterator[str]:
+    """Yields the names of templates in the order in which they are called first."""
+    known = program.templates()
+    words = (word for trace in program.texts() for word in re.findall(r"\w+", trace.source))
+    return iter(dict.fromkeys(word for word in words if word in known))
+
+
+def _blank_trace(trace: TraceText) -> TraceText:
+    context = {name: _blank_reference(reference) for name, reference in trace.context.items()}
+    return replace(trace, source=_MADE.sub("", trace.source), context=context)
+
+
+def _blank_reference(reference: Reference) -> Reference:
+    match reference:
+        case TemplateReference(uses=uses):
+            return replace(reference, digest="", uses=tuple(replace(use, layouts=()) for use in uses))
+        case CudaGraphReference(trace):
+            return replace(reference, trace=_blank_trace(trace))
+    return reference
+
+
+def rename_templates(program: ProgramText, names: Mapping[str, str]) -> ProgramText:
+    """Returns a program whose templates have other names."""
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b") if names else None
+
+    def rename(trace: TraceText) -> TraceText:
+        source = pattern.sub(lambda found: names[found[0]], trace.source) if pattern else trace.source
+        context = {
+            names.get(name, name): (
+                replace(reference, trace=rename(reference.trace))
+                if isinstance(reference, CudaGraphReference)
+                else reference
+            )
+            for name, reference in trace.context.items()
+        }
+        return TraceText(trace.name, source, dict(sorted(context.items())))
+
+    return _map_traces(program, rename)
+
+
+def set_digests(program: ProgramText, digests: Mapping[str, str]) -> ProgramText:
+    """Returns a program whose templates have these digests, by their names."""
+
+    def set_in(trace: TraceText) -> TraceText:
+        return replace(trace, context={name: find(name, each) for name, each in trace.context.items()})
+
+    def find(name: str, reference: Reference) -> Reference:
+        if isinstance(reference, TemplateReference):
+            return replace(reference, digest=digests[name])
+        if isinstance(reference, CudaGraphReference):
+            return replace(reference, trace=set_in(reference.trace))
+        return reference
+
+    return _map_traces(program, set_in)
+
+
+def _map_traces(program: ProgramText, new: Callable[[TraceText], TraceText]) -> ProgramText:
+    backward = None if program.backward is None else new(program.backward)
+    return ProgramText(
+        new(program.prologue),
+        new(program.computation),
+        backward,
+        new(program.epilogue),
+        program.returns_none_for_gradients,
+    )
+
+
+def map_numbers(program: ProgramText, new: New) -> ProgramText:
+    """Returns a program with other numbers, to each of which it comes in the same order.
+
+    Args:
+        program: the program.
+        new: returns what to have in place of a number. Numbers in names, and those that are no integers, are none.
+    """
+    return _map_traces(program, lambda trace: _map_trace(trace, new))
+
+
+def _map_trace(trace: TraceText, new: New) -> TraceText:
+    source = _WORD.sub(lambda found: str(new(int(found[0]))) if found[0].isdecimal() else found[0], trace.source)
+    context = {name: _map_reference(reference, new) for name, reference in trace.context.items()}
+    return TraceText(trace.name, source, context)
+
+
+def _map_reference(reference: Reference, new: New) -> Reference:
+    match reference:
+        case TemplateReference(graph=graph, uses=uses):
+            uses = tuple(_map_use(use, new) for use in uses)
+            return replace(reference, graph=_map_graph(graph, new), uses=uses)
+        case CudaGraphReference(trace):
+            return replace(reference, trace=_map_trace(trace, new))
+    return reference
+
+
+def _map_use(use: TemplateUse, new: New) -> TemplateUse:
+    instance = Instance(_map_graph(use.instance.region, new), use.instance.inputs, use.instance.outputs)
+    return replace(use, instance=instance)
+
+
+def _map_graph(graph: Graph, new: New) -> Graph:
+    inputs = tuple(_map_type(each, new) for each in graph.inputs)
+    return replace(graph, inputs=inputs, ops=tuple(_map_op(op, new) for op in graph.ops))
+
+
+def _map_op(op: Op, new: New) -> Op:
+    args = tuple(_map_arg(arg, new) for arg in op.args)
+    kwargs = tuple((name, _map_arg(arg, new)) for name, arg in op.kwargs)
+    return Op(op.name, args, tuple(_map_type(each, new) for each in op.outputs), kwargs)
+
+
+def _map_type[T: ValueType | None](type_: T, new: New) -> T:
+    if not isinstance(type_, TensorType):
+        return type_
+    return replace(type_, shape=tuple(new(size) if isinstance(size, int) else size for size in type_.shape))
+
+
+def _map_arg(arg: Arg, new: New) -> Arg:
+    if isinstance(arg, tuple):
+        return tuple(_map_arg(each, new) for each in arg)
+    if isinstance(arg, Const) and arg.kind == "int":
+        return Const("int", str(new(int(arg.text))))
+    return arg

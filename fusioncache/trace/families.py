@@ -1,0 +1,102 @@
+"""One program at several lengths, as one with numbers to be filled in: what is derived for a further length is nothing.
+
+Thunder's passes went over the program at two lengths or more. They were gone through once more with symbols for sizes,
+which told what they look at. Where all of that comes out the same at another length, Thunder would make the program
+that is known, with other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusioncache.program.general import GeneralProgram, Unlike, generalize, list_templates
+from fusioncache.program.text import ProgramText
+from fusioncache.record.kept_regions import decode_regions
+from fusioncache.tracing.lengths.first_traces import Place
+from fusioncache.tracing.lengths.passes import PassJournal
+
+MOST_KNOWN = 6
+"""Of how many programs a family is made. Each tells apart what was equal in all before."""
+
+type Shapes = Mapping[Place, tuple[int, ...]]
+type Complete = Callable[[ProgramText], ProgramText]
+"""Gives the templates of a program their names and digests."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProgram:
+    """A program that Thunder derived, or would have.
+
+    Attributes:
+        text: its traces.
+        shapes: of its arguments.
+        regions: what a run has on record of its regions, if that is known.
+    """
+
+    text: ProgramText
+    shapes: Shapes
+    regions: bytes | None
+
+    @property
+    def makes_choices(self) -> bool:
+        """Whether it was chosen how the sums of its residual streams come about, which may depend on sizes."""
+        return self.regions is None or bool(decode_regions(self.regions, "", 0).choices)
+
+
+class Family:
+    """What programs of one form have in common.
+
+    Args:
+        passes: what Thunder's passes look at.
+        known: programs that Thunder derived, two or more.
+
+    Raises:
+        Unlike: if they differ in more than numbers, or something else may depend on sizes.
+    """
+
+    def __init__(self, passes: PassJournal, known: Sequence[KnownProgram]):
+        if any(each.makes_choices for each in known):
+            raise Unlike("what becomes of its residual streams was chosen")
+        self._passes = passes
+        self._known = tuple(known)
+        self._general = self._generalize()
+
+    def _generalize(self) -> GeneralProgram:
+        programs = [(each.text, self._passes.read(each.shapes)) for each in self._known]
+        return generalize(programs, self._passes.expressions)
+
+    def learn(self, program: KnownProgram) -> None:
+        """Takes one more program, which tells more of what each number is.
+
+        Raises:
+            Unlike: if it differs in more than numbers.
+        """
+        if len(self._known) < MOST_KNOWN:
+            self._known = (*self._known, program)
+            self._general = self._generalize()
+
+    def fill(self, shapes: Shapes, complete: Complete) -> KnownProgram:
+        """Returns the program for arguments of these shapes.
+
+        Raises:
+            Different: if Thunder's passes might do something else.
+            Unlike: if a number is not known.
+        """
+        text = complete(self._general.instantiate(self._passes.check(shapes)))
+        return KnownProgram(text, shapes, self._fill_regions(text))
+
+    def _fill_regions(self, text: ProgramText) -> bytes | None:
+        """Returns what is on record of regions, with the digests and names of other templates."""
+        known = self._known[0]
+        if known.regions is None:
+            return None
+        regions = known.regions.decode()
+        for old, new in zip(_list_digests(known.text), _list_digests(text), strict=True):
+            regions = regions.replace(old, new)
+        return regions.encode()
+
+
+def _list_digests(program: ProgramText) -> list[str]:
+    templates = program.templates()
+    return [templates[name].digest for name in list_templates(program)]
