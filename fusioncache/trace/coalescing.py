@@ -80,18 +80,21 @@ def reduce_scatter_together(tensors: Sequence[Any], group: Any, operation: Any) 
 
     options = ReduceScatterOptions()
     options.asyncOp, options.reduceOp = True, _operation_of_torch(operation)
-    outputs = [_empty(tensor, tensor.shape[0] // group.size()) for tensor in tensors]
-    work = group.reduce_scatter_tensor_coalesced(outputs, list(tensors), options)
+    # A gradient that is not divided before need not be contiguous.
+    inputs = [tensor.contiguous() for tensor in tensors]
+    outputs = [_empty(tensor, tensor.shape[0] // group.size()) for tensor in inputs]
+    work = group.reduce_scatter_tensor_coalesced(outputs, inputs, options)
     return tuple((work, output) for output in outputs)
 
 
 def all_reduce_together(tensors: Sequence[Any], group: Any, operation: Any) -> Futures:
     """Starts to add up tensors, which all ranks get whole."""
+    import torch
     from torch.distributed.distributed_c10d import AllreduceCoalescedOptions
 
     options = AllreduceCoalescedOptions()
     options.asyncOp, options.reduceOp = True, _operation_of_torch(operation)
-    outputs = [tensor.clone() for tensor in tensors]
+    outputs = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
     work = group.allreduce_coalesced(outputs, options)
     return tuple((work, output) for output in outputs)
 
@@ -101,9 +104,11 @@ def _empty(tensor: Any, rows: int) -> Any:
 
 
 def _operation_of_torch(operation: Any) -> Any:
+    from thunder.distributed.prims import DistributedReduceOps
     from thunder.torch import to_torch_distributed_reduce_op
+    from torch.distributed import ReduceOp
 
-    return to_torch_distributed_reduce_op(operation)
+    return ReduceOp.AVG if operation is DistributedReduceOps.AVG else to_torch_distributed_reduce_op(operation)
 
 
 _FUNCTIONS: Mapping[str, Any] = {

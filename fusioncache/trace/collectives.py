@@ -16,12 +16,16 @@ TOGETHER: Mapping[str, str] = {
     "torch_all_gather_prim_impl": "gather_together",
     "torch_reduce_scatter_prim_impl": "reduce_scatter_together",
     "torch_all_reduce_prim_impl": "all_reduce_together",
+    "reduce_scatter_average": "reduce_scatter_together",
+    "all_reduce_average": "all_reduce_together",
 }
 """Of each collective the one that starts several such: see ``coalescing.py``."""
 _KINDS: Mapping[str, Kind] = {
     "torch_all_gather_prim_impl": Kind.GATHER,
     "torch_reduce_scatter_prim_impl": Kind.REDUCE,
     "torch_all_reduce_prim_impl": Kind.REDUCE,
+    "reduce_scatter_average": Kind.REDUCE,
+    "all_reduce_average": Kind.REDUCE,
     "torch_wait_prim_impl": Kind.WAIT,
     "landed": Kind.WAIT,
     "gather_together": Kind.GATHER,
@@ -31,6 +35,7 @@ _KINDS: Mapping[str, Kind] = {
 _LIBRARIES = frozenset({"gloo", "nccl"})
 """Those that start several collectives with one call."""
 _PREFIX, _SUFFIX = "torch_", "_prim_impl"
+_AVERAGE = "_average"
 _OTHERS = frozenset(
     {"broadcast", "pack", "unpack", "unpack_for_fsdp", "update_bucket_view", "pack_for_fsdp", "stash_grad_for_fsdp"}
 )
@@ -72,7 +77,8 @@ def read_message(bound_symbol: Any) -> Message:
     given = arguments_of(bound_symbol)
     tensor, operation = given["a"], given.get("op")
     dtype, shape = str(tensor.dtype).rpartition(".")[2], _shape_of(tensor)
-    words = [bound_symbol.sym.name.removeprefix(_PREFIX).removesuffix(_SUFFIX), dtype, str(shape)]
+    name = bound_symbol.sym.name.removeprefix(_PREFIX).removesuffix(_SUFFIX).removesuffix(_AVERAGE)
+    words = [name, dtype, str(shape)]
     if operation is not None:
         words.insert(1, operation.name)
     if given.get("dim") is not None:
@@ -132,7 +138,7 @@ def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> C
     if kind is Kind.WAIT:
         return CallNode(kind, name, takes, gives)
     check_effects(symbol)
-    fixed = not all(_is_pure(leaf) for leaf in _leaves_of(symbol))
+    fixed = not all(_is_pure(leaf) for leaf in leaves_of(symbol))
     return CallNode(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, takes, gives, fixed=fixed)
 
 
@@ -169,7 +175,7 @@ def _check_collective(symbol: Any) -> None:
 def is_view(symbol: Any) -> bool:
     """Tells whether a bound symbol only changes a tensor's shape: what it gives may lie in the same memory."""
     return not symbol.sym.is_fusion and all(
-        str(leaf.sym.id) in _VIEWS or _has_tags(leaf, "SHAPE_OP") for leaf in _leaves_of(symbol)
+        str(leaf.sym.id) in _VIEWS or _has_tags(leaf, "SHAPE_OP") for leaf in leaves_of(symbol)
     )
 
 
@@ -191,11 +197,12 @@ def check_effects(symbol: Any) -> None:
         raise Bypass(f"beside collectives runs an operation of the executor {executor.name}, which may do anything")
 
 
-def _leaves_of(symbol: Any) -> Iterator[Any]:
+def leaves_of(symbol: Any) -> Iterator[Any]:
+    """Yields the operations that a bound symbol consists of in the end, itself if it is one."""
     if not symbol.subsymbols:
         yield symbol
     for inner in symbol.subsymbols:
-        yield from _leaves_of(inner)
+        yield from leaves_of(inner)
 
 
 def _is_pure(leaf: Any) -> bool:

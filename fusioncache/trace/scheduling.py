@@ -14,6 +14,7 @@ from fusioncache.schedule.calls import COLLECTIVES, CallGraph
 from fusioncache.schedule.order import Bounds, schedule_calls
 from fusioncache.schedule.placement import Placement
 from fusioncache.trace.agreement import agree_first
+from fusioncache.trace.averaging import average_in_collectives
 from fusioncache.trace.coalescing import coalesce_steps
 from fusioncache.trace.collectives import group_of, has_collectives, kind_of, read_calls
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
@@ -87,6 +88,13 @@ class CollectivePasses:
         self.placements: list[Placement] = []
         self._report_left = report_left
         self._report_failure = report_failure
+
+    def average(self, trace: Any) -> Any:
+        """Returns a trace whose collectives average gradients where that keeps every bit, and it divided before."""
+        if self.options.moves and has_collectives(trace.bound_symbols):
+            with self._reporting("averages in collectives"):
+                return average_in_collectives(trace)
+        return trace
 
     def place(self, trace: Any) -> tuple[Any, Resharding | None]:
         """Returns a trace whose collectives are in their place; the same one if there is none, or none is to be moved.

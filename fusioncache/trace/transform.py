@@ -252,6 +252,7 @@ class FusionCache(Transform):
         start = time.perf_counter()
         if forward and forward.recompute:
             trace = rebuild_sums(trace, forward.recompute)
+        trace = self._collectives.average(trace)
         planned = PlannedStreams(trace)
         foresight = Foresight(forward.layouts if forward else None)
         try:
