@@ -91,6 +91,36 @@ class NewFile(click.ParamType):
         return path
 
 
+class Folder(click.ParamType):
+    """This type reads a folder, and makes it."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Reads the path, from here on an absolute one."""
+        path = Path(value).resolve()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self.fail(f"{value!r} cannot be made: {error.strerror}", param, ctx)
+        return path
+
+
+class Variable(click.ParamType):
+    """This type reads a variable of the environment, as in ``NAME=VALUE``."""
+
+    name = "variable"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Reads name and value."""
+        if not isinstance(value, str):
+            return value[0], value[1]
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
 def command(doc: str | None) -> Callable[[Callable[..., None]], click.Command]:
     """Makes a function a command whose help is a module's documentation."""
     return click.command(context_settings={"show_default": True}, help=doc)

@@ -3,15 +3,16 @@
 All ranks take the same steps of a Llama (forward, cross entropy, backward), each with tokens of its own. ``exposed``
 is the time in which a kernel of NCCL's ran and no other one, by torch's profiler; on a CPU there is none. In the end
 each peer trains for three steps: fusioncache's losses and gradients must have the bits of Thunder's own order of
-collectives, which is the peer whose name ends in ``-thunder-order``. ``thunder-zero3`` and ``thunder-ddp`` are Thunder
-without fusioncache.
+collectives, which is the peer whose name ends in ``-thunder-order``. ``thunder-zero3``, ``thunder-zero2`` and
+``thunder-ddp`` are Thunder without fusioncache.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,16 @@ from typing import Any
 import click
 
 from benchmarks.common.environment import inspect_machine
-from benchmarks.common.options import Numbers, Words, backend_option, command, json_option, require_litgpt
+from benchmarks.common.options import (
+    Folder,
+    Numbers,
+    Variable,
+    Words,
+    backend_option,
+    command,
+    json_option,
+    require_litgpt,
+)
 from benchmarks.common.results import Point, make_result, write_result
 from benchmarks.distributed.job import run_job
 from benchmarks.distributed.report import compare_bits, print_points
@@ -30,7 +40,7 @@ from benchmarks.distributed.spec import MODEL, PEERS, WIDTHS, PointSpec
 @click.option("--ranks", type=click.IntRange(min=2), default=2)
 @click.option("--peers", type=Words(tuple(PEERS)), default=tuple(PEERS), help="As in fusioncache-zero3,fsdp2-zero3.")
 @click.option("--widths", type=Words(WIDTHS), default="narrow")
-@click.option("--layers", type=click.IntRange(min=1), default=8)
+@click.option("--layers", type=Numbers(), default="8")
 @click.option("--tokens", type=Numbers(), default="512,2048", help="Of each rank.")
 @click.option("--steps", type=click.IntRange(min=1), default=20, help="Timed steps.")
 @click.option("--warmup", type=click.IntRange(min=0), default=5, help="Steps before those.")
@@ -41,6 +51,14 @@ from benchmarks.distributed.spec import MODEL, PEERS, WIDTHS, PointSpec
     default=False,
     help="Whether peers of one family find what others compiled: quicker, but first steps then say little.",
 )
+@click.option(
+    "--env",
+    "variables",
+    type=Variable(),
+    multiple=True,
+    help="NAME=VALUE of the ranks' environment, such as NCCL_P2P_DISABLE=1. NCCL's that are set are noted, too.",
+)
+@click.option("--caches", type=Folder(), help="A folder for what is compiled, which stays.")
 @click.option("--limit", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds for everything.")
 @backend_option()
 @json_option
@@ -49,7 +67,10 @@ def main(
     ranks: int,
     peers: Sequence[str],
     widths: Sequence[str],
+    layers: Sequence[int],
     tokens: Sequence[int],
+    variables: Sequence[tuple[str, str]],
+    caches: Path | None,
     limit: float,
     backend: str,
     **options: Any,
@@ -59,19 +80,26 @@ def main(
     deadline = time.monotonic() + limit
     machine = inspect_machine(backend)
     common = {"backend": machine.backend, "device": machine.device, "dtype": machine.choose_dtype(MODEL), **options}
+    common["variables"] = {**choose_variables(os.environ), **dict(variables)}
     points: list[Point] = []
     for width, family in product(widths, dict.fromkeys(PEERS[peer].family for peer in peers)):
         specs = [
-            PointSpec(peer=peer, width=width, tokens=count, **common)
-            for count, peer in product(tokens, peers)
+            PointSpec(peer=peer, width=width, layers=depth, tokens=count, **common)
+            for depth, count, peer in product(layers, tokens, peers)
             if PEERS[peer].family == family
         ]
-        for point in run_job(specs, ranks, deadline):
+        for point in run_job(specs, ranks, deadline, caches):
             points.append(point)
             _write(json_file, machine.environment, {**common, "ranks": ranks}, points)
     print_points(points)
     failed = any("error" in point for point in points)
     sys.exit(1 if failed or not all(one["equal"] for one in compare_bits(points)) else 0)
+
+
+def choose_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that say how ranks reach each other: NCCL's and those of torch's use of it."""
+    prefixes = ("NCCL_", "TORCH_NCCL_")
+    return {name: value for name, value in environment.items() if name.startswith(prefixes)}
 
 
 def _write(file: Path | None, environment: dict[str, Any], options: dict[str, Any], points: Iterable[Point]) -> None:

@@ -23,19 +23,20 @@ _LOG = 3000
 _WAIT = 0.2
 
 
-def run_job(specs: Sequence[PointSpec], ranks: int, deadline: float) -> Iterator[Point]:
+def run_job(specs: Sequence[PointSpec], ranks: int, deadline: float, caches: Path | None = None) -> Iterator[Point]:
     """Yields what the ranks say of each point, as soon as they do. One that fails is followed by a new job.
 
     Args:
         specs: the points, of one family.
         ranks: how many processes there are.
         deadline: when no more is measured, by ``time.monotonic``.
+        caches: a folder for what is compiled, which stays; not given: one for each job.
     """
     left = list(specs)
     while left and time.monotonic() <= deadline:
         done, log = 0, ""
         with TemporaryDirectory(prefix="fusioncache-distributed-", ignore_cleanup_errors=True) as directory:
-            for item in start_ranks(left, ranks, Path(directory), deadline):
+            for item in start_ranks(left, ranks, Path(directory), deadline, caches):
                 if isinstance(item, str):
                     log = item
                     continue
@@ -50,14 +51,15 @@ def run_job(specs: Sequence[PointSpec], ranks: int, deadline: float) -> Iterator
 
 
 def start_ranks(
-    specs: Sequence[PointSpec], ranks: int, folder: Path, deadline: float
+    specs: Sequence[PointSpec], ranks: int, folder: Path, deadline: float, caches: Path | None
 ) -> Iterator[list[dict[str, Any]] | str]:
     """Yields for each point what each rank says, and in the end what the job printed."""
     answers, log = folder / "answers", folder / "log"
     answers.mkdir()
     argument = json.dumps([asdict(spec) for spec in specs])
     command = [*_TORCHRUN, f"--nproc-per-node={ranks}", "-m", _WORKER, argument, str(answers)]
-    environment = {**processes.environment_in(str(folder)), "OMP_NUM_THREADS": "1"}
+    caches = folder if caches is None else caches
+    environment = {**processes.environment_in(str(caches)), "OMP_NUM_THREADS": "1", **specs[0].variables}
     done = 0
     with log.open("wb") as output:
         job = subprocess.Popen(

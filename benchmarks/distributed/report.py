@@ -9,7 +9,7 @@ import click
 
 from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point
-from benchmarks.distributed.spec import PEERS
+from benchmarks.distributed.spec import PEERS, describe_setting
 
 _COLUMNS = (
     "<peer",
@@ -29,20 +29,20 @@ _NONE = "none"
 
 def print_points(points: Sequence[Point]) -> None:
     """Prints a table for each model and length, then what failed, and how bits compare."""
-    groups: dict[tuple[str, int, int], list[Point]] = {}
+    groups: dict[tuple[str, str], list[Point]] = {}
     for point in points:
-        groups.setdefault((point["width"], point["layers"], point["tokens"]), []).append(point)
-    for (width, layers, tokens), members in groups.items():
-        title = f"{width} Llama, {layers} layers, {tokens} tokens on each rank"
+        groups.setdefault((point["width"], describe_setting(point)), []).append(point)
+    for (width, setting), members in groups.items():
+        title = f"{width} Llama, {setting}; each rank has its own tokens"
         caption = "of the rank that has most of each; times of kernels in a step in ms; compiles of each rank"
         rows = [_row(point) for point in members if "error" not in point]
         console().print(make_table(title, caption, _COLUMNS, rows, wrap=False))
     for point in points:
         if "error" in point:
-            click.echo(f"{point['peer']}, {point['tokens']} tokens: {point['error'].splitlines()[-1]}")
+            click.echo(f"{point['peer']}, {describe_setting(point)}: {point['error'].splitlines()[-1]}")
     for one in compare_bits(points):
         verdict = "the same bits" if one["equal"] else "other bits: error"
-        click.echo(f"{one['peer']} and {one['other']}, {one['width']}, {one['tokens']} tokens: {verdict}")
+        click.echo(f"{one['peer']} and {one['other']}, {one['width']}, {one['setting']}: {verdict}")
 
 
 def _row(point: Point) -> list[str]:
@@ -70,13 +70,15 @@ def _most(ranks: Sequence[Mapping[str, Any]], name: str, scale: float) -> str:
 
 def compare_bits(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Returns of each of fusioncache's peers whether all ranks had the bits of the same one in Thunder's order."""
-    known = {(point["peer"], point["width"], point["tokens"]): point for point in points if "error" not in point}
+    known = {
+        (point["peer"], point["width"], describe_setting(point)): point for point in points if "error" not in point
+    }
     compared = []
-    for (name, width, tokens), point in known.items():
+    for (name, width, setting), point in known.items():
         other = f"{name}-thunder-order"
-        if other in PEERS and (other, width, tokens) in known:
-            equal = _bits(point) == _bits(known[other, width, tokens])
-            compared.append({"peer": name, "other": other, "width": width, "tokens": tokens, "equal": equal})
+        if other in PEERS and (other, width, setting) in known:
+            equal = _bits(point) == _bits(known[other, width, setting])
+            compared.append({"peer": name, "other": other, "width": width, "setting": setting, "equal": equal})
     return compared
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from benchmarks.common.spec import count_layers
 
@@ -44,6 +45,7 @@ _ALL = (
     Peer("fusioncache-ddp", "fusioncache", "ddp"),
     Peer("fusioncache-ddp-thunder-order", "fusioncache", "ddp", order="thunder"),
     Peer("thunder-zero3", "thunder", "zero3"),
+    Peer("thunder-zero2", "thunder", "zero2"),
     Peer("thunder-ddp", "thunder", "ddp"),
 )
 PEERS = {peer.name: peer for peer in _ALL}
@@ -66,6 +68,7 @@ class PointSpec:
         in_flight_bytes: of fusioncache's peers; None leaves it as it is.
         bucket_bytes: the same.
         share_caches: whether it finds what was compiled before it.
+        variables: of the environment, that say how ranks reach each other, such as ``NCCL_P2P_DISABLE``.
     """
 
     peer: str
@@ -80,6 +83,13 @@ class PointSpec:
     in_flight_bytes: int | None = None
     bucket_bytes: int | None = None
     share_caches: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.peer}, {self.width}, {count_layers(self.layers)}, {self.tokens} tokens"
+        return f"{self.peer}, {self.width}, {describe_setting(asdict(self))}"
+
+
+def describe_setting(point: Mapping[str, Any]) -> str:
+    """Tells what points have in common whose steps can be compared, but for widths."""
+    variables = [f"{name}={value}" for name, value in sorted(point.get("variables", {}).items())]
+    return ", ".join([count_layers(point["layers"]), f"{point['tokens']} tokens", *variables])

@@ -30,7 +30,7 @@ def make_figures() -> dict[str, str]:
         "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
         "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
-        "shared-steps": _figure(steps.tabulate_shared_steps, "distributed"),
+        "shared-steps": _figure(steps.tabulate_shared_steps, *_names("distributed")),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
@@ -62,6 +62,11 @@ def _figure(table: Callable[..., str], *names: str, folder: Path = RESULTS) -> s
     results = [_result(name, folder) for name in names]
     commits = dict.fromkeys(f"`{result['environment']['commit'][:7]}`" for result in results)
     return f"{table(*results)}\nMeasured at {', '.join(commits)}.\n"
+
+
+def _names(beginning: str) -> list[str]:
+    """Returns the names of the results that begin so, the shortest first: those of a run that was cut into parts."""
+    return sorted((path.stem for path in RESULTS.glob(f"{beginning}*.json")), key=lambda name: (len(name), name))
 
 
 def _result(name: str, folder: Path = RESULTS) -> Any:

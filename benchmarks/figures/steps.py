@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import mean
 from typing import Any
 
+from benchmarks.distributed.spec import describe_setting
 from benchmarks.figures.markdown import format_seconds, make_table
 
 Result = Mapping[str, Any]
@@ -36,10 +37,19 @@ def _list_lengths(results: tuple[Result, ...], named: int) -> Iterator[list[str]
             yield [name, *map(format_seconds, seconds[:named]), others, *counts, f"{later:.1f} ms"]
 
 
-def tabulate_shared_steps(result: Result) -> str:
-    """Shows steps of a model that devices share, by peer; of several ranks the one that has most of each."""
+def tabulate_shared_steps(*results: Result) -> str:
+    """Shows steps of a model that devices share, by peer; of several ranks the one that has most of each.
+
+    Points of several results that have the same model, length and variables are in one table.
+    """
     columns = ("<peer", "step", "fastest", "NCCL", "with nothing beside", "idle", "peak", "first step", "compiles")
-    return make_table(columns, map(_list_shared_step, result["points"]))
+    settings: dict[str, list[Point]] = {}
+    for point in (point for result in results for point in result["points"] if "error" not in point):
+        settings.setdefault(describe_setting(point), []).append(point)
+    tables = {setting: make_table(columns, map(_list_shared_step, points)) for setting, points in settings.items()}
+    if len(tables) == 1:
+        return "".join(tables.values())
+    return "\n".join(f"{setting[0].upper()}{setting[1:]}:\n\n{table}" for setting, table in tables.items())
 
 
 def _list_shared_step(point: Point) -> list[str]:

@@ -56,7 +56,7 @@ def jobs(monkeypatch):
     """The peers of each job. The ranks of DDP die, and ZeRO2 has other bits in Thunder's order."""
     found = []
 
-    def run(specs, ranks, folder, deadline):
+    def run(specs, ranks, folder, deadline, caches):
         found.append([spec.peer for spec in specs])
         for spec in specs:
             if spec.peer == "fusioncache-ddp":
@@ -79,8 +79,38 @@ def test_jobs_go_on_behind_a_point_that_fails(jobs, tmp_path):
     assert jobs == [peers.split(",")[:3], ["fusioncache-zero3-thunder-order"], ["ddp"]]
     points = json.loads(file.read_text())["points"]
     assert [point["peer"] for point in points if "error" in point] == ["fusioncache-ddp"]
-    assert "fusioncache-ddp, 8 tokens: out of memory" in outcome.stdout
-    assert "fusioncache-zero3-thunder-order, narrow, 8 tokens: the same bits" in outcome.stdout
+    assert "fusioncache-ddp, 8 layers, 8 tokens: out of memory" in outcome.stdout
+    assert "fusioncache-zero3-thunder-order, narrow, 8 layers, 8 tokens: the same bits" in outcome.stdout
+
+
+def test_depths_lengths_and_variables_are_told_apart(jobs, monkeypatch, tmp_path):
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    peers = "fusioncache-zero2,fusioncache-zero2-thunder-order"
+    file = tmp_path / "distributed.json"
+    given = [
+        "--peers",
+        peers,
+        "--tokens",
+        "8,16",
+        "--layers",
+        "2,4",
+        "--env",
+        "NCCL_P2P_DISABLE=1",
+        "--json",
+        str(file),
+    ]
+    outcome = CliRunner().invoke(distributed.main, given)
+    assert jobs == [4 * peers.split(",")]
+    result = json.loads(file.read_text())
+    settings = [f"{layers} layers, {tokens} tokens" for layers in (2, 4) for tokens in (8, 16)]
+    expected = [f"{setting}, NCCL_ALGO=Ring, NCCL_P2P_DISABLE=1" for setting in settings]
+    assert [one["setting"] for one in result["bits"]] == expected
+    assert all(f"narrow Llama, {setting};" in outcome.stdout for setting in expected)
+
+
+def test_a_variable_without_a_value_is_refused():
+    outcome = CliRunner().invoke(distributed.main, ["--env", "NCCL_P2P_DISABLE"])
+    assert outcome.exit_code == 2 and "is not NAME=VALUE" in outcome.stderr
 
 
 def test_other_bits_than_in_thunders_order_are_an_error(jobs):
