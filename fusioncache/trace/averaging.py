@@ -4,8 +4,9 @@ Thunder divides each gradient by the number of ranks, in a kernel that does noth
 average of two ranks multiplies what each of them sends by a half, and adds up: the same sums of the same halves, and no
 sum that overflows between. A half has the same bits as the number it is of, but for its exponent, so that nothing is
 rounded and it does not matter how: except where the half is smaller than the smallest normal number. There a library
-that contracts a product and a sum rounds once instead of twice, and the last bit may differ. Of float16 that is
-anything below 1.2e-4, as gradients often are, so that its gradients are divided as before. Of the others it is 2.4e-38.
+rounds once instead of twice, or takes halves for zero, and the sum may differ: by its last bit, or in bfloat16 by up to
+twice that number. Of float16 that is anything below 1.2e-4, as gradients often are, so that its gradients are divided
+as before. Of the others it is 2.4e-38.
 """
 
 from __future__ import annotations
