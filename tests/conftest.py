@@ -1,9 +1,11 @@
 """What all tests share."""
 
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +18,23 @@ gc.set_threshold(100_000, 50, 50)
 # compiler makes for each kind of vector runs. Not asked, it goes by the processor, and an older compiler fails.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
+# And each that has Dynamo compile would start one more that imports torch, and has processes ready for kernels of
+# Triton's, which no test here compiles.
+os.environ.setdefault("TORCH_WARM_POOL", "0")
+
+
+@pytest.fixture(scope="session")
+def _directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Names of directories, one for each test. Pytest would look through all that there are for each new one."""
+    directory = tmp_path_factory.mktemp("fusioncache")
+    return (directory / str(number) for number in itertools.count())
+
 
 @pytest.fixture(autouse=True)
-def _own_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("fusioncache")))
+def _own_environment(_directories: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = next(_directories)
+    directory.mkdir()
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(directory))
     # Most tests count what a process compiles that finds nothing. Those of the store say so.
     monkeypatch.setenv("FUSIONCACHE_STORE", "0")
     # And what it compiles itself, on machines with many cores as well.

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked_processes as forks
 import pytest
 from click.testing import CliRunner
 from thunder.core import rematerialization
@@ -72,7 +73,8 @@ def test_bad_options_are_refused(monkeypatch, name, options, message):
     assert message in outcome.stderr
 
 
-def test_a_process_that_raises_is_reported_with_its_reason():
+def test_a_process_that_raises_is_reported_with_its_reason(monkeypatch):
+    forks.use(monkeypatch)
     with pytest.raises(processes.ProcessFailed, match=r"^TypeError: ") as failure:
         processes.call("benchmarks.scaling.worker", {"model": "residual"})
     assert "Traceback" in failure.value.log

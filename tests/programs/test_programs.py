@@ -17,7 +17,7 @@ from random_programs import Argument, RandomProgram, Step, make_random_program
 import fusioncache
 from fusioncache.trace import executor
 
-SEEDS = os.environ.get("FUSIONCACHE_SEEDS", "30")
+SEEDS = os.environ.get("FUSIONCACHE_SEEDS", "16")
 FIRST, _, LAST = SEEDS.rpartition(":")
 
 

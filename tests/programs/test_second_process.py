@@ -1,4 +1,7 @@
-"""A whole model in a second process, TorchInductor on the CPU: nothing is compiled, and every bit is the same."""
+"""A whole model in a second process, TorchInductor on the CPU: nothing is compiled, and every bit is the same.
+
+``tests/backends/test_inductor_package.py`` has kernels of more kinds.
+"""
 
 import json
 import os
@@ -14,11 +17,11 @@ _STEP = """
 import hashlib, json, sys, warnings
 warnings.simplefilter("ignore")
 import thunder, torch
-from models import Blocks, step
+from models import Residual, step
 import fusioncache
 
 torch.manual_seed(0)
-model, x = Blocks(2), torch.randn(5, 16)
+model, x = Residual(2), torch.randn(10, 10)
 options = json.loads(sys.argv[1])
 transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="inductor", **options)
 compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
