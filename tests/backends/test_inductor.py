@@ -30,7 +30,8 @@ def uncached_compiles(monkeypatch):
 
 
 # tanh, and folds of 1, 2, 4 and 8 terms, then of 16 and of 32 too; of the stream's template the core is tanh again.
-COMPILES = {"fold": {4: 5, 16: 7, 20: 7}, "auto": {4: 5, 8: 3, 20: 3}}
+# More depths are in ``test_nvfuser_definitions.py``.
+COMPILES = {"fold": {4: 5, 20: 7}, "auto": {20: 3}}
 
 
 def recomputed(layers: int) -> tuple[Residual, torch.Tensor]:
@@ -51,15 +52,15 @@ def test_compiles_of_a_recomputed_stream_do_not_grow(plan, uncached_compiles):
     assert not uncached_compiles
 
 
-# One test for both plans, because the uncached regions take the longest to compile. At 8 layers "auto" carries.
+# One test for both plans, because the uncached regions take the longest to compile.
 def test_bits_of_a_recomputed_stream_do_not_change(uncached_compiles):
-    model, x = recomputed(8)
+    model, x = recomputed(4)
     with recompute():
-        results = [compile_with(model, "inductor", residual=plan)[0](x) for plan in COMPILES]
+        results = [compile_with(model, "inductor", residual=plan)[0](x) for plan in ("fold", "carry")]
         assert not uncached_compiles
         plain = compile_plain(model)(x)
     assert all(torch.equal(result, plain) for result in results)
-    assert len(uncached_compiles) == 17
+    assert len(uncached_compiles) == 9
 
 
 def test_folds_of_every_width_have_the_bits_of_one_region(uncached_compiles):
