@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import repeat
+from operator import is_
 from types import ModuleType
 from typing import Any
 
@@ -62,8 +64,10 @@ class Replacement:
 def exchange_everywhere(old: Any, new: Any) -> None:
     """Puts something into the place of another in each module of Thunder's or ours that has that, by whichever name."""
     for names in _namespaces():
-        for name in [name for name, value in list(names.items()) if value is old]:
-            names[name] = new
+        # Most modules do not have it, which is found out without looking at each name.
+        if any(map(is_, list(names.values()), repeat(old))):
+            for name in [name for name, value in list(names.items()) if value is old]:
+                names[name] = new
 
 
 def _namespaces() -> Iterator[dict[str, Any]]:

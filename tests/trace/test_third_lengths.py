@@ -98,13 +98,13 @@ def _pair(tmp_path_factory):
 
 def test_a_third_length_is_not_interpreted(known, tmp_path):
     model, compiled, transform = known
-    for number, (length, batch) in enumerate(((200, 2), (65, 2), (96, 3), (8, 5), (2, 2)), 1):
+    for number, (length, batch) in enumerate(((200, 2), (65, 3), (2, 5)), 1):
         expected = expect(model, tmp_path, tokens(length, batch))
         with without_interpreter():
             found = train(compiled, model, tokens(length, batch))
         assert all(map(torch.equal, found, expected))
         assert counts(transform) == (number, {})
-    assert transform.stats().programs_made == 7
+    assert transform.stats().programs_made == 5
 
 
 @pytest.mark.parametrize("fills", [True, False])
@@ -262,7 +262,7 @@ def test_other_arguments_are_interpreted(pair, argument):
 
 def test_arguments_that_vary_together(known, tmp_path):
     model, compiled, transform = known
-    for number, length in enumerate((64, 96, 200, 8)):
+    for number, length in enumerate((64, 96, 8)):
         weights = torch.rand(2, length, requires_grad=True)
         expected = expect(model, tmp_path, tokens(length), weights=weights)
         assert all(map(torch.equal, train(compiled, model, tokens(length), weights=weights), expected))
@@ -273,12 +273,12 @@ def test_arguments_that_vary_together(known, tmp_path):
 
 def test_blocks_that_are_written_out_are_called_again(tmp_path):
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # from now on Dynamo tags each new module
-    sizes = {"n_layer": 5, "n_embd": 16, "n_head": 2, "n_query_groups": 2, "head_size": 8, "intermediate_size": 24}
+    sizes = {"n_layer": 4, "n_embd": 16, "n_head": 2, "n_query_groups": 2, "head_size": 8, "intermediate_size": 24}
     model = GPT(Config.from_name("Llama-2-7b-hf", padded_vocab_size=50, block_size=256, **sizes))
     compiled, transform = compile_anew(model, tmp_path)
     for length in (64, 96):
         train(compiled, model, tokens(length))
-        assert blocks.OUTCOMES[-1].written == 2
+        assert blocks.OUTCOMES[-1].written == 1
     expected = expect(model, tmp_path, tokens(200, 3))
     with without_interpreter():
         found = train(compiled, model, tokens(200, 3))
