@@ -13,7 +13,10 @@ import griffe
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "api.md"
 _NAME = "fusioncache"
-_BESIDE = ("distributed.fsdp", "distributed.ddp", "tracing.install", "tracing.uninstall")
+_BESIDE = (
+    *(f"distributed.{name}" for name in ("fsdp", "ddp", "state_dict", "optimizer_state_dict", "clip_grad_norm_")),
+    *("tracing.install", "tracing.uninstall"),
+)
 """Public names of public modules."""
 _TITLES = {
     griffe.DocstringSectionKind.parameters: "Arguments",

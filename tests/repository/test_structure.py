@@ -33,12 +33,13 @@ _IMPORTS = {
         "ir template explain residual schedule store record backends cache precompile tracing program provenance "
         "verification humanize"
     ),
+    "distributed": "trace",
     "report": "ir template drawing explain record humanize",
     "cli": "ir template drawing explain store record backends cache precompile program report humanize",
 }
 MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()}
 EVERYBODY_MAY = {"process"}
-KNOW_THUNDER = {"trace", "program", "tracing", "backends", "provenance", "verification"}
+KNOW_THUNDER = {"distributed", "trace", "program", "tracing", "backends", "provenance", "verification"}
 KNOW_TORCH = {"cache/call.py", "cache/dispatch.py", "cache/ranks.py", "precompile/arguments.py"}
 
 

@@ -1,4 +1,4 @@
-"""Models that the ranks of a job share, in one call: Thunder's own ``fsdp`` and ``ddp``, with all in the right order.
+"""Models that ranks share, in one call: Thunder's own ``fsdp`` and ``ddp``, with all in the right order.
 
 A transform that is added to what Thunder's ``fsdp`` returned silently gives other weights. Here it is there before.
 """
