@@ -88,7 +88,7 @@ def list_later(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _print(points: Sequence[Point], machine: str) -> None:
     columns = ["<model", "layers", "<way", "steps", "tensors", "bitwise", "epsilons"]
-    columns += ["compiles", "later", "traces", "later", "replayed"]
+    columns += ["compiles", "later", "traces", "later", "replayed", "filled"]
     caption = "later: from the third setting on, of each kind of sizes that are 1"
     rows = [_cells(point) for point in points if "steps" in point]
     out = console()
@@ -100,7 +100,7 @@ def _print(points: Sequence[Point], machine: str) -> None:
 def _cells(point: Point) -> list[str]:
     steps = point["steps"]
     sums = [sum(step[name] for step in steps) for name in ("tensors", "bitwise")]
-    replayed = sum(step["programs_replayed"] for step in steps)
+    known = [sum(step[f"programs_{what}"] for step in steps) for what in ("replayed", "filled")]
     largest = max(step["largest_epsilons"] for step in steps)
     counts = [
         sum(step.get(name, 0) for step in some)
@@ -114,7 +114,7 @@ def _cells(point: Point) -> list[str]:
         *map(str, sums),
         f"{largest:.3g}",
         *map(str, counts),
-        str(replayed),
+        *map(str, known),
     ]
 
 

@@ -47,8 +47,9 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         own, again = expected.pop((batch, length))
         step = {"batch": batch, "length": length, "kind": name_kind(batch, length), "seconds": seconds}
         steps.append(step | counts | compare(found, own, again))
-    own_sizes = dict(transform.stats().own_sizes)
-    return {"layers": workload.layers, "way": workload.way, "steps": steps, "own_sizes": own_sizes}
+    stats = transform.stats()
+    reasons = {name: dict(getattr(stats, name)) for name in ("own_sizes", "passes_repeated", "programs_interpreted")}
+    return {"layers": workload.layers, "way": workload.way, "steps": steps, **reasons}
 
 
 def take_step(workload: zoo.Workload, call: Call, batch: int, length: int, most: int) -> Tensors:
@@ -71,9 +72,8 @@ def cut(tensor: torch.Tensor, batch: int, length: int, most: int) -> torch.Tenso
 def count(transform: Any, compiled: Any) -> dict[str, int]:
     """Returns what was compiled so far, what needed no compile at other sizes, what was traced, and what by replay."""
     stats = transform.stats()
-    counts = {
-        name: getattr(stats, name) for name in ("compiles", "generalizations", "general_hits", "programs_replayed")
-    }
+    names = ("compiles", "generalizations", "general_hits", "programs_replayed", "programs_filled")
+    counts = {name: getattr(stats, name) for name in names}
     traced = isinstance(compiled, thunder.ThunderModule)
     return counts | ({"traces": thunder.compile_stats(compiled).cache_misses} if traced else {})
 

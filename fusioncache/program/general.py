@@ -29,8 +29,8 @@ from fusioncache.tracing.lengths.expressions import Expression, evaluate
 type Numbers = Mapping[int, int]
 type New = Callable[[int], int]
 
-_WORD = re.compile(r"\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?")
-"""A name with its dots, or a number with all that belongs to it."""
+_WORD = re.compile(r"-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?")
+"""A name with its dots, or a number with all that belongs to it. Traces compute nothing, so that a minus is a sign."""
 _MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
 
 
@@ -58,7 +58,7 @@ class GeneralProgram:
         Raises:
             Unlike: if it is not known.
         """
-        for expression, value in self.still.items():
+        for expression, value in sorted(self.still.items(), key=lambda item: len(str(item[0]))):
             if evaluate(expression, numbers) != value:
                 raise Unlike(f"{expression} was {value} so far")
         found = {each: {evaluate(one, numbers) for one in each} for each in set(self.values)}
@@ -198,9 +198,13 @@ def map_numbers(program: ProgramText, new: New) -> ProgramText:
 
 
 def _map_trace(trace: TraceText, new: New) -> TraceText:
-    source = _WORD.sub(lambda found: str(new(int(found[0]))) if found[0].isdecimal() else found[0], trace.source)
+    source = _WORD.sub(lambda found: _exchange(found[0], new), trace.source)
     context = {name: _map_reference(reference, new) for name, reference in trace.context.items()}
     return TraceText(trace.name, source, context)
+
+
+def _exchange(word: str, new: New) -> str:
+    return str(new(int(word))) if word.removeprefix("-").isdecimal() else word
 
 
 def _map_reference(reference: Reference, new: New) -> Reference:

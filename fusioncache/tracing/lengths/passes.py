@@ -144,7 +144,8 @@ def _number(shapes: Shapes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
         sizes: list[int | Number] = []
         for dimension, size in enumerate(shape):
             count += 1
-            sizes.append(Number(count, f"{place}.shape[{dimension}]") if size > 1 else size)
+            name = f"args[{place}]" if isinstance(place, int) else place
+            sizes.append(Number(count, f"{name}.shape[{dimension}]") if size > 1 else size)
         yield place, tuple(sizes)
 
 
@@ -294,7 +295,7 @@ _ONE_AT_A_TIME = threading.Lock()
 def _know_symbols() -> Iterator[None]:
     """Has functions that passes call know of symbols, as long as its body runs. All others are served as ever."""
     from thunder import clang
-    from thunder.core import pytree
+    from thunder.core import dtypes, pytree
     from thunder.core.proxies import TensorProxy
     from thunder.executors import utils
 
@@ -303,6 +304,7 @@ def _know_symbols() -> Iterator[None]:
         Replacement(utils, "_fused_sdp_choice", None, _note_decision, everywhere=True),
         Replacement(TensorProxy, "__init__", None, _count_symbols),
         Replacement(clang, "math", None, _ask_no_symbol),
+        Replacement(dtypes, "_numberclass_to_numbertype", None, _know_their_type, everywhere=True),
     )
     with _ONE_AT_A_TIME:
         swapped = [(each, old := each.get(), each.make(old)) for each in replacements]
@@ -353,6 +355,16 @@ def _count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
             self.numel = self._numel
 
     return __init__
+
+
+def _know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a symbol be an integer where Thunder asks of which class a number is."""
+
+    @wraps(original)
+    def find_type(cls: type) -> Any:
+        return original(int if cls is SymbolicSize else cls)
+
+    return find_type
 
 
 def _ask_no_symbol(original: ModuleType) -> ModuleType:

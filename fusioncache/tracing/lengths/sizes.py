@@ -226,7 +226,7 @@ def _compare(symbol: str) -> Callable[[Any, Any], Any]:
             return NotImplemented  # which no number is equal to
         if not is_whole(other):
             self.witness.see_value(self, f"compares it with a {type(other).__name__}")
-            return getattr(plain(self), _COMPARING[symbol])(other)
+            return COMPARISONS[symbol](plain(self), other)
         _check_same_trace(self, other)
         outcome = COMPARISONS[symbol](plain(self), plain(other))
         self.witness.see_comparison(symbol, express(self), express(other), outcome)
@@ -238,7 +238,10 @@ def _compare(symbol: str) -> Callable[[Any, Any], Any]:
 def _look(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any) -> Any:
         self.witness.see_value(self, f"calls int.{name}")
-        return own(plain(self), *map(plain, args))
+        result = own(plain(self), *map(plain, args))
+        if result is NotImplemented and isinstance(args[0], float | complex):
+            return getattr(type(args[0])(plain(self)), name)(args[0])
+        return result
 
     return method
 

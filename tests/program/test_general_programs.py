@@ -1,0 +1,124 @@
+"""Programs at several sizes as one, and that one at others."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusioncache.ir import Const, Graph, Instance, Op, Ref, TensorType
+from fusioncache.program.general import Unlike, blank, generalize, list_numbers, rename_templates
+from fusioncache.program.references import TemplateReference, TemplateUse, TraceText
+from fusioncache.program.text import ProgramText
+from fusioncache.template.plan import Plan
+from fusioncache.tracing.lengths.expressions import Number, Operation
+
+ROWS, LENGTH = Number(1, "rows"), Number(2, "length")
+BOTH, HALF = Operation("*", ROWS, LENGTH), Operation("//", LENGTH, 128)
+COMPUTATION = """# Constructed by Delete Last Used (took {milliseconds} milliseconds)
+def computation(t_transformer_h_0_weight, t12):
+  # t12: "cuda:0 f32[{rows}, {length}, 64]"
+  t1 = torch.reshape(t12, ({both}, 64))  # t1: "cuda:0 f32[{both}, 64]"
+  [t2] = {template}(t1, 1e-05, 0.5, -1)
+  return t2
+"""
+
+
+def make_program(rows, length, template="sum_pow_1f", digest="a" * 64, milliseconds=3, extra=64):
+    both = rows * length
+    shape = TensorType("float32", (both, 64), "cuda")
+    op = Op("prims.broadcast_in_dim", (Ref(0), (Const("int", str(both)), Const("int", str(extra)))), (shape,))
+    graph = Graph((shape,), (op,), (1,))
+    use = TemplateUse((), Plan.INLINE, "nvfuser", Instance(graph, (0,), (0,)))
+    reference = TemplateReference("nvfuser", (), graph, digest, (use,))
+    values = {"rows": rows, "length": length, "both": both, "template": template, "milliseconds": milliseconds}
+    computation = TraceText("computation", COMPUTATION.format(**values), {template: reference})
+    prologue = TraceText("prologue", f"def prologue(*args):\n  check(args[0], ({rows}, {length}))\n")
+    return ProgramText(prologue, computation, None, TraceText("epilogue", "def epilogue():\n  return 'h.0.96'\n"))
+
+
+def known(rows, length, **options):
+    return make_program(rows, length, **options), {1: rows, 2: length}
+
+
+KNOWN = known(2, 64), known(3, 96, template="sum_pow_2e", digest="b" * 64, milliseconds=150)
+
+
+def test_a_program_at_other_sizes_is_filled_in():
+    general = generalize(KNOWN, {ROWS, LENGTH, BOTH})
+    assert general.instantiate({1: 5, 2: 200}) == blank(make_program(5, 200))
+
+
+def test_it_has_all_that_it_was_made_of_whatever_came_first():
+    for programs in (KNOWN, KNOWN[::-1]):
+        general = generalize(programs, {ROWS, LENGTH, BOTH})
+        for program, numbers in programs:
+            assert general.instantiate(numbers) == blank(program)
+
+
+@given(st.lists(st.tuples(st.integers(2, 9), st.integers(2, 300)), min_size=2, max_size=5, unique=True))
+def test_what_is_filled_in_is_right_or_refused(sizes):
+    *first, last = sizes
+    try:
+        general = generalize([known(*each) for each in first], {ROWS, LENGTH, BOTH, HALF})
+        found = general.instantiate({1: last[0], 2: last[1]})
+    except Unlike:
+        return
+    assert found == blank(make_program(*last))
+
+
+def test_names_and_other_numbers_are_none():
+    numbers = list_numbers(blank(make_program(7, 96)))
+    assert not {12, 5, 1e-05} & set(numbers)
+    assert sorted(set(numbers)) == [-1, 0, 7, 64, 96, 7 * 96]
+
+
+def test_what_was_equal_so_far_may_not_change():
+    """Two rows in both programs: which 2 is the number of rows, and which is a constant, nobody knows."""
+    general = generalize([known(2, 64), known(2, 96)], {ROWS, LENGTH, BOTH})
+    assert general.instantiate({1: 2, 2: 200}) == blank(make_program(2, 200))
+    with pytest.raises(Unlike, match="rows was 2 so far"):
+        general.instantiate({1: 3, 2: 200})
+
+
+def test_an_expression_that_was_constant_so_far_may_not_change():
+    general = generalize([known(2, 64), known(3, 96)], {ROWS, LENGTH, BOTH, HALF})
+    assert general.instantiate({1: 4, 2: 127}) == blank(make_program(4, 127))
+    with pytest.raises(Unlike, match="128\\) was 0 so far"):
+        general.instantiate({1: 4, 2: 128})
+
+
+def test_a_number_that_may_be_one_of_several_must_be_all_of_them():
+    """64 and 96 are the length, and what is left of it in blocks of 100."""
+    rest = Operation("%", LENGTH, 100)
+    general = generalize(KNOWN, {ROWS, LENGTH, BOTH, rest})
+    assert general.instantiate({1: 5, 2: 99}) == blank(make_program(5, 99))
+    with pytest.raises(Unlike, match="one of several"):
+        general.instantiate({1: 5, 2: 101})
+    told = generalize([*KNOWN, known(5, 101)], {ROWS, LENGTH, BOTH, rest})
+    assert told.instantiate({1: 4, 2: 200}) == blank(make_program(4, 200))
+
+
+def test_a_number_that_nobody_computed_is_refused():
+    with pytest.raises(Unlike, match="128, 288, and none of what Thunder computed"):
+        generalize(KNOWN, {ROWS, LENGTH})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda program: rename_templates(program, {"t_transformer_h_0_weight": "other"}),
+        lambda program: ProgramText(program.prologue, program.computation, program.prologue, program.epilogue),
+        lambda program: ProgramText(program.prologue, program.computation, None, program.epilogue, True),
+        lambda program: ProgramText(program.epilogue, program.computation, None, program.epilogue),
+    ],
+)
+def test_programs_that_differ_in_more_than_numbers_are_refused(change):
+    program, numbers = KNOWN[1]
+    assert (changed := change(program)) != program
+    with pytest.raises(Unlike, match="more than numbers"):
+        generalize([KNOWN[0], (changed, numbers)], {ROWS, LENGTH, BOTH})
+
+
+@pytest.mark.parametrize("extra", [65, 96])
+def test_a_literal_of_a_template_is_a_number(extra):
+    with pytest.raises(Unlike):
+        generalize([KNOWN[0], known(3, 96, extra=extra)], {ROWS, BOTH})

@@ -1,0 +1,91 @@
+"""Programs in which Thunder's passes go another way at another size: always Thunder's own result."""
+
+import pytest
+import torch
+from stored_programs import compile_anew
+
+LENGTHS = (64, 96, 65, 200, 128, 100, 8, 40, 96)
+WIDTH = 40
+
+
+class Program(torch.nn.Module):
+    def __init__(self, compute):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = torch.nn.Parameter(torch.randn(WIDTH, WIDTH) / 8)
+        self.compute = compute
+
+    def forward(self, x):
+        return self.compute(x @ self.weight, self.weight)
+
+
+def same_twice(x, weight):
+    """Two operations that are one where the length is 100."""
+    return x * torch.ones(x.shape[1], WIDTH) * torch.ones(100, WIDTH).sum()
+
+
+def broadcast(x, weight):
+    """Sums that are as long as they are wide where the length is the width."""
+    return x + x.sum(1)[:, None] * x.sum(2)[:, :, None]
+
+
+def means(x, weight):
+    """A number that is made of the length, whose value is looked at."""
+    return torch.nn.functional.layer_norm(x, (WIDTH,)) * x.mean(1)[:, None]
+
+
+def attention(x, weight):
+    y = torch.nn.functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True)
+    return y[:, 0] * 2.0
+
+
+def cut(x, weight):
+    """A part of each row, padded again in backward."""
+    half = x[:, x.shape[1] // 2 :]
+    return torch.cat((half * 2.0, x[:, : x.shape[1] // 2]), 1) * torch.tanh(x)
+
+
+def positions(x, weight):
+    length = x.shape[1]
+    mask = torch.arange(length)[:, None] >= torch.arange(length)[None, :]
+    scores = torch.where(mask, x @ x.transpose(1, 2), -1e9)
+    return torch.softmax(scores, -1) @ x
+
+
+def rows(x, weight):
+    """All tokens in one dimension, and back."""
+    return (x.reshape(-1, WIDTH) @ weight).view(*x.shape[:2], 4, -1).transpose(1, 2).flatten(2)
+
+
+def convolution(x, weight):
+    """In backward a pad by what is left of the length, which our own passes look at."""
+    return torch.nn.functional.conv1d(x.transpose(1, 2), weight[:, :, None].expand(WIDTH, WIDTH, 3), stride=2)
+
+
+PROGRAMS = (same_twice, broadcast, means, attention, cut, positions, rows, convolution)
+
+
+def train(compiled, model, length, rows=2):
+    model.zero_grad()
+    x = torch.randn(rows, length, WIDTH, generator=torch.Generator().manual_seed(length), requires_grad=True)
+    result = compiled(x)
+    result.square().sum().backward()
+    return result, x.grad, model.weight.grad.clone()
+
+
+@pytest.mark.parametrize("compute", PROGRAMS, ids=lambda each: each.__name__)
+def test_each_length_has_thunders_bits(compute, tmp_path):
+    model = Program(compute)
+    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+    compiled, transform = compile_anew(model, tmp_path)
+    for length in LENGTHS:
+        for count in (2,) if length != 200 else (2, 3):
+            expected, found = train(own, model, length, count), train(compiled, model, length, count)
+            assert all(map(torch.equal, found, expected)), (length, count)
+    stats = transform.stats()
+    known = stats.programs_filled + stats.programs_replayed
+    assert known + sum(stats.programs_interpreted.values()) == len(set(LENGTHS)) - 1
+    assert (stats.programs_filled > 2) is (compute not in (means, convolution)), stats.passes_repeated
+    reasons = " ".join(stats.passes_repeated)
+    assert ("are the same at these sizes" in reasons) is (compute is same_twice)
+    assert "failed" not in reasons

@@ -1,0 +1,198 @@
+"""Symbols for sizes, and what Thunder's passes look at."""
+
+import copy
+import math
+import operator
+
+import pytest
+import thunder
+import torch
+from stored_programs import compile_anew
+
+from fusioncache.trace import lengths
+from fusioncache.tracing.lengths import passes
+from fusioncache.tracing.lengths.expressions import Number, evaluate
+from fusioncache.tracing.lengths.replay import Different
+from fusioncache.tracing.lengths.sizes import SymbolicSize
+
+LENGTH = Number(1, "length")
+
+
+class Witness:
+    def __init__(self):
+        self.seen = []
+
+    def see_value(self, size, reason):
+        self.seen.append((evaluate(size.expression, {1: 96}), reason))
+
+    def see_comparison(self, symbol, left, right, outcome):
+        self.seen.append((symbol, outcome))
+
+    def refuse(self, reason):
+        raise AssertionError(reason)
+
+
+@pytest.fixture(name="size")
+def _size():
+    return SymbolicSize(96, LENGTH, Witness())
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda size: size * 4 - 2 * size + size // 5 + 7 % size + size % 7,
+        lambda size: 500 // size - -size + +size,
+        lambda size: divmod(size, 7)[0] * divmod(size, 7)[1],
+        lambda size: math.prod((2, size, size)) + sum([size, 1]),
+        lambda size: math.ceil(size / 16) * 16 + math.floor(size / 7),
+        lambda size: size() + 1,
+    ],
+)
+def test_arithmetic_is_no_look(size, compute):
+    found = compute(size)
+    values = {number: evaluate(found.expression, {1: number}) for number in (96, 64, 8, 257)}
+    assert found.value == values[96]
+    expected = {number: compute(SymbolicSize(number, LENGTH, Witness())).value for number in values}
+    assert values == expected
+    assert {kind for kind, _ in size.witness.seen} <= {"==", "<", "!="}  # of what is divided by
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        range, list(range(200)).__getitem__, "{}".format, str, repr, int, float, math.sqrt, math.isfinite, hex,
+        operator.index, "%d".__mod__, lambda size: [0] * size, lambda size: torch.empty(2, size), lambda size: size**2,
+        lambda size: 1.0 / size, lambda size: size / 0.5, lambda size: size * 0.5, lambda size: size**0.5,
+        lambda size: size == 96.0, lambda size: size < 96.5, lambda size: size << 1, lambda size: size | 1,
+        lambda size: size.bit_length(), lambda size: size.real, lambda size: round(size), copy.deepcopy, copy.copy,
+        lambda size: torch.zeros(200)[:size], lambda size: bytes(size), lambda size: torch.zeros(3).reshape(size // 32),
+    ],
+)  # fmt: skip
+def test_whatever_needs_the_value_is_a_look_also_in_c(size, look):
+    expected, found = look(96), look(size)
+    assert repr(found) == repr(expected) or torch.is_tensor(found)
+    assert size.witness.seen
+
+
+@pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge])
+@pytest.mark.parametrize("other", [64, 96, 200])
+def test_a_comparison_is_noted(size, compare, other):
+    assert compare(size, other) is compare(96, other)
+    assert compare(other, size) is compare(other, 96)
+    assert ((2, size) == (2, other)) is (other == 96)
+    assert len(size.witness.seen) == 3
+
+
+def test_it_is_an_integer_for_who_asks(size):
+    assert isinstance(size, int)
+    assert not size.witness.seen
+
+
+def test_nobody_keeps_one_by_its_hash(size):
+    for keep in (hash, {}.get, {96}.__contains__, lambda each: {each: 1}):
+        with pytest.raises(TypeError, match="hashed"):
+            keep(size)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x):
+        y = torch.tanh(x @ self.weight)
+        return (y.reshape(-1, 16) * 2.0).view(x.shape) + x.sum(1, keepdim=True)
+
+
+def go_through(model, directory, shape, monkeypatch):
+    """Returns what passes look at in a model's program, which is derived at two sizes."""
+    found = []
+
+    def note(*args):
+        found.append(passes.go_through_passes(*args))
+        return found[-1]
+
+    monkeypatch.setattr(lengths, "go_through_passes", note)
+    compiled, transform = compile_anew(model, directory)
+    for size in (shape, (shape[0] + 1, shape[1] + 32, *shape[2:])):
+        compiled(torch.randn(size)).sum().backward()
+    assert not transform.stats().passes_repeated
+    return found[0]
+
+
+@pytest.fixture(name="journal")
+def _journal(tmp_path, monkeypatch):
+    return go_through(Model(), tmp_path, (2, 64, 16), monkeypatch)
+
+
+def test_passes_look_at_what_decides(journal):
+    assert set(journal.read({0: (5, 200, 16)}).values()) == {5, 200, 16}
+    assert journal.check({0: (5, 200, 16)})
+    for shape, reason in (((1, 200, 16), "a size is 1"), ((5, 200, 32), "may do something else: .*16")):
+        with pytest.raises(Different, match=reason):
+            journal.check({0: shape})
+    with pytest.raises(Different, match="other arguments"):
+        journal.check({0: (5, 200, 16), 1: (2,)})
+
+
+def test_a_decision_is_asked_for_again():
+    """Such as which kernel there is for a product at these sizes."""
+    from thunder.core import devices, dtypes
+    from thunder.core.proxies import TensorProxy
+    from thunder.core.trace import TraceCtx, tracectx
+
+    asked = []
+
+    def choose(tensor, mask, is_causal):
+        asked.append(tuple(map(operator.index, tensor.shape)))
+        return sum(tensor.shape) > 300
+
+    witness = passes._Witness()
+    decide = passes._note_decision(choose)
+    with tracectx(TraceCtx()):
+        shape = (2, SymbolicSize(96, LENGTH, witness))
+        tensors = [TensorProxy(shape=shape, device=devices.Device("cpu"), dtype=dtypes.float32) for _ in range(2)]
+    token = passes._WITNESS.set(witness)
+    try:
+        assert [decide(tensor, None, True) for tensor in tensors] == [False, False]
+    finally:
+        passes._WITNESS.reset(token)
+    assert asked == [(2, 96)]  # of two tensors that are alike once
+    assert all(look.symbol == ">=" for look in witness.looks)  # when the tensors were made
+    journal = passes.PassJournal({0: (2, LENGTH)}, (), (), tuple(witness.decisions.values()), frozenset())
+    assert journal.check({0: (2, 200)}) == {1: 200}
+    with pytest.raises(Different, match="choose decides otherwise"):
+        journal.check({0: (2, 400)})
+    assert asked[1:] == [(2, 200), (2, 400)]
+    assert decide(tensors[0], None, True) is False  # where nobody listens
+    assert len(asked) == 4
+
+
+def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch):
+    """What is broadcast to the length and to 100 is one operation where the length is 100."""
+
+    class Twice(Model):
+        def forward(self, x):
+            return super().forward(x) * torch.ones(x.shape[1], 16) * torch.ones(100, 16).sum()
+
+    journal = go_through(Twice(), tmp_path, (2, 64, 16), monkeypatch)
+    assert journal.check({0: (5, 200, 16)})
+    with pytest.raises(Different, match="the same at these sizes"):
+        journal.check({0: (5, 100, 16)})
+
+
+def test_thunder_is_left_as_it_was(tmp_path, monkeypatch):
+    from thunder import clang
+    from thunder.core import dtypes, proxies, pytree
+    from thunder.executors import utils
+
+    def look():
+        return (
+            clang.math, dtypes._numberclass_to_numbertype, proxies.TensorProxy.__init__, pytree.tree_map,
+            utils._fused_sdp_choice, thunder.core.transforms.tree_map,
+        )  # fmt: skip
+
+    compile_anew(Model(), tmp_path)  # shortcuts are in place from here on
+    before = look()
+    go_through(Model(), tmp_path / "one", (2, 64, 16), monkeypatch)
+    assert all(map(operator.is_, look(), before))
