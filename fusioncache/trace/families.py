@@ -7,19 +7,17 @@ that is known, with other numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fusioncache.program.general import GeneralProgram, Unlike, generalize, list_templates
 from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import decode_regions
-from fusioncache.tracing.lengths.first_traces import Place
-from fusioncache.tracing.lengths.passes import PassJournal
+from fusioncache.tracing.lengths.pass_journal import PassJournal, Shapes
 
 MOST_KNOWN = 6
 """Of how many programs a family is made. Each tells apart what was equal in all before."""
 
-type Shapes = Mapping[Place, tuple[int, ...]]
 type Complete = Callable[[ProgramText], ProgramText]
 """Gives the templates of a program their names and digests."""
 

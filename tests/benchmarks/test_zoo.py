@@ -23,7 +23,7 @@ from fusioncache.trace import executor, transform
 GROWN = {"llama-2", "gemma-2", "mixtral", "pythia", "hf-bert"}
 """Traced with one more layer as well: one of each kind. On a GPU all are, at real depth."""
 ALIKE = {"gemma", "stablelm", "gpt2-like", "llama-3", "mistral"}
-"""Made of parts that others have, so that ``benchmarks/model_equality.py`` is enough for them, and TorchInductor here."""
+"""Made of parts that others have: ``benchmarks/model_equality.py`` is enough for them, and TorchInductor here."""
 REAL_LAYERS = {"llama-2": 32, "gemma": 18, "gemma-2": 26, "gpt2-like": 12, "hf-llama": 32, "hf-vit": 12}
 
 

@@ -113,7 +113,8 @@ def test_a_number_that_nobody_computed_is_refused():
 )
 def test_programs_that_differ_in_more_than_numbers_are_refused(change):
     program, numbers = KNOWN[1]
-    assert (changed := change(program)) != program
+    changed = change(program)
+    assert changed != program
     with pytest.raises(Unlike, match="more than numbers"):
         generalize([KNOWN[0], (changed, numbers)], {ROWS, LENGTH, BOTH})
 

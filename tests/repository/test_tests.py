@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
 from repository import HELPERS, PACKAGE, ROOT
 
 TESTS = ROOT / "tests"

@@ -10,8 +10,9 @@ import torch
 from stored_programs import compile_anew
 
 from fusioncache.trace import lengths
-from fusioncache.tracing.lengths import passes
+from fusioncache.tracing.lengths import passes, stand_ins
 from fusioncache.tracing.lengths.expressions import Number, evaluate
+from fusioncache.tracing.lengths.pass_journal import PassJournal
 from fusioncache.tracing.lengths.replay import Different
 from fusioncache.tracing.lengths.sizes import SymbolicSize
 
@@ -148,18 +149,18 @@ def test_a_decision_is_asked_for_again():
         return sum(tensor.shape) > 300
 
     witness = passes._Witness()
-    decide = passes._note_decision(choose)
+    decide = stand_ins._note_decision(choose)
     with tracectx(TraceCtx()):
         shape = (2, SymbolicSize(96, LENGTH, witness))
         tensors = [TensorProxy(shape=shape, device=devices.Device("cpu"), dtype=dtypes.float32) for _ in range(2)]
-    token = passes._WITNESS.set(witness)
+    token = stand_ins.LISTENER.set(witness)
     try:
         assert [decide(tensor, None, True) for tensor in tensors] == [False, False]
     finally:
-        passes._WITNESS.reset(token)
+        stand_ins.LISTENER.reset(token)
     assert asked == [(2, 96)]  # of two tensors that are alike once
     assert all(look.symbol == ">=" for look in witness.looks)  # when the tensors were made
-    journal = passes.PassJournal({0: (2, LENGTH)}, (), (), tuple(witness.decisions.values()), frozenset())
+    journal = PassJournal({0: (2, LENGTH)}, (), (), tuple(witness.decisions.values()), frozenset())
     assert journal.check({0: (2, 200)}) == {1: 200}
     with pytest.raises(Different, match="choose decides otherwise"):
         journal.check({0: (2, 400)})

@@ -10,99 +10,17 @@ What is gone through here is thrown away but for that: no program is made of it.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import wraps
 from itertools import combinations
-from types import ModuleType
 from typing import Any
 
-from fusioncache.tracing.lengths.expressions import COMPARISONS, Expression, Number, evaluate
+from fusioncache.tracing.lengths.expressions import Expression, Number
 from fusioncache.tracing.lengths.first_traces import Place
 from fusioncache.tracing.lengths.journal import Journal, Look
+from fusioncache.tracing.lengths.pass_journal import Decision, PassJournal, Shapes, Sizes, fill
 from fusioncache.tracing.lengths.replay import Different, find_stats, perform
 from fusioncache.tracing.lengths.sizes import SymbolicSize, express, plain
-from fusioncache.tracing.lengths.structure import exchange
-from fusioncache.tracing.replacement import Replacement
-
-type Shapes = Mapping[Place, tuple[int, ...]]
-type Sizes = tuple[Expression, ...]
-
-_WITNESS: ContextVar[_Witness | None] = ContextVar("fusioncache_passes", default=None)
-"""Who is told of the looks of the passes that are gone through here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Something that was decided by what is not interpreted, as by the library that has a kernel or has none.
-
-    Attributes:
-        function: decides.
-        args: what it was asked about, with symbols for sizes.
-        answer: what it decided.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    answer: Any
-
-
-@dataclass(frozen=True, slots=True)
-class PassJournal:
-    """What Thunder's passes did with the sizes of one program.
-
-    Attributes:
-        sizes: of each argument, by its place: numbers of which this is about, and those that may be no others.
-        looks: comparisons.
-        unequal: arguments of operations that would be the same operation if they were equal.
-        decisions: of others.
-        expressions: each that is in a final trace.
-    """
-
-    sizes: Mapping[Place, tuple[int | Number, ...]]
-    looks: tuple[Look, ...]
-    unequal: tuple[tuple[Sizes, Sizes], ...]
-    decisions: tuple[Decision, ...]
-    expressions: frozenset[Expression]
-
-    def check(self, shapes: Shapes) -> Mapping[int, int]:
-        """Returns the value of each number where the arguments have these shapes.
-
-        Raises:
-            Different: if the passes might do something else there.
-        """
-        numbers = self.read(shapes)
-        for look in self.looks:
-            left, right = (evaluate(each, numbers) for each in (look.left, look.right))
-            if COMPARISONS[look.symbol](left, right) is not look.outcome:
-                raise Different(f"a pass of Thunder's may do something else: {look}")
-        for one, other in self.unequal:
-            if all(evaluate(left, numbers) == evaluate(right, numbers) for left, right in zip(one, other, strict=True)):
-                raise Different("two operations are the same at these sizes")
-        for decision in self.decisions:
-            if _ask(decision, numbers) != decision.answer:
-                raise Different(f"{decision.function.__name__} decides otherwise")
-        return numbers
-
-    def read(self, shapes: Shapes) -> Mapping[int, int]:
-        """Returns the value of each number where the arguments have these shapes.
-
-        Raises:
-            Different: if a size is another one that is no number.
-        """
-        if shapes.keys() != self.sizes.keys():
-            raise Different("there are other arguments")
-        numbers: dict[int, int] = {}
-        for place, sizes in self.sizes.items():
-            for size, value in zip(sizes, shapes[place], strict=True):
-                if isinstance(size, Number) and value > 1:
-                    numbers[size.position] = value
-                elif size != value:
-                    raise Different(f"a size is {value}")
-        return numbers
+from fusioncache.tracing.lengths.stand_ins import LISTENER, know_symbols
 
 
 def go_through_passes(journal: Journal, names: Mapping[Place, str], shapes: Shapes, compiled: Any) -> PassJournal:
@@ -123,14 +41,14 @@ def go_through_passes(journal: Journal, names: Mapping[Place, str], shapes: Shap
 
     sizes = dict(_number(shapes))
     witness = _Witness()
-    token = _WITNESS.set(witness)
+    token = LISTENER.set(witness)
     try:
-        with _know_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
+        with know_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
             symbols = {names[place]: witness.make_symbols(each, shapes[place]) for place, each in sizes.items()}
             traces = _apply(perform(journal, symbols, compiled), compiled)
         found = _Findings(symbol for trace in traces for symbol in trace.bound_symbols)
     finally:
-        _WITNESS.reset(token)
+        LISTENER.reset(token)
         witness.is_done = True
     expressions = found.expressions | {size for each in sizes.values() for size in each}
     decisions = tuple(witness.decisions.values())
@@ -182,7 +100,7 @@ class _Witness:
         """Has something decided for plain sizes, and notes what was decided."""
         described = function.__name__, *map(_describe, args)
         if described not in self.decisions:
-            self.decisions[described] = Decision(function, args, function(*_fill(args, None)))
+            self.decisions[described] = Decision(function, args, function(*fill(args, None)))
         return self.decisions[described].answer
 
 
@@ -200,26 +118,6 @@ def _describe(arg: Any) -> Any:
         shape = tuple(each.expression if isinstance(each, SymbolicSize) else each for each in arg.shape)
         return shape, str(arg.device), str(arg.dtype), arg.requires_grad
     return repr(arg)
-
-
-def _fill(value: Any, numbers: Mapping[int, int] | None) -> Any:
-    """Returns a structure with plain sizes: those of these numbers, or those that symbols have."""
-    from thunder.core.proxies import TensorProxy
-    from thunder.core.trace import TraceCtx, tracectx
-
-    def fill_leaf(leaf: Any) -> Any:
-        if isinstance(leaf, SymbolicSize):
-            return plain(leaf) if numbers is None else evaluate(leaf.expression, numbers)
-        if isinstance(leaf, TensorProxy):
-            return leaf.replace(shape=tuple(map(fill_leaf, leaf.shape)))
-        return leaf
-
-    with tracectx(TraceCtx()):
-        return exchange(value, fill_leaf)
-
-
-def _ask(decision: Decision, numbers: Mapping[int, int]) -> Any:
-    return decision.function(*_fill(decision.args, numbers))
 
 
 def _apply(trace: Any, compiled: Any) -> list[Any]:
@@ -286,90 +184,3 @@ class _Findings:
                 is_certain = any(isinstance(left, int) and isinstance(right, int) for left, right in parts)
                 if known[one] != known[other] and not is_certain:
                     yield tuple(left for left, _ in parts), tuple(right for _, right in parts)
-
-
-_ONE_AT_A_TIME = threading.Lock()
-
-
-@contextmanager
-def _know_symbols() -> Iterator[None]:
-    """Has functions that passes call know of symbols, as long as its body runs. All others are served as ever."""
-    from thunder import clang
-    from thunder.core import dtypes, pytree
-    from thunder.core.proxies import TensorProxy
-    from thunder.executors import utils
-
-    replacements = (
-        Replacement(pytree, "tree_map", None, _keep_symbols, everywhere=True),
-        Replacement(utils, "_fused_sdp_choice", None, _note_decision, everywhere=True),
-        Replacement(TensorProxy, "__init__", None, _count_symbols),
-        Replacement(clang, "math", None, _ask_no_symbol),
-        Replacement(dtypes, "_numberclass_to_numbertype", None, _know_their_type, everywhere=True),
-    )
-    with _ONE_AT_A_TIME:
-        swapped = [(each, old := each.get(), each.make(old)) for each in replacements]
-        for each, old, new in swapped:
-            each.swap(old, new)
-        try:
-            yield
-        finally:
-            for each, old, new in swapped:
-                each.swap(new, old)
-
-
-def _keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has what is converted to integers stay a symbol, as ``int`` may return nothing but integers."""
-
-    @wraps(original)
-    def tree_map(func: Callable[..., Any], tree: Any, /, *rests: Any, **options: Any) -> Any:
-        is_converting = func is int and _WITNESS.get() is not None
-        return original(_to_integer if is_converting else func, tree, *rests, **options)
-
-    return tree_map
-
-
-def _to_integer(value: Any) -> Any:
-    return value if isinstance(value, SymbolicSize) else int(value)
-
-
-def _note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a decision that depends on sizes noted, so that it is asked for again at others."""
-
-    @wraps(original)
-    def decide(*args: Any, **kwargs: Any) -> Any:
-        witness = _WITNESS.get()
-        if witness is None or kwargs:
-            return original(*args, **kwargs)
-        return witness.decide(original, args)
-
-    return decide
-
-
-def _count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has the number of elements of a tensor be a symbol, which Thunder makes a kind of integer of."""
-
-    @wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if isinstance(self._numel, SymbolicSize):
-            self.numel = self._numel
-
-    return __init__
-
-
-def _know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a symbol be an integer where Thunder asks of which class a number is."""
-
-    @wraps(original)
-    def find_type(cls: type) -> Any:
-        return original(int if cls is SymbolicSize else cls)
-
-    return find_type
-
-
-def _ask_no_symbol(original: ModuleType) -> ModuleType:
-    """Has no symbol asked whether it is finite."""
-    copy = ModuleType(original.__name__, original.__doc__)
-    vars(copy).update(vars(original))
-    vars(copy)["isfinite"] = lambda value: isinstance(value, SymbolicSize) or original.isfinite(value)
-    return copy

@@ -1,0 +1,114 @@
+"""What stands in for functions of Thunder's while its passes go over a program with symbols for sizes.
+
+All of it is taken out when they are through, and serves other threads meanwhile as Thunder's own does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from types import ModuleType
+from typing import Any, Protocol
+
+from fusioncache.tracing.lengths.sizes import SymbolicSize
+from fusioncache.tracing.replacement import Replacement
+
+
+class Listener(Protocol):
+    """Whoever is told of decisions."""
+
+    def decide(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Has something decided for plain sizes, and notes what was decided."""
+
+
+LISTENER: ContextVar[Listener | None] = ContextVar("fusioncache_passes", default=None)
+"""Who is told of the passes that go over a program here."""
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def know_symbols() -> Iterator[None]:
+    """Has functions that passes call know of symbols, as long as its body runs. All others are served as ever."""
+    from thunder import clang
+    from thunder.core import dtypes, pytree
+    from thunder.core.proxies import TensorProxy
+    from thunder.executors import utils
+
+    replacements = (
+        Replacement(pytree, "tree_map", None, _keep_symbols, everywhere=True),
+        Replacement(utils, "_fused_sdp_choice", None, _note_decision, everywhere=True),
+        Replacement(TensorProxy, "__init__", None, _count_symbols),
+        Replacement(clang, "math", None, _ask_no_symbol),
+        Replacement(dtypes, "_numberclass_to_numbertype", None, _know_their_type, everywhere=True),
+    )
+    with _ONE_AT_A_TIME:
+        swapped = [(each, old := each.get(), each.make(old)) for each in replacements]
+        for each, old, new in swapped:
+            each.swap(old, new)
+        try:
+            yield
+        finally:
+            for each, old, new in swapped:
+                each.swap(new, old)
+
+
+def _keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has what is converted to integers stay a symbol, as ``int`` may return nothing but integers."""
+
+    @wraps(original)
+    def tree_map(func: Callable[..., Any], tree: Any, /, *rests: Any, **options: Any) -> Any:
+        is_converting = func is int and LISTENER.get() is not None
+        return original(_to_integer if is_converting else func, tree, *rests, **options)
+
+    return tree_map
+
+
+def _to_integer(value: Any) -> Any:
+    return value if isinstance(value, SymbolicSize) else int(value)
+
+
+def _note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a decision that depends on sizes noted, so that it is asked for again at others."""
+
+    @wraps(original)
+    def decide(*args: Any, **kwargs: Any) -> Any:
+        listener = LISTENER.get()
+        if listener is None or kwargs:
+            return original(*args, **kwargs)
+        return listener.decide(original, args)
+
+    return decide
+
+
+def _count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has the number of elements of a tensor be a symbol, which Thunder makes a kind of integer of."""
+
+    @wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if isinstance(self._numel, SymbolicSize):
+            self.numel = self._numel
+
+    return __init__
+
+
+def _know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a symbol be an integer where Thunder asks of which class a number is."""
+
+    @wraps(original)
+    def find_type(cls: type) -> Any:
+        return original(int if cls is SymbolicSize else cls)
+
+    return find_type
+
+
+def _ask_no_symbol(original: ModuleType) -> ModuleType:
+    """Has no symbol asked whether it is finite."""
+    copy = ModuleType(original.__name__, original.__doc__)
+    vars(copy).update(vars(original))
+    vars(copy)["isfinite"] = lambda value: isinstance(value, SymbolicSize) or original.isfinite(value)
+    return copy
