@@ -85,6 +85,8 @@ programs loaded               0
 programs made                 0
 programs refused              0
 programs replayed             0
+programs filled               0
+passes repeated               0
 programs interpreted          0
 seconds on programs           0.000
 seconds of what they spare    0.000
@@ -163,13 +165,17 @@ def test_whole_programs_are_counted(monkeypatch):
     for _ in range(2):
         ledger.count_program_refused("a lock has no value to compare")
     ledger.count_program_replayed("GPT")
+    for _ in range(3):
+        ledger.count_program_filled("GPT")
+    ledger.count_passes_repeated("two rows so far")
     ledger.count_program_interpreted("model.py:7 compares: x < 100")
     save_ledger(monkeypatch, ledger)
     text = " ".join(get_output("stats").split())
     assert (
         "programs 1 loaded in 438 ms, where deriving took 38.5 s; 1 derived and kept; 1 not interpreted, as the "
-        "program was known at other lengths; 1 interpreted at another length: model.py:7 compares: x < 100 (1); 2 "
-        "derived and not kept, or not used: a lock has no value to compare (2) saved" in text
+        "program was known at other lengths; 3 known from other lengths but for numbers; 1 gone over by Thunder's "
+        "passes at another length: two rows so far (1); 1 interpreted at another length: model.py:7 compares: x < 100 "
+        "(1); 2 derived and not kept, or not used: a lock has no value to compare (2) saved" in text
     )
     assert text.startswith("train.py · GPT · ")
     assert "time compiling 1 s, keeping programs 500 ms, loading programs 438 ms" in text
@@ -181,6 +187,9 @@ programs made                     1
 programs refused                  2
   a lock has no value to compare  2
 programs replayed                 1
+programs filled                   3
+passes repeated                   1
+  two rows so far                 1
 programs interpreted              1
   model.py:7 compares: x < 100    1
 seconds on programs               0.938

@@ -148,8 +148,8 @@ def test_a_decision_is_asked_for_again():
         asked.append(tuple(map(operator.index, tensor.shape)))
         return sum(tensor.shape) > 300
 
-    witness = passes._Witness()
-    decide = stand_ins._note_decision(choose)
+    witness = passes.PassWitness()
+    decide = stand_ins.note_decision(choose)
     with tracectx(TraceCtx()):
         shape = (2, SymbolicSize(96, LENGTH, witness))
         tensors = [TensorProxy(shape=shape, device=devices.Device("cpu"), dtype=dtypes.float32) for _ in range(2)]

@@ -40,7 +40,7 @@ def go_through_passes(journal: Journal, names: Mapping[Place, str], shapes: Shap
     from thunder.core.langctxs import langctx
 
     sizes = dict(_number(shapes))
-    witness = _Witness()
+    witness = PassWitness()
     token = LISTENER.set(witness)
     try:
         with know_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
@@ -67,7 +67,7 @@ def _number(shapes: Shapes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
         yield place, tuple(sizes)
 
 
-class _Witness:
+class PassWitness:
     """Notes what passes look at."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ def know_symbols() -> Iterator[None]:
 
     replacements = (
         Replacement(pytree, "tree_map", None, _keep_symbols, everywhere=True),
-        Replacement(utils, "_fused_sdp_choice", None, _note_decision, everywhere=True),
+        Replacement(utils, "_fused_sdp_choice", None, note_decision, everywhere=True),
         Replacement(TensorProxy, "__init__", None, _count_symbols),
         Replacement(clang, "math", None, _ask_no_symbol),
         Replacement(dtypes, "_numberclass_to_numbertype", None, _know_their_type, everywhere=True),
@@ -71,7 +71,7 @@ def _to_integer(value: Any) -> Any:
     return value if isinstance(value, SymbolicSize) else int(value)
 
 
-def _note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
+def note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a decision that depends on sizes noted, so that it is asked for again at others."""
 
     @wraps(original)
