@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fusioncache.distributed.limits import keep_time_limit
+
 
 def fsdp(
     model: Any,
@@ -35,7 +37,7 @@ def fsdp(
 
     sharding = FSDPType.ZERO3 if reshard else FSDPType.ZERO2
     jitted = _jit(model, executors, transforms, options)
-    return share(jitted, device=device, broadcast_from=broadcast_from, sharding_strategy=sharding)
+    return keep_time_limit(share(jitted, device=device, broadcast_from=broadcast_from, sharding_strategy=sharding))
 
 
 def ddp(
@@ -57,7 +59,7 @@ def ddp(
     """
     from thunder.distributed import ddp as share
 
-    return share(_jit(model, executors, transforms, options), broadcast_from=broadcast_from)
+    return keep_time_limit(share(_jit(model, executors, transforms, options), broadcast_from=broadcast_from))
 
 
 def _jit(model: Any, executors: Sequence[Any] | None, transforms: Sequence[Any], options: dict[str, Any]) -> Any:

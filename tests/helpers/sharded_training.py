@@ -3,7 +3,9 @@
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
@@ -99,12 +101,42 @@ def run_ranks(work: Callable[[int], Any], world: int = 2, backend: str = "gloo")
 
     Each imports the function anew: what the tests before did to this process, and CUDA, do not outlive a fork.
     """
-    start_method = "spawn" if backend == "nccl" else "forkserver"
-    if start_method == "forkserver":
-        torch.multiprocessing.set_forkserver_preload(["thunder"])
+    start_method = choose_start_method(backend)
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.start_processes(_run, (world, folder, work, backend), world, start_method=start_method)
         return [torch.load(f"{folder}/{rank}", weights_only=True) for rank in range(world)]
+
+
+def choose_start_method(backend: str) -> Literal["spawn", "forkserver"]:
+    if backend == "nccl":
+        return "spawn"
+    torch.multiprocessing.set_forkserver_preload(["thunder"])
+    return "forkserver"
+
+
+def run_with_losses(work: Callable[[int], Any], patience: float) -> Any:
+    """Returns what a function returns in the first process of a job of two, of which the other one may be lost.
+
+    Args:
+        work: it, as in ``run_ranks``.
+        patience: how many seconds the first one may take.
+
+    Raises:
+        TimeoutError: if it takes longer.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        given = (2, folder, work, "gloo")
+        job = torch.multiprocessing.start_processes(
+            _run, given, 2, join=False, start_method=choose_start_method("gloo")
+        )
+        first, second = job.processes
+        first.join(patience)
+        for process in (first, second):
+            process.kill()
+            process.join()
+        if not Path(folder, "0").exists():
+            raise TimeoutError(f"the first rank left nothing; it ended with {first.exitcode}")
+        return torch.load(f"{folder}/0", weights_only=True)
 
 
 def _run(rank: int, world: int, folder: str, work: Callable[[int], Any], backend: str) -> None:
@@ -112,7 +144,9 @@ def _run(rank: int, world: int, folder: str, work: Callable[[int], Any], backend
     os.environ["LOCAL_RANK"] = str(rank)
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    torch.distributed.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    # Its time limit is not torch's own.
+    where = {"init_method": f"file://{folder}/meeting", "timeout": timedelta(minutes=5)}
+    torch.distributed.init_process_group(backend, rank=rank, world_size=world, **where)
     torch.save(work(rank), f"{folder}/{rank}")
     torch.distributed.destroy_process_group()
 

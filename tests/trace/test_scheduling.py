@@ -1,15 +1,31 @@
 """Two ranks train under Thunder's own ``fsdp`` and ``ddp``: collectives move, and no bit does."""
 
+import os
+import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 import thunder
 import torch
-from sharded_training import count_calls, count_saved, equal_bits, list_calls, make_model, run_ranks, share, train
+from sharded_training import (
+    count_calls,
+    count_saved,
+    equal_bits,
+    list_calls,
+    make_model,
+    run_ranks,
+    run_with_losses,
+    share,
+    train,
+)
 
 import fusioncache
+from fusioncache.distributed.limits import find_time_limits
 from fusioncache.trace import averaging
 
 MODES = ("zero2", "zero3", "ddp")
@@ -30,6 +46,7 @@ def make_transform(**options: object) -> fusioncache.FusionCache:
 
 def train_all(rank: int) -> dict[str, dict[str, object]]:
     seen = {f"{mode} {order}": train_one(rank, mode, order) for mode in MODES for order in ORDERS}
+    seen["alone"] = train_one(rank, "alone", "auto")
     seen |= {f"accumulating {order}": {"values": accumulate(rank, **ORDERS[order])} for order in ("thunder", "auto")}
     with averaging_pairs():
         seen |= {f"{mode} averaging": train_one(rank, mode, "auto") for mode in ("zero2", "ddp")}
@@ -65,7 +82,9 @@ def share_at_once(mode: str) -> torch.nn.Module:
     if mode == "ddp":
         return fusioncache.distributed.ddp(make_model(), **options)
     device = torch.device("cpu")
-    return fusioncache.distributed.fsdp(make_model(), reshard=mode == "zero3", device=device, **options)
+    shared = fusioncache.distributed.fsdp(make_model(), reshard=mode == "zero3", device=device, **options)
+    assert find_time_limits(shared.process_group_for_ddp) == find_time_limits(None)
+    return shared
 
 
 def accumulate(rank: int, **options: object) -> list[torch.Tensor]:
@@ -95,9 +114,12 @@ def run_differing(rank: int) -> str:
 
 def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
     transform = make_transform(**ORDERS[order])
-    jitted = share(thunder.jit(make_model(), executors=fusioncache.executors(), transforms=[transform]), mode)
+    jitted = thunder.jit(make_model(), executors=fusioncache.executors(), transforms=[transform])
+    jitted = jitted if mode == "alone" else share(jitted, mode)
     values = train(jitted, rank)
     return {
+        "templates": sorted(call.template.key.digest for call in transform.calls()),
+        "compiles": transform.stats().compiles,
         "values": values,
         "forward": list_calls(thunder.last_traces(jitted)[-1]),
         "backward": list_calls(thunder.last_backward_traces(jitted)[-1]),
@@ -223,6 +245,27 @@ def test_collectives_that_average_give_the_same_bits_with_no_division(trained, m
         assert not ours["bypasses"]
 
 
+def regions(calls: list[str]) -> set[str]:
+    """Returns the names of templates that are called."""
+    return {call for call in calls if re.search("_[0-9a-f]{8}$", call)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ranks_ask_for_the_same_so_that_one_of_them_compiles_it(trained, mode):
+    """Who comes second finds it: see ``tests/cache/test_ranks.py``. Eager regions are counted, not kept."""
+    first, second = (rank[f"{mode} auto"] for rank in trained)
+    assert first["templates"] == second["templates"]
+    assert first["compiles"] == second["compiles"] == len(set(first["templates"]))
+
+
+def test_under_ddp_templates_are_those_of_a_single_process(trained):
+    alone, shared = trained[0]["alone"], trained[0]["ddp auto"]
+    assert regions(shared["forward"]) == regions(alone["forward"]) != set()
+    added = regions(shared["backward"]) - regions(alone["backward"])
+    assert regions(alone["backward"]) <= regions(shared["backward"])
+    assert all(name.startswith("div_") for name in added)  # which average gradients
+
+
 def test_over_gloo_each_travels_alone(trained):
     for mode in MODES:
         run = trained[0][f"{mode} auto"]
@@ -256,6 +299,29 @@ def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs():
     (refused, *_) = [text for text in ended if text.startswith("CollectiveMismatch")]
     assert "collective 1 is all_gather float32" in refused
     assert "(17, 16) on rank 0" in refused and "(33, 16) on rank 1" in refused
+
+
+def lose_a_rank(rank: int, way: str) -> str:
+    """Returns what ends a rank whose other one dies, or stands still, behind the forward pass."""
+    jitted = share_at_once("zero2")
+    tokens = torch.zeros(2, 8, dtype=torch.int64)
+    jitted(tokens).sum().backward()
+    group = jitted.process_group_for_ddp
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3), group)
+    loss = jitted(tokens).sum()
+    torch.distributed.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL if way == "dies" else signal.SIGSTOP)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("way", "said"), [("dies", "closed|reset|refused"), ("stands still", "Timed out")])
+def test_a_rank_that_is_lost_ends_the_job(way, said):
+    assert re.search(said, run_with_losses(partial(lose_a_rank, way=way), patience=120))
 
 
 @pytest.mark.parametrize("options", [{"schedule": "fsdp"}, {"in_flight_bytes": -1}])
