@@ -31,6 +31,7 @@ def make_figures() -> dict[str, str]:
         "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
         "shared-steps": _figure(steps.tabulate_shared_steps, *_names("distributed")),
+        "loss-curve": _figure(steps.tabulate_curves, "loss-curve", folder=CPU),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),

@@ -52,6 +52,19 @@ def tabulate_shared_steps(*results: Result) -> str:
     return "\n".join(f"{setting[0].upper()}{setting[1:]}:\n\n{table}" for setting, table in tables.items())
 
 
+def tabulate_curves(result: Result) -> str:
+    """Shows losses of training runs that see the same rows, and how far each is at most from that of one process."""
+    distances = {one["way"]: f"{one['distance']:.1e}" for one in result["compared"]}
+    steps = len(result["points"][0]["losses"])
+    places = [1, steps // 4, steps // 2, steps]
+    columns = ("<who trains", *(f"step {place}" for place in places), "farthest from one process")
+    rows = (
+        [point["way"], *(f"{point['losses'][place - 1]:.4f}" for place in places), distances.get(point["way"], "")]
+        for point in result["points"]
+    )
+    return make_table(columns, rows)
+
+
 def _list_shared_step(point: Point) -> list[str]:
     ranks = point["ranks"]
     steps = [max(rank[name] for rank in ranks) for name in ("step_ms", "fastest_ms")]

@@ -52,7 +52,7 @@ class CurveSpec:
 def compare_curves(curves: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
     """Returns how far each curve is at most from that of one process, and whether what rounds explains that.
 
-    How much rounding makes of itself in so many steps is what the curve of one process says that has batches in parts: in
+    What rounding makes of itself in so many steps is what the curve of one process says that has batches in parts: in
     exact numbers it would be the same. A shared curve may be a few times as far.
 
     Args:
