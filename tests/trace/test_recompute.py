@@ -42,11 +42,14 @@ def reference(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[list[torc
     return results, saved(plain)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+# In bfloat16, which rounds the most; one of two dtypes already; and a stream with a mask in float32 as well.
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(kind, torch.bfloat16) for kind in KINDS if kind != "mixed"]
+    + [(kind, torch.float32) for kind in ("mixed", "post", "dropout", "none")],
+    ids=str,
+)
 def test_every_kind_of_stream_keeps_every_bit(kind, dtype):
-    if kind == "mixed" and dtype is torch.bfloat16:
-        pytest.skip("it is of two dtypes already")
     model, x = stack(kind, dtype=dtype)
     expected, before = reference(kind, dtype=dtype)
     compiled, transform = compile_with(model, recompute="residual")

@@ -109,7 +109,7 @@ def test_calls_do_not_grow_with_depth(wanted):
         return max(len(call.args) for call in backward), cache.stats().templates
 
     if wanted is CARRY:
-        assert most(4) == most(16) == (4, 6)
+        assert most(4) == most(10) == (4, 6)
     else:
         # A step takes a sum and a segment's terms, as many as the square root of the depth.
         assert [arguments for arguments, _ in map(most, (8, 18))] == [4, 6]

@@ -10,6 +10,9 @@ from pathlib import Path
 
 FILE = Path(__file__).with_name("own.json")
 
+SOURCES = "sources"
+"""The item that has the digest of the programs' sources."""
+
 _ROOT = str(Path(__file__).resolve().parents[3])
 _BITS = re.compile(r"bits=[0-9a-f]*")
 
@@ -27,7 +30,20 @@ def read_record() -> dict[str, str]:
 
 def write_record(found: Mapping[str, Mapping[str, str]]) -> None:
     """Adds the digests of some programs to those that are written down."""
-    record = read_record() | {name: digest(facts) for name, facts in found.items()}
+    _write(read_record() | {name: digest(facts) for name, facts in found.items()})
+
+
+def write_sources() -> None:
+    """Writes down that what is written down came of the programs as they are now."""
+    _write(read_record() | {SOURCES: digest_sources()})
+
+
+def digest_sources() -> str:
+    """Returns a digest of the programs' sources: traces and errors tell on which lines something is."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(FILE.parent.glob("*.py")))).hexdigest()[:16]
+
+
+def _write(record: Mapping[str, str]) -> None:
     FILE.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n")
 
 

@@ -26,7 +26,7 @@ from benchmarks.trace_equality.spec import KINDS, name_sets
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
 from hostile_programs import PROGRAMS, observe
-from hostile_programs.record import find_difference, write_record
+from hostile_programs.record import find_difference, write_record, write_sources
 
 _SETS = dict(name_sets(KINDS, tuple(GROUPS)))
 
@@ -52,6 +52,8 @@ def main(pattern: str, sets: str, record: bool, json_file: Path | None) -> None:
             click.echo(f"    {each}: {difference}")
         if record:
             write_record({name: own})
+    if record and not pattern:
+        write_sources()
     if json_file:
         result = {"environment": describe(), "sets": chosen, "programs": found}
         json_file.write_text(json.dumps(result, indent=1) + "\n")
