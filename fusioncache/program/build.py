@@ -26,6 +26,7 @@ from fusioncache.program.references import (
 from fusioncache.program.resolve import Resolver, resolve_module
 from fusioncache.program.text import ProgramText
 from fusioncache.program.traces import LoadedTrace
+from fusioncache.prologue.quickening import quicken
 
 logger = logging.getLogger("fusioncache")
 
@@ -58,7 +59,7 @@ def build_program(
         forward.tags.add(TraceTag.AUGMENTED_FORWARD)
         backward[0].tags.add(TraceTag.BACKWARD)
     return thunder.CacheEntry(
-        _with_stats(prologue, [effects], backward),
+        _with_stats(quicken(prologue), [effects], backward),
         [checks],
         computation,
         [forward],

@@ -30,6 +30,7 @@ from fusioncache.ir import Bypass, Region, Template
 from fusioncache.precompile.ahead import find_helpers
 from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
+from fusioncache.prologue.quickening import quicken_last
 from fusioncache.provenance.misses import Misses, should_explain
 from fusioncache.provenance.trace_notes import TraceNotes, begin_notes
 from fusioncache.record.ledger import Ledger
@@ -55,8 +56,7 @@ from fusioncache.trace.scheduling import CollectiveOptions, CollectivePasses
 from fusioncache.trace.shared_region import SharedRegion, arities_by_template, fallback_of, site_of
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.trace.templates import TemplateCalls
-from fusioncache.tracing import install
-from fusioncache.tracing.installation import install_more
+from fusioncache.tracing.installation import install, install_more
 from fusioncache.tracing.lengths import watching
 from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.verification.verifier import Verifier, choose_when
@@ -244,6 +244,7 @@ class FusionCache(Transform):
         """Thunder's hook: called with the forward trace, then with the backward trace."""
         if self._untried:
             return self._leave_alone(trace, self._untried)
+        quicken_last()
         from thunder.core.trace import TraceTag
 
         forward = self._handover.take(trace) if TraceTag.BACKWARD in trace.tags else None

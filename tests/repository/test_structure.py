@@ -26,12 +26,13 @@ _IMPORTS = {
     "cache": "ir template store record backends",
     "precompile": "ir template store backends cache",
     "tracing": "",
-    "program": "ir template store record backends cache precompile tracing",
+    "prologue": "tracing",
+    "program": "ir template store record backends cache precompile tracing prologue",
     "provenance": "ir template explain residual record backends cache humanize",
     "verification": "ir template record backends cache",
     "trace": (
-        "ir template explain residual schedule store record backends cache precompile tracing program provenance "
-        "verification humanize"
+        "ir template explain residual schedule store record backends cache precompile tracing prologue program "
+        "provenance verification humanize"
     ),
     "distributed": "trace",
     "report": "ir template drawing explain record humanize",
@@ -39,7 +40,7 @@ _IMPORTS = {
 }
 MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()}
 EVERYBODY_MAY = {"process"}
-KNOW_THUNDER = {"distributed", "trace", "program", "tracing", "backends", "provenance", "verification"}
+KNOW_THUNDER = {"distributed", "trace", "program", "prologue", "tracing", "backends", "provenance", "verification"}
 KNOW_TORCH = {"cache/call.py", "cache/dispatch.py", "cache/ranks.py", "precompile/arguments.py"}
 
 

@@ -1,0 +1,1 @@
+"""Host time of a later step."""

@@ -1,0 +1,16 @@
+"""What is measured, as the parent process and its workers exchange it. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+WAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "thunder": "Thunder without fusioncache",
+        "own prologue": "fusioncache, with Thunder's prologue as it is",
+        "fusioncache": "fusioncache",
+        "torch.compile": "torch.compile, with TorchInductor; with --backend eager, with AOTAutograd alone",
+    }
+)
+"""What takes steps."""

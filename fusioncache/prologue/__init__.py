@@ -1,0 +1,1 @@
+"""Thunder's prologues: the same checks in a fraction of the time."""

@@ -1,0 +1,172 @@
+"""A prologue written anew: the same statements in the same order, with checks that are called only where they decide.
+
+    i1: "int 256" = module.n_embd             i1: "int 256" = module.n_embd
+    check_number_type_and_value(i1, 256)      if not (type(i1) is int and i1 == 256):
+                                                check_number_type_and_value(i1, 256)
+
+What the prologue takes out of Thunder's module by name it takes out of the dictionaries in which that looks. Everything
+else stays as it is, attributes above all: to read one may run what somebody wrote.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import linecache
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+from fusioncache.prologue.checks import Condition, Names, find_conditions
+from fusioncache.prologue.lookups import METHODS, find_lookups
+
+_INDENT = 2
+"""Of Thunder's statements."""
+
+
+class NotRewritten(Exception):
+    """A prologue stays as it is: not all is known of it that has to be."""
+
+
+def rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that does what a prologue of Thunder's does, in a fraction of the time.
+
+    Raises:
+        NotRewritten: if it is none, or not the one that its source says.
+    """
+    if not isinstance(prologue, FunctionType) or prologue.__closure__ or prologue.__defaults__:
+        raise NotRewritten("it is no function that Thunder compiled of a trace")
+    code = prologue.__code__
+    source = "".join(linecache.getlines(code.co_filename))
+    text, values = write(source, code, prologue.__globals__)
+    name = f"fusioncache.{code.co_filename}"
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    namespace: dict[str, Any] = {}
+    exec(compile(text, name, "exec", dont_inherit=True), namespace)
+    made = namespace["make"](*values)
+    # Of the same globals, which have the module and which Thunder takes care to keep out of cycles.
+    return FunctionType(made.__code__, prologue.__globals__, prologue.__name__, None, made.__closure__)
+
+
+def write(source: str, code: CodeType, known: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    """Returns the text of a function ``make`` that makes the new prologue, and its arguments.
+
+    Args:
+        source: of the prologue.
+        code: of the prologue.
+        known: its globals.
+
+    Raises:
+        NotRewritten: if the source is not that of the code, or not as Thunder prints it.
+    """
+    function = _find_function(source, code)
+    names = Names(known, _choose_prefix(source))
+    writer = _Writer(names, source.splitlines(), _count_assignments(function))
+    # Indented by less than what is in it, so that its lines stay as they are.
+    body = [f" {writer.lines[function.lineno - 1]}"]
+    for statement in function.body:
+        body += writer.rewrite(statement)
+    return "\n".join([f"def make({', '.join(names.values)}):", *body, f" return {function.name}", ""]), (
+        *names.values.values(),
+    )
+
+
+def _find_function(source: str, code: CodeType) -> ast.FunctionDef:
+    # Thunder compiles with what its own file imports from the future, which the code says.
+    flags = sum(getattr(__future__, name).compiler_flag & code.co_flags for name in __future__.all_feature_names)
+    try:
+        tree = ast.parse(source)
+        # Thunder compiles with the options of this Python, and a program that is stored is compiled without any.
+        compiled = (compile(source, code.co_filename, "exec", flags, True, level) for level in (-1, 0))
+        is_source = any(code in each.co_consts for each in compiled)
+    except SyntaxError as error:
+        raise NotRewritten(f"its source is none: {error}") from error
+    if not is_source:
+        raise NotRewritten("its source is that of another function")
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == code.co_name)
+    if function.decorator_list or function.body[0].lineno == function.lineno:
+        raise NotRewritten("it is not written as Thunder writes")
+    if any(statement.col_offset != _INDENT for statement in function.body):
+        raise NotRewritten("it is not indented as Thunder indents")
+    return function
+
+
+def _choose_prefix(source: str) -> str:
+    prefix = "known_"
+    while prefix in source:
+        prefix = f"_{prefix}"
+    return prefix
+
+
+def _count_assignments(function: ast.FunctionDef) -> Counter[str]:
+    """Returns how often each name is bound, parameters included."""
+    found = Counter(each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg))
+    for statement in function.body:
+        match statement:
+            case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)):
+                found[name] += 1
+            case ast.Expr(ast.Call()):
+                pass
+            case _:
+                bound = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+                found.update(node.id for node in bound if not isinstance(node.ctx, ast.Load))
+    return found
+
+
+class _Writer:
+    """Rewrites the statements of one function, in their order.
+
+    Attributes:
+        lines: of the source.
+    """
+
+    def __init__(self, names: Names, lines: Sequence[str], assigned: Counter[str]):
+        self.lines = lines
+        self._names = names
+        self._conditions = find_conditions()
+        self._assigned = assigned
+        self._opened: set[str] = set()
+
+    def rewrite(self, statement: ast.stmt) -> Iterator[str]:
+        """Yields the lines that stand for a statement."""
+        lines = self.lines[statement.lineno - 1 : statement.end_lineno]
+        instead = self._rewrite_line(statement) if len(lines) == 1 else None
+        if instead is None:
+            yield from lines
+        else:
+            yield from (f"  {line}" for line in instead)
+            yield f"  {lines[0]}"
+
+    def _rewrite_line(self, statement: ast.stmt) -> list[str] | None:
+        """Returns what stands before a statement that then is not always run; None if it always is."""
+        match statement:
+            case ast.Expr(ast.Call(ast.Name(name), [ast.Name(checked), *others], [])):
+                condition = self._write_condition(name, checked, others)
+                return condition and [f"if not ({condition}):"]
+            case ast.Assign([ast.Name(target)], ast.Call(function, [ast.Constant(str(key))], [])) | ast.AnnAssign(
+                ast.Name(target), _, ast.Call(function, [ast.Constant(str(key))], [])
+            ):
+                match function:
+                    case ast.Attribute(ast.Name(owner), method) if method in METHODS and owner != target:
+                        return self._look_up(target, owner, method, key)
+        return None
+
+    def _write_condition(self, name: str, checked: str, others: Sequence[ast.expr]) -> Any:
+        function = None if self._assigned[name] else self._names.known.get(name)
+        write: Condition | None = self._conditions.get(function) if isinstance(function, FunctionType) else None
+        try:
+            return write(self._names, checked, *others) if write else None
+        except TypeError:  # it is called with other arguments than Thunder gives it
+            return None
+
+    def _look_up(self, target: str, owner: str, method: str, key: str) -> list[str] | None:
+        if self._assigned[owner] != 1:
+            return None
+        prefix, lines = f"{self._names.prefix}{owner}_", []
+        if owner not in self._opened:
+            self._opened.add(owner)
+            wanted = ", ".join(f"{prefix}{name}" for name in (*METHODS, "none"))
+            lines.append(f"{wanted} = {self._names.give(find_lookups)}({owner})")
+        found = f"{target} = {prefix}{method}({key!r}, {prefix}none)"
+        return [*lines, found, f"if {target} is {prefix}none:"]
