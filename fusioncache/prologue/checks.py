@@ -9,6 +9,7 @@ quick, and what a check raises is its own.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -20,7 +21,7 @@ class Names:
     """What conditions may refer to.
 
     Attributes:
-        known: the names that the prologue has from its globals, with their values.
+        known: the names that the prologue has from its globals alone, with their values.
         prefix: what new names begin with; no other name does.
         values: those of the new names.
     """
@@ -74,7 +75,8 @@ def _is_number(names: Names, checked: str, value: ast.expr) -> str | None:
     number = _read(value)
     if type(number) is bool:
         return f"{checked} is {number}"
-    return _is_exactly(names, checked, number) if type(number) in (int, float) else None
+    is_written = type(number) is int or (type(number) is float and math.isfinite(number))
+    return _is_exactly(names, checked, number) if is_written else None
 
 
 def _is_string(names: Names, checked: str, value: ast.expr) -> str | None:

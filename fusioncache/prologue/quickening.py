@@ -31,7 +31,7 @@ def quicken(prologue: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal current, calls
         if calls < CALLS:
             calls += 1
-            if calls == CALLS:
+            if calls >= CALLS:
                 current = _rewrite(prologue)
         return current(*args, **kwargs)
 

@@ -13,6 +13,7 @@ import __future__
 
 import ast
 import linecache
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
@@ -46,7 +47,9 @@ def rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
     exec(compile(text, name, "exec", dont_inherit=True), namespace)
     made = namespace["make"](*values)
     # Of the same globals, which have the module and which Thunder takes care to keep out of cycles.
-    return FunctionType(made.__code__, prologue.__globals__, prologue.__name__, None, made.__closure__)
+    rewritten = FunctionType(made.__code__, prologue.__globals__, prologue.__name__, None, made.__closure__)
+    weakref.finalize(rewritten, linecache.cache.pop, name, None).atexit = False
+    return rewritten
 
 
 def write(source: str, code: CodeType, known: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
@@ -60,9 +63,12 @@ def write(source: str, code: CodeType, known: Mapping[str, Any]) -> tuple[str, t
     Raises:
         NotRewritten: if the source is not that of the code, or not as Thunder prints it.
     """
-    function = _find_function(source, code)
-    names = Names(known, _choose_prefix(source))
-    writer = _Writer(names, source.splitlines(), _count_assignments(function))
+    function, lines = _find_function(source, code), source.splitlines()
+    if lines != source.removesuffix("\n").split("\n"):
+        raise NotRewritten("its lines end otherwise than Thunder's")
+    assigned = _count_assignments(function)
+    names = Names({name: value for name, value in known.items() if not assigned[name]}, _choose_prefix(source))
+    writer = _Writer(names, lines, assigned)
     # Indented by less than what is in it, so that its lines stay as they are.
     body = [f" {writer.lines[function.lineno - 1]}"]
     for statement in function.body:
@@ -153,7 +159,7 @@ class _Writer:
         return None
 
     def _write_condition(self, name: str, checked: str, others: Sequence[ast.expr]) -> Any:
-        function = None if self._assigned[name] else self._names.known.get(name)
+        function = self._names.known.get(name)
         write: Condition | None = self._conditions.get(function) if isinstance(function, FunctionType) else None
         try:
             return write(self._names, checked, *others) if write else None

@@ -151,7 +151,10 @@ CHECKS = [
         f"check_number_type_and_value(x, {value})"
         for value in ("1", "-1", "256", "True", "False", "0.0", "1.0", "-0.5")
     ),
-    *(f"check_number_type_and_value(x, {value})" for value in ("float('nan')", "float('inf')", str(2**70), "1j")),
+    *(
+        f"check_number_type_and_value(x, {value})"
+        for value in ("float('nan')", "float('inf')", "1e999", str(2**70), "1j")
+    ),
     *(f"check_string_value(x, {value!r})" for value in ("a", "", "1")),
     "check_none(x)",
     *(f"check_type(x, {value})" for value in ("int", "bool", "torch.Tensor", "collections.OrderedDict", "str")),
@@ -180,7 +183,7 @@ def test_every_value_passes_or_fails_as_before(check):
     function = make("x = args[0]", check, "return x, ()", int=int, bool=bool, str=str)
     rewritten = rewrite(function)
     assert (text_of(rewritten).count("if not") == 1) is (
-        not any(part in check for part in ("float(", "1j", "device(", "instance", "like(x, 1", "like(x, 'a"))
+        not any(part in check for part in ("float(", "1e999", "1j", "device(", "instance", "like(x, 1", "like(x, 'a"))
     )
     outcomes = []
     for value in VALUES:
@@ -227,7 +230,8 @@ def test_what_is_not_all_known_stays_as_it_is():
     linecache.cache[function.__code__.co_filename] = (0, None, ["def prologue("], "")
     with pytest.raises(NotRewritten, match="its source is none"):
         rewrite(function)
-    for other in (len, lambda: read, make("x = args[0]; y = x", "return x, ()")):
+    apart = make("x = args[0]", "check_string_value(x, 'a\x0cb')", "return x, ()")
+    for other in (len, lambda: read, make("x = args[0]; y = x", "return x, ()"), apart):
         with pytest.raises(NotRewritten):
             rewrite(other)
 
@@ -253,6 +257,21 @@ def test_names_of_ours_are_nobody_elses():
         "known_0 = args[0]", "check_none(known_0)", "known_1 = 3", "check_len(args, 1)", "return known_1, ()"
     )
     assert rewrite(function)(None) == (3, ())
+
+
+def test_a_name_that_is_assigned_is_not_the_global_one():
+    function = make("x = args[0]", "kind = args[1]", "check_type(x, kind)", "return x, ()", kind=int)
+    rewritten = rewrite(function)
+    for args in ((1, int), (1, str), ("a", str)):
+        assert outcome(rewritten, *args) == outcome(function, *args)
+
+
+def test_its_text_goes_with_it():
+    rewritten = rewrite(make("x = args[0]", "return x, ()"))
+    name = rewritten.__code__.co_filename
+    assert name in linecache.cache
+    del rewritten
+    assert name not in linecache.cache
 
 
 def count_calls(function, *args):
