@@ -13,6 +13,7 @@ from benchmarks.common import processes
 from benchmarks.common.environment import Machine
 from benchmarks.detours import __main__ as detours
 from benchmarks.first_step.__main__ import main
+from benchmarks.step_overhead import __main__ as step_overhead
 from benchmarks.store import commands
 
 
@@ -26,6 +27,18 @@ def test_call_overhead_measures_each_way_to_call_a_region(tmp_path):
     points = json.loads(file.read_text())["points"]
     assert [point["inputs"] for point in points] == [2, 3]
     assert all(set(point["microseconds"]) == {"execute", "thunder", "fusioncache"} for point in points)
+
+
+def test_step_overhead_takes_a_later_step_apart(tmp_path, monkeypatch):
+    pytest.importorskip("litgpt")
+    forks.use(monkeypatch)
+    file = tmp_path / "steps.json"
+    options = ("--layers", "1", "--steps", "2", "--backend", "eager", "--ways", "fusioncache", "--json", str(file))
+    done = CliRunner().invoke(step_overhead.main, options)
+    assert done.exit_code == 0, done.output
+    (point,) = json.loads(file.read_text())["points"]
+    assert set(point["milliseconds"]) == {"prologue", "forward", "backward", "step"}
+    assert min(point["milliseconds"].values()) > 0 and point["calls"] > 0
 
 
 def test_first_step_takes_a_step_apart(tmp_path, monkeypatch):

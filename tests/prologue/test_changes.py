@@ -1,5 +1,6 @@
 """Whatever changed between two steps is noticed as Thunder notices it, or not noticed as it does not."""
 
+import linecache
 import re
 
 import pytest
@@ -242,6 +243,8 @@ def test_a_program_that_was_loaded_has_a_faster_prologue_too(tmp_path):
         (entry,) = thunder.compile_stats(compiled).interpreter_cache
         found = find_quickened(entry)
         assert found["current"] is not found["prologue"]
+        text = "".join(linecache.getlines(found["current"].__code__.co_filename))
+        assert text.count("\n  if not (") == text.count("\n    check_") > 20
         assert str(thunder.last_prologue_traces(compiled)[-1]).count("check_number_type_and_value(") > 8
         model.parts[0].whole = 5
         assert torch.equal(compiled(X), model(X))
