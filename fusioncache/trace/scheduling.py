@@ -17,6 +17,7 @@ from fusioncache.trace.agreement import agree_first
 from fusioncache.trace.averaging import average_in_collectives
 from fusioncache.trace.coalescing import coalesce_steps
 from fusioncache.trace.collectives import group_of, has_collectives, kind_of, read_calls
+from fusioncache.trace.lost_gradients import warn_of_lost_gradients
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
 
@@ -106,7 +107,10 @@ class CollectivePasses:
             The trace, and what its backward trace must gather; None if that is nothing.
         """
         resharding: Resharding | None = None
-        if not self.options.moves or not has_collectives(trace.bound_symbols):
+        if not has_collectives(trace.bound_symbols):
+            return trace, resharding
+        warn_of_lost_gradients()
+        if not self.options.moves:
             return trace, resharding
         with self._reporting("what is saved of gathered parameters"):
             if wants_resharding():
