@@ -81,15 +81,16 @@ def share_at_once(mode: str) -> torch.nn.Module:
     cache = fusioncache.Cache(record=False, store=False)
     options = {"cache": cache, "backend": "eager", "jobs": 0, "programs": False}
     if mode == "ddp":
-        return fusioncache.distributed.ddp(make_model(), **options)
-    device = torch.device("cpu")
-    shared = fusioncache.distributed.fsdp(make_model(), reshard=mode == "zero3", device=device, **options)
+        shared = fusioncache.distributed.ddp(make_model(), **options)
+    else:
+        device = torch.device("cpu")
+        shared = fusioncache.distributed.fsdp(make_model(), reshard=mode == "zero3", device=device, **options)
     assert find_time_limits(shared.process_group_for_ddp) == find_time_limits(None)
     return shared
 
 
 def accumulate(rank: int, **options: object) -> list[torch.Tensor]:
-    """Returns gradients of two steps, the first without sums over ranks; of a model with a frozen and a tied weight."""
+    """Returns gradients of two steps, of which the first leaves none; of a model with a frozen and a tied weight."""
     model = make_model()
     model[3].weight.requires_grad_(False)
     model[4].weight = model[0].weight
