@@ -77,16 +77,24 @@ class PassWitness:
         self._seen: set[tuple[Any, ...]] = set()
 
     def make_symbols(self, sizes: tuple[int | Number, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
+        """Returns a shape with a symbol for each number, of which looks are told to this."""
         pairs = zip(sizes, shape, strict=True)
         return tuple(SymbolicSize(value, size, self) if isinstance(size, Number) else size for size, value in pairs)
 
     def see_value(self, size: Any, reason: str) -> None:
+        """Notes that something depends on the value of a size."""
         self._look("==", size.expression, plain(size), True, reason)
 
     def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
+        """Notes that something depends on how two numbers compare."""
         self._look(symbol, left, right, outcome, "compares")
 
     def refuse(self, reason: str) -> None:
+        """Ends the passes: nothing can be said of other sizes.
+
+        Raises:
+            Different: always.
+        """
         raise Different(reason)
 
     def _look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
