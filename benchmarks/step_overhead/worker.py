@@ -22,6 +22,7 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     from benchmarks.common.models import make_model
     from benchmarks.common.steps import synchronize
 
+    torch.set_num_threads(1)  # others wait for each other, and narrow layers have nothing for them to do
     way, spec = argument["way"], ModelSpec(**argument["spec"])
     model, example = make_model(spec)
     compiled, statistics = _compile(way, model, spec)

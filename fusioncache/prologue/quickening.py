@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from fusioncache.prologue.rewriting import NotRewritten, rewrite
+from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
 
@@ -40,7 +41,9 @@ def quicken(prologue: Callable[..., Any]) -> Callable[..., Any]:
 
 def _rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
     try:
-        return rewrite(prologue)
+        # A tree of its source is thousands of objects, and the collector would look through all of the process for them.
+        with without_collector():
+            return rewrite(prologue)
     except NotRewritten as reason:
         logger.info("a prologue stays as Thunder made it: %s", reason)
     except Exception:  # whatever it is, Thunder's own does the same
