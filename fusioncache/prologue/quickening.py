@@ -41,7 +41,7 @@ def quicken(prologue: Callable[..., Any]) -> Callable[..., Any]:
 
 def _rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
     try:
-        # A tree of its source is thousands of objects, and the collector would look through all of the process for them.
+        # A tree of its source is thousands of objects, for which the collector would look through all of the process.
         with without_collector():
             return rewrite(prologue)
     except NotRewritten as reason:
