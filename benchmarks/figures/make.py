@@ -30,6 +30,7 @@ def make_figures() -> dict[str, str]:
         "first-step-jobs": _figure(tables.tabulate_ways, "first-step-jobs"),
         "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
+        "experts": _figure(steps.tabulate_experts, "experts"),
         "shared-steps": _figure(steps.tabulate_shared_steps, *_names("distributed")),
         "loss-curve": _figure(steps.tabulate_curves, "loss-curve", folder=CPU),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),

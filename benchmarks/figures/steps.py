@@ -37,6 +37,23 @@ def _list_lengths(results: tuple[Result, ...], named: int) -> Iterator[list[str]
             yield [name, *map(format_seconds, seconds[:named]), others, *counts, f"{later:.1f} ms"]
 
 
+def tabulate_experts(result: Result) -> str:
+    """Shows steps of experts with other routing in each, by peer. Compiles and traces are those behind the first ten."""
+    columns = ("<peer", "first step", "median", "slowest", "compiles", "traces")
+    rows = (
+        [
+            point["peer"],
+            f"{point['first']:.1f} s",
+            f"{1e3 * point['median']:.1f} ms",
+            f"{1e3 * point['slowest']:.0f} ms",
+            str(point["later_compiles"]),
+            str(point["later_traces"]),
+        ]
+        for point in result["points"]
+    )
+    return make_table(columns, rows)
+
+
 def tabulate_shared_steps(*results: Result) -> str:
     """Shows steps of a model that devices share, by peer; of several ranks the one that has most of each.
 

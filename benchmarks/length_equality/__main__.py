@@ -4,13 +4,14 @@ Every model is a fresh process, in which it takes a training step at each batch 
 fusioncache: ``benchmarks/length_equality/worker.py`` says what is compared. With the backend ``eager`` all bits must be
 Thunder's; of others, sums may be added up in another order, so that each tensor may differ by so many epsilons, times
 its largest magnitude. Sizes of 1 are never general: settings with one row or one token are counted for themselves. Exit
-code 1 if a result differs or is not finite, if anything is compiled from the third setting on, or if a model fails.
+code 1 if a result differs or is not finite, if anything is compiled from the third setting on, but where the number of
+rows first is another one, or if a model fails.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -76,13 +77,19 @@ def find_problem(steps: Sequence[Mapping[str, Any]], epsilons: float) -> dict[st
 
 
 def list_later(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns the steps from the third one of each kind on, of those that have more than two."""
+    """Returns the steps from the third one of each kind on, but the first with a second number of rows.
+
+    What is compiled for any length is for the rows that all had so far, until there are others.
+    """
     seen: Counter[str] = Counter()
+    rows: defaultdict[str, set[int]] = defaultdict(set)
     later = []
     for step in steps:
+        known, batch = rows[step["kind"]], step["batch"]
         seen[step["kind"]] += 1
-        if seen[step["kind"]] > _FIRST:
+        if seen[step["kind"]] > _FIRST and (batch in known or len(known) > 1):
             later.append(step)
+        known.add(batch)
     return later
 
 

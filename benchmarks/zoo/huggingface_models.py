@@ -65,7 +65,7 @@ def _inputs(source: str, config: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
     shape = sizes.batch, sizes.sequence
     tokens = torch.randint(0, config.vocab_size, shape)
     if source == "Bert":
-        padded = torch.arange(sizes.sequence) < sizes.sequence - torch.tensor([[0], [3]])
+        padded = torch.arange(sizes.sequence) < sizes.sequence - 3 * torch.arange(sizes.batch)[:, None]
         return {"input_ids": tokens, "attention_mask": padded.long()}
     causal = torch.full((sizes.sequence, sizes.sequence), torch.finfo(torch.float32).min).triu(1)
     positions = torch.arange(sizes.sequence).expand(shape).contiguous()

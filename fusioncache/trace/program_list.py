@@ -4,13 +4,16 @@ Thunder goes through its list of entries, last to first, and calls the prologue 
 raises does not fit. So behind the last entry comes one whose prologue looks for a program in the store, and raises
 whatever it finds; if it finds one, that comes next, and Thunder calls its prologue as that of any other entry. Thunder
 derives a program if there is none, and appends it: that is when it is kept.
+
+Where a function has many programs, most are for other sizes. Then one more such entry comes first, whose prologue looks
+at the sizes of the arguments; entries that were made for these come next.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any
 
@@ -20,6 +23,11 @@ from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
 from fusioncache.tracing.passes.collector import without_collector
 from fusioncache.tracing.replacement import Replacement
+
+FEW = 4
+"""How many entries may be tried in turn. With more, those that were made for the sizes of a call are tried first."""
+
+type Sizes = tuple[Any, ...]
 
 
 class NoProgram(Exception):
@@ -41,17 +49,35 @@ class ProgramList(list[Any]):
         self.kept = 0
         self.lengths = Lengths()
         self._derivations: dict[int, Derivation] = {}
+        self._by_sizes: dict[Sizes, list[Any]] = {}
 
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
         if self._derivations:  # what was to be derived raised
             self.expect(None)
-        yield from super().__reversed__()
+        if len(self) > FEW:
+            yield from self._list_by_sizes()
+        else:
+            yield from super().__reversed__()
         search = Search(self)
         while not search.ended:
             yield search.question
             if search.answer is not None:
                 yield search.answer
+
+    def _list_by_sizes(self) -> Iterator[Any]:
+        """Yields the entries, those first that were made for sizes as those of the call."""
+        sizes: list[Sizes] = []
+
+        def look(*args: Any, **kwargs: Any) -> Any:
+            sizes.append(read_sizes(args, kwargs))
+            raise NoProgram
+
+        yield _make_question(look)
+        alike = tuple(self._by_sizes.get(sizes[0], ())) if sizes else ()
+        yield from reversed(alike)
+        tried = set(map(id, alike))
+        yield from (entry for entry in super().__reversed__() if id(entry) not in tried)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is a list as Thunder's own: it belongs to nothing that would look for programs."""
@@ -68,11 +94,17 @@ class ProgramList(list[Any]):
             self.derived.add(derivation.key.digest)
             self.kept += derivation.finish(entry)
             self.lengths.learn(derivation, entry)
+            self._note_sizes(entry, derivation)
         super().append(entry)
 
-    def append_loaded(self, entry: Any) -> None:
-        """Adds an entry that was loaded."""
+    def append_loaded(self, entry: Any, derivation: Derivation) -> None:
+        """Adds an entry that was loaded for a call."""
+        self._note_sizes(entry, derivation)
         super().append(entry)
+
+    def _note_sizes(self, entry: Any, derivation: Derivation) -> None:
+        sizes = read_sizes(derivation.call.args, derivation.call.kwargs)
+        self._by_sizes.setdefault(sizes, []).append(entry)
 
     def expect(self, derivation: Derivation | None) -> None:
         """Says what this thread derives next; None for nothing that is to be kept."""
@@ -86,6 +118,25 @@ class ProgramList(list[Any]):
         return self._derivations.get(threading.get_ident())
 
 
+def read_sizes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sizes:
+    """Returns the shapes of tensors among the arguments of a call, and the integers; nothing of other arguments."""
+    import torch
+
+    values = (*args, *kwargs.values()) if kwargs else args
+    try:
+        shapes = [each.shape if isinstance(each, torch.Tensor) else each for each in values]
+    except Exception:  # a tensor of some kind that has none
+        return ()
+    return tuple([each for each in shapes if type(each) in (int, torch.Size)])
+
+
+def _make_question(look: Callable[..., Any]) -> Any:
+    """Returns an entry whose prologue looks at a call, and raises."""
+    from thunder import CacheEntry
+
+    return CacheEntry(look, [], None, [], None, [], None, [], False)
+
+
 class Search:
     """Looks for a program for one call, one candidate after the other.
 
@@ -96,9 +147,7 @@ class Search:
     """
 
     def __init__(self, programs: ProgramList):
-        from thunder import CacheEntry
-
-        self.question = CacheEntry(self._look, [], None, [], None, [], None, [], False)
+        self.question = _make_question(self._look)
         self.answer: Any = None
         self.ended = False
         self._programs = programs
@@ -194,12 +243,17 @@ class Search:
 
         It lives on as the last prologue that Thunder called, and so it forgets then what the call was about.
         """
-        programs, waiting = self._programs, [partial(note, derivation)]
+        programs = self._programs
+
+        def add() -> None:
+            programs.append_loaded(entry, derivation)
+            note(derivation)
+
+        waiting = [add]
 
         def prologue(*args: Any, **kwargs: Any) -> Any:
             results = entry.prologue_fn(*args, **kwargs)
             while waiting:
-                programs.append_loaded(entry)
                 waiting.pop()()
             return results
 

@@ -41,6 +41,9 @@ WRONG = {"differing": ["output"], "largest_epsilons": 3.0}
     [
         ([step(compiles=9), step(compiles=9), step()], 0, None),
         ([step(compiles=9), step(compiles=9), step(length=9, compiles=1)], 0, "2 rows of 9: 1 compiled"),
+        ([step(compiles=9), step(compiles=9), step(batch=3, compiles=9), step(batch=3)], 0, None),
+        ([step(), step(), step(batch=3), step(batch=3, compiles=1)], 0, "3 rows of 8: 1 compiled"),
+        ([step(), step(), step(batch=3), step(batch=4, compiles=1)], 0, "4 rows of 8: 1 compiled"),
         ([step(**WRONG)], 0, "2 rows of 8: 1 tensors differ, the first is output; 3 epsilons at most"),
         ([step(**WRONG)], 4, None),
         ([step(**WRONG, not_repeatable=["output"])], 0, None),

@@ -1,6 +1,9 @@
 """Programs in which Thunder's passes go another way at another size: always Thunder's own result."""
 
+import sys
+
 import pytest
+import thunder
 import torch
 from stored_programs import compile_anew
 
@@ -62,6 +65,21 @@ def convolution(x, weight):
     return torch.nn.functional.conv1d(x.transpose(1, 2), weight[:, :, None].expand(WIDTH, WIDTH, 3), stride=2)
 
 
+def count_prologues(call):
+    """Returns how many prologues are called in a step."""
+    found = []
+
+    def note(frame, event, _):
+        found.append(event == "call" and frame.f_code.co_name == "prologue" and "thunder." in frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return sum(found)
+
+
 PROGRAMS = (same_twice, broadcast, means, attention, cut, positions, rows, convolution)
 
 
@@ -71,6 +89,34 @@ def train(compiled, model, length, rows=2):
     result = compiled(x)
     result.square().sum().backward()
     return result, x.grad, model.weight.grad.clone()
+
+
+def test_a_later_step_looks_at_its_own_program_whatever_others_there_are(tmp_path):
+    model = Program(rows)
+    compiled, transform = compile_anew(model, tmp_path)
+    for length in range(40, 52):
+        train(compiled, model, length)
+    assert transform.stats().programs_filled == 10
+    for length in (40, 46, 51):
+        train(compiled, model, length)  # the third call, at which a prologue is written anew
+        train(compiled, model, length)
+        assert count_prologues(lambda length=length: train(compiled, model, length)) == 1
+    assert thunder.compile_stats(compiled).cache_misses == 2
+
+
+def test_a_program_that_differs_in_more_than_sizes_is_found_among_many(tmp_path):
+    """With one size there may be several: those that are no other program's are tried as ever."""
+    model = Program(rows)
+    compiled, _ = compile_anew(model, tmp_path)
+    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+    for length in range(40, 46):
+        train(compiled, model, length)
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        model.to(dtype)
+        x = torch.randn(2, 40, WIDTH, dtype=dtype)
+        with torch.no_grad():
+            assert torch.equal(compiled(x), own(x))
+        assert compiled(x).grad_fn is not None
 
 
 @pytest.mark.parametrize("compute", PROGRAMS, ids=lambda each: each.__name__)
