@@ -38,7 +38,7 @@ def _list_lengths(results: tuple[Result, ...], named: int) -> Iterator[list[str]
 
 
 def tabulate_experts(result: Result) -> str:
-    """Shows steps of experts with other routing in each, by peer. Compiles and traces are those behind the first ten."""
+    """Shows steps of experts with other routing in each, by peer, with what is compiled and traced behind the tenth."""
     columns = ("<peer", "first step", "median", "slowest", "compiles", "traces")
     rows = (
         [
