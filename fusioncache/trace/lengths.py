@@ -19,8 +19,9 @@ from fusioncache.program.key import write_form
 from fusioncache.program.reads import Read
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.families import Family, KnownProgram
-from fusioncache.tracing.lengths.first_traces import FirstTraces, Place, find_arguments
+from fusioncache.tracing.lengths.first_traces import FirstTraces, find_arguments
 from fusioncache.tracing.lengths.journal import Journal
+from fusioncache.tracing.lengths.pass_journal import Shapes
 from fusioncache.tracing.lengths.passes import go_through_passes
 from fusioncache.tracing.lengths.replay import Different, replay
 from fusioncache.tracing.lengths.watching import watch_sizes
@@ -30,8 +31,6 @@ logger = logging.getLogger("fusioncache")
 
 MOST_WAYS = 4
 """How many ways through a program are known at once: each may have been taken because of other sizes."""
-
-type Shapes = Mapping[Place, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,7 +27,7 @@ from fusioncache.tracing.replacement import Replacement
 FEW = 4
 """How many entries may be tried in turn. With more, those that were made for the sizes of a call are tried first."""
 
-type Sizes = tuple[Any, ...]
+type CallSizes = tuple[Any, ...]
 
 
 class NoProgram(Exception):
@@ -49,7 +49,7 @@ class ProgramList(list[Any]):
         self.kept = 0
         self.lengths = Lengths()
         self._derivations: dict[int, Derivation] = {}
-        self._by_sizes: dict[Sizes, list[Any]] = {}
+        self._by_sizes: dict[CallSizes, list[Any]] = {}
 
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
@@ -67,7 +67,7 @@ class ProgramList(list[Any]):
 
     def _list_by_sizes(self) -> Iterator[Any]:
         """Yields the entries, those first that were made for sizes as those of the call."""
-        sizes: list[Sizes] = []
+        sizes: list[CallSizes] = []
 
         def look(*args: Any, **kwargs: Any) -> Any:
             sizes.append(read_sizes(args, kwargs))
@@ -118,7 +118,7 @@ class ProgramList(list[Any]):
         return self._derivations.get(threading.get_ident())
 
 
-def read_sizes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sizes:
+def read_sizes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSizes:
     """Returns the shapes of tensors among the arguments of a call, and the integers; nothing of other arguments."""
     import torch
 

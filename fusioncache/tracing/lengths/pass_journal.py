@@ -14,7 +14,7 @@ from fusioncache.tracing.lengths.sizes import SymbolicSize, plain
 from fusioncache.tracing.lengths.structure import exchange
 
 type Shapes = Mapping[Place, tuple[int, ...]]
-type Sizes = tuple[Expression, ...]
+type Expressions = tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PassJournal:
 
     sizes: Mapping[Place, tuple[int | Number, ...]]
     looks: tuple[Look, ...]
-    unequal: tuple[tuple[Sizes, Sizes], ...]
+    unequal: tuple[tuple[Expressions, Expressions], ...]
     decisions: tuple[Decision, ...]
     expressions: frozenset[Expression]
 
@@ -87,21 +87,21 @@ class PassJournal:
         return numbers
 
 
-def fill(value: Any, numbers: Mapping[int, int] | None) -> Any:
+def make_plain(value: Any, numbers: Mapping[int, int] | None) -> Any:
     """Returns a structure with plain sizes: those of these numbers, or those that symbols have."""
     from thunder.core.proxies import TensorProxy
     from thunder.core.trace import TraceCtx, tracectx
 
-    def fill_leaf(leaf: Any) -> Any:
+    def make_leaf_plain(leaf: Any) -> Any:
         if isinstance(leaf, SymbolicSize):
             return plain(leaf) if numbers is None else evaluate(leaf.expression, numbers)
         if isinstance(leaf, TensorProxy):
-            return leaf.replace(shape=tuple(map(fill_leaf, leaf.shape)))
+            return leaf.replace(shape=tuple(map(make_leaf_plain, leaf.shape)))
         return leaf
 
     with tracectx(TraceCtx()):
-        return exchange(value, fill_leaf)
+        return exchange(value, make_leaf_plain)
 
 
 def _ask(decision: Decision, numbers: Mapping[int, int]) -> Any:
-    return decision.function(*fill(decision.args, numbers))
+    return decision.function(*make_plain(decision.args, numbers))

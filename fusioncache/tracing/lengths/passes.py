@@ -17,7 +17,7 @@ from typing import Any
 from fusioncache.tracing.lengths.expressions import Expression, Number
 from fusioncache.tracing.lengths.first_traces import Place
 from fusioncache.tracing.lengths.journal import Journal, Look
-from fusioncache.tracing.lengths.pass_journal import Decision, PassJournal, Shapes, Sizes, fill
+from fusioncache.tracing.lengths.pass_journal import Decision, Expressions, PassJournal, Shapes, make_plain
 from fusioncache.tracing.lengths.replay import Different, find_stats, perform
 from fusioncache.tracing.lengths.sizes import SymbolicSize, express, plain
 from fusioncache.tracing.lengths.stand_ins import LISTENER, know_symbols
@@ -108,7 +108,7 @@ class PassWitness:
         """Has something decided for plain sizes, and notes what was decided."""
         described = function.__name__, *map(_describe, args)
         if described not in self.decisions:
-            self.decisions[described] = Decision(function, args, function(*fill(args, None)))
+            self.decisions[described] = Decision(function, args, function(*make_plain(args, None)))
         return self.decisions[described].answer
 
 
@@ -159,7 +159,7 @@ class _Findings:
 
     def __init__(self, symbols: Iterator[Any]) -> None:
         self.expressions: set[Expression] = set()
-        self._alike: dict[Any, dict[Sizes, tuple[int, ...]]] = {}
+        self._alike: dict[Any, dict[Expressions, tuple[int, ...]]] = {}
         for symbol in symbols:
             self._see(symbol)
 
@@ -184,7 +184,7 @@ class _Findings:
             if isinstance(size, SymbolicSize):
                 self.expressions.add(size.expression)
 
-    def unequal(self) -> Iterator[tuple[Sizes, Sizes]]:
+    def unequal(self) -> Iterator[tuple[Expressions, Expressions]]:
         """Yields arguments of two operations that differ in sizes alone, and might not at other sizes."""
         for known in self._alike.values():
             for one, other in combinations(known, 2):
