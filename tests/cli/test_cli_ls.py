@@ -1,6 +1,7 @@
 """The command ls, to the letter."""
 
 import json
+import time
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -236,6 +237,8 @@ def long_names(monkeypatch):
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 400])
 @pytest.mark.parametrize("command", [("ls",), ("ls", "--store")], ids=" ".join)
 def test_no_line_is_wider_than_the_terminal_and_a_wider_one_shows_more(monkeypatch, columns, command):
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)  # nothing gets a second older between two outputs
     monkeypatch.setenv("COLUMNS", str(columns))
     found = _json(*command)
     shown = get_output(*command).splitlines()

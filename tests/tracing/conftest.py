@@ -1,11 +1,13 @@
-"""What tests of shortcuts share: Thunder's sources are read once, though shortcuts are installed hundreds of times."""
+"""What tests of shortcuts share: sources that are read once, and containers that no later test finds."""
 
 import inspect
 from collections.abc import Iterator
 from functools import cache
 from types import CodeType, SimpleNamespace
 
+import optree
 import pytest
+from thunder.core import pytree
 
 from fusioncache.tracing import replacement
 
@@ -24,3 +26,14 @@ def _sources_are_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replacement, "inspect", SimpleNamespace(getsource=getsource))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_containers_are_left() -> Iterator[None]:
+    """Takes data classes of tests away from Thunder, whose programs depend on how it takes them apart."""
+    before = set(pytree._registered_dataclasses)
+    yield
+    for each in pytree._registered_dataclasses - before:
+        if each.__module__.partition(".")[0] != "thunder":
+            pytree._registered_dataclasses.remove(each)
+            optree.unregister_pytree_node(each, namespace=pytree.OPTREE_NAMESPACE)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import optree
 import pytest
 import thunder
 import torch
@@ -35,15 +34,6 @@ class Dual:
 
     primal: Any
     residuals: Any
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_container_of_others():
-    """Programs of later tests would depend on how Thunder takes the data class apart."""
-    yield
-    if Dual in pytree._registered_dataclasses:
-        pytree._registered_dataclasses.remove(Dual)
-        optree.unregister_pytree_node(Dual, namespace=pytree.OPTREE_NAMESPACE)
 
 
 def tensor(name):

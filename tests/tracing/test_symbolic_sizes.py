@@ -117,7 +117,9 @@ def go_through(model, directory, shape, monkeypatch):
     compiled, transform = compile_anew(model, directory)
     for size in (shape, (shape[0] + 1, shape[1] + 32, *shape[2:])):
         compiled(torch.randn(size)).sum().backward()
-    assert not transform.stats().passes_repeated
+    stats = transform.stats()
+    assert found, (stats.passes_repeated, stats.programs_interpreted, stats.programs_refused)
+    assert not stats.passes_repeated
     return found[0]
 
 

@@ -5,7 +5,6 @@ All of it is taken out when they are through, and serves other threads meanwhile
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,6 +12,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, Protocol
 
+from fusioncache.process import forks
 from fusioncache.tracing.lengths.sizes import SymbolicSize
 from fusioncache.tracing.replacement import Replacement
 
@@ -27,7 +27,7 @@ class Listener(Protocol):
 LISTENER: ContextVar[Listener | None] = ContextVar("fusioncache_passes", default=None)
 """Who is told of the passes that go over a program here."""
 
-_ONE_AT_A_TIME = threading.Lock()
+_ONE_AT_A_TIME = forks.lock()
 
 
 @contextmanager
