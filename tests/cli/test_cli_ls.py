@@ -1,8 +1,8 @@
 """The command ls, to the letter."""
 
 import json
-import time
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import replace
 from typing import get_args
