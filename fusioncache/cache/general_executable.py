@@ -171,7 +171,7 @@ class GeneralExecutable:
         self.family = family
         self.own = Allowance()
         self._builder = builder
-        self._functions: dict[Hashable, BuiltGeneral | NotGeneral] = {}
+        self._functions: dict[Hashable, BuiltGeneral | str] = {}
         self._lock = forks.lock()
 
     def values_of(self, region: Generalization) -> tuple[Value, ...] | None:
@@ -195,15 +195,18 @@ class GeneralExecutable:
             if is_new:
                 self._functions[layout] = self._build(args, values)
             built = self._functions[layout]
-        if isinstance(built, NotGeneral):
-            raise built
+        if isinstance(built, str):
+            raise NotGeneral(built)
         return ServedGeneral(built.function(args, values), built, is_new)
 
-    def _build(self, args: Sequence[Any], values: Sequence[Value]) -> BuiltGeneral | NotGeneral:
-        """Returns what the builder makes, or why it makes nothing, which is not asked again."""
+    def _build(self, args: Sequence[Any], values: Sequence[Value]) -> BuiltGeneral | str:
+        """Returns what the builder makes, or why it makes nothing, which is not asked again.
+
+        The reason is a text. An error that is kept would keep the frames that it came through, with all their tensors.
+        """
         try:
             return self._builder.build(self.family.general, args, values)
         except NotGeneral as refusal:
-            return refusal
+            return str(refusal)
         except Exception as error:
-            return NotGeneral(f"compile failed: {type(error).__name__}")
+            return f"compile failed: {type(error).__name__}"

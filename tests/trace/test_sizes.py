@@ -1,5 +1,7 @@
 """Regions that differ only in sizes: when they share a compilation, and that each computes what it should."""
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +9,8 @@ import torch
 from models import are_same, compile_plain, compile_with
 
 import fusioncache
+from fusioncache.backends.api import NotGeneral
+from fusioncache.backends.eager import Eager
 from fusioncache.trace.generations import Generations
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
@@ -121,6 +125,24 @@ def test_other_strides_at_another_length(cache):
             expected = (left + right).tanh() * 2
             assert torch.equal(result, expected) and result.stride() == expected.stride()
     assert not transform.stats().bypasses
+
+
+def test_a_refusal_keeps_no_tensor_alive(cache, monkeypatch):
+    """The error would keep the frames that it came through: a whole model, and what is computed with it."""
+
+    def refuse(*_):
+        raise NotGeneral("no")
+
+    monkeypatch.setattr(Eager, "compile_general", refuse)
+    model = Norm()
+    compiled, transform = compile_with(model, cache=cache)
+    for length in (6, 9, 5):
+        result, gradient = train(compiled, 2, length, 8)
+    assert transform.stats().own_sizes["no"] > 1
+    kept = [weakref.ref(each) for each in (result, gradient, model.up.weight, model.up.weight.grad)]
+    del model, compiled, result, gradient
+    gc.collect()
+    assert not [each() for each in kept if each() is not None]
 
 
 def test_what_fails_is_compiled_for_its_own_sizes(cache, monkeypatch):
