@@ -339,7 +339,7 @@ class FusionCache(Transform):
             return None
         except Exception as error:
             self._report_failure(fusion.sym.name, error)
-            notes.note_bypass(position, fusion, _reason_of(error))
+            notes.note_bypass(position, fusion, f"failed: {type(error).__name__}")
             return None
         template, arities = shared.call.template, shared.binding.arities
         self._ledger.count_region(template, arities, hit=hit)
@@ -393,9 +393,5 @@ class FusionCache(Transform):
 
     def _report_failure(self, what: str, error: Exception) -> None:
         logger.info("%s failed", what, exc_info=error)
-        if self._ledger.count_bypass(_reason_of(error)):
+        if self._ledger.count_bypass(f"failed: {type(error).__name__}"):
             warn(f"{what} stays as Thunder made it: {error!r}")
-
-
-def _reason_of(error: Exception) -> str:
-    return f"failed: {type(error).__name__}"
