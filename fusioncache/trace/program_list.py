@@ -49,7 +49,7 @@ class ProgramList(list[Any]):
         self.kept = 0
         self.lengths = Lengths()
         self._derivations: dict[int, Derivation] = {}
-        self._by_sizes: dict[CallSizes, list[Any]] = {}
+        self._sizes: dict[int, CallSizes] = {}
 
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
@@ -66,18 +66,15 @@ class ProgramList(list[Any]):
                 yield search.answer
 
     def _list_by_sizes(self) -> Iterator[Any]:
-        """Yields the entries, those first that were made for sizes as those of the call."""
-        sizes: list[CallSizes] = []
+        """Yields the entries, those first that were made for sizes as those of the call: their prologues decide."""
+        sizes: list[CallSizes | None] = [None]
 
         def look(*args: Any, **kwargs: Any) -> Any:
-            sizes.append(read_sizes(args, kwargs))
+            sizes[0] = read_sizes(args, kwargs)
             raise NoProgram
 
         yield _make_question(look)
-        alike = tuple(self._by_sizes.get(sizes[0], ())) if sizes else ()
-        yield from reversed(alike)
-        tried = set(map(id, alike))
-        yield from (entry for entry in super().__reversed__() if id(entry) not in tried)
+        yield from sorted(super().__reversed__(), key=lambda entry: self._sizes.get(id(entry)) != sizes[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is a list as Thunder's own: it belongs to nothing that would look for programs."""
@@ -103,8 +100,7 @@ class ProgramList(list[Any]):
         super().append(entry)
 
     def _note_sizes(self, entry: Any, derivation: Derivation) -> None:
-        sizes = read_sizes(derivation.call.args, derivation.call.kwargs)
-        self._by_sizes.setdefault(sizes, []).append(entry)
+        self._sizes[id(entry)] = read_sizes(derivation.call.args, derivation.call.kwargs)
 
     def expect(self, derivation: Derivation | None) -> None:
         """Says what this thread derives next; None for nothing that is to be kept."""

@@ -101,7 +101,11 @@ def test_a_later_step_looks_at_its_own_program_whatever_others_there_are(tmp_pat
         train(compiled, model, length)  # the third call, at which a prologue is written anew
         train(compiled, model, length)
         assert count_prologues(lambda length=length: train(compiled, model, length)) == 1
-    assert thunder.compile_stats(compiled).cache_misses == 2
+    stats = thunder.compile_stats(compiled)
+    assert stats.cache_misses == 2
+    del stats.interpreter_cache[:-5]  # nobody is asked that was taken out
+    train(compiled, model, 40)
+    assert (stats.cache_misses, len(stats.interpreter_cache)) == (3, 6)
 
 
 def test_a_program_that_differs_in_more_than_sizes_is_found_among_many(tmp_path):
