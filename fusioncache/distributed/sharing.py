@@ -1,14 +1,17 @@
 """Models that ranks share, in one call: Thunder's own ``fsdp`` and ``ddp``, with all in the right order.
 
 A transform that is added to what Thunder's ``fsdp`` returned silently gives other weights. Here it is there before.
+Thunder's collectives run on a group of their own, which has torch's time limit (10 minutes over NCCL, else 30), whatever
+``init_process_group(timeout=...)`` was given. Here it has the job's.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
-from fusioncache.distributed.limits import keep_time_limit
+logger = logging.getLogger("fusioncache")
 
 
 def fsdp(
@@ -37,7 +40,7 @@ def fsdp(
 
     sharding = FSDPType.ZERO3 if reshard else FSDPType.ZERO2
     jitted = _jit(model, executors, transforms, options)
-    return keep_time_limit(share(jitted, device=device, broadcast_from=broadcast_from, sharding_strategy=sharding))
+    return _keep_time_limit(share(jitted, device=device, broadcast_from=broadcast_from, sharding_strategy=sharding))
 
 
 def ddp(
@@ -59,7 +62,7 @@ def ddp(
     """
     from thunder.distributed import ddp as share
 
-    return keep_time_limit(share(_jit(model, executors, transforms, options), broadcast_from=broadcast_from))
+    return _keep_time_limit(share(_jit(model, executors, transforms, options), broadcast_from=broadcast_from))
 
 
 def _jit(model: Any, executors: Sequence[Any] | None, transforms: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -72,3 +75,29 @@ def _jit(model: Any, executors: Sequence[Any] | None, transforms: Sequence[Any],
         executors=fusioncache.executors() if executors is None else executors,
         transforms=[*transforms, fusioncache.FusionCache(**options)],
     )
+
+
+def _keep_time_limit(model: Any) -> Any:
+    """Gives the collectives of a model the time limit of the job's own process group.
+
+    Args:
+        model: what Thunder's ``fsdp`` or ``ddp`` returned. It is returned again.
+    """
+    try:
+        group = model.process_group_for_ddp
+        limits = find_time_limits(None)
+        if len(set(limits)) == 1:
+            from torch.distributed.distributed_c10d import _set_pg_timeout
+
+            _set_pg_timeout(limits[0], group)
+    except Exception as error:  # torch has no public name for it
+        logger.info("collectives keep torch's time limit", exc_info=error)
+    return model
+
+
+def find_time_limits(group: Any) -> list[Any]:
+    """Returns the time limit of each backend of a process group; None is the job's own."""
+    from torch.distributed.distributed_c10d import _get_default_group
+
+    group = _get_default_group() if group is None else group
+    return [group._get_backend(device).options._timeout for device in group._device_types]

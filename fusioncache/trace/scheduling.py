@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.ir import Bypass
+from fusioncache.process.warning import warn_once
 from fusioncache.schedule.batches import choose_budget
 from fusioncache.schedule.calls import COLLECTIVES, CallGraph
 from fusioncache.schedule.order import Bounds, schedule_calls
@@ -17,7 +18,6 @@ from fusioncache.trace.agreement import agree_first
 from fusioncache.trace.averaging import average_in_collectives
 from fusioncache.trace.coalescing import coalesce_steps
 from fusioncache.trace.collectives import group_of, has_collectives, kind_of, read_calls
-from fusioncache.trace.lost_gradients import warn_of_lost_gradients
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
 
@@ -26,6 +26,10 @@ IN_FLIGHT_BYTES = 512 * 2**20
 
 BUCKET_BYTES = 256 * 2**20
 """How much travels together at most if nobody says it."""
+_LOST = (
+    "under Thunder's fsdp, what runs inside of no_sync() leaves no gradients at all, and the model is trained on the "
+    "other batches alone; leave no_sync() out, and gradients of several batches add up"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class CollectivePasses:
         resharding: Resharding | None = None
         if not has_collectives(trace.bound_symbols):
             return trace, resharding
-        warn_of_lost_gradients()
+        _warn_of_lost_gradients()
         if not self.options.moves:
             return trace, resharding
         with self._reporting("what is saved of gathered parameters"):
@@ -174,3 +178,15 @@ def _names_argument(symbol: Any) -> bool:
     from thunder.core.prims import PrimIDs
 
     return bool(symbol.sym.id == PrimIDs.UNPACK_TRIVIAL)
+
+
+def _warn_of_lost_gradients() -> None:
+    """Warns once if the model that Thunder compiles now is shared by ``fsdp``, and runs inside of ``no_sync()``.
+
+    Thunder's backward function then returns None for all gradients. Once a pass stashed them first; now none does.
+    """
+    from thunder.core.compile_data import get_compile_data
+    from thunder.distributed import get_skip_data_parallel_grad_sync
+
+    if get_skip_data_parallel_grad_sync() and getattr(get_compile_data(), "use_fsdp", False):
+        warn_once(_LOST)
