@@ -1,8 +1,8 @@
 """Models that ranks share, in one call: Thunder's own ``fsdp`` and ``ddp``, with all in the right order.
 
 A transform that is added to what Thunder's ``fsdp`` returned silently gives other weights. Here it is there before.
-Thunder's collectives run on a group of their own, which has torch's time limit (10 minutes over NCCL, else 30), whatever
-``init_process_group(timeout=...)`` was given. Here it has the job's.
+Thunder's collectives run on a group of their own, which has torch's time limit (10 minutes over NCCL, else 30),
+whatever ``init_process_group(timeout=...)`` was given. Here it has the job's.
 """
 
 from __future__ import annotations
