@@ -1,5 +1,6 @@
 """Steps at a third length: nothing is interpreted, and whatever changed since the second one is seen."""
 
+import contextlib
 import math
 
 import pytest
@@ -235,7 +236,27 @@ def test_numbers_in_parameters_and_buffers_may_change(pair):
     assert counts(transform)[0] == before + 1
 
 
-@pytest.mark.parametrize("change", [torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)])
+@contextlib.contextmanager
+def switched(switch, ask, value):
+    """Has a switch of torch's at a value meanwhile."""
+    before = ask()
+    switch(value)
+    try:
+        yield
+    finally:
+        switch(before)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        torch.no_grad,
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        lambda: switched(torch.set_default_dtype, torch.get_default_dtype, torch.float64),
+        lambda: switched(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled, True),
+        lambda: switched(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision, "high"),
+    ],
+)
 def test_the_state_of_torch_is_seen(pair, change):
     model, compiled, transform, own = pair
     before = counts(transform)[0]
