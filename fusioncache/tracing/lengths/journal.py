@@ -37,7 +37,9 @@ class Look:
     def __str__(self) -> str:
         """Returns what was looked at, by what, where."""
         is_so = "" if self.outcome else "not "
-        return f"{self.place} {self.reason}: {is_so}{self.left} {self.symbol} {self.right}"
+        # Of an installed package its own path says enough, and is the same on every machine.
+        place = self.place.rpartition("/site-packages/")[2]
+        return f"{place} {self.reason}: {is_so}{self.left} {self.symbol} {self.right}"
 
 
 @dataclass(frozen=True, slots=True)
