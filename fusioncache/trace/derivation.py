@@ -15,6 +15,7 @@ from fusioncache.program.key import check_foreign
 from fusioncache.program.reads import Read, ReadDifference
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
+from fusioncache.store import Store
 from fusioncache.trace.families import Family, KnownProgram
 from fusioncache.trace.program_misses import explain_program_miss
 from fusioncache.trace.program_regions import collect_regions
@@ -120,21 +121,18 @@ class Derivation:
 
     def finish_filled(self, candidate: Candidate, *, keep: bool) -> bool:
         """Counts a program that is known from other lengths, and keeps it; returns whether it was kept."""
+        seconds = time.perf_counter() - self._started
         self.keeper.note_filled(candidate, self.call)
         store = self.keeper.cache.store
         if store is None or not keep:
             return False
-        seconds, name = time.perf_counter() - self._started, self.call.name
-        about: dict[str, Any] = {"name": name, "seconds": seconds, "unfit": self.unfit, "regions": candidate.regions}
         try:
             with self.keeper.time("record"), without_collector():
-                kept = keep_program(store, self.key, candidate.text, candidate.reads, **about)
+                self.reads = candidate.reads
+                return self._put(store, KnownProgram(candidate.text, self.shapes, candidate.regions), seconds)
         except Exception as error:
             self.keeper.report_failure(error)
             return False
-        if kept:
-            self.keeper.ledger.count_program_made(name)
-        return kept
 
     def _keep(self, entry: Any, seconds: float) -> bool:
         store = self.keeper.cache.store
@@ -149,8 +147,13 @@ class Derivation:
         assert self.reads is not None
         regions = collect_regions(self.keeper.ledger, self._trace_number)
         self.program = KnownProgram(text, self.shapes, regions)
-        about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "unfit": self.unfit, "regions": regions}
-        kept = keep_program(store, self.key, text, self.reads, **about)
+        return self._put(store, self.program, seconds)
+
+    def _put(self, store: Store, program: KnownProgram, seconds: float) -> bool:
+        """Puts a program into the store; returns whether it is kept there."""
+        assert self.reads is not None
+        about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "unfit": self.unfit}
+        kept = keep_program(store, self.key, program.text, self.reads, regions=program.regions, **about)
         if kept:
             self.keeper.ledger.count_program_made(self.call.name)
             self.keeper.cache.save()

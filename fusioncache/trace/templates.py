@@ -55,10 +55,15 @@ class TemplateCalls:
         return call
 
     def _new_name(self, template: Template) -> str:
-        """Returns a name that no call of this transform has: two templates may have one name, as it is cut short."""
-        self._names[template.name] += 1
-        number = self._names[template.name]
-        return template.name if number == 1 else f"{template.name}_{number}"
+        """Returns a name that no call of this transform has."""
+        return _choose_name(template, self._names)
+
+
+def _choose_name(template: Template, taken: Counter[str]) -> str:
+    """Returns a name for a template's calls, and counts it: two templates may have one name, as it is cut short."""
+    taken[template.name] += 1
+    number = taken[template.name]
+    return template.name if number == 1 else f"{template.name}_{number}"
 
 
 def find_references(calls: Iterable[TemplateCall]) -> Callable[[Callable[..., Any]], TemplateReference | None]:
@@ -147,11 +152,11 @@ class TemplateLoader:
         """
         names: dict[str, str] = {}
         digests: dict[str, str] = {}
+        taken: Counter[str] = Counter()
         for name, reference in program.templates().items():
             executables = self._backends.find(reference.backend, dict(reference.options))
             template, _ = self._cache.template(reference.graph, self._environment(executables))
-            count = sum(known.startswith(template.name) for known in names.values())
-            names[name] = f"{template.name}_{count + 1}" if count else template.name
+            names[name] = _choose_name(template, taken)
             digests[names[name]] = template.key.digest
         return set_digests(rename_templates(program, names), digests)
 

@@ -38,16 +38,7 @@ def replay(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: An
 
 
 def perform(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: Any) -> Any:
-    """Returns Thunder's first trace of the computation alone, at sizes that may be symbols.
-
-    Args:
-        journal: what happened at some sizes.
-        shapes: the new shapes of inputs, by their names in the first traces. All others keep theirs.
-        compiled: what Thunder knows of the function.
-
-    Raises:
-        Different: if the program has to be interpreted at these sizes, with the reason.
-    """
+    """Returns the trace of the computation alone, at sizes that may be symbols. See ``replay`` for all else."""
     from thunder.core.compile_data import compile_data_and_stats
     from thunder.core.langctxs import langctx
     from thunder.core.trace import tracectx
