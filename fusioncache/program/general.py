@@ -34,7 +34,7 @@ _WORD = re.compile(r"-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?")
 _MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
 
 
-class Unlike(Exception):
+class NumbersUnknown(Exception):
     """Programs that do not differ in numbers alone, or numbers of which nobody knows what they are made of."""
 
 
@@ -45,25 +45,25 @@ class GeneralProgram:
     Attributes:
         blank: the program. Its templates have numbers for names, and no digests.
         values: of each number, in their order: what it is made of, constants included.
-        still: expressions that have one value in all programs it was made of, which may be a constant's by chance.
+        unchanged: expressions that have one value in all programs it was made of, which may be a constant's by chance.
     """
 
     blank: ProgramText
     values: tuple[tuple[Expression, ...], ...]
-    still: Mapping[Expression, int]
+    unchanged: Mapping[Expression, int]
 
     def instantiate(self, numbers: Numbers) -> ProgramText:
         """Returns the program at other sizes. Its templates have no digests.
 
         Raises:
-            Unlike: if it is not known.
+            NumbersUnknown: if it is not known.
         """
-        for expression, value in sorted(self.still.items(), key=lambda item: len(str(item[0]))):
+        for expression, value in sorted(self.unchanged.items(), key=lambda item: len(str(item[0]))):
             if evaluate(expression, numbers) != value:
-                raise Unlike(f"{expression} was {value} so far")
+                raise NumbersUnknown(f"{expression} was {value} so far")
         found = {each: {evaluate(one, numbers) for one in each} for each in set(self.values)}
         if any(len(values) > 1 for values in found.values()):
-            raise Unlike("a number may be one of several")
+            raise NumbersUnknown("a number may be one of several")
         values = (next(iter(found[each])) for each in self.values)
         return map_numbers(self.blank, lambda _: next(values))
 
@@ -76,25 +76,25 @@ def generalize(programs: Sequence[tuple[ProgramText, Numbers]], expressions: Col
         expressions: of which each number that is no constant is one.
 
     Raises:
-        Unlike: if they differ in something else, or a number is none of these.
+        NumbersUnknown: if they differ in something else, or a number is none of these.
     """
     blanks = [blank(program) for program, _ in programs]
     lists = [list_numbers(each) for each in blanks]
     if any(map_numbers(each, _nothing) != map_numbers(blanks[0], _nothing) for each in blanks):
-        raise Unlike("they differ in more than numbers")
+        raise NumbersUnknown("they differ in more than numbers")
     known: dict[tuple[int, ...], list[Expression]] = {}
     for expression in expressions:
         values = tuple(evaluate(expression, numbers) for _, numbers in programs)
         known.setdefault(values, []).append(expression)
-    still = {each: values[0] for values, some in known.items() if len(set(values)) == 1 for each in some}
-    return GeneralProgram(blanks[0], tuple(_explain(known, each) for each in zip(*lists, strict=True)), still)
+    unchanged = {each: values[0] for values, some in known.items() if len(set(values)) == 1 for each in some}
+    return GeneralProgram(blanks[0], tuple(_explain(known, each) for each in zip(*lists, strict=True)), unchanged)
 
 
 def _explain(known: Mapping[tuple[int, ...], list[Expression]], values: tuple[int, ...]) -> tuple[Expression, ...]:
     if len(set(values)) == 1:
         return values[:1]
     if values not in known:
-        raise Unlike(f"a number is {', '.join(map(str, values))}, and none of what Thunder computed")
+        raise NumbersUnknown(f"a number is {', '.join(map(str, values))}, and none of what Thunder computed")
     return tuple(known[values])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fusioncache.program.general import GeneralProgram, Unlike, generalize, list_templates
+from fusioncache.program.general import GeneralProgram, NumbersUnknown, generalize, list_templates
 from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import decode_regions
 from fusioncache.tracing.lengths.pass_journal import PassJournal, Shapes
@@ -50,12 +50,12 @@ class Family:
         known: programs that Thunder derived, two or more.
 
     Raises:
-        Unlike: if they differ in more than numbers, or something else may depend on sizes.
+        NumbersUnknown: if they differ in more than numbers, or something else may depend on sizes.
     """
 
     def __init__(self, passes: PassJournal, known: Sequence[KnownProgram]):
         if any(each.makes_choices for each in known):
-            raise Unlike("what becomes of its residual streams was chosen")
+            raise NumbersUnknown("what becomes of its residual streams was chosen")
         self._passes = passes
         self._known = tuple(known)
         self._general = self._generalize()
@@ -68,7 +68,7 @@ class Family:
         """Takes one more program, which tells more of what each number is.
 
         Raises:
-            Unlike: if it differs in more than numbers.
+            NumbersUnknown: if it differs in more than numbers.
         """
         if len(self._known) < MOST_KNOWN:
             self._known = (*self._known, program)
@@ -79,7 +79,7 @@ class Family:
 
         Raises:
             Different: if Thunder's passes might do something else.
-            Unlike: if a number is not known.
+            NumbersUnknown: if a number is not known.
         """
         text = complete(self._general.instantiate(self._passes.check(shapes)))
         return KnownProgram(text, shapes, self._fill_regions(text))

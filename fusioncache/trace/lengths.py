@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.program.candidates import Candidate
-from fusioncache.program.general import Unlike
+from fusioncache.program.general import NumbersUnknown
 from fusioncache.program.key import write_form
 from fusioncache.program.reads import Read
 from fusioncache.trace.derivation import Derivation
@@ -87,7 +87,7 @@ class Lengths:
         """
         if not derivation.keeper.replays:
             return derivation.record(interpret)
-        _describe(derivation)
+        _note_form(derivation)
         results = self._replay(derivation)
         if results is not None:
             return results
@@ -97,7 +97,7 @@ class Lengths:
         """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
         if not derivation.keeper.replays or not any(each.family for each in self._ways):
             return None
-        _describe(derivation)
+        _note_form(derivation)
         reason = None
         for way in self._find_ways(derivation.form):
             if way.family is None:
@@ -106,7 +106,7 @@ class Lengths:
                 self._check_reads(way, derivation)
                 with derivation.keeper.time("fill"):
                     return self._fill(way.family, way.instance, derivation)
-            except (Different, Unlike) as error:
+            except (Different, NumbersUnknown) as error:
                 reason = str(error)
             except Exception as error:  # whatever it is, Thunder can derive the program
                 logger.info("a program is not filled in", exc_info=error)
@@ -207,11 +207,11 @@ class Lengths:
             return False
         if not way.is_proved:
             way.is_proved = True
-            self._found_family(way, instance, derivation)
+            self._make_family(way, instance, derivation)
         return True
 
     @staticmethod
-    def _found_family(way: WatchedProgram, other: InterpretedProgram, derivation: Derivation) -> None:
+    def _make_family(way: WatchedProgram, other: InterpretedProgram, derivation: Derivation) -> None:
         """Finds out what Thunder's passes look at. Whatever goes wrong there, they go over each further length."""
         own, keeper = way.instance, derivation.keeper
         if own.known is None or other.known is None:
@@ -223,7 +223,7 @@ class Lengths:
                 passes = go_through_passes(way.journal, names, own.shapes, derivation.call.compile_data)
                 way.family = Family(passes, (own.known, other.known))
         except Exception as error:
-            is_expected = isinstance(error, Different | Unlike)
+            is_expected = isinstance(error, Different | NumbersUnknown)
             logger.info("it is not known what Thunder's passes look at", exc_info=error)
             keeper.ledger.count_passes_repeated(str(error) if is_expected else f"failed: {type(error).__name__}")
 
@@ -233,7 +233,7 @@ class Lengths:
             return
         try:
             derivation.family.learn(derivation.program)
-        except Unlike as error:
+        except NumbersUnknown as error:
             logger.info("a program is of no family any more: %s", error)
             for way in self._ways:
                 way.family = None if way.family is derivation.family else way.family
@@ -255,7 +255,7 @@ class Lengths:
         derivation.keeper.ledger.count_program_interpreted(reason)
 
 
-def _describe(derivation: Derivation) -> None:
+def _note_form(derivation: Derivation) -> None:
     """Notes what the program of a call has in common with those at other sizes, and the shapes of its arguments."""
     if not derivation.form:
         arguments = find_arguments(derivation.call.args, derivation.call.kwargs)
