@@ -31,6 +31,8 @@ type New = Callable[[int], int]
 
 _WORD = re.compile(r"-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?")
 """A name with its dots, or a number with all that belongs to it. Traces compute nothing, so that a minus is a sign."""
+_TEMPLATE = "template__"
+"""What stands for the names of templates begins with it, and nothing else in a program may."""
 _MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
 
 
@@ -115,8 +117,14 @@ def list_numbers(program: ProgramText) -> tuple[int, ...]:
 
 
 def blank(program: ProgramText) -> ProgramText:
-    """Returns a program without what follows from its numbers, and without the seconds that its passes took."""
-    names = {name: f"template_{number}" for number, name in enumerate(list_templates(program))}
+    """Returns a program without what follows from its numbers, and without the seconds that its passes took.
+
+    Raises:
+        NumbersUnknown: if a name in it is one that stands for a template.
+    """
+    if any(_TEMPLATE in trace.source for trace in program.texts()):
+        raise NumbersUnknown(f"it has names with {_TEMPLATE} in them")
+    names = {name: f"{_TEMPLATE}{number}" for number, name in enumerate(list_templates(program))}
     return _map_traces(rename_templates(program, names), _blank_trace)
 
 

@@ -119,6 +119,13 @@ def test_programs_that_differ_in_more_than_numbers_are_refused(change):
         generalize([KNOWN[0], (changed, numbers)], {ROWS, LENGTH, BOTH})
 
 
+def test_a_name_of_the_models_is_never_taken_for_a_template():
+    """It would be given the name of one, and be called."""
+    programs = [(rename_templates(program, {"t12": "template__0"}), numbers) for program, numbers in KNOWN]
+    with pytest.raises(NumbersUnknown, match="it has names with template__ in them"):
+        generalize(programs, {ROWS, LENGTH, BOTH})
+
+
 @pytest.mark.parametrize("extra", [65, 96])
 def test_a_literal_of_a_template_is_a_number(extra):
     with pytest.raises(NumbersUnknown):
