@@ -45,21 +45,30 @@ def program_key(definitions: Definitions, compile_data: Any, args: Sequence[Any]
         return _make_key(definitions, compile_data, args, kwargs)
 
 
-def write_form(key: Key, tensors: Mapping[int | str, torch.Tensor]) -> str:
+def write_form(key: Key, tensors: Mapping[int | str, torch.Tensor], integers: Mapping[int | str, int]) -> str:
     """Returns the text of a key without the sizes of arguments. It says how many dimensions each has.
 
     Args:
         key: of a program.
         tensors: the arguments that are tensors by themselves, by their place. Those that are not contiguous keep
             their sizes.
+        integers: the arguments that are numbers of which it says nothing but that they are above 1, by their place.
     """
     values = read_values(key.texts["arguments"])
     for place, tensor in tensors.items():
-        name = f"args.{place}" if isinstance(place, int) else f"kwargs.{escape_name(place)}"
+        name = _name_argument(place)
         sizes, text = f" {tuple(tensor.shape)} {tensor.stride()} ", values.get(name, "")
         if tensor.is_contiguous() and text.count(sizes) == 1:
             values[name] = text.replace(sizes, f" contiguous, {tensor.dim()} dimensions ")
+    for place, integer in integers.items():
+        if values.get(_name_argument(place)) == str(integer):
+            values[_name_argument(place)] = "an integer above 1"
     return write_key({**key.texts, "arguments": write_values(values.items())})
+
+
+def _name_argument(place: int | str) -> str:
+    """Returns the name that an argument has in a key."""
+    return f"args.{place}" if isinstance(place, int) else f"kwargs.{escape_name(place)}"
 
 
 def _make_key(definitions: Definitions, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -146,9 +155,9 @@ def _read_arguments(describer: Describer, args: Sequence[Any], kwargs: Mapping[s
     """
     yield "args", " ".join((str(len(args)), *map(escape_name, kwargs)))
     for position, value in enumerate(args):
-        yield from describer.walk(f"args.{position}", value)
+        yield from describer.walk(_name_argument(position), value)
     for name, value in kwargs.items():
-        yield from describer.walk(f"kwargs.{escape_name(name)}", value)
+        yield from describer.walk(_name_argument(name), value)
 
 
 def _read_classes(describer: Describer) -> Iterator[NamedValue]:

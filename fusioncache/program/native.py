@@ -291,8 +291,8 @@ def _is_harmless(found: Any) -> bool:
 
 def explain_instance_check(value: Any, cls: Any) -> str | None:
     """Returns whose code may run to tell whether a value is an object of a class; None if nobody's."""
-    # Thunder's proxies say that they are tensors and numbers.
-    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), _thunders_types())):
+    # Thunder's proxies say that they are tensors and numbers, and a size that is watched says that it is an integer.
+    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_thunders_types(), Size))):
         return f"{_name(type(value))}.__class__"
     return explain_class_check(cls)
 

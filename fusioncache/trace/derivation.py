@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from fusioncache.trace.program_misses import explain_program_miss
 from fusioncache.trace.program_regions import collect_regions
 from fusioncache.trace.program_verification import compare_programs
 from fusioncache.trace.programs import Call, ProgramKeeper
+from fusioncache.tracing.lengths.arguments import ArgumentSizes
 from fusioncache.tracing.lengths.journal import Journal
 from fusioncache.tracing.passes.collector import without_collector
 
@@ -39,7 +40,7 @@ class Derivation:
         differences: for each stored program that was derived from something else, what that is.
         is_kept: whether it is to be kept in the store.
         form: what its key has in common with those at other sizes; empty if nobody asks.
-        shapes: of its arguments, by their place.
+        sizes: of its arguments.
         journal: what it did with sizes, if that was watched.
         reads: what it was derived from, as soon as that is known.
         family: the programs of which it is one, if its operations were called again.
@@ -55,7 +56,7 @@ class Derivation:
     differences: list[ReadDifference] = field(default_factory=list)
     is_kept: bool = True
     form: str = ""
-    shapes: Mapping[int | str, tuple[int, ...]] = field(default_factory=dict)
+    sizes: ArgumentSizes = field(default_factory=dict)
     journal: Journal | None = None
     reads: tuple[Read, ...] | None = None
     family: Family | None = None
@@ -129,7 +130,7 @@ class Derivation:
         try:
             with self.keeper.time("record"), without_collector():
                 self.reads = candidate.reads
-                return self._put(store, KnownProgram(candidate.text, self.shapes, candidate.regions), seconds)
+                return self._put(store, KnownProgram(candidate.text, self.sizes, candidate.regions), seconds)
         except Exception as error:
             self.keeper.report_failure(error)
             return False
@@ -146,7 +147,7 @@ class Derivation:
             self.reads = reads
         assert self.reads is not None
         regions = collect_regions(self.keeper.ledger, self._trace_number)
-        self.program = KnownProgram(text, self.shapes, regions)
+        self.program = KnownProgram(text, self.sizes, regions)
         return self._put(store, self.program, seconds)
 
     def _put(self, store: Store, program: KnownProgram, seconds: float) -> bool:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from fusioncache.program.general import GeneralProgram, NumbersUnknown, generalize, list_templates
 from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import decode_regions
-from fusioncache.tracing.lengths.pass_journal import PassJournal, Shapes
+from fusioncache.tracing.lengths.arguments import ArgumentSizes
+from fusioncache.tracing.lengths.pass_journal import PassJournal
 
 MOST_KNOWN = 6
 """Of how many programs a family is made. Each tells apart what was equal in all before."""
@@ -28,12 +29,12 @@ class KnownProgram:
 
     Attributes:
         text: its traces.
-        shapes: of its arguments.
+        sizes: of its arguments.
         regions: what a run has on record of its regions, if that is known.
     """
 
     text: ProgramText
-    shapes: Shapes
+    sizes: ArgumentSizes
     regions: bytes | None
 
     @property
@@ -61,7 +62,7 @@ class Family:
         self._general = self._generalize()
 
     def _generalize(self) -> GeneralProgram:
-        programs = [(each.text, self._passes.read(each.shapes)) for each in self._known]
+        programs = [(each.text, self._passes.read(each.sizes)) for each in self._known]
         return generalize(programs, self._passes.expressions)
 
     def learn(self, program: KnownProgram) -> None:
@@ -74,15 +75,15 @@ class Family:
             self._known = (*self._known, program)
             self._general = self._generalize()
 
-    def fill(self, shapes: Shapes, complete: Complete) -> KnownProgram:
-        """Returns the program for arguments of these shapes.
+    def fill(self, sizes: ArgumentSizes, complete: Complete) -> KnownProgram:
+        """Returns the program for arguments of these sizes.
 
         Raises:
             Different: if Thunder's passes might do something else.
             NumbersUnknown: if a number is not known.
         """
-        text = complete(self._general.instantiate(self._passes.check(shapes)))
-        return KnownProgram(text, shapes, self._fill_regions(text))
+        text = complete(self._general.instantiate(self._passes.check(sizes)))
+        return KnownProgram(text, sizes, self._fill_regions(text))
 
     def _fill_regions(self, text: ProgramText) -> bytes | None:
         """Returns what is on record of regions, with the digests and names of other templates."""

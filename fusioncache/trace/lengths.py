@@ -9,7 +9,7 @@ from is compared each time: its key, and what was read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,12 @@ from fusioncache.program.key import write_form
 from fusioncache.program.reads import Read
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.families import Family, KnownProgram
-from fusioncache.tracing.lengths.first_traces import FirstTraces, find_arguments
+from fusioncache.tracing.lengths.arguments import ArgumentSizes, find_integers, find_sizes, find_tensors
+from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
-from fusioncache.tracing.lengths.pass_journal import Shapes
 from fusioncache.tracing.lengths.passes import go_through_passes
 from fusioncache.tracing.lengths.replay import Different, replay
-from fusioncache.tracing.lengths.watching import watch_sizes
+from fusioncache.tracing.lengths.watching import Interpret, watch_sizes
 from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
@@ -40,14 +40,14 @@ class InterpretedProgram:
     Attributes:
         form: all of its key but sizes.
         reads: what else it was derived from.
-        shapes: of its arguments.
+        sizes: of its arguments.
         traces: Thunder's first ones, as its entry has them.
         known: what was derived in the end; None if that is not kept.
     """
 
     form: str
     reads: tuple[Read, ...]
-    shapes: Shapes
+    sizes: ArgumentSizes
     traces: FirstTraces
     known: KnownProgram | None
 
@@ -78,7 +78,7 @@ class Lengths:
         self._ways: list[WatchedProgram] = []
         self._hopeless: dict[str, str] = {}
 
-    def derive(self, derivation: Derivation, interpret: Callable[[], Any]) -> Any:
+    def derive(self, derivation: Derivation, interpret: Interpret) -> Any:
         """Returns Thunder's first traces: called again if they are known from other lengths, else interpreted.
 
         Args:
@@ -86,7 +86,7 @@ class Lengths:
             interpret: has Thunder interpret the function.
         """
         if not derivation.keeper.replays:
-            return derivation.record(interpret)
+            return derivation.record(lambda: _interpret_as_called(derivation, interpret))
         _note_form(derivation)
         results = self._replay(derivation)
         if results is not None:
@@ -119,7 +119,7 @@ class Lengths:
     @staticmethod
     def _fill(family: Family, instance: InterpretedProgram, derivation: Derivation) -> Candidate:
         templates, call = derivation.keeper.templates, derivation.call
-        program = family.fill(derivation.shapes, lambda text: templates.complete(text, call))
+        program = family.fill(derivation.sizes, lambda text: templates.complete(text, call))
         return Candidate("", program.text, instance.reads, 0.0, None, program.regions)
 
     def _replay(self, derivation: Derivation) -> Any | None:
@@ -145,7 +145,7 @@ class Lengths:
     def _do_again(self, way: WatchedProgram, derivation: Derivation) -> FirstTraces:
         self._check_reads(way, derivation)
         with derivation.keeper.time("replay"):
-            return replay(way.journal, _name_shapes(way, derivation.shapes), derivation.call.compile_data)
+            return replay(way.journal, derivation.sizes, derivation.call.compile_data)
 
     @staticmethod
     def _check_reads(way: WatchedProgram, derivation: Derivation) -> None:
@@ -153,16 +153,17 @@ class Lengths:
         if difference is not None:
             raise Different(f"the {difference.read.kind} {difference.read.name} is another one")
 
-    def _interpret(self, derivation: Derivation, interpret: Callable[[], Any]) -> Any:
+    def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
         form = derivation.form
-        is_known = any(each.form == form and each.shapes != derivation.shapes for each in self._instances)
+        is_known = any(each.form == form and each.sizes != derivation.sizes for each in self._instances)
         if not is_known or form in self._hopeless or len(list(self._find_ways(form))) >= MOST_WAYS:
-            return interpret()
+            return _interpret_as_called(derivation, interpret)
         foreign = _find_foreign_transform(derivation.call.compile_data)
         if foreign is not None:
             self._give_up(derivation, f"{foreign} may change Thunder's first traces")
-            return interpret()
-        results, derivation.journal = watch_sizes(interpret, derivation.call.compile_data)
+            return _interpret_as_called(derivation, interpret)
+        call = derivation.call
+        results, derivation.journal = watch_sizes(interpret, call.compile_data, call.args, call.kwargs)
         return results
 
     def learn(self, derivation: Derivation, entry: Any) -> None:
@@ -177,7 +178,7 @@ class Lengths:
         if derivation.reads is None or not derivation.form or derivation.is_replayed:
             return
         first = FirstTraces(entry.prologue_traces[0], entry.computation_traces[0], entry.epilogue_traces[0])
-        new = InterpretedProgram(derivation.form, derivation.reads, derivation.shapes, first, derivation.program)
+        new = InterpretedProgram(derivation.form, derivation.reads, derivation.sizes, first, derivation.program)
         journal = derivation.journal
         if journal is not None and journal.refusals:
             self._give_up(derivation, journal.refusals[0])
@@ -195,10 +196,10 @@ class Lengths:
     def _prove(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
         """Tells whether what was done in one program is also what was done in another one."""
         own = way.instance
-        if own.form != instance.form or own.reads != instance.reads or own.shapes == instance.shapes:
+        if own.form != instance.form or own.reads != instance.reads or own.sizes == instance.sizes:
             return False
         try:
-            traces = replay(way.journal, _name_shapes(way, instance.shapes), derivation.call.compile_data)
+            traces = replay(way.journal, instance.sizes, derivation.call.compile_data)
         except Exception as error:  # the programs are different, for whatever reason
             logger.info("a program was not the same at another length: %s", error)
             return False
@@ -216,11 +217,9 @@ class Lengths:
         own, keeper = way.instance, derivation.keeper
         if own.known is None or other.known is None:
             return
-        assert way.journal.traces is not None
         try:
             with keeper.time("passes"), without_collector():
-                names = way.journal.traces.find_tensors()
-                passes = go_through_passes(way.journal, names, own.shapes, derivation.call.compile_data)
+                passes = go_through_passes(way.journal, own.sizes, derivation.call.compile_data)
                 way.family = Family(passes, (own.known, other.known))
         except Exception as error:
             is_expected = isinstance(error, Different | NumbersUnknown)
@@ -255,25 +254,26 @@ class Lengths:
         derivation.keeper.ledger.count_program_interpreted(reason)
 
 
+def _interpret_as_called(derivation: Derivation, interpret: Interpret) -> Any:
+    return interpret(derivation.call.args, dict(derivation.call.kwargs))
+
+
 def _note_form(derivation: Derivation) -> None:
-    """Notes what the program of a call has in common with those at other sizes, and the shapes of its arguments."""
+    """Notes what the program of a call has in common with those at other sizes, and the sizes of its arguments."""
     if not derivation.form:
-        arguments = find_arguments(derivation.call.args, derivation.call.kwargs)
-        derivation.shapes = {place: tuple(each.shape) for place, each in arguments.items()}
-        derivation.form = write_form(derivation.key, arguments)
-
-
-def _name_shapes(way: WatchedProgram, shapes: Shapes) -> Mapping[str, tuple[int, ...]]:
-    """Returns the shapes of a program's inputs by their names."""
-    assert way.journal.traces is not None
-    names = way.journal.traces.find_tensors()
-    return {names[place]: shape for place, shape in shapes.items() if place in names}
+        arguments = derivation.call.args, derivation.call.kwargs
+        derivation.sizes = find_sizes(*arguments)
+        derivation.form = write_form(derivation.key, find_tensors(*arguments), find_integers(*arguments))
 
 
 def _find_foreign_transform(compile_data: Any) -> str | None:
-    """Returns the name of a transform that may change Thunder's first traces; None if none may."""
-    from thunder.core.transform_common import Transform
+    """Returns the name of a transform that may change Thunder's first traces; None if none may.
 
-    own = Transform.transform_traces_pre_prologue
+    That of ``thunderfx`` makes another prologue of what it is given, with fewer checks, and changes nothing.
+    """
+    from thunder.core.transform_common import Transform
+    from thunder.transforms import ExtractionOnlyPrologueTransform
+
+    harmless = (Transform.transform_traces_pre_prologue, ExtractionOnlyPrologueTransform.transform_traces_pre_prologue)
     found = [type(each) for each in compile_data.transforms or ()]
-    return next((each.__qualname__ for each in found if each.transform_traces_pre_prologue is not own), None)
+    return next((each.__qualname__ for each in found if each.transform_traces_pre_prologue not in harmless), None)

@@ -288,7 +288,7 @@ def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
         if programs is None or derivation is None or derivation.call.compile_data.fn is not fn:
             return original(fn, args, kwargs, **options)
         try:
-            return programs.lengths.derive(derivation, lambda: original(fn, args, kwargs, **options))
+            return programs.lengths.derive(derivation, partial(original, fn, **options))
         except BaseException:
             programs.expect(None)
             raise

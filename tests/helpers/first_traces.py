@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import thunder
 from thunder.core.compile_data import get_compile_data
 
-from fusioncache.tracing.lengths.first_traces import find_arguments
+from fusioncache.tracing.lengths.arguments import find_sizes
 from fusioncache.tracing.lengths.journal import Journal
 from fusioncache.tracing.lengths.replay import Different, replay
 from fusioncache.tracing.lengths.watching import watch_sizes
@@ -47,7 +48,8 @@ def watch_first(program: Callable[..., Any], *args: Any) -> tuple[Journal, str]:
     own = thunder.thunder_general_jit
 
     def keep(*given: Any, **options: Any) -> Any:
-        results, journal = watch_sizes(lambda: own(*given, **options), get_compile_data())
+        function, *arguments = given
+        results, journal = watch_sizes(partial(own, function, **options), get_compile_data(), *arguments)
         found.append((journal, str(results.computation_trace)))
         raise _Enough
 
@@ -62,11 +64,8 @@ def replay_as(program: Callable[..., Any], journal: Journal, *args: Any) -> str 
     texts: list[str | Different] = []
 
     def keep(*_: Any, **options: Any) -> Any:
-        assert journal.traces is not None
-        names = journal.traces.find_tensors()
-        shapes = {names[place]: tuple(each.shape) for place, each in find_arguments(args, {}).items() if place in names}
         try:
-            texts.append(str(replay(journal, shapes, get_compile_data()).computation))
+            texts.append(str(replay(journal, find_sizes(args, {}), get_compile_data()).computation))
         except Different as error:
             texts.append(error)
         raise _Enough

@@ -112,9 +112,9 @@ class Indifference:
         return module in ("optree.ops", "thunder.core.pytree") and name == "flatten"
 
 
-def is_internal(module: str) -> bool:
-    """Tells whether code is Thunder's own, or ours in its place."""
-    return module.partition(".")[0] in ("thunder", "fusioncache")
+def is_internal(module: str | None) -> bool:
+    """Tells whether code is Thunder's own, or ours in its place. What Dynamo makes has no module."""
+    return module is not None and module.partition(".")[0] in ("thunder", "fusioncache")
 
 
 def is_plain(value: Any) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-type Place = int | str
-"""Where an argument is: its position, or its name."""
+from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +46,52 @@ class FirstTraces:
         """Returns the same in traces of their own, which stay as they are whatever passes do to the others."""
         return FirstTraces(*map(_copy, (self.prologue, self.computation, self.epilogue)))
 
-    def find_tensors(self) -> Mapping[Place, str]:
-        """Returns the name of each value that is an argument by itself.
+    def find_names(self) -> Mapping[Place, str]:
+        """Returns the name of each value that is an argument by itself, and that the program has asked for.
 
         Raises:
             ValueError: if one has two names.
         """
-        from thunder.core.prims import PrimIDs
-
-        unpacked = [
-            (bound.args[1], bound.output.name)
-            for bound in self.prologue.bound_symbols
-            if bound.sym.id is PrimIDs.UNPACK_GETITEM and bound.args[0].name in ("args", "kwargs")
-        ]
+        unpacked = [(place, proxy.name) for place, proxy in self._list_arguments()]
         if len(dict(unpacked)) < len(unpacked):
             raise ValueError("an argument is unpacked twice")
         return dict(unpacked)
+
+    def _list_arguments(self) -> Iterator[tuple[Place, Any]]:
+        """Yields the place and the proxy of each argument, as the prologue unpacks them."""
+        from thunder.core.prims import PrimIDs
+
+        for bound in self.prologue.bound_symbols:
+            if bound.sym.id is PrimIDs.UNPACK_GETITEM and bound.args[0].name in ("args", "kwargs"):
+                yield bound.args[1], bound.output
 
     def inputs(self) -> tuple[Any, ...]:
         """Returns the proxies that the computation is given."""
         return tuple(self.computation.args)
 
-    def with_computation(self, computation: Any) -> FirstTraces:
+    def with_computation(self, computation: Any, sizes: ArgumentSizes) -> FirstTraces:
         """Returns them for another computation, which differs from this one in sizes only.
 
-        The prologue checks the inputs for their new shapes, and all else as it did.
-        """
-        from thunder.core.proxies import variableify
+        The prologue checks the inputs for their new shapes, integers for their new values, and all else as it did.
 
+        Args:
+            computation: the other one.
+            sizes: of the arguments, of which those that are integers are read.
+        """
+        from thunder.core.proxies import IntegerProxy, variableify
+        from thunder.core.trace import TraceCtx, tracectx
+
+        with tracectx(TraceCtx()):
+            integers = {
+                variableify(proxy): proxy.replace(value=sizes[place][0])
+                for place, proxy in self._list_arguments()
+                if isinstance(proxy, IntegerProxy) and place in sizes
+            }
         inputs = {variableify(each): each for each in computation.args}
         returned = {variableify(each): each for each in computation.bound_symbols[-1].args[0]}
-        prologue, epilogue = _exchange(self.prologue, inputs), _exchange(self.epilogue, {**inputs, **returned})
-        _check_shapes(prologue, inputs)
+        prologue = _exchange(self.prologue, {**inputs, **integers})
+        epilogue = _exchange(self.epilogue, {**inputs, **returned})
+        _check_sizes(prologue, inputs, integers)
         return FirstTraces(prologue, computation, epilogue)
 
 
@@ -110,20 +123,15 @@ def _exchange(trace: Any, proxies: Mapping[Any, Any]) -> Any:
     return _apply_trace_proxy_rename(trace, dict(proxies))
 
 
-def _check_shapes(prologue: Any, proxies: Mapping[Any, Any]) -> None:
-    """Has a prologue check the shapes that its proxies have."""
+def _check_sizes(prologue: Any, tensors: Mapping[Any, Any], integers: Mapping[Any, Any]) -> None:
+    """Has a prologue check the shapes and the values that its proxies have."""
     from thunder.core.prims import PrimIDs
     from thunder.core.proxies import variableify
 
     for position, bound in enumerate(prologue.bound_symbols):
-        if bound.sym.id is PrimIDs.CHECK_TENSOR_SHAPE_AND_METADATA and variableify(bound.args[0]) in proxies:
+        if bound.sym.id is PrimIDs.CHECK_TENSOR_SHAPE_AND_METADATA and variableify(bound.args[0]) in tensors:
             proxy, _, *others = bound.args
             prologue.bound_symbols[position] = bound.from_bsym(args=(proxy, tuple(proxy.shape), *others))
-
-
-def find_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[Place, Any]:
-    """Returns the arguments of a call that are tensors by themselves, and of no subclass."""
-    import torch
-
-    places: Iterable[tuple[Place, Any]] = (*enumerate(args), *kwargs.items())
-    return {place: value for place, value in places if type(value) is torch.Tensor}
+        if bound.sym.id is PrimIDs.CHECK_NUMBER_TYPE_AND_VALUE and variableify(bound.args[0]) in integers:
+            proxy, _, *others = bound.args
+            prologue.bound_symbols[position] = bound.from_bsym(args=(proxy, proxy.value, *others))

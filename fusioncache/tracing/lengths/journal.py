@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusioncache.tracing.lengths.arguments import Place
 from fusioncache.tracing.lengths.expressions import Expression
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 
@@ -114,12 +115,14 @@ class Journal:
         refusals: why this cannot be done again at other sizes, whichever.
         traces: Thunder's first traces; None before all is done.
         renamed: the names that proxies had while they were made, by those of variables that they were given later.
+        integers: the positions of numbers that are arguments themselves, by their places.
     """
 
     entries: list[Entry] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     traces: FirstTraces | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
+    integers: dict[Place, int] = field(default_factory=dict)
 
     def looks(self) -> tuple[Look, ...]:
         """Returns the looks, each once."""

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 from fusioncache.tracing.lengths.expressions import COMPARISONS, Expression, Number, evaluate
-from fusioncache.tracing.lengths.first_traces import Place
 from fusioncache.tracing.lengths.journal import Look
 from fusioncache.tracing.lengths.replay import Different
 from fusioncache.tracing.lengths.sizes import SymbolicSize, plain
 from fusioncache.tracing.lengths.structure import exchange
 
-type Shapes = Mapping[Place, tuple[int, ...]]
 type Expressions = tuple[Expression, ...]
 
 
@@ -50,13 +49,13 @@ class PassJournal:
     decisions: tuple[Decision, ...]
     expressions: frozenset[Expression]
 
-    def check(self, shapes: Shapes) -> Mapping[int, int]:
-        """Returns the value of each number where the arguments have these shapes.
+    def check(self, arguments: ArgumentSizes) -> Mapping[int, int]:
+        """Returns the value of each number where the arguments have these sizes.
 
         Raises:
             Different: if the passes might do something else there.
         """
-        numbers = self.read(shapes)
+        numbers = self.read(arguments)
         for look in self.looks:
             left, right = (evaluate(each, numbers) for each in (look.left, look.right))
             if COMPARISONS[look.symbol](left, right) is not look.outcome:
@@ -69,17 +68,17 @@ class PassJournal:
                 raise Different(f"{decision.function.__name__} decides otherwise")
         return numbers
 
-    def read(self, shapes: Shapes) -> Mapping[int, int]:
-        """Returns the value of each number where the arguments have these shapes.
+    def read(self, arguments: ArgumentSizes) -> Mapping[int, int]:
+        """Returns the value of each number where the arguments have these sizes.
 
         Raises:
             Different: if a size is another one that is no number.
         """
-        if shapes.keys() != self.sizes.keys():
+        if arguments.keys() != self.sizes.keys():
             raise Different("there are other arguments")
         numbers: dict[int, int] = {}
         for place, sizes in self.sizes.items():
-            for size, value in zip(sizes, shapes[place], strict=True):
+            for size, value in zip(sizes, arguments[place], strict=True):
                 if isinstance(size, Number) and value > 1:
                     numbers[size.position] = value
                 elif size != value:

@@ -10,26 +10,25 @@ What is gone through here is thrown away but for that: no program is made of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
 
+from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place, name_argument
 from fusioncache.tracing.lengths.expressions import Expression, Number
-from fusioncache.tracing.lengths.first_traces import Place
 from fusioncache.tracing.lengths.journal import Journal, Look
-from fusioncache.tracing.lengths.pass_journal import Decision, Expressions, PassJournal, Shapes, make_plain
+from fusioncache.tracing.lengths.pass_journal import Decision, Expressions, PassJournal, make_plain
 from fusioncache.tracing.lengths.replay import Different, find_stats, perform
 from fusioncache.tracing.lengths.sizes import SymbolicSize, express, plain
 from fusioncache.tracing.lengths.stand_ins import LISTENER, know_symbols
 
 
-def go_through_passes(journal: Journal, names: Mapping[Place, str], shapes: Shapes, compiled: Any) -> PassJournal:
+def go_through_passes(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> PassJournal:
     """Has Thunder's passes go over a program once more, and notes what they do with sizes.
 
     Args:
         journal: how the program was made.
-        names: of its inputs in the first traces, by their places.
-        shapes: of the arguments.
+        sizes: of the arguments.
         compiled: what Thunder knows of the function.
 
     Raises:
@@ -39,31 +38,30 @@ def go_through_passes(journal: Journal, names: Mapping[Place, str], shapes: Shap
     from thunder.core.compile_data import compile_data_and_stats
     from thunder.core.langctxs import langctx
 
-    sizes = dict(_number(shapes))
+    numbered = dict(_number(sizes))
     witness = PassWitness()
     token = LISTENER.set(witness)
     try:
         with know_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
-            symbols = {names[place]: witness.make_symbols(each, shapes[place]) for place, each in sizes.items()}
+            symbols = {place: witness.make_symbols(each, sizes[place]) for place, each in numbered.items()}
             traces = _apply(perform(journal, symbols, compiled), compiled)
         found = _Findings(symbol for trace in traces for symbol in trace.bound_symbols)
     finally:
         LISTENER.reset(token)
         witness.is_done = True
-    expressions = found.expressions | {size for each in sizes.values() for size in each}
+    expressions = found.expressions | {size for each in numbered.values() for size in each}
     decisions = tuple(witness.decisions.values())
-    return PassJournal(sizes, tuple(witness.looks), tuple(found.unequal()), decisions, frozenset(expressions))
+    return PassJournal(numbered, tuple(witness.looks), tuple(found.unequal()), decisions, frozenset(expressions))
 
 
-def _number(shapes: Shapes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
+def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
     """Yields the sizes of each argument: a number for each that may be another one."""
     count = 0
-    for place, shape in shapes.items():
+    for place, values in arguments.items():
         sizes: list[int | Number] = []
-        for dimension, size in enumerate(shape):
+        for dimension, size in enumerate(values):
             count += 1
-            name = f"args[{place}]" if isinstance(place, int) else place
-            sizes.append(Number(count, f"{name}.shape[{dimension}]") if size > 1 else size)
+            sizes.append(Number(count, f"{name_argument(place)}[{dimension}]") if size > 1 else size)
         yield place, tuple(sizes)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 from fusioncache.tracing.lengths.expressions import COMPARISONS, Number, Operation, evaluate
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
@@ -21,23 +22,23 @@ class Different(Exception):
     """At these sizes the program might do something else."""
 
 
-def replay(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: Any) -> FirstTraces:
+def replay(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> FirstTraces:
     """Returns Thunder's first traces at other sizes.
 
     Args:
         journal: what happened at some sizes.
-        shapes: the new shapes of inputs, by their names in the first traces. All others keep theirs.
+        sizes: of the arguments. All other inputs keep theirs.
         compiled: what Thunder knows of the function.
 
     Raises:
         Different: if the program has to be interpreted at these sizes, with the reason.
     """
-    computation = perform(journal, shapes, compiled)
+    computation = perform(journal, sizes, compiled)
     assert journal.traces is not None
-    return journal.traces.with_computation(computation)
+    return journal.traces.with_computation(computation, sizes)
 
 
-def perform(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: Any) -> Any:
+def perform(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
     """Returns the trace of the computation alone, at sizes that may be symbols. See ``replay`` for all else."""
     from thunder.core.compile_data import compile_data_and_stats
     from thunder.core.langctxs import langctx
@@ -45,7 +46,7 @@ def perform(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: A
 
     if journal.refusals or journal.traces is None:
         raise Different(next(iter(journal.refusals), "it is not done yet"))
-    performance = _Performance({journal.renamed.get(name, name): shape for name, shape in shapes.items()})
+    performance = _Performance(*_read_sizes(journal, journal.traces, sizes))
     enabled = compiled.is_grad_enabled
     try:
         with (
@@ -60,6 +61,18 @@ def perform(journal: Journal, shapes: Mapping[str, tuple[int, ...]], compiled: A
         compiled.is_grad_enabled = enabled
 
 
+def _read_sizes(
+    journal: Journal, traces: FirstTraces, sizes: Mapping[Place, tuple[Any, ...]]
+) -> tuple[Mapping[str, tuple[Any, ...]], Mapping[int, Any]]:
+    """Returns the shapes of the inputs, by the names that they have first, and the values of numbers."""
+    if not journal.integers.keys() <= sizes.keys():
+        raise Different("an argument is another kind of number")
+    names = traces.find_names()
+    shapes = {names[place]: each for place, each in sizes.items() if place in names and place not in journal.integers}
+    numbers = {position: sizes[place][0] for place, position in journal.integers.items()}
+    return {journal.renamed.get(name, name): shape for name, shape in shapes.items()}, numbers
+
+
 def find_stats(compiled: Any) -> Any:
     """Returns what Thunder counts for a function: without it an operation that asks for an option is told of none."""
     from thunder.common import CompileStats
@@ -72,13 +85,13 @@ def find_stats(compiled: Any) -> Any:
 class _Performance:
     """One replay, while it is going on."""
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[Any, ...]], numbers: Mapping[int, Any]) -> None:
         from thunder.core.trace import TraceCtx
 
         self.trace = TraceCtx()
         self._shapes = shapes
         self._tensors: dict[str, Any] = {}
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[int, Any] = dict(numbers)
         self._renamed: dict[Any, Any] = {}
         self._known: dict[int, Any] = {}
         self._names = 0

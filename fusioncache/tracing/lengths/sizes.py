@@ -152,6 +152,14 @@ def _hashes_of_bound_symbols() -> frozenset[CodeType]:
     return frozenset(each.__code__ for each in functions)
 
 
+@lru_cache(maxsize=1)
+def _variable() -> type:
+    """Returns the class of what Thunder compares by name, with others of its kind."""
+    from thunder.core.proxies import Variable
+
+    return Variable
+
+
 @dataclass(frozen=True, slots=True)
 class Quotient:
     """A size divided by a plain integer, of which nothing may be asked but how it rounds.
@@ -222,7 +230,7 @@ def _compute(symbol: str, *, is_reflected: bool) -> Callable[[Any, Any], Any]:
 
 def _compare(symbol: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if other is None or isinstance(other, str):
+        if other is None or isinstance(other, str) or type(other) is _variable():
             return NotImplemented  # which no number is equal to
         if not is_whole(other):
             self.witness.see_value(self, f"compares it with a {type(other).__name__}")

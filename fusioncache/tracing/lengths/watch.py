@@ -10,6 +10,7 @@ from typing import Any
 
 from fusioncache.tracing.layers.indifference import is_internal
 from fusioncache.tracing.lengths import movers
+from fusioncache.tracing.lengths.arguments import Place, find_integers, name_argument
 from fusioncache.tracing.lengths.expressions import Expression, Number
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
@@ -36,6 +37,17 @@ class Watch(Observer):
         self._is_done = False
         self._seen: Any = None
         self._named: set[tuple[str, str]] = set()
+
+    def give_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of the program, with a size for each integer above 1."""
+        sizes = {place: self._name_integer(place, value) for place, value in find_integers(args, kwargs).items()}
+        given = tuple(sizes.get(position, value) for position, value in enumerate(args))
+        return given, {name: sizes.get(name, value) for name, value in kwargs.items()}
+
+    def _name_integer(self, place: Place, value: int) -> Size:
+        self._count += 1
+        self.journal.integers[place] = self._count
+        return Size(value, Number(self._count, name_argument(place)), self)
 
     def see_value(self, size: Size, reason: str) -> None:
         """Notes that something depends on the value of a size."""

@@ -1,6 +1,6 @@
 """Gives a model's code sizes in place of plain integers while it is interpreted, and notes what is done with them.
 
-    results, journal = watch_sizes(lambda: thunder_general_jit(...), compile_data)
+    results, journal = watch_sizes(thunder_general_jit, compile_data, args, kwargs)
     journal.looks()                    # each comparison or use of a value, with its line
 
 Operations of Thunder's are called with plain integers, and so is everything that nobody interprets, but for what only
@@ -9,7 +9,7 @@ moves values about. So a trace is made as without this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import wraps
 from inspect import unwrap
@@ -21,21 +21,28 @@ from fusioncache.tracing.interpreter.wrapped import wrap_globals
 from fusioncache.tracing.lengths.expressions import ARITHMETIC, COMPARISONS
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
-from fusioncache.tracing.lengths.sizes import Size, is_whole
+from fusioncache.tracing.lengths.sizes import Size, is_whole, plain
 from fusioncache.tracing.lengths.watch import Watch, strip
 from fusioncache.tracing.replacement import Replacement
 from fusioncache.tracing.watch import hooks
+
+type Interpret = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Has Thunder interpret a program, with these arguments."""
 
 CURRENT: ContextVar[Watch | None] = ContextVar("fusioncache_sizes", default=None)
 """What watches the trace that is being made here."""
 
 
-def watch_sizes(interpret: Callable[[], Any], compiled: Any) -> tuple[Any, Journal]:
+def watch_sizes(
+    interpret: Interpret, compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, Journal]:
     """Interprets a program, and watches what it does with sizes.
 
     Args:
         interpret: has Thunder interpret it.
         compiled: what Thunder knows of the function.
+        args: of the call.
+        kwargs: of the call.
 
     Returns:
         What that returns, and what happened.
@@ -45,7 +52,7 @@ def watch_sizes(interpret: Callable[[], Any], compiled: Any) -> tuple[Any, Journ
     token = CURRENT.set(watch)
     try:
         with hooks.observe(watch):
-            results = interpret()
+            results = interpret(*watch.give_sizes(args, kwargs))
     finally:
         CURRENT.reset(token)
     return results, watch.finish(FirstTraces.of(results))
@@ -84,7 +91,7 @@ def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Notes each tensor that is given a proxy."""
+    """Notes each value from outside that is given a proxy. Thunder is shown plain integers, and sizes stay in place."""
     from thunder.core.proxies import Proxy
 
     @wraps(original)
@@ -93,7 +100,10 @@ def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
         if watch is None or isinstance(value.value, Proxy) or value.original_value is not value.nothing:
             return original(self, value)
         before = self.computation_trace.name_ctr
+        given, value.value = value.value, plain(value.value)
         proxy = original(self, value)
+        if type(given) is Size:
+            value.value = given
         if isinstance(proxy, Proxy):
             watch.note_reading(proxy, (before, self.computation_trace.name_ctr))
         return proxy
