@@ -7,7 +7,7 @@ import pytest
 from drawn_regions import Sketch
 
 from fusioncache.backends.api import NotGeneral
-from fusioncache.backends.nvfuser.definition import describe_tensor, nvfuser_executor
+from fusioncache.backends.nvfuser.definition import define, describe_tensor, nvfuser_executor
 from fusioncache.backends.nvfuser.general import define_general
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.template.general_region import make_family
@@ -104,6 +104,22 @@ def test_functions_of_torch_are_translated_as_well():
         layouts = [describe_tensor((2, 8), (8, 1)), describe_tensor((16, 4), (4, 1))]
         text = repr(define_general(family.general, layouts))
     assert "fd.ops.index_select(" in text and re.search(r"new_shape=\[c\d+, c\d+, 4\]", text)
+
+
+def one_row(length: int) -> Graph:
+    """A sum over all dimensions, the first of which is 1: nvFuser leaves that out where it knows the sizes."""
+    s = Sketch()
+    rows = s.op("reshape", s.input(tensor(length, 4)), (1, length, 4), type_=tensor(1, length, 4))
+    return s.graph(s.op("sum", rows, (0, 1, 2), type_=tensor()))
+
+
+def test_a_dimension_that_is_left_out_where_sizes_are_known_is_no_size():
+    family = make_family([one_row(8), one_row(16)])
+    with fake_cuda.pretend_gpu():
+        definitions = [define(region, [describe_tensor((8, 4), (4, 1))]) for region in family.general.regions]
+        text = repr(define_general(family.general, [describe_tensor((8, 4), (4, 1))]))
+    assert "dims=[0, 1, 2]" in text
+    assert not any("2" in re.findall(r"dims=.*", repr(each))[-1] for each in definitions)
 
 
 def test_a_number_of_the_arithmetic_is_an_input():

@@ -7,13 +7,15 @@ nvFuser, and no GPU.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import ModuleType
 from typing import Any
 
 from fusioncache.backends.api import NotGeneral
 from fusioncache.backends.nvfuser.definition import define, nvfuser_executor
-from fusioncache.ir import GeneralRegion, Graph
+from fusioncache.ir import Const, GeneralRegion, Graph
+from fusioncache.ir.graph import Arg
 
 _INTEGER = re.compile(r"(?<![\w.-])(?<!dim=)[1-9]\d*(?![\w.])")
 """An integer of a definition that may be made of a size: not 0, -1, or the dimension whose size is asked for."""
@@ -31,14 +33,25 @@ def define_general(general: GeneralRegion, layouts: Sequence[Any]) -> Any:
         Exception: whatever Thunder or nvFuser raise.
     """
     definition = _define(general.graph, layouts)
-    _check_integers(definition, [define(region, layouts) for region in general.regions])
+    # Where a size is 1, a definition of sizes that are known may leave out a dimension that the region has.
+    known = {each for op in general.graph.ops for each in _list_integers((*op.args, *(arg for _, arg in op.kwargs)))}
+    _check_integers(definition, known, [define(region, layouts) for region in general.regions])
     return definition
 
 
-def _check_integers(definition: Any, others: Sequence[Any]) -> None:
-    """Refuses a definition with an integer that is none of what all regions have: it would be made of some size."""
+def _list_integers(arg: Arg) -> Iterator[str]:
+    """Yields the integers in an argument of an operation, as a definition has them."""
+    if isinstance(arg, tuple):
+        for each in arg:
+            yield from _list_integers(each)
+    elif isinstance(arg, Const) and arg.kind == "int":
+        yield arg.text
+
+
+def _check_integers(definition: Any, known: AbstractSet[str], others: Sequence[Any]) -> None:
+    """Refuses a definition with an integer that is neither known nor in all others: it would be made of some size."""
     common = set.intersection(*(set(_INTEGER.findall(repr(other))) for other in others))
-    if not common.issuperset(_INTEGER.findall(repr(definition))):
+    if not (common | known).issuperset(_INTEGER.findall(repr(definition))):
         raise NotGeneral("a size that nvFuser's definition takes for constant")
 
 
