@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fusioncache.ir.types import Ref, TensorType, ValueType
 
@@ -68,6 +68,14 @@ class Graph:
     ops: tuple[Op, ...]
     outputs: tuple[int, ...]
     sizes: int = 0
+    _hash: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        """Returns the hash of its parts, of which there may be thousands: it is remembered."""
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash((self.inputs, self.ops, self.outputs, self.sizes)))
+        assert self._hash is not None
+        return self._hash
 
     @property
     def first_result(self) -> int:

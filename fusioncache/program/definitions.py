@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from enum import Enum
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -23,7 +24,7 @@ from fusioncache.program.literals import digest
 from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import is_known, place_of, shorten_file, sum_code
 from fusioncache.program.refusal import NoValue
-from fusioncache.program.snapshot import Snapshot, WatchedNames
+from fusioncache.program.snapshot import Snapshot, Summary, WatchedNames
 
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
@@ -67,6 +68,7 @@ class Definitions:
         self._places: dict[int, str] = {}
         self._chains: dict[tuple[int, ...], str] = {}
         self._foreign: dict[str, None] = {}
+        self._summaries: dict[str, Summary] = {}
         self._bystanders = [find_attribute(*name.rsplit(".", 1)) for name in _BYSTANDERS]
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
@@ -75,11 +77,11 @@ class Definitions:
             self._watched = earlier
             self._names = dict(earlier.names)
             self._places, self._chains = dict(earlier.places), dict(earlier.chains)
+            self._summaries = dict(earlier.summaries)
 
     def watch(self) -> WatchedNames:
         """Returns the names with what they were made of; where earlier ones were taken over, these."""
-        if self._watched is None:
-            self._watched = self._take_note()
+        self._watched = replace(self._watched, summaries=self._summaries) if self._watched else self._take_note()
         return self._watched
 
     def _take_note(self) -> WatchedNames:
@@ -91,7 +93,8 @@ class Definitions:
         names = {key: name for key, name in self._names.items() if key not in renewed}
         held = [value for key, value in self._held.items() if key not in renewed]
         snapshot = Snapshot([*held, *self._attributes])
-        return WatchedNames(names, dict(self._places), dict(self._chains), tuple(self._codes), snapshot)
+        places, chains = dict(self._places), dict(self._chains)
+        return WatchedNames(names, places, chains, tuple(self._codes), snapshot, dict(self._summaries))
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.
@@ -123,6 +126,26 @@ class Definitions:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
         self._names[key] = name
         return name
+
+    def summarize(
+        self, place: str, names: Sequence[str], values: Sequence[Any], make: Callable[[], Iterable[str]]
+    ) -> Sequence[str]:
+        """Returns lines that are made of the names of values: those made before, where all of that is still the same.
+
+        Args:
+            place: says what they are about.
+            names: what the values are called there.
+            values: in their order.
+            make: makes the lines, of these names and of those that values have here, and of nothing else.
+        """
+        known = self._summaries.get(place)
+        if known is not None and known.is_of(names, values):
+            return known.lines
+        described = self._described
+        lines = tuple(make())
+        if self._described == described:  # what somebody else wrote is described anew each time
+            self._summaries[place] = Summary(tuple(names), tuple(values), lines)
+        return lines
 
     @property
     def foreign(self) -> tuple[str, ...]:

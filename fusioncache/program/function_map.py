@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -128,19 +128,32 @@ def read_function_map(definitions: Definitions, executors: Iterable[Any]) -> Ite
     modules = [importlib.import_module(name) for name in dict.fromkeys((*_MODULES, *_modules_of(executors)))]
     digests: list[NamedValue] = []
     for module in modules:
-        lines = []
-        for name, value in _iterate_definitions(module):
-            text = definitions.name(value)
-            lines.append(f"{name} {text}")
-            if definitions.is_foreign(value):
-                yield f"{module.__name__}.{name}", text
-        digests.append((module.__name__, digest("\n".join(sorted(lines)))))
-    yield from sorted(_read_entries(definitions))
+        content, *foreign = _summarize_module(definitions, module)
+        digests.append((module.__name__, content))
+        yield from map(_split_line, foreign)
+    yield from map(_split_line, _summarize_entries(definitions))
     yield from digests
     yield from _read_parts(definitions)
     yield from _read_pytrees(definitions)
     # Executors were named before: these are all that are not trusted.
     yield from ((f"{FOREIGN}{place}", "is run by Thunder") for place in definitions.foreign)
+
+
+def _split_line(line: str) -> NamedValue:
+    name, _, text = line.partition(" ")
+    return name, text
+
+
+def _summarize_module(definitions: Definitions, module: ModuleType) -> Sequence[str]:
+    """Returns a digest of what a module holds, then a line for each thing in it that was written by others."""
+    found = dict(_iterate_definitions(module))
+
+    def make() -> Iterator[str]:
+        lines = {name: f"{name} {definitions.name(value)}" for name, value in found.items()}
+        yield digest("\n".join(sorted(lines.values())))
+        yield from (f"{module.__name__}.{lines[name]}" for name in found if definitions.is_foreign(found[name]))
+
+    return definitions.summarize(module.__name__, list(found), list(found.values()), make)
 
 
 def _modules_of(executors: Iterable[Any]) -> Iterator[str]:
@@ -183,14 +196,20 @@ def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:
     return isinstance(value, ModuleType) and value.__name__ == f"{package.__name__}.{name}"
 
 
-def _read_entries(definitions: Definitions) -> Iterator[tuple[str, str]]:
+def _summarize_entries(definitions: Definitions) -> Sequence[str]:
+    """Returns a line for each function of torch's that Thunder has one for."""
     from thunder.torch import _torch_to_thunder_function_map
 
-    for key, value in list(_torch_to_thunder_function_map.items()):
-        text = definitions.name(value)
-        # Several functions may be called the same. Whether keys are equal the digests of the modules decide.
-        checksum = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
-        yield f"map.{write_callable(key)}", f"{text} {checksum}" if definitions.is_foreign(value) else checksum
+    entries = dict(_torch_to_thunder_function_map)
+
+    def make() -> Iterator[str]:
+        for key, value in entries.items():
+            text = definitions.name(value)
+            # Several functions may be called the same. Whether keys are equal the digests of the modules decide.
+            checksum = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
+            yield f"map.{write_callable(key)} {f'{text} {checksum}' if definitions.is_foreign(value) else checksum}"
+
+    return definitions.summarize("entries", (), [*entries, *entries.values()], lambda: sorted(make()))
 
 
 def write_callable(function: Any) -> str:

@@ -45,12 +45,13 @@ class GeneralProgram:
     """A program with expressions in the place of numbers.
 
     Attributes:
-        blank: the program. Its templates have numbers for names, and no digests.
-        values: of each number, in their order: what it is made of, constants included.
+        places: the program, with a position among ``values`` in the place of each number. Its templates have numbers
+            for names, and no digests.
+        values: what numbers are made of: all expressions that have been right so far. Each is there once.
         unchanged: expressions that have one value in all programs it was made of, which may be a constant's by chance.
     """
 
-    blank: ProgramText
+    places: ProgramText
     values: tuple[tuple[Expression, ...], ...]
     unchanged: Mapping[Expression, int]
 
@@ -63,11 +64,11 @@ class GeneralProgram:
         for expression, value in sorted(self.unchanged.items(), key=lambda item: len(str(item[0]))):
             if evaluate(expression, numbers) != value:
                 raise NumbersUnknown(f"{expression} was {value} so far")
-        found = {each: {evaluate(one, numbers) for one in each} for each in set(self.values)}
-        if any(len(values) > 1 for values in found.values()):
+        found = [{evaluate(one, numbers) for one in each} for each in self.values]
+        if any(len(values) > 1 for values in found):
             raise NumbersUnknown("a number may be one of several")
-        values = (next(iter(found[each])) for each in self.values)
-        return map_numbers(self.blank, lambda _: next(values))
+        values = [next(iter(each)) for each in found]
+        return map_numbers(self.places, values.__getitem__)
 
 
 def generalize(programs: Sequence[tuple[ProgramText, Numbers]], expressions: Collection[Expression]) -> GeneralProgram:
@@ -89,7 +90,11 @@ def generalize(programs: Sequence[tuple[ProgramText, Numbers]], expressions: Col
         values = tuple(evaluate(expression, numbers) for _, numbers in programs)
         known.setdefault(values, []).append(expression)
     unchanged = {each: values[0] for values, some in known.items() if len(set(values)) == 1 for each in some}
-    return GeneralProgram(blanks[0], tuple(_explain(known, each) for each in zip(*lists, strict=True)), unchanged)
+    explained = [_explain(known, each) for each in zip(*lists, strict=True)]
+    positions = {each: position for position, each in enumerate(dict.fromkeys(explained))}
+    waiting = iter(explained)
+    places = map_numbers(blanks[0], lambda _: positions[next(waiting)])
+    return GeneralProgram(places, tuple(positions), unchanged)
 
 
 def _explain(known: Mapping[tuple[int, ...], list[Expression]], values: tuple[int, ...]) -> tuple[Expression, ...]:

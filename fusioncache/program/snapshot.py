@@ -77,6 +77,25 @@ def _is_part(value: Any) -> bool:
     return kind is tuple or kind is CellType or (kind is dict and "__name__" not in value)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """Lines that were made of the names of values.
+
+    Attributes:
+        names: what the values are called where they are.
+        values: in their order. They are kept alive.
+        lines: what was made.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    lines: tuple[str, ...]
+
+    def is_of(self, names: Sequence[str], values: Sequence[Any]) -> bool:
+        """Tells whether it was made of these very values, under these names."""
+        return self.names == tuple(names) and _are_same(self.values, values)
+
+
 @dataclass(frozen=True, slots=True)
 class WatchedNames:
     """Names of one process, and what they were made of at one moment.
@@ -88,6 +107,7 @@ class WatchedNames:
         chains: the same of functions of which each wraps the next, by the ids of their code.
         codes: what these ids are of.
         snapshot: of all that has these names, which it keeps alive.
+        summaries: what was made of these names, by what it is about.
     """
 
     names: Mapping[int | FunctionType, str]
@@ -95,3 +115,4 @@ class WatchedNames:
     chains: Mapping[tuple[int, ...], str]
     codes: Sequence[CodeType]
     snapshot: Snapshot
+    summaries: Mapping[str, Summary]

@@ -48,6 +48,8 @@ MOST_PAST_RUNS = 10_000
 
 APPEND_LOCK_SECONDS = 1.0
 """How long a step waits while another process writes."""
+APPEND_SECONDS = 0.5
+"""How long nothing is written in steps after something was."""
 
 
 class RecordWriter:
@@ -66,6 +68,7 @@ class RecordWriter:
         self._saved: _Snapshot | None = None
         self._whole = True
         self._broken = self._contended = False
+        self._next_append = 0.0
         # Keeps the ledger alive to the end, because it may have counted something since it was last saved.
         atexit.register(self.end)
 
@@ -76,10 +79,12 @@ class RecordWriter:
     def append(self) -> None:
         """Does the same in the middle of a step, where nothing may wait for other processes. Never raises.
 
-        If they write all the time, what happens in steps is left to ``save`` from then on.
+        If they write all the time, what happens in steps is left to ``save`` from then on. So it is with what happens
+        shortly after something was written: a program that calls a hundred templates is written a few times.
         """
-        if not self._contended:
+        if not self._contended and time.monotonic() >= self._next_append:
             self._guard(self._append)
+            self._next_append = time.monotonic() + APPEND_SECONDS
 
     def _guard(self, do: Callable[[], None]) -> None:
         if self._broken or os.getpid() != self._pid:

@@ -130,7 +130,8 @@ class Derivation:
         try:
             with self.keeper.time("record"), without_collector():
                 self.reads = candidate.reads
-                return self._put(store, KnownProgram(candidate.text, self.sizes, candidate.regions), seconds)
+                program = KnownProgram(candidate.text, self.sizes, candidate.regions)
+                return self._put(store, program, seconds, candidate.bytecode)
         except Exception as error:
             self.keeper.report_failure(error)
             return False
@@ -150,11 +151,12 @@ class Derivation:
         self.program = KnownProgram(text, self.sizes, regions)
         return self._put(store, self.program, seconds)
 
-    def _put(self, store: Store, program: KnownProgram, seconds: float) -> bool:
+    def _put(self, store: Store, program: KnownProgram, seconds: float, bytecode: bytes | None = None) -> bool:
         """Puts a program into the store; returns whether it is kept there."""
         assert self.reads is not None
-        about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "unfit": self.unfit}
-        kept = keep_program(store, self.key, program.text, self.reads, regions=program.regions, **about)
+        about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "bytecode": bytecode}
+        others: dict[str, Any] = {"unfit": self.unfit, "regions": program.regions}
+        kept = keep_program(store, self.key, program.text, self.reads, **about, **others)
         if kept:
             self.keeper.ledger.count_program_made(self.call.name)
             self.keeper.cache.save()

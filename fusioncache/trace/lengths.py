@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.program.bytecode import encode_code
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.general import NumbersUnknown
 from fusioncache.program.key import write_form
@@ -120,7 +121,7 @@ class Lengths:
     def _fill(family: Family, instance: InterpretedProgram, derivation: Derivation) -> Candidate:
         templates, call = derivation.keeper.templates, derivation.call
         program = family.fill(derivation.sizes, lambda text: templates.complete(text, call))
-        return Candidate("", program.text, instance.reads, 0.0, None, program.regions)
+        return Candidate("", program.text, instance.reads, 0.0, encode_code(program.text), program.regions)
 
     def _replay(self, derivation: Derivation) -> Any | None:
         reason = self._hopeless.get(derivation.form)

@@ -267,7 +267,7 @@ class ProgramKeeper:
         self.ledger.count_program_filled(call.name)
         if candidate.regions is not None:
             self._count_regions(candidate.regions, call)
-        self.cache.save()
+        self.cache.append()
 
     def _count_regions(self, regions: bytes, call: Call) -> None:
         templates = {each.template.key.digest: each.template for each in self.templates.calls.all()}

@@ -4,7 +4,7 @@ import functools
 import gc
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -113,9 +113,50 @@ def test_names_are_not_made_again_while_nothing_changed(jitted, named):
     assert_same(key, key_of(jitted, X, definitions=second))
     functions = [each for each in vars(utils).values() if isinstance(each, types.FunctionType)]
     assert len(functions) > 50
-    assert second.watch() is names
+    watched = second.watch()
+    assert (watched.names, watched.snapshot) == (names.names, names.snapshot)
     assert all(second.name(each) is names.names[each] for each in functions)
     assert not any(Definitions(Describer()).name(each) is names.names[each] for each in functions)
+
+
+def summarize(names: WatchedNames | None, values: dict[str, Any]) -> tuple[Definitions, Sequence[str], int]:
+    """Returns lines that are made of values, and how often they were made."""
+    definitions, made = Definitions(Describer(), names), []
+
+    def make() -> list[str]:
+        made.append(1)
+        return [f"{name} {definitions.name(value)}" for name, value in values.items()]
+
+    return definitions, definitions.summarize("here", list(values), list(values.values()), make), len(made)
+
+
+def test_lines_are_made_again_where_a_name_a_value_or_what_it_is_made_of_changed(monkeypatch):
+    values = {"check": utils.check, "table": {"sum": utils.check_type}}
+    first, lines, _ = summarize(None, values)
+    names = first.watch()
+    assert summarize(names, values)[1:] == (lines, 0)
+    for other in (
+        {"other": utils.check, "table": values["table"]},
+        {**values, "check": utils.check_same_dtype},
+        {**values, "more": utils.check},
+        dict(reversed(values.items())),
+    ):
+        assert summarize(names, other)[2] == 1
+    values["table"]["more"] = utils.check
+    assert summarize(names, values)[2] == 1
+    del values["table"]["more"]
+    assert summarize(first.watch(), values)[1:] == (lines, 0)
+    monkeypatch.setattr(utils.check, "__defaults__", (1,))
+    assert summarize(names, values)[1:] != (lines, 0)
+
+
+def test_lines_with_what_somebody_else_wrote_are_made_each_time():
+    def mine() -> None:
+        pass
+
+    values = {"mine": mine, "check": utils.check}
+    first, lines, _ = summarize(None, values)
+    assert summarize(first.watch(), values)[1:] == (lines, 1)
 
 
 def test_what_was_described_is_described_again():
