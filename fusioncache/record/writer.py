@@ -8,6 +8,7 @@ import os
 import shlex
 import sqlite3
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ MOST_PAST_RUNS = 10_000
 APPEND_LOCK_SECONDS = 1.0
 """How long a step waits while another process writes."""
 APPEND_SECONDS = 0.5
-"""How long nothing is written in steps after something was."""
+"""How long what happens in steps is gathered after something was written."""
 
 
 class RecordWriter:
@@ -69,6 +70,7 @@ class RecordWriter:
         self._whole = True
         self._broken = self._contended = False
         self._next_append = 0.0
+        self._waiting: threading.Timer | None = None
         # Keeps the ledger alive to the end, because it may have counted something since it was last saved.
         atexit.register(self.end)
 
@@ -79,12 +81,22 @@ class RecordWriter:
     def append(self) -> None:
         """Does the same in the middle of a step, where nothing may wait for other processes. Never raises.
 
-        If they write all the time, what happens in steps is left to ``save`` from then on. So it is with what happens
-        shortly after something was written: a program that calls a hundred templates is written a few times.
+        If they write all the time, what happens in steps is left to ``save`` from then on. What happens shortly after
+        something was written is written together, beside the steps: a program may call a hundred templates.
         """
-        if not self._contended and time.monotonic() >= self._next_append:
-            self._guard(self._append)
-            self._next_append = time.monotonic() + APPEND_SECONDS
+        if self._contended:
+            return
+        wait = self._next_append - time.monotonic()
+        if wait <= 0.0:
+            self._append_now()
+        elif self._waiting is None or not self._waiting.is_alive():
+            self._waiting = threading.Timer(wait, self._append_now)
+            self._waiting.daemon = True
+            self._waiting.start()
+
+    def _append_now(self) -> None:
+        self._guard(self._append)
+        self._next_append = time.monotonic() + APPEND_SECONDS
 
     def _guard(self, do: Callable[[], None]) -> None:
         if self._broken or os.getpid() != self._pid:

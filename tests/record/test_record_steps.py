@@ -6,6 +6,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -36,7 +38,11 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-W", "ignore", "-c", _JOB], env=environment, text=True, **pipes) as job:
         assert job.stdout is not None and int(job.stdout.readline()) == before.compiles > 0
-        while_it_runs = get_output("stats", "-v")
+        for _ in range(100):  # what follows shortly on a template is written beside the steps
+            while_it_runs = get_output("stats", "-v")
+            if ["compiles", str(before.compiles)] in [line.split() for line in while_it_runs.splitlines()]:
+                break
+            time.sleep(0.1)
         job.send_signal(signal.SIGKILL)
     assert job.returncode == -signal.SIGKILL
     assert get_output("stats", "-v") == while_it_runs
@@ -52,8 +58,34 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
         assert data["counts"]["compiles"] == {"old": before.compiles, "new": before.compiles}
 
 
+def test_what_many_templates_do_is_written_together(monkeypatch):
+    opened, ended = [], threading.Event()
+    real = recorder.open_for_writing
+
+    def note(path, lock_seconds):
+        opened.append(threading.current_thread())
+        if len(opened) == 2:
+            ended.set()
+        return real(path, lock_seconds)
+
+    monkeypatch.setattr(recorder, "open_for_writing", note)
+    monkeypatch.setattr(recorder, "APPEND_SECONDS", 0.05)
+    writer = recorder.RecordWriter(ledger := Ledger())
+    for number in range(5):
+        ledger.history.begin_trace()
+        ledger.count_program_made(f"model {number}")
+        writer.append()
+    assert len(opened) == 1
+    assert ended.wait(10)
+    assert opened[0] is threading.current_thread() is not opened[1]
+    writer.end()
+    (run,) = RecordReader().runs()
+    assert run.stats.programs_made == 5
+
+
 def test_later_steps_do_not_touch_the_record(monkeypatch):
     opened = []
+    monkeypatch.setattr(recorder, "APPEND_SECONDS", 0.0)
     real = recorder.open_for_writing
     monkeypatch.setattr(recorder, "open_for_writing", lambda *args: opened.append(args) or real(*args))
     stats = train_residual(1).stats()
