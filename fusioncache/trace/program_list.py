@@ -76,6 +76,17 @@ class ProgramList(list[Any]):
         yield _make_question(look)
         yield from sorted(super().__reversed__(), key=lambda entry: self._sizes.get(id(entry)) != sizes[0])
 
+    def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+        """Yields the entries that there are in the order in which Thunder tries them for such arguments."""
+        if self._derivations:  # what was to be derived raised
+            self.expect(None)
+        if len(self) <= FEW:
+            yield from super().__reversed__()
+            return
+        sizes = read_sizes(args, kwargs)
+        yield from (entry for entry in super().__reversed__() if self._sizes.get(id(entry)) == sizes)
+        yield from (entry for entry in super().__reversed__() if self._sizes.get(id(entry)) != sizes)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is a list as Thunder's own: it belongs to nothing that would look for programs."""
         return list, (list(self),)
@@ -112,6 +123,11 @@ class ProgramList(list[Any]):
     def expected(self) -> Derivation | None:
         """Returns what this thread derives, if that is to be kept."""
         return self._derivations.get(threading.get_ident())
+
+
+def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Returns what a compiled function has derived, in the order in which Thunder tries it for such arguments."""
+    return entries.list_for(args, kwargs) if isinstance(entries, ProgramList) else reversed(entries)
 
 
 def read_sizes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSizes:

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.call import Fallback, TemplateCall
+from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Binding, Instance, Key, Region
 from fusioncache.ir.permutation import pick
+from fusioncache.template.canonical import Canonical
 from fusioncache.template.plan import Arities
 from fusioncache.trace.executors import Origin
 from fusioncache.verification.verifier import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What the regions of one trace have in common.
+
+    Attributes:
+        environment: returns the ingredients that a backend has now.
+        canonicalize: returns the canonical form of a region.
+        generation: the program that the trace is of, if that is known.
+    """
+
+    environment: Callable[[BackendExecutables], Mapping[str, str]]
+    canonicalize: Callable[[Region], Canonical]
+    generation: Generation | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache as remember
 from typing import Any
 
@@ -21,12 +20,12 @@ from thunder.core.transform_common import Transform
 
 from fusioncache.backends.api import check_fold
 from fusioncache.backends.registry import make_backend
-from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.sizes import Generation, Sizes, choose_sizes
-from fusioncache.ir import Bypass, Region, Template
+from fusioncache.ir import Bypass, Template
+from fusioncache.lean.installation import choose_lean, shorten_calls
 from fusioncache.precompile.ahead import find_helpers
 from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
@@ -37,7 +36,7 @@ from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
 from fusioncache.residual.plans import Choice, ResidualPlan
 from fusioncache.schedule.placement import Placement
-from fusioncache.template.canonical import Canonical, canonicalize
+from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.trace import grouped_products, program_list
@@ -53,7 +52,7 @@ from fusioncache.trace.region_backends import RegionBackends, name_backend
 from fusioncache.trace.resharding import gather_again
 from fusioncache.trace.rewrite import call_of, replace_symbols
 from fusioncache.trace.scheduling import CollectiveOptions, CollectivePasses
-from fusioncache.trace.shared_region import SharedRegion, arities_by_template, fallback_of, site_of
+from fusioncache.trace.shared_region import SharedRegion, Sharing, arities_by_template, fallback_of, site_of
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
 from fusioncache.trace.templates import TemplateCalls
 from fusioncache.tracing.installation import install, install_more
@@ -64,21 +63,6 @@ from fusioncache.verification.verifier import Verifier, choose_when
 logger = logging.getLogger("fusioncache")
 
 _PLANS: Mapping[ResidualPlan | None, Plan] = {ResidualPlan.INLINE: Plan.INLINE, ResidualPlan.FOLD: Plan.FOLD}
-
-
-@dataclass(frozen=True, slots=True)
-class _Sharing:
-    """What the regions of one trace have in common.
-
-    Attributes:
-        environment: returns the ingredients that a backend has now.
-        canonicalize: returns the canonical form of a region.
-        generation: the program that the trace is of, if that is known.
-    """
-
-    environment: Callable[[BackendExecutables], Mapping[str, str]]
-    canonicalize: Callable[[Region], Canonical]
-    generation: Generation | None
 
 
 class FusionCache(Transform):
@@ -126,11 +110,15 @@ class FusionCache(Transform):
             they run beside what is computed: gathers in order of need, reduces behind the gradients that they add up.
             With ``FSDPType.ZERO3`` shards are saved for backward, which gathers them again. Every bit stays the same.
             ``"thunder"`` leaves all as Thunder has it: gathers first, reduces last, gathered parameters saved.
-        in_flight_bytes: with ``"auto"``: how many bytes of gathers, and as many of reduces, may be under way at a time.
-            None is 512 MiB.
-        bucket_bytes: with ``"auto"``: how many bytes of gathers, and of reduces between two ranks, may travel together,
-            started by one call, each straight into its own memory. None is a sixteenth of all, 256 MiB at most. Reduces
-            among more ranks travel alone, because together their bits may be others, and so does all but over NCCL.
+        lean: ``"auto"`` leaves out of a later step what changes nothing: functions of Thunder's around each call of a
+            module, and views and products in its programs that are computed twice or in a roundabout way. Every bit
+            stays the same. ``stats()`` counts what was taken out. ``"thunder"`` leaves all as Thunder has it.
+        in_flight_bytes: with ``schedule="auto"``: how many bytes of gathers, and as many of reduces, may be under way
+            at a time. None is 512 MiB.
+        bucket_bytes: with ``schedule="auto"``: how many bytes of gathers, and of reduces between two ranks, may travel
+            together, started by one call, each straight into its own memory. None is a sixteenth of all, 256 MiB at
+            most. Reduces among more ranks travel alone, because together their bits may be others, and so does all but
+            over NCCL.
         programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
             again: see ``program/``. It is used where everything that it depends on is equal. ``stats()`` counts what
             was loaded and what was made, and why something was neither. None asks the environment:
@@ -164,10 +152,12 @@ class FusionCache(Transform):
         programs: bool | None = None,
         sizes: str | None = None,
         schedule: str = "auto",
+        lean: str = "auto",
         in_flight_bytes: int | None = None,
         bucket_bytes: int | None = None,
     ):
         super().__init__()
+        self._lean = choose_lean(lean)
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
         self._collectives = CollectivePasses(moving, self._report_left, self._report_failure)
@@ -240,6 +230,11 @@ class FusionCache(Transform):
         """Returns what became of the collectives of each trace: forward, then backward. Each has a ``timeline()``."""
         return tuple(self._collectives.placements)
 
+    def transform_module(self, module: Any) -> None:
+        """Thunder's hook: called with the module that ``thunder.jit`` returns."""
+        if self._lean and not self._untried:
+            shorten_calls(module, program_list.order_entries)
+
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
         if self._untried:
@@ -299,7 +294,7 @@ class FusionCache(Transform):
             self._explain_unfused(notes)
         # Torch's settings may change before the next trace. Layers give the same regions again, and what is equal as a
         # whole has the same canonical form.
-        sharing = _Sharing(
+        sharing = Sharing(
             remember(lambda executables: executables.backend.environment()), remember(canonicalize), generation
         )
         found = [self._find_template(position, fusion, sharing, notes) for position, fusion in fusions.items()]
@@ -328,7 +323,7 @@ class FusionCache(Transform):
         except Exception as error:  # whatever it is, this process compiles for itself
             logger.info("nothing is compiled beside", exc_info=error)
 
-    def _find_template(self, position: int, fusion: Any, sharing: _Sharing, notes: TraceNotes) -> SharedRegion | None:
+    def _find_template(self, position: int, fusion: Any, sharing: Sharing, notes: TraceNotes) -> SharedRegion | None:
         """Returns the region at this position of a trace with its template; None if it stays as Thunder made it."""
         try:
             shared, hit = self._share_region(position, fusion, sharing)
@@ -348,7 +343,7 @@ class FusionCache(Transform):
             self._misses.add(template, shared.region, fusion, notes.compilation.lines)
         return shared
 
-    def _share_region(self, position: int, fusion: Any, sharing: _Sharing) -> tuple[SharedRegion, bool]:
+    def _share_region(self, position: int, fusion: Any, sharing: Sharing) -> tuple[SharedRegion, bool]:
         """Takes a region from its fused bound symbol to the call of its template; says whether that was known.
 
         Raises:

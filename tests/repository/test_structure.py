@@ -27,12 +27,13 @@ _IMPORTS = {
     "precompile": "ir template store backends cache",
     "tracing": "",
     "prologue": "tracing",
+    "lean": "tracing",
     "program": "ir template store record backends cache precompile tracing prologue",
     "provenance": "ir template explain residual record backends cache humanize",
     "verification": "ir template record backends cache",
     "trace": (
         "ir template explain residual schedule store record backends cache precompile tracing prologue program "
-        "provenance verification humanize"
+        "provenance verification humanize lean"
     ),
     "distributed": "trace",
     "report": "ir template drawing explain record humanize",
@@ -40,7 +41,8 @@ _IMPORTS = {
 }
 MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()}
 EVERYBODY_MAY = {"process"}
-KNOW_THUNDER = {"distributed", "trace", "program", "prologue", "tracing", "backends", "provenance", "verification"}
+_KNOW_THUNDER = "distributed trace program prologue lean tracing backends provenance verification"
+KNOW_THUNDER = set(_KNOW_THUNDER.split())
 KNOW_TORCH = {"cache/call.py", "cache/dispatch.py", "cache/ranks.py", "precompile/arguments.py"}
 
 

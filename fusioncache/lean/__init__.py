@@ -1,0 +1,1 @@
+"""A later step without what changes nothing: around Thunder's programs, and in them."""

@@ -1,0 +1,84 @@
+"""Puts the shorter way through a call into the place of Thunder's, where that is the one that it was written for."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+from fusioncache.lean.forward import Order, make_forward
+from fusioncache.tracing.replacement import is_known
+
+logger = logging.getLogger("fusioncache")
+
+_OWN = "jit.<locals>.update_call_statistics.<locals>.wrapped"
+"""Thunder's function that a module calls: nobody has put anything around it yet."""
+
+
+def choose_lean(lean: str) -> bool:
+    """Tells whether later steps are to be without what changes nothing.
+
+    Raises:
+        ValueError: if ``lean`` is neither ``"auto"`` nor ``"thunder"``.
+    """
+    if lean not in ("auto", "thunder"):
+        raise ValueError(f'lean must be "auto" or "thunder", got {lean!r}')
+    return lean == "auto"
+
+
+def shorten_calls(module: Any, order: Order) -> bool:
+    """Shortens the calls of one of Thunder's modules; returns whether they are shortened. Never raises.
+
+    Args:
+        module: that ``thunder.jit`` makes at this moment.
+        order: in which Thunder tries its entries.
+    """
+    try:
+        if not _can_shorten(module):
+            return False
+        module._forward_fn = make_forward(module._forward_fn, module._lc_cd, module._lc_cs, order)
+    except Exception as error:  # whatever it is, Thunder's own way is there
+        logger.info("calls stay as long as Thunder's are", exc_info=error)
+        return False
+    return True
+
+
+def _can_shorten(module: Any) -> bool:
+    from thunder.core.module import ThunderModule
+    from thunder.core.options import CACHE_OPTIONS
+
+    compiled, model = module._lc_cd, module._model
+    if type(module) is not ThunderModule or not is_thunder_known():
+        return False
+    is_own = module._forward_fn.__code__.co_qualname == _OWN
+    is_split = not compiled.compile_options.get("thunderfx_disable_split_autograd", False)
+    flags = ("use_ddp", "use_fsdp")
+    return (
+        is_own
+        and is_split
+        and compiled.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
+        and compiled.compile_options.get("is_differentiable_outputs") is None
+        and not any(hasattr(type(model), flag) for flag in flags)  # they are looked for in the model's own dictionary
+    )
+
+
+@cache
+def is_thunder_known() -> bool:
+    """Tells whether everything of Thunder's that is done otherwise here is as it was when that was written."""
+    import thunder
+    from thunder.core import langctxs, trace
+    from thunder.core.module import ThunderModule
+    from thunder.executors import torch_autograd, torchex
+
+    sources = (
+        (thunder.jit, "f20ebd5d93b67cf1"),
+        (thunder._with_cache_info_ctx, "62fecd114404a3c7"),
+        (thunder.connect_to_autograd, "bc494bf4973059dc"),
+        (torch_autograd.ThunderFunction, "4a5f78402dac1100"),
+        (torch_autograd.ThunderOutputFunction, "8b81b902f30b5c1f"),
+        (torchex.no_autocast, "1659752faab8e4ea"),
+        (ThunderModule.forward, "100a65d1a9b08db3"),
+        (langctxs.langctx, "06ec5a8d37224e56"),
+        (trace.is_tracing, "20d73e2f99defbbf"),
+    )
+    return all(is_known(function, source) for function, source in sources)
