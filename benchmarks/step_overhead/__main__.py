@@ -1,10 +1,11 @@
 """Host time of a later training step, part by part, of a narrow Llama.
 
-The model takes steps with Thunder alone, with fusioncache, with that and Thunder's own prologue, and with
-torch.compile, each in a fresh process with empty cache folders. Before each part the device has nothing to do, so that
-the host is what is waited for: on a GPU forward and backward are the time until everything is launched; on a CPU what
-is computed is in them as well. The prologue is the part of the forward pass that checks the arguments and the model.
-Figures are medians of all steps, and calls are those of Python functions in one step.
+The model takes steps with Thunder alone, with fusioncache, with that and Thunder's own prologue, with that and Thunder's
+own calls, and with torch.compile, each in a fresh process with empty cache folders. Before each part the device has
+nothing to do, so that the host is what is waited for: on a GPU forward and backward are the time until everything is
+launched; on a CPU what is computed is in them as well. The prologue is the part of the forward pass that checks the
+arguments and the model. Figures are medians of all steps. Counted in one step are Python's functions, torch's that are
+written in C++, the operations that come to torch's dispatcher, and the statements of Thunder's final traces.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from benchmarks.common.spec import ModelSpec, count_layers
 from benchmarks.step_overhead.spec import WAYS
 
 _PARTS = ("prologue", "forward", "backward", "step")
+_COUNTS = ("python", "torch", "operations", "symbols")
 
 
 @command(__doc__)
@@ -62,9 +64,9 @@ def _run(way: str, spec: ModelSpec) -> Point:
 
 
 def _print(points: Sequence[Point]) -> None:
-    columns = ("layers", "<way", *(f"{part}, ms" for part in _PARTS), "calls")
+    columns = ("layers", "<way", *(f"{part}, ms" for part in _PARTS), *_COUNTS)
     rows = [
-        [str(point["layers"]), point["way"], *(_write(point, part) for part in _PARTS), str(point["calls"])]
+        [str(point["layers"]), point["way"], *(_write(point, part) for part in _PARTS), *_write_counts(point)]
         for point in points
         if "error" not in point
     ]
@@ -72,6 +74,10 @@ def _print(points: Sequence[Point]) -> None:
     for point in points:
         if "error" in point:
             click.echo(f"{count_layers(point['layers'])}, {point['way']}: {point['error']}")
+
+
+def _write_counts(point: Point) -> list[str]:
+    return [str(point["counts"].get(name, "")) for name in _COUNTS]
 
 
 def _write(point: Point, part: str) -> str:

@@ -9,6 +9,7 @@ WAYS: Mapping[str, str] = MappingProxyType(
     {
         "thunder": "Thunder without fusioncache",
         "own prologue": "fusioncache, with Thunder's prologue as it is",
+        "own calls": "fusioncache, with Thunder's functions around its programs, and in these, as they are",
         "fusioncache": "fusioncache",
         "torch.compile": "torch.compile, with TorchInductor; with --backend eager, with AOTAutograd alone",
     }

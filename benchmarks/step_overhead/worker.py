@@ -1,4 +1,4 @@
-"""Takes steps one way, and says what each part of a later one takes of the host's time."""
+"""Takes steps one way, and says what each part of a later one takes of the host's time, and what is called in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ WARM_UP = 10
 
 
 def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns milliseconds, medians of all steps that count, and how many Python functions a step calls."""
+    """Returns milliseconds, medians of all steps that count, and counts of what one step calls.
+
+    Of these ``python`` are functions of Python, ``torch`` functions of torch's that are written in C++, ``operations``
+    what of these came to torch's dispatcher, and ``symbols`` what is in Thunder's final traces.
+    """
     import torch
 
     from benchmarks.common.models import make_model
@@ -47,8 +51,8 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     for _ in range(WARM_UP + spec.steps):
         step()
     found = {name: round(median(taken[WARM_UP:]), 4) for name, taken in samples.items()}
-    calls = _count_calls(step)
-    return {"milliseconds": {**found, "step": round(found["forward"] + found["backward"], 4)}, "calls": calls}
+    counts = {**_count_calls(step), "operations": _count_operations(step), **_count_symbols(statistics)}
+    return {"milliseconds": {**found, "step": round(found["forward"] + found["backward"], 4)}, "counts": counts}
 
 
 def _compile(way: str, model: Any, spec: ModelSpec) -> tuple[Callable[..., Any], Any]:
@@ -66,24 +70,61 @@ def _compile(way: str, model: Any, spec: ModelSpec) -> tuple[Callable[..., Any],
     use_backend(spec.backend)
     if way == "own prologue":
         quickening.CALLS = sys.maxsize
-    compiled = jit(model, spec.backend, None if way == "thunder" else make_transform(spec.backend))
+    lean = "thunder" if way == "own calls" else "auto"
+    compiled = jit(model, spec.backend, None if way == "thunder" else make_transform(spec.backend, lean=lean))
     return compiled, thunder.compile_stats(compiled)
 
 
-def _count_calls(step: Callable[[], None]) -> int:
-    """Returns how many Python functions are called in this thread in one step."""
-    calls = 0
+def _count_calls(step: Callable[[], None]) -> dict[str, int]:
+    """Returns how many functions of Python, and of torch's in C++, are called in this thread in one step."""
+    counts = {"python": 0, "torch": 0}
 
-    def count(frame: Any, event: str, _: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
+    def count(frame: Any, event: str, function: Any) -> None:
+        if event == "call":
+            counts["python"] += 1
+        elif event == "c_call" and _is_of_torch(function):
+            counts["torch"] += 1
 
     sys.setprofile(count)
     try:
         step()
     finally:
         sys.setprofile(None)
-    return calls
+    return counts
+
+
+def _is_of_torch(function: Any) -> bool:
+    owner = getattr(function, "__self__", None)
+    owner = owner if isinstance(owner, type) else type(owner)
+    modules = getattr(function, "__module__", None), getattr(owner, "__module__", None)
+    return any(str(module).partition(".")[0] == "torch" for module in modules)
+
+
+def _count_operations(step: Callable[[], None]) -> int:
+    """Returns how many operations come to torch's dispatcher in one step."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    count = 0
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal count
+            count += 1
+            return function(*args, **(kwargs or {}))
+
+    with Count():
+        step()
+    return count
+
+
+def _count_symbols(statistics: Any) -> dict[str, int]:
+    """Returns how many statements Thunder's final traces have, beside those that take arguments apart or let go."""
+    if statistics is None:
+        return {}
+    traces = [each[-1] for each in (statistics.last_traces, statistics.last_backward_traces) if each]
+    others = ("unpack", "python_del", "python_return", "comment", "clear_mutable")
+    names = [symbol.sym.name for trace in traces for symbol in trace.bound_symbols]
+    return {"symbols": sum(not name.startswith(others) for name in names)}
 
 
 if __name__ == "__main__":

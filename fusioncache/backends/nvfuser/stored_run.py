@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any
 
@@ -26,7 +26,11 @@ _data_ptr, _get_device = torch.Tensor.data_ptr, torch.Tensor.get_device
 _current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
-Allocate = Callable[[torch.device], Any]
+Allocate = Callable[[], Any]
+"""Makes a tensor on the current GPU."""
+
+Collect = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+"""Takes the arguments and the allocations, and returns the outputs."""
 
 
 class StoredRun:
@@ -77,10 +81,10 @@ class StoredRun:
                 steps = self._devices[device] = LoadedSteps(self._recipe, self._cubins, self._driver, device)
             return steps
 
-    def _make_run(self, otherwise: Run, allocators: Sequence[Allocate], collect: Callable[..., Sequence[Any]]) -> Run:
+    def _make_run(self, otherwise: Run, allocators: Sequence[Allocate], collect: Collect | None) -> Run:
         """Returns a closure, as every attribute that is looked up here is paid for in every call of every region."""
         are_aligned, devices, load = make_alignment_check(self._recipe), self._devices, self.load
-        torch_devices = [torch.device("cuda", number) for number in range(max(torch.cuda.device_count(), 1))]
+        common = find_common_alignment(self._recipe)
         current_device, current_stream, lock = _current_device, _current_stream, forks.lock()
         home = self._home
         broken: set[int] = set()
@@ -89,7 +93,8 @@ class StoredRun:
             addresses = list(map(_data_ptr, args))
             device = _get_device(args[0]) if args else home
             # A kernel may load 16 bytes at once, and one that does so from elsewhere ends the process.
-            if not are_aligned(addresses) or device in broken:
+            is_misaligned = reduce(or_, addresses, 0) % common if common else not are_aligned(addresses)
+            if is_misaligned or device in broken:
                 return otherwise(args)
             if current_device() != device:
                 with torch.cuda.device(device):
@@ -101,14 +106,14 @@ class StoredRun:
                 steps = devices.get(device) or load(device)
             except (ValueError, DriverError) as error:
                 return compile_instead(args, device, error)
-            fresh = [allocate(torch_devices[device]) for allocate in allocators]
+            fresh = [allocate() for allocate in allocators]
             addresses += map(_data_ptr, fresh)
             try:
                 with lock:
                     steps.launch(addresses, current_stream(device))
             except NothingLaunched as error:
                 return compile_instead(args, device, error)
-            return collect(args, fresh)
+            return fresh if collect is None else collect(args, fresh)
 
         def compile_instead(args: Sequence[Any], device: int, error: Exception) -> Sequence[Any]:
             broken.add(device)
@@ -139,9 +144,9 @@ def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
 
     More would do no harm, but the compiler would take other kernels for them, which might add up in another order.
     """
-    widest = recipe.widest
-    if all(input_.alignment == widest for input_ in recipe.inputs):
-        return lambda addresses: not reduce(or_, addresses, 0) % widest
+    widest, common = recipe.widest, find_common_alignment(recipe)
+    if common:
+        return lambda addresses: not reduce(or_, addresses, 0) % common
     expected = [
         (widest, 0) if input_.alignment == widest else (2 * input_.alignment, input_.alignment)
         for input_ in recipe.inputs
@@ -149,6 +154,11 @@ def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
     return lambda addresses: all(
         address % modulus == rest for address, (modulus, rest) in zip(addresses, expected, strict=True)
     )
+
+
+def find_common_alignment(recipe: Recipe) -> int | None:
+    """Returns what all addresses must be multiples of, if that is all; None if some must be less aligned."""
+    return recipe.widest if all(input_.alignment == recipe.widest for input_ in recipe.inputs) else None
 
 
 def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
@@ -179,23 +189,26 @@ def _allocate_tensor(layout: Layout) -> Allocate:
     dtype, shape, strides = getattr(torch, layout.dtype), layout.shape, layout.strides
     quick: Any = getattr(guards, "_empty_strided_cuda", None)  # on the current device
     if quick is None:
-        return lambda device: torch.empty_strided(shape, strides, dtype=dtype, device=device)
-    return lambda device: quick(shape, strides, dtype)
+        return partial(torch.empty_strided, shape, strides, dtype=dtype, device=torch.device("cuda"))
+    return partial(quick, shape, strides, dtype)
 
 
 def _allocate_bytes(size: int, poison: bool) -> Allocate:
     if poison:
-        return lambda device: torch.full((size,), _POISON, dtype=torch.uint8, device=device)
-    return lambda device: torch.empty(size, dtype=torch.uint8, device=device)
+        return partial(torch.full, (size,), _POISON, dtype=torch.uint8, device=torch.device("cuda"))
+    return partial(torch.empty, size, dtype=torch.uint8, device=torch.device("cuda"))
 
 
-def make_collector(recipe: Recipe, poison: bool) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """Returns what makes the outputs of arguments and allocations. Takes what ``make_allocators`` takes."""
+def make_collector(recipe: Recipe, poison: bool) -> Collect | None:
+    """Returns what makes the outputs of arguments and allocations; None if the latter are the outputs.
+
+    Takes what ``make_allocators`` takes.
+    """
     sole, outputs = find_sole_outputs(recipe, poison), recipe.outputs
     indices = [output.allocation for output in outputs if isinstance(output, Fresh) and output.allocation in sole]
     if len(indices) == len(outputs):
         if indices == list(range(len(recipe.allocations))):
-            return lambda args, fresh: fresh
+            return None
         return lambda args, fresh: [fresh[index] for index in indices]
     makers = [_make_output(output, sole) for output in outputs]
 
