@@ -1,6 +1,6 @@
 """Host time of a later training step, part by part, of a narrow Llama.
 
-The model takes steps with Thunder alone, with fusioncache, with that and Thunder's own prologue, with that and Thunder's
+The model takes steps with Thunder alone, with fusioncache, with that and Thunder's own prologue, with that and its
 own calls, and with torch.compile, each in a fresh process with empty cache folders. Before each part the device has
 nothing to do, so that the host is what is waited for: on a GPU forward and backward are the time until everything is
 launched; on a CPU what is computed is in them as well. The prologue is the part of the forward pass that checks the
