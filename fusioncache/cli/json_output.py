@@ -29,6 +29,7 @@ def encode_run(run: Run) -> dict[str, Any]:
     counts = {field.name: getattr(run.stats, field.name) for field in dataclasses.fields(run.stats)}
     counts["bypasses"] = dict(run.stats.bypasses)
     counts["own_sizes"] = dict(run.stats.own_sizes)
+    counts["taken_out"] = dict(run.stats.taken_out)
     counts["unkept"] = dict(run.stats.unkept)
     counts["programs_refused"] = dict(run.stats.programs_refused)
     counts["passes_repeated"] = dict(run.stats.passes_repeated)

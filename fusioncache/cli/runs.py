@@ -227,6 +227,8 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.own_sizes.items())),
         ("not kept", str(sum(stats.unkept.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.unkept.items())),
+        *([("taken out", str(sum(stats.taken_out.values())))] if stats.taken_out else []),
+        *((f"  {escape_controls(what)}", str(count)) for what, count in sorted(stats.taken_out.items())),
         ("programs loaded", str(stats.programs_loaded)),
         ("programs made", str(stats.programs_made)),
         ("programs refused", str(sum(stats.programs_refused.values()))),

@@ -15,17 +15,6 @@ _OWN = "jit.<locals>.update_call_statistics.<locals>.wrapped"
 """Thunder's function that a module calls: nobody has put anything around it yet."""
 
 
-def choose_lean(lean: str) -> bool:
-    """Tells whether later steps are to be without what changes nothing.
-
-    Raises:
-        ValueError: if ``lean`` is neither ``"auto"`` nor ``"thunder"``.
-    """
-    if lean not in ("auto", "thunder"):
-        raise ValueError(f'lean must be "auto" or "thunder", got {lean!r}')
-    return lean == "auto"
-
-
 def shorten_calls(module: Any, order: Order) -> bool:
     """Shortens the calls of one of Thunder's modules; returns whether they are shortened. Never raises.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from fusioncache.ir import Template
@@ -40,6 +41,7 @@ class Ledger:
         self._bypasses: Counter[str] = Counter()
         self._unkept: Counter[str] = Counter()
         self._own_sizes: Counter[str] = Counter()
+        self._taken_out: Counter[str] = Counter()
         self._bypassed_regions = self._verified = self._verify_compiles = 0
         self._handed_over = self._helped = 0
         self._generalizations = self._general_hits = self._reused_sizes = 0
@@ -163,6 +165,13 @@ class Ledger:
             self._own_sizes[reason] += 1
         if self._parent:
             self._parent.count_own_sizes(reason)
+
+    def count_taken_out(self, taken: Mapping[str, int]) -> None:
+        """Counts what a final trace is without, by what it was."""
+        with self._lock:
+            self._taken_out.update(taken)
+        if self._parent:
+            self._parent.count_taken_out(taken)
 
     def count_unkept(self, reason: str) -> None:
         """Counts something that was compiled and could not be stored."""
@@ -301,6 +310,7 @@ class Ledger:
                 general_saved_seconds=total.general_seconds,
                 reused_sizes=self._reused_sizes,
                 own_sizes=MappingProxyType(dict(self._own_sizes)),
+                taken_out=MappingProxyType(dict(self._taken_out)),
                 unkept=MappingProxyType(dict(self._unkept)),
                 programs_loaded=self._programs.loaded,
                 loaded_program_seconds=self._programs.loaded_seconds,

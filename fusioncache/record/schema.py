@@ -33,7 +33,8 @@ _TABLES = (
     load_seconds REAL NOT NULL, loaded_compile_seconds REAL NOT NULL, handed_over INTEGER NOT NULL,
     helped INTEGER NOT NULL, generalizations INTEGER NOT NULL, general_hits INTEGER NOT NULL,
     general_saved_seconds REAL NOT NULL,
-    reused_sizes INTEGER NOT NULL, own_sizes TEXT NOT NULL, unkept TEXT NOT NULL, programs_loaded INTEGER NOT NULL,
+    reused_sizes INTEGER NOT NULL, own_sizes TEXT NOT NULL, taken_out TEXT NOT NULL, unkept TEXT NOT NULL,
+    programs_loaded INTEGER NOT NULL,
     loaded_program_seconds REAL NOT NULL, programs_made INTEGER NOT NULL, programs_refused TEXT NOT NULL,
     programs_replayed INTEGER NOT NULL, programs_filled INTEGER NOT NULL, passes_repeated TEXT NOT NULL,
     programs_interpreted TEXT NOT NULL,
@@ -72,7 +73,7 @@ Regions of equal layers come from the same lines, so each is there once, whichev
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(9, _TABLES, "PRAGMA synchronous = OFF")
+SCHEMA = Schema(10, _TABLES, "PRAGMA synchronous = OFF")
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own."""
 
 OF_RUNS = ("uses", "regions", "choices", "compiles")
@@ -111,7 +112,8 @@ def make_format_error(path: Path, other: OtherVersion) -> RecordError:
 
 
 _MAPPINGS = (
-    "bypasses", "own_sizes", "unkept", "programs_refused", "passes_repeated", "programs_interpreted", "program_seconds",
+    "bypasses", "own_sizes", "taken_out", "unkept", "programs_refused", "passes_repeated", "programs_interpreted",
+    "program_seconds",
 )  # fmt: skip
 
 

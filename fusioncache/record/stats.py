@@ -41,6 +41,8 @@ class Stats:
         reused_sizes: those of them that were called so often that they got a function for their own sizes, which
             processes beside this one compiled.
         own_sizes: graphs that were compiled for their own sizes although they are known with others, by reason.
+        taken_out: statements of Thunder's programs that its final traces are without, or that became others that take
+            less, by what they were: see ``FusionCache(lean=...)``. Those of programs that were loaded are not counted.
         unkept: compilations whose result could not be stored, by reason.
         programs_loaded: programs that came from the store: what Thunder makes of a model for one kind of input, so that
             it interpreted nothing for it.
@@ -88,6 +90,7 @@ class Stats:
     general_saved_seconds: float = 0.0
     reused_sizes: int = 0
     own_sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    taken_out: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     unkept: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     programs_loaded: int = 0
     loaded_program_seconds: float = 0.0
@@ -113,6 +116,7 @@ class Stats:
         rows += [("generalizations", str(self.generalizations)), ("general hits", str(self.general_hits))]
         rows += [("reused sizes", str(self.reused_sizes))]
         rows += [(f"for their own sizes: {reason}", str(count)) for reason, count in sorted(self.own_sizes.items())]
+        rows += [(f"taken out: {what}", str(count)) for what, count in sorted(self.taken_out.items())]
         rows += [(f"not kept: {reason}", str(count)) for reason, count in sorted(self.unkept.items())]
         rows += [("programs loaded", str(self.programs_loaded)), ("programs made", str(self.programs_made))]
         rows += [(f"program refused: {reason}", str(count)) for reason, count in sorted(self.programs_refused.items())]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.lean.traces import look_at_sizes
 from fusioncache.program.bytecode import encode_code
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.general import NumbersUnknown
@@ -220,7 +221,7 @@ class Lengths:
             return
         try:
             with keeper.time("passes"), without_collector():
-                passes = go_through_passes(way.journal, own.sizes, derivation.call.compile_data)
+                passes = go_through_passes(way.journal, own.sizes, derivation.call.compile_data, look_at_sizes)
                 way.family = Family(passes, (own.known, other.known))
         except Exception as error:
             is_expected = isinstance(error, Different | NumbersUnknown)

@@ -25,7 +25,6 @@ from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.sizes import Generation, Sizes, choose_sizes
 from fusioncache.ir import Bypass, Template
-from fusioncache.lean.installation import choose_lean, shorten_calls
 from fusioncache.precompile.ahead import find_helpers
 from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
@@ -45,6 +44,7 @@ from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.generations import Generations
 from fusioncache.trace.handover import ForwardState, Handover
+from fusioncache.trace.lean_steps import LeanSteps
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
 from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
@@ -157,10 +157,10 @@ class FusionCache(Transform):
         bucket_bytes: int | None = None,
     ):
         super().__init__()
-        self._lean = choose_lean(lean)
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
         self._collectives = CollectivePasses(moving, self._report_left, self._report_failure)
+        self._lean = LeanSteps(lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
         when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
@@ -213,7 +213,8 @@ class FusionCache(Transform):
         them: it is what programs are tried with, and what it puts into a trace is not kept.
         """
         compiler = "" if self._untried else name_backend(self.backend)
-        return f"backend={self.backend} ({compiler}) fold={self._fold} {self._options} {self._collectives.options}"
+        options = f"{self._options} {self._collectives.options} lean={self._lean.option}"
+        return f"backend={self.backend} ({compiler}) fold={self._fold} {options}"
 
     def calls(self) -> tuple[TemplateCall, ...]:
         """Returns the templates that the traces seen so far call: once for each way in which regions write them."""
@@ -232,8 +233,8 @@ class FusionCache(Transform):
 
     def transform_module(self, module: Any) -> None:
         """Thunder's hook: called with the module that ``thunder.jit`` returns."""
-        if self._lean and not self._untried:
-            shorten_calls(module, program_list.order_entries)
+        if not self._untried:
+            self._lean.shorten(module)
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
@@ -264,6 +265,7 @@ class FusionCache(Transform):
         if forward and forward.resharding:
             trace = gather_again(trace, forward.resharding)
         trace, resharding = self._collectives.place(trace)
+        trace = self._lean.simplify(trace)
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
             state = ForwardState(notes.forward_trace, planned.recompute, foresight.layouts, generation, resharding)
             self._handover.put(trace, state)

@@ -266,6 +266,7 @@ def test_stats_as_json(monkeypatch):
         "general_saved_seconds": 0.0,
         "bypasses": {"unknown op": 2, "compile failed: ValueError": 1},
         "unkept": {"a number among its inputs": 1},
+        "taken_out": {},
         **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},
         **{"programs_replayed": 0, "programs_filled": 0, "passes_repeated": {}, "programs_interpreted": {}},
         **{"program_seconds": {}, "loaded_program_seconds": 0.0},

@@ -27,7 +27,7 @@ _IMPORTS = {
     "precompile": "ir template store backends cache",
     "tracing": "",
     "prologue": "tracing",
-    "lean": "tracing",
+    "lean": "backends tracing",
     "program": "ir template store record backends cache precompile tracing prologue",
     "provenance": "ir template explain residual record backends cache humanize",
     "verification": "ir template record backends cache",

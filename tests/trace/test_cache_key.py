@@ -13,6 +13,7 @@ IN_KEY: dict[str, tuple[Any, Any]] = {
     "fold": ("nvfuser", "triton"),
     "in_flight_bytes": (None, 0),
     "bucket_bytes": (None, 0),
+    "lean": ("auto", "thunder"),
     "memory_budget": (None, 0),
     "recompute": (None, "residual"),
     "residual": ("fold", "carry"),

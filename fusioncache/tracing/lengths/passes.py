@@ -23,13 +23,16 @@ from fusioncache.tracing.lengths.sizes import SymbolicSize, express, plain
 from fusioncache.tracing.lengths.stand_ins import LISTENER, know_symbols
 
 
-def go_through_passes(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> PassJournal:
+def go_through_passes(
+    journal: Journal, sizes: ArgumentSizes, compiled: Any, then: Callable[[Any], None] = lambda trace: None
+) -> PassJournal:
     """Has Thunder's passes go over a program once more, and notes what they do with sizes.
 
     Args:
         journal: how the program was made.
         sizes: of the arguments.
         compiled: what Thunder knows of the function.
+        then: is given each final trace, and looks at all sizes at which whatever comes behind Thunder's passes looks.
 
     Raises:
         Different: if the operations cannot be called again.
@@ -45,6 +48,8 @@ def go_through_passes(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> 
         with know_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
             symbols = {place: witness.make_symbols(each, sizes[place]) for place, each in numbered.items()}
             traces = _apply(perform(journal, symbols, compiled), compiled)
+            for trace in traces:
+                then(trace)
         found = _Findings(symbol for trace in traces for symbol in trace.bound_symbols)
     finally:
         LISTENER.reset(token)

@@ -1,0 +1,193 @@
+"""Views that change nothing, that are taken twice, or one of another: as a program of Thunder's has them, and without.
+
+    t5 = reshape(t4, (-1, 8))                       t5 = reshape(t4, (-1, 8))
+    t6 = matmul(t5, w)                              t6 = matmul(t5, w)
+    t7 = reshape(t4, (-1, 8))           twice
+    t8 = permute(t7, (1, 0))                        t8 = permute(t5, (1, 0))
+    t9 = expand(t8, [8, 16])            nothing
+    t10 = reshape(t6, (2, 8, 16))       of a view
+    t11 = reshape(t10, (2, 8, 4, 4))                t11 = reshape(t6, (2, 8, 4, 4))
+
+No value becomes another one, and none that a program returns or saves becomes another tensor. All of it is done only
+where nothing in the program writes into memory: then it cannot be told whether two views are one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TWICE, NOTHING, OF_A_VIEW = "views taken twice", "views that change nothing", "views of views"
+
+FAR = 32
+"""How many statements may lie between two reshapes that become one. Such a one may be a copy, which lives so long."""
+
+_RESHAPES = frozenset({"reshape", "torch_prims_reshape_impl"})
+_OTHERS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
+_SHAPED = _RESHAPES | {"expand"}
+_VIEWS = _RESHAPES | _OTHERS
+_MADE = frozenset({"arange"})
+"""What makes the same values each time."""
+_PRODUCTS = frozenset({"matmul", "mm", "linear"})
+"""What makes tensors whose elements lie in order without gaps, so that any reshape of these is a view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaner:
+    """A program without what was taken out.
+
+    Attributes:
+        symbols: its bound symbols.
+        taken: how many were taken out, by what they were.
+    """
+
+    symbols: tuple[Any, ...]
+    taken: Mapping[str, int]
+
+
+def simplify_views(symbols: Iterable[Any]) -> Leaner:
+    """Takes views out of a program's bound symbols, of which none may write into memory."""
+    symbols, taken = list(symbols), Counter[str]()
+    held = _find_held(symbols)
+    for simplify in (_merge, _compose, _skip):
+        symbols = list(simplify(symbols, held, taken))
+    return Leaner(tuple(_drop_unused(symbols, held)), taken)
+
+
+def _find_held(symbols: Sequence[Any]) -> frozenset[str]:
+    """Returns the names of values that leave the program, which have to be tensors of their own."""
+    from thunder.core.prims import PrimIDs
+
+    returns = (symbol for symbol in symbols if symbol.sym.id is PrimIDs.RETURN)
+    return frozenset(proxy.name for symbol in returns for proxy in symbol.flat_proxy_args)
+
+
+def is_own(symbol: Any, names: frozenset[str]) -> bool:
+    """Tells whether a bound symbol calls an operation of torch's with one of these names, which gives one tensor."""
+    from thunder.core.proxies import TensorProxy
+
+    executor = symbol.sym.executor
+    is_torchs = executor is not None and executor.name == "torch" and symbol.sym.name in names
+    return is_torchs and type(symbol.output) is TensorProxy
+
+
+def _merge(symbols: Iterable[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
+    """Leaves out what was computed before."""
+    swaps = _Swaps()
+    known: dict[Any, tuple[int, Any]] = {}
+    for place, original in enumerate(symbols):
+        symbol = swaps.apply(original)
+        if not is_own(symbol, _VIEWS | _MADE):
+            yield symbol
+            continue
+        name = "reshape" if symbol.sym.name in _RESHAPES else symbol.sym.name
+        key = name, _describe(symbol.args), _describe(sorted(symbol.kwargs.items()))
+        before, first = known.get(key, (0, None))
+        is_near = name != "reshape" or place - before <= FAR
+        if first is not None and is_near and symbol.output.name not in held:
+            taken[TWICE] += 1
+            swaps.add(symbol.output, first)
+        else:
+            known[key] = place, symbol.output
+            yield symbol
+
+
+def _describe(value: Any) -> Any:
+    """Returns what is equal only for the same values: of numbers also the types are compared."""
+    from thunder.core.proxies import Proxy
+
+    if isinstance(value, Proxy):
+        return Proxy, value.name
+    if isinstance(value, (tuple, list)):
+        return tuple, *map(_describe, value)
+    return type(value), repr(value)
+
+
+def _compose(symbols: Sequence[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
+    """Has a reshape of a reshape of a product be one of the product. What nothing uses any more stays for now."""
+    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _RESHAPES | _PRODUCTS)}
+    for symbol in symbols:
+        inner = _reshaped_by(symbol, makers)
+        product = None if inner is None else makers.get(inner.args[0].name)
+        if inner is None or product is None or product.sym.name not in _PRODUCTS:
+            yield symbol
+            continue
+        taken[OF_A_VIEW] += 1
+        composed = symbol.from_bsym(args=(inner.args[0], *symbol.args[1:]), subsymbols=())
+        makers[composed.output.name] = composed
+        yield composed
+
+
+def _reshaped_by(symbol: Any, makers: Mapping[str, Any]) -> Any:
+    """Returns the reshape that a reshape is of; None if it is none, or of something else."""
+    if not is_own(symbol, _RESHAPES):
+        return None
+    inner = makers.get(symbol.args[0].name)
+    return inner if inner is not None and inner.sym.name in _RESHAPES else None
+
+
+def _skip(symbols: Iterable[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
+    """Leaves out views that are as what they are of."""
+    swaps = _Swaps()
+    for original in symbols:
+        symbol = swaps.apply(original)
+        if is_own(symbol, _VIEWS) and symbol.output.name not in held and _changes_nothing(symbol):
+            taken[NOTHING] += 1
+            swaps.add(symbol.output, symbol.args[0])
+        else:
+            yield symbol
+
+
+def _changes_nothing(symbol: Any) -> bool:
+    source = symbol.args[0]
+    if symbol.sym.name == "permute":
+        return tuple(symbol.args[1]) == tuple(range(source.ndim))
+    return symbol.sym.name in _SHAPED and _has_shape(source, symbol.output)
+
+
+def _has_shape(one: Any, other: Any) -> bool:
+    return one.ndim == other.ndim and tuple(one.shape) == tuple(other.shape)
+
+
+def list_unchanging(symbols: Iterable[Any]) -> Iterator[Any]:
+    """Yields the views that have the shape of what they are of, those of a view also where it is of something else."""
+    symbols = list(symbols)
+    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _SHAPED)}
+    for symbol in makers.values():
+        inner = _reshaped_by(symbol, makers)
+        if _has_shape(symbol.args[0], symbol.output) or (inner and _has_shape(inner.args[0], symbol.output)):
+            yield symbol
+
+
+def _drop_unused(symbols: Sequence[Any], held: frozenset[str]) -> list[Any]:
+    """Returns the bound symbols without views that nothing uses."""
+    used, kept = set(held), []
+    for symbol in reversed(symbols):
+        if is_own(symbol, _VIEWS | _MADE) and symbol.output.name not in used:
+            continue
+        kept.append(symbol)
+        used |= {proxy.name for proxy in symbol.flat_proxy_args}
+    return kept[::-1]
+
+
+class _Swaps:
+    """Values in the place of others."""
+
+    def __init__(self) -> None:
+        self._proxies: dict[Any, Any] = {}
+
+    def add(self, old: Any, new: Any) -> None:
+        """Has one value stand for another from now on."""
+        from thunder.core.proxies import variableify
+
+        self._proxies[variableify(old)] = new
+
+    def apply(self, symbol: Any) -> Any:
+        """Returns a bound symbol with the values that stand for its arguments now."""
+        from thunder.core.proxies import variableify
+
+        if not any(variableify(proxy) in self._proxies for proxy in symbol.flat_proxy_args):
+            return symbol
+        return symbol.from_bsym_swap_proxies(self._proxies, skip_output=True)

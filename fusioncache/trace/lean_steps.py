@@ -1,0 +1,56 @@
+"""Later steps without what changes nothing, as a transform of Thunder's sees to it: in calls, and in final traces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fusioncache.lean.installation import shorten_calls
+from fusioncache.lean.traces import simplify
+from fusioncache.trace.program_list import order_entries
+from fusioncache.trace.rewrite import derive
+
+
+class LeanSteps:
+    """What is done for later steps.
+
+    Args:
+        option: ``"auto"`` for all of it, ``"thunder"`` for nothing.
+        count: counts what was taken out of a trace, by what it was.
+        failed: reports what failed, and with which error.
+
+    Raises:
+        ValueError: if the option is none of these.
+
+    Attributes:
+        option: the same.
+    """
+
+    def __init__(
+        self, option: str, count: Callable[[Mapping[str, int]], None], failed: Callable[[str, Exception], None]
+    ):
+        if option not in ("auto", "thunder"):
+            raise ValueError(f'lean must be "auto" or "thunder", got {option!r}')
+        self.option = option
+        self._count = count
+        self._failed = failed
+
+    def shorten(self, module: Any) -> None:
+        """Shortens the calls of a module that Thunder makes at this moment."""
+        if self.option == "auto":
+            shorten_calls(module, order_entries)
+
+    def simplify(self, trace: Any) -> Any:
+        """Returns a final trace without what changes nothing."""
+        if self.option != "auto":
+            return trace
+        start = time.perf_counter()
+        try:
+            leaner = simplify(trace)
+            if leaner.taken:
+                trace = derive(trace, leaner.symbols, "What changes nothing left out by fusioncache", start)
+                self._count(leaner.taken)
+        except Exception as error:  # whatever it is, the trace is right as it is
+            self._failed("what changes nothing", error)
+        return trace
