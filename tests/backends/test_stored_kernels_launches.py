@@ -1,6 +1,7 @@
 """Launches of stored nvFuser kernels: what the driver is told, for which arguments, and what a run gives back."""
 
 import ctypes
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -151,6 +152,46 @@ def test_a_kernel_is_not_launched_on_what_is_aligned_otherwise(monkeypatch):
         arg = make_flat(off)
         assert run([arg])[0] is arg
         assert library.log.pop()[-1] == [pack_words(arg.data_ptr())]
+
+
+def test_a_thread_launches_while_another_one_does(monkeypatch):
+    library = Library(sizes=[8])
+    run = load_stored(monkeypatch, library)
+    first, second = make_flat(), make_flat()
+    begun, free = threading.Event(), threading.Event()
+
+    def launch_slowly(*_):
+        begun.set()
+        assert free.wait(30)
+        return 0
+
+    run([first])  # the cubin is loaded by whoever comes first
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "answer", lambda *call: library.log.append(call) or (launch_slowly(),))
+        other = threading.Thread(target=run, args=([second],))
+        other.start()
+        assert begun.wait(30)
+        patch.setattr(library, "answer", Library.answer.__get__(library))
+        run([first])
+        free.set()
+        other.join()
+    words = [pack_words(each.data_ptr()) for each in (first, second, first)]
+    assert [call[-1] for call in library.log] == [[each] for each in words]
+    assert library.loads == [0]
+
+
+def test_many_threads_have_steps_for_some_time(monkeypatch):
+    library = Library(sizes=[8])
+    run = load_stored(monkeypatch, library)
+    monkeypatch.setattr(stored_run, "MOST_THREADS", 2)
+    idents = iter(range(10))
+    monkeypatch.setattr(stored_run.threading, "get_ident", lambda: 0)
+    steps = StoredRun(IN_PLACE, {"0.cubin": make_elf()}, list, library.driver, 0)
+    monkeypatch.setattr(stored_run.threading, "get_ident", lambda: next(idents))
+    made = [steps.load(0) for _ in range(5)]
+    assert len(set(map(id, made))) == 5
+    assert len({each.functions for each in made}) == 1 and library.loads == [0]
+    assert run
 
 
 def test_a_device_on_which_nothing_loads_or_launches_gets_what_is_compiled(monkeypatch, caplog):

@@ -34,7 +34,14 @@ class NothingLaunched(Exception):
 class LoadedSteps:
     """The steps of a recipe, whose cubins, given by their names, are loaded on the device of this number.
 
-    The device must be the current one. One thread at a time may use the steps.
+    The device must be the current one. One thread at a time may use the steps: another one uses steps of its own.
+
+    Args:
+        recipe: the steps.
+        cubins: by their names.
+        driver: the driver of CUDA.
+        device: its number.
+        functions: those of other steps of the same recipe and cubins on the same device, which are loaded already.
 
     Raises:
         ValueError: if a cubin and the recipe do not fit.
@@ -44,13 +51,19 @@ class LoadedSteps:
         functions: the function of each launch.
     """
 
-    def __init__(self, recipe: Recipe, cubins: Mapping[str, bytes], driver: Driver, device: int):
+    def __init__(
+        self,
+        recipe: Recipe,
+        cubins: Mapping[str, bytes],
+        driver: Driver,
+        device: int,
+        functions: tuple[int, ...] | None = None,
+    ):
         self._driver = driver
         self._device = device
         driver.bind(device)
-        modules = {name: driver.load(cubins[name]) for name in recipe.cubins}
         launches = recipe.launches
-        self.functions = tuple(_find_function(driver, modules[step.cubin], step) for step in launches)
+        self.functions = _load_functions(recipe, cubins, driver) if functions is None else functions
         self._words, self._pointers, self._arrays = _lay_out_parameters(launches)
         self._configs = [_configure(driver, step) for step in launches]
         self._stream: int | None = None
@@ -94,6 +107,11 @@ class LoadedSteps:
             self._driver.bind(self._device)
             code = call(*args)[0]
         self._driver.check("launch", code)
+
+
+def _load_functions(recipe: Recipe, cubins: Mapping[str, bytes], driver: Driver) -> tuple[int, ...]:
+    modules = {name: driver.load(cubins[name]) for name in recipe.cubins}
+    return tuple(_find_function(driver, modules[step.cubin], step) for step in recipe.launches)
 
 
 def _find_function(driver: Driver, module: int, step: Launch) -> int:

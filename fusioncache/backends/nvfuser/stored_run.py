@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import or_
@@ -20,6 +21,9 @@ from fusioncache.process import forks
 logger = logging.getLogger("fusioncache")
 
 _POISON = 255
+
+MOST_THREADS = 64
+"""How many threads have steps of their own at a time."""
 
 _data_ptr, _get_device = torch.Tensor.data_ptr, torch.Tensor.get_device
 # Torch without CUDA has neither.
@@ -64,28 +68,33 @@ class StoredRun:
         self._cubins = cubins
         self._driver = driver
         self._home = home
-        self._devices: dict[int, LoadedSteps] = {}
+        self._threads: dict[tuple[int, int], LoadedSteps] = {}
         self._loading = forks.lock()
         self.run = self._make_run(otherwise, make_allocators(recipe, poison), make_collector(recipe, poison))
 
     def load(self, device: int) -> LoadedSteps:
-        """Returns the steps on a device, which must be the current one.
+        """Returns the steps on a device, which must be the current one, for this thread, which waits for no other then.
 
         Raises:
             ValueError: if they do not fit the cubins.
             DriverError: if a cubin does not load.
         """
         with self._loading:
-            steps = self._devices.get(device)
+            own = device, threading.get_ident()
+            steps = self._threads.get(own)
             if steps is None:
-                steps = self._devices[device] = LoadedSteps(self._recipe, self._cubins, self._driver, device)
+                others = [each.functions for (number, _), each in self._threads.items() if number == device]
+                if len(others) >= MOST_THREADS:  # most of these threads are no more
+                    self._threads.clear()
+                steps = LoadedSteps(self._recipe, self._cubins, self._driver, device, others[0] if others else None)
+                self._threads[own] = steps
             return steps
 
     def _make_run(self, otherwise: Run, allocators: Sequence[Allocate], collect: Collect | None) -> Run:
         """Returns a closure, as every attribute that is looked up here is paid for in every call of every region."""
-        are_aligned, devices, load = make_alignment_check(self._recipe), self._devices, self.load
+        are_aligned, threads, load = make_alignment_check(self._recipe), self._threads, self.load
         common = find_common_alignment(self._recipe)
-        current_device, current_stream, lock = _current_device, _current_stream, forks.lock()
+        current_device, current_stream, current_thread = _current_device, _current_stream, threading.get_ident
         home = self._home
         broken: set[int] = set()
 
@@ -103,14 +112,13 @@ class StoredRun:
 
         def launch(args: Sequence[Any], addresses: list[int], device: int) -> Sequence[Any]:
             try:
-                steps = devices.get(device) or load(device)
+                steps = threads.get((device, current_thread())) or load(device)
             except (ValueError, DriverError) as error:
                 return compile_instead(args, device, error)
             fresh = [allocate() for allocate in allocators]
             addresses += map(_data_ptr, fresh)
             try:
-                with lock:
-                    steps.launch(addresses, current_stream(device))
+                steps.launch(addresses, current_stream(device))
             except NothingLaunched as error:
                 return compile_instead(args, device, error)
             return fresh if collect is None else collect(args, fresh)

@@ -1,0 +1,40 @@
+"""In a later step nothing of ours makes it wait: no lock that others may have, no disk, compiler, log or collector."""
+
+import json
+import os
+import sys
+
+import forked_processes as forks
+import pytest
+from repository import HELPERS, import_path
+
+
+def take_steps(tmp_path, backend, sizes):
+    """What came in between in later steps of a process of its own, see ``watched_steps.py``."""
+    output = tmp_path / "steps.log"
+    command = [sys.executable, "-m", "watched_steps", backend, json.dumps(sizes)]
+    environment = {**os.environ, "FUSIONCACHE_DIR": str(tmp_path / "own"), "PYTHONPATH": import_path(HELPERS)}
+    environment.pop("FUSIONCACHE_STORE", None)
+    with output.open("w") as file:
+        code = forks.run(command, cwd=HELPERS, env=environment, stdout=file, stderr=file).returncode
+    text = output.read_text()
+    assert code == 0, text
+    return json.loads(text.splitlines()[-1])
+
+
+def check(found):
+    assert found["events"] == {}
+    assert found["locks"] > 10 and found["free"]
+    assert found["garbage"] == 0
+    assert found["same"]  # nothing was compiled, loaded, traced or counted
+
+
+@pytest.mark.parametrize("sizes", [[2], [2, 3, 4, 5, 6, 7]], ids=["one size", "more sizes than are tried in turn"])
+def test_nothing_comes_in_between(tmp_path, sizes):
+    check(take_steps(tmp_path, "eager", sizes))
+
+
+@pytest.mark.gpu
+def test_nothing_comes_in_between_on_a_gpu(tmp_path):
+    for _ in ("compiled here", "loaded"):
+        check(take_steps(tmp_path, "nvfuser", [2, 3]))
