@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 
 import forked_processes as forks
 import pytest
@@ -13,6 +14,9 @@ from benchmarks.common import processes
 from benchmarks.common.environment import Machine
 from benchmarks.detours import __main__ as detours
 from benchmarks.first_step.__main__ import main
+from benchmarks.jitter import __main__ as jitter
+from benchmarks.jitter.events import Reading
+from benchmarks.jitter.worker import summarize
 from benchmarks.step_overhead import __main__ as step_overhead
 from benchmarks.store import commands
 
@@ -41,6 +45,47 @@ def test_step_overhead_takes_a_later_step_apart(tmp_path, monkeypatch):
     assert min(point["milliseconds"].values()) > 0
     assert point["counts"]["python"] > 0
     assert point["counts"]["torch"] > point["counts"]["symbols"] > 0 < point["counts"]["operations"]
+
+
+def test_jitter_explains_the_slowest_steps(tmp_path, monkeypatch):
+    pytest.importorskip("litgpt")
+    forks.use(monkeypatch)
+    file = tmp_path / "jitter.json"
+    options = ("--layers", "1", "--steps", "20", "--backend", "eager", "--ways", "fusioncache", "--beside", "loader")
+    done = CliRunner().invoke(jitter.main, [*options, "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    (point,) = json.loads(file.read_text())["points"]
+    times = point["milliseconds"]
+    assert point["steps"] == 20 and 0 < times["median"] <= times["0.99"] <= times["0.999"] == times["slowest"]
+    assert sum(point["causes"].values()) == len(point["slow_steps"]) == 1
+    assert point["slow_steps"][0]["milliseconds"] == times["slowest"]
+
+
+QUIET = Reading(
+    collections=(0, 0, 0), collecting=0.0, compiles=0, segments=0, faults=(0, 0), switches=(0, 0), running=0
+)
+
+
+@pytest.mark.parametrize(
+    ("happened", "cause"),
+    [
+        ({"compiles": 1}, "compiled or loaded"),
+        ({"segments": 2}, "CUDA segments"),
+        ({"collections": (9, 1, 0), "collecting": 0.006, "running": 0.011}, "collecting garbage"),
+        ({"collections": (1, 0, 0), "collecting": 0.001, "running": 0.011}, "slower at the same work"),
+        ({"switches": (0, 3), "running": 0.002}, "another thread ran"),
+        ({"switches": (3, 0), "running": 0.002}, "the thread did not run"),
+        ({"faults": (4, 0), "running": 0.011}, "page faults from disk"),
+        ({"running": 0.011}, "slower at the same work"),
+    ],
+)
+def test_a_slow_step_has_one_cause(happened, cause):
+    calm = QUIET, replace(QUIET, running=0.001)
+    found = summarize([0.001] * 999 + [0.011], [calm] * 999 + [(QUIET, replace(QUIET, **happened))])
+    assert found["causes"] == {cause: 1}
+    assert found["milliseconds"]["median"] == 1.0 and found["milliseconds"]["slowest"] == 11.0
+    assert found["slower_than_twice"] == 1 and found["slow_steps"][0]["step"] == 999
+    assert ("ms not running" in found["slow_steps"][0]["happened"]) is (happened.get("running") != 0.011)
 
 
 def test_first_step_takes_a_step_apart(tmp_path, monkeypatch):

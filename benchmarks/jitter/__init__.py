@@ -1,0 +1,1 @@
+"""How long the slowest of many later steps take, and why."""
