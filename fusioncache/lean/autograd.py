@@ -30,19 +30,21 @@ class Channel:
         backward: as Thunder made it.
         inner: the same without what is around it; None if there is no such.
         others: what was saved beside tensors.
+        hides: whether gradients go another way than through autograd, as in FSDP without synchronization.
     """
 
-    __slots__ = ("backward", "gradients", "inner", "others", "saved")
+    __slots__ = ("backward", "gradients", "hides", "inner", "others", "saved")
 
-    def __init__(self, backward: Backward, inner: Backward | None, others: Any):
+    def __init__(self, backward: Backward, inner: Backward | None, others: Any, *, hides: bool = False):
         self.backward = backward
         self.inner = inner
         self.others = others
+        self.hides = hides
         self.saved: list[Any] | None = None
         self.gradients: list[Any] | None = None
 
     def run(self) -> Sequence[Any]:
-        """Computes the gradients of the inputs from what the node of the outputs has left here."""
+        """Returns the gradients of the inputs, computed from what the node of the outputs has left here."""
         saved, gradients = self.saved, self.gradients
         assert saved is not None and gradients is not None
         self.saved = self.gradients = None
@@ -51,7 +53,7 @@ class Channel:
         computed: Sequence[Any] = run([saved, self.others], gradients)
         assert not gradients
         assert not saved, "the program's backward holds on to what was saved"
-        return computed
+        return (None,) * len(computed) if self.hides else computed
 
 
 class ProgramInputs(Function):
@@ -118,13 +120,21 @@ def connect(channel: Channel, inputs: Sequence[Any], outputs: Any, saved: Sequen
     was_enabled = _is_grad_enabled()
     _set_grad_enabled(True)
     try:
-        inputs = [_unwrap(each) if isinstance(each, torch.Tensor) else each for each in inputs]
+        inputs = _unwrap_all(inputs)
         link = _apply_inputs(channel, *inputs)
         # An input that is returned as it is has to be known to this node as well.
         is_returned = not {id(each) for each in inputs}.isdisjoint([id(each) for each in outputs])
         _apply_outputs(link, channel, outputs, saved, *(inputs if is_returned else ()))
     finally:
         _set_grad_enabled(was_enabled)
+
+
+def _unwrap_all(inputs: Sequence[Any]) -> list[Any]:
+    """Returns what is in tensors of a transform of ``torch.func`` that is over, and everything else as it is."""
+    try:
+        return list(map(_unwrap, inputs))
+    except TypeError:  # some are no tensors
+        return [_unwrap(each) if isinstance(each, torch.Tensor) else each for each in inputs]
 
 
 def _make_link() -> torch.Tensor:

@@ -79,10 +79,10 @@ def _make_finder(
     from thunder.core.langctxs import _langctx, resolve_language
     from thunder.core.trace import get_tracectx
 
-    programs: dict[int, tuple[Any, Program | None]] = {}
+    programs: dict[int, tuple[Any, Program]] = {}
     language = resolve_language(compiled_of().langctx)
 
-    def program_of(entry: Any, entries: list[Any]) -> Program | None:
+    def program_of(entry: Any, entries: list[Any]) -> Program:
         known = programs.get(id(entry))
         if known is None:
             if len(programs) > len(entries):  # some are of entries that are no more
@@ -106,8 +106,7 @@ def _make_finder(
                     handed, for_epilogue = entry.prologue_fn(*args, **kwargs)
                 except Exception:
                     continue
-                program = program_of(entry, entries)
-                return None if program is None else (entry, program, handed, for_epilogue)
+                return entry, program_of(entry, entries), handed, for_epilogue
         except Exception:  # whatever it is, Thunder meets it again
             return None
         finally:

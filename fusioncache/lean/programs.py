@@ -16,8 +16,8 @@ Program = Callable[[Sequence[Any], Sequence[Any]], Any]
 _is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 
 
-def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Program | None:
-    """Returns what runs the program of one of Thunder's entries behind its prologue; None if that is Thunder's to do.
+def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Program:
+    """Returns what runs the program of one of Thunder's entries behind its prologue.
 
     Autocast must be off where it is called.
 
@@ -26,10 +26,8 @@ def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Progr
         statistics: a weak reference to Thunder's, which get the time of the computation.
         clock: returns nanoseconds.
     """
-    computation = find_inner(entry.computation_fn)
-    if computation is None or entry.return_none_instead_of_grads:
-        return None
-    backward = entry.backward_fn
+    computation: Callable[..., Any] = find_inner(entry.computation_fn) or entry.computation_fn
+    backward, hides = entry.backward_fn, bool(entry.return_none_instead_of_grads)
     inner = find_inner(backward) if backward else None
     quick = None if inner is None else with_quick_clearing(inner)
     finish = _make_epilogue(entry.epilogue_fn)
@@ -45,7 +43,8 @@ def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Progr
             _set_grad_enabled(was_enabled)
         if backward:
             made, (saved, others) = results
-            connect(Channel(backward, quick, others), made["flat_args"], made["flat_output"], saved)
+            channel = Channel(backward, quick, others, hides=hides)
+            connect(channel, made["flat_args"], made["flat_output"], saved)
             results = made["output"]
         return finish(*for_epilogue, *results)
 
