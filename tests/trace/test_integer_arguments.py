@@ -129,7 +129,7 @@ def test_a_number_that_differs_from_the_length(tmp_path):
 
 
 def test_a_number_alone_may_vary(tmp_path):
-    compiled, transform = compile_anew(has_a_default, tmp_path)
+    compiled, _ = compile_anew(has_a_default, tmp_path)
     x = tensors(4)
     for number in (6, 9, 5, 40):
         assert compiled(x, number).shape == (2, number, WIDTH)
