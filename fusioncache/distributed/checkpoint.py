@@ -23,7 +23,7 @@ def state_dict(model: Any) -> dict[str, Any]:
         torch.distributed.checkpoint.load(fusioncache.distributed.state_dict(model), checkpoint_id=folder)
 
     Args:
-        model: what ``fsdp`` or ``ddp`` returned.
+        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
     """
     wholes = _Wholes(find_shards(model))
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -38,7 +38,7 @@ def optimizer_state_dict(model: Any, optimizer: Any) -> dict[str, Any]:
     step would not have yet is made, by a step without gradients. Options, such as learning rates, are not among these.
 
     Args:
-        model: what ``fsdp`` or ``ddp`` returned.
+        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
         optimizer: of its parameters.
     """
     _fill(optimizer)
@@ -71,7 +71,7 @@ class _Wholes:
 
         Args:
             name: of the parameter.
-            value: what this rank keeps of it: the rows that ``DTensor`` gives this rank, too, and then padding.
+            value: what this rank keeps of it: the part that ``DTensor`` gives this rank, too, and then padding.
         """
         import torch
         from torch.distributed.tensor import DTensor, Shard
@@ -79,9 +79,10 @@ class _Wholes:
         value = value.detach()
         if self._shards is None or name not in self._shards.shapes:
             return value
-        local = value.narrow(0, 0, self._shards.count_rows(name, value.shape[0]))
-        shape, strides = torch.Size(self._shards.shapes[name]), tuple(local.stride())
-        return DTensor.from_local(local, self._mesh, [Shard(0)], run_check=False, shape=shape, stride=strides)
+        shape, dim = torch.Size(self._shards.shapes[name]), self._shards.dims[name]
+        local = value.narrow(dim, 0, self._shards.measure(name, value.shape[dim]))
+        strides = tuple(local.stride()) if dim == 0 else torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(local, self._mesh, [Shard(dim)], run_check=False, shape=shape, stride=strides)
 
 
 def _make_mesh(group: Any) -> Any:

@@ -16,19 +16,23 @@ def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> Any:
     All ranks of the model call it. It returns the norm that all gradients had, the same on each rank.
 
     Args:
-        model: what ``fsdp`` or ``ddp`` returned.
+        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
         max_norm: the norm that gradients have at most behind it.
         norm_type: of the norm; infinity is that of the greatest number.
     """
     from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-    parameters = list(model.parameters())
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = get_total_norm(gradients, norm_type)
+    parameters = dict(model.named_parameters())
+    gradients = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
     shards = find_shards(model)
+    cut = gradients.keys() & shards.shapes.keys() if shards else set()
+    norm = get_total_norm([gradient for name, gradient in gradients.items() if name not in cut], norm_type)
     if shards is not None:
-        norm = _add_up(norm.to(parameters[0].device), norm_type, shards.group)
-    clip_grads_with_norm_(parameters, max_norm, norm)
+        # A whole parameter has the same gradient on each rank, and counts once.
+        parts = get_total_norm([gradients[name] for name in gradients if name in cut], norm_type)
+        together = _add_up(parts.to(next(iter(parameters.values())).device), norm_type, shards.group)
+        norm = get_total_norm([together, norm.to(together)], norm_type) if cut < gradients.keys() else together
+    clip_grads_with_norm_(parameters.values(), max_norm, norm)
     return norm
 
 

@@ -142,7 +142,9 @@ class _Scheduler:
     def _send(self, index: int) -> None:
         """Starts a reduce, or lets it wait for others to travel with."""
         channel, size = self.graph.calls[index].channel, self.graph.message_bytes(index)
-        if not channel:
+        # What something computed needs would be needed before others have come, with nothing to run beside.
+        is_returned = self.needs.needed[index] == len(self.needs.staged) - 1
+        if not channel or not is_returned:
             self._start((index,))
             return
         if self.pending_bytes[channel] + size > self.bounds.batch:

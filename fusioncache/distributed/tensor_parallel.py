@@ -1,0 +1,94 @@
+"""Tensor parallelism: the layers of a model cut among ranks, which compute their parts of each and exchange results.
+
+Thunder 0.2.6 has ``thunder.distributed.column_parallel`` and ``row_parallel``. They need CUDA, fail for a gated MLP, and
+gather and split between layers where they do not see that one feeds the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fusioncache.distributed.parallel_layers import Role, find_cut_parameters
+
+
+def tensor_parallel(
+    model: Any,
+    group: Any = None,
+    *,
+    column: Sequence[str] = (),
+    row: Sequence[str] = (),
+    gathered: Sequence[str] = (),
+    sequence: bool = False,
+    broadcast_from: int | None = None,
+    release: bool = False,
+    executors: Sequence[Any] | None = None,
+    transforms: Sequence[Any] = (),
+    **options: Any,
+) -> Any:
+    """Compiles a model whose layers are cut among ranks, with ``FusionCache``.
+
+    All ranks give it the same input, and get the same output. Layers are named by patterns, as in ``"*.mlp.gate"``. The
+    gradient of a cut parameter is a part, that of a whole one is the same on each rank::
+
+        tensor_parallel(
+            model,
+            column=["embedding", "*.q", "*.k", "*.v", "*.gate", "*.up"],
+            row=["*.proj", "*.down"],
+            gathered=["head"],
+        )
+
+    Args:
+        model: a module, the same on each rank, on the device where it is to run.
+        group: a process group, or a mesh of one dimension; None is the job's own group.
+        column: layers that give each rank a part of their result: ``Linear`` ones, for which a row layer must come
+            behind, and ``Embedding``s, whose vocabulary is cut and whose results ranks add up.
+        row: ``Linear`` layers of whose input each rank has a part. Ranks add up what they give.
+        gathered: ``Linear`` layers that are cut as column ones, and whose result each rank gets whole: a head.
+        sequence: whether ranks also share what is between these layers, by the rows of a sequence: they then scatter
+            the sums of row layers, and gather rows for column layers. Where they do not divide a sequence, it is whole.
+        broadcast_from: the rank of the group whose parameters all take; None: each takes its own.
+        release: whether ``model`` lets go of whole parameters of which this rank keeps a part. It cannot run on its own
+            then.
+        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
+        transforms: more of them, behind this one and in front of ``FusionCache``.
+        options: of ``FusionCache``, such as ``schedule``.
+
+    Raises:
+        CutError: if a layer cannot be cut in this way, with its name. When the model is first called: if it does
+            something with a part of a tensor of which it is not known how ranks do it together.
+    """
+    import thunder
+
+    import fusioncache
+    from fusioncache.distributed.parallel_transform import TensorParallelTransform
+
+    group = _group_of(group)
+    roles = {Role.COLUMN: column, Role.ROW: row, Role.GATHERED: gathered}
+    parameters = find_cut_parameters(model, roles, group.size())
+    cutting = TensorParallelTransform(
+        group, parameters, of_rows=sequence, broadcast_from=broadcast_from, release=release
+    )
+    return thunder.jit(
+        model,
+        executors=fusioncache.executors() if executors is None else executors,
+        transforms=[cutting, *transforms, fusioncache.FusionCache(**options)],
+    )
+
+
+def _group_of(given: Any) -> Any:
+    """Returns a process group.
+
+    Raises:
+        ValueError: if it is a mesh of several dimensions.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.distributed_c10d import _get_default_group
+
+    if given is None:
+        return _get_default_group()
+    if isinstance(given, DeviceMesh):
+        if given.ndim != 1:
+            raise ValueError(f"the mesh must have one dimension, as mesh['tp'] has; it has {given.ndim}")
+        return given.get_group()
+    return given
