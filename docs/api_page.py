@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "api.md"
 _NAME = "fusioncache"
 _BESIDE = (
-    *(f"distributed.{name}" for name in ("fsdp", "ddp", "state_dict", "optimizer_state_dict", "clip_grad_norm_")),
+    *(f"distributed.{name}" for name in ("fsdp", "ddp", "tensor_parallel", "CutError")),
+    *(f"distributed.{name}" for name in ("state_dict", "optimizer_state_dict", "clip_grad_norm_")),
     *("tracing.install", "tracing.uninstall"),
 )
 """Public names of public modules."""

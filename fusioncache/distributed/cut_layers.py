@@ -15,8 +15,7 @@ def cut_linear(values: CutValues, symbol: Any) -> bool:
     Raises:
         CutError: if layers are cut so that one does not fit what comes before it.
     """
-    taken, weight, bias = symbol.args
-    cut = values.cut_of(weight)
+    cut = values.cut_of(symbol.args[1])
     if cut is None:
         return _apply_to_rows(values, symbol)
     if cut.dim == 0:
@@ -44,7 +43,9 @@ def _apply_column(values: CutValues, symbol: Any, cut: Cut) -> bool:
     elif before.of_rows:
         whole = values.gather(taken, partial=True)
     else:
-        raise CutError(f"{cut.layer} takes what {before.layer} gives, of which each rank has a part: it must be a row layer")
+        raise CutError(
+            f"{cut.layer} takes what {before.layer} gives, of which each rank has a part: it must be a row layer"
+        )
     own = values.now(bias) if bias is None or values.cut_of(bias) else values.own_part(bias, 0)
     part = symbol.sym(whole, values.now(weight), own)
     if weight.name in values.gathered:
@@ -62,9 +63,9 @@ def _apply_row(values: CutValues, symbol: Any, cut: Cut) -> bool:
     (given,) = symbol.flat_proxy_outs
     before = values.cut_of(taken)
     if before is None or before.dim != taken.ndim - 1:
+        why = "is whole on each rank" if before is None else f"is cut along dimension {before.dim} by {before.layer}"
         raise CutError(
-            f"{cut.layer} is a row layer, and what it takes is whole on each rank: name the layers that it comes from "
-            "among the column layers"
+            f"{cut.layer} is a row layer, and what it takes {why}: its features have to be those of column layers"
         )
     result, found = _add_up(values, symbol.sym(values.now(taken), values.now(weight), None), cut.layer)
     if bias is not None:
@@ -91,7 +92,9 @@ def cut_embedding(values: CutValues, symbol: Any) -> bool:
         return False
     (given,) = symbol.flat_proxy_outs
     part = values.now(table)
-    place = ltorch.sub(values.now(tokens), ltorch.mul(rank_operator()(values.group, tokens.device.device_str()), part.shape[0]))
+    place = ltorch.sub(
+        values.now(tokens), ltorch.mul(rank_operator()(values.group, tokens.device.device_str()), part.shape[0])
+    )
     elsewhere = ltorch.logical_or(ltorch.lt(place, 0), ltorch.ge(place, part.shape[0]))
     found = ltorch.embedding(ltorch.masked_fill(place, elsewhere, 0), part)
     found = ltorch.masked_fill(found, ltorch.unsqueeze(elsewhere, -1), 0.0)

@@ -13,6 +13,10 @@ from fusioncache.ir.ops import op_traits
 
 Rule = Callable[[CutValues, Any], bool]
 """Takes a bound symbol of which one operand is cut at least; tells whether it wrote what this rank does."""
+Moved = tuple[int, tuple[Any, ...]] | None
+Move = Callable[[Any, int, int], Moved]
+"""Takes a bound symbol, along which dimension its tensor is cut and the number of ranks. Returns along which one its
+result is, and its other arguments for a part; None if that is not cut along one."""
 
 
 def operation_name(symbol: Any) -> str:
@@ -43,52 +47,54 @@ def _is_elementwise_leaf(leaf: Any) -> bool:
     return traits.elementwise and not traits.shape_only and bool(leaf.flat_proxy_args or not leaf.flat_proxy_outs)
 
 
-def _follow(values: CutValues, symbol: Any, dim: int | None, *args: Any) -> bool:
-    """Does what a bound symbol of one tensor does to this rank's part, with these other arguments."""
-    (given,), tensor = symbol.flat_proxy_outs, symbol.args[0]
-    cut = values.cut_of(tensor)
-    if cut is None or dim is None:
-        return False
-    values.give(given, symbol.sym(values.now(tensor), *args, **symbol.kwargs), cut.moved(dim))
-    return True
+def _following(move: Move) -> Rule:
+    """Returns the rule of an operation that takes one tensor, and of which a rank's part has other arguments."""
+
+    def follow(values: CutValues, symbol: Any) -> bool:
+        (given,), tensor = symbol.flat_proxy_outs, symbol.args[0]
+        cut = values.cut_of(tensor)
+        moved = None if cut is None else move(symbol, cut.dim, values.ranks)
+        if cut is None or moved is None:
+            return False
+        dim, args = moved
+        values.give(given, symbol.sym(values.now(tensor), *args, **symbol.kwargs), cut.moved(dim))
+        return True
+
+    return follow
 
 
-def _transpose(values: CutValues, symbol: Any) -> bool:
-    tensor, order = symbol.args
-    return _follow(values, symbol, tuple(order).index(values.cut_of(tensor).dim), order)
+def _transpose(symbol: Any, dim: int, ranks: int) -> Moved:
+    order = tuple(symbol.args[1])
+    return order.index(dim), (order,)
 
 
-def _reshape(values: CutValues, symbol: Any) -> bool:
+def _reshape(symbol: Any, dim: int, ranks: int) -> Moved:
     tensor, shape = symbol.args
-    dim = follow_reshape(tensor.shape, shape, values.cut_of(tensor).dim, values.ranks)
-    return dim is not None and _follow(values, symbol, dim, take_part(shape, dim, values.ranks))
+    found = follow_reshape(tensor.shape, shape, dim, ranks)
+    return None if found is None else (found, (take_part(shape, found, ranks),))
 
 
-def _broadcast(values: CutValues, symbol: Any) -> bool:
-    tensor, shape, dims = symbol.args
-    dim = dims[values.cut_of(tensor).dim]
-    return _follow(values, symbol, dim, take_part(shape, dim, values.ranks), dims)
+def _broadcast(symbol: Any, dim: int, ranks: int) -> Moved:
+    _, shape, dims = symbol.args
+    return dims[dim], (take_part(shape, dims[dim], ranks), dims)
 
 
-def _squeeze(values: CutValues, symbol: Any) -> bool:
-    tensor, dims = symbol.args
-    dim = values.cut_of(tensor).dim
-    return _follow(values, symbol, dim - sum(one < dim for one in dims), dims)
+def _squeeze(symbol: Any, dim: int, ranks: int) -> Moved:
+    dims = symbol.args[1]
+    return dim - sum(one < dim for one in dims), (dims,)
 
 
-def _reduce(values: CutValues, symbol: Any) -> bool:
-    tensor, dims, *others = symbol.args
-    dim = values.cut_of(tensor).dim
-    return dim not in dims and _follow(values, symbol, dim - sum(one < dim for one in dims), dims, *others)
+def _reduce(symbol: Any, dim: int, ranks: int) -> Moved:
+    dims = symbol.args[1]
+    return None if dim in dims else (dim - sum(one < dim for one in dims), symbol.args[1:])
 
 
-def _slice(values: CutValues, symbol: Any) -> bool:
+def _slice(symbol: Any, dim: int, ranks: int) -> Moved:
     tensor, start, end, *strides = symbol.args
-    dim, size = values.cut_of(tensor).dim, tensor.shape[values.cut_of(tensor).dim]
     step = strides[0][dim] if strides and strides[0] is not None else 1
-    if (start[dim], end[dim], step) != (0, size, 1):
-        return False
-    return _follow(values, symbol, dim, start, take_part(end, dim, values.ranks), *strides)
+    if (start[dim], end[dim], step) != (0, tensor.shape[dim], 1):
+        return None
+    return dim, (start, take_part(end, dim, ranks), *strides)
 
 
 def _concatenate(values: CutValues, symbol: Any) -> bool:
@@ -131,20 +137,17 @@ def _multiply(values: CutValues, symbol: Any) -> bool:
 def _attend(values: CutValues, symbol: Any) -> bool:
     """Attention of which the heads, or the batch, are cut. With dropout it is computed step by step."""
     query, key, value, mask, dropout, *_ = symbol.args
-    cuts = [values.cut_of(one) for one in (query, key, value)]
-    if any(cut is None for cut in cuts) or len({cut.dim for cut in cuts if cut}) > 1 or dropout:
+    cut, *others = (values.cut_of(one) for one in (query, key, value))
+    if cut is None or any(other is None or other.dim != cut.dim for other in others) or dropout or values.cut_of(mask):
         return False
-    dim = cuts[0].dim
+    dim = cut.dim
     if dim >= query.ndim - 2 or not query.ndim == key.ndim == value.ndim:
         return False
     now = {one.name: values.now(one) for one in (query, key, value)}
-    if mask is not None and not values.cut_of(mask):
+    if mask is not None:
         own = align_right(dim, query.ndim, mask.ndim)
-        alike = own < 0 or mask.shape[own] == 1
-        now[mask.name] = values.enter(mask) if alike else values.own_part(mask, own)
-    elif mask is not None:
-        return False
-    return values.compute(symbol, now, cuts[0])
+        now[mask.name] = values.enter(mask) if own < 0 or mask.shape[own] == 1 else values.own_part(mask, own)
+    return values.compute(symbol, now, cut)
 
 
 RULES: Mapping[str, Rule] = {
@@ -153,12 +156,12 @@ RULES: Mapping[str, Rule] = {
     "torch.embedding": cut_embedding,
     "torch.scaled_dot_product_attention": _attend,
     "prims.matmul": _multiply,
-    "prims.transpose": _transpose,
-    "prims.reshape": _reshape,
-    "prims.broadcast_in_dim": _broadcast,
-    "prims.squeeze": _squeeze,
-    "prims.slice_prim": _slice,
+    "prims.transpose": _following(_transpose),
+    "prims.reshape": _following(_reshape),
+    "prims.broadcast_in_dim": _following(_broadcast),
+    "prims.squeeze": _following(_squeeze),
+    "prims.slice_prim": _following(_slice),
     "prims.cat": _concatenate,
-    **{f"prims.{name}": _reduce for name in ("amax", "amin", "prod", "sum", "var")},
+    **{f"prims.{name}": _following(_reduce) for name in ("amax", "amin", "prod", "sum", "var")},
 }
 """The rule of each operation that has one, by its name. Those that go element by element need none."""

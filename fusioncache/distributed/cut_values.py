@@ -62,7 +62,8 @@ class CutValues:
 
         (given,) = symbol.flat_proxy_outs
         args, kwargs = tree_map(lambda value: now.get(getattr(value, "name", ""), value), (symbol.args, symbol.kwargs))
-        trace, scope = get_tracectx(), []
+        trace = get_tracectx()
+        scope: list[Any] = []
         expected = tuple(given.shape) if cut is None else take_part(given.shape, cut.dim, self.ranks)
         trace.push_scope(scope)
         try:

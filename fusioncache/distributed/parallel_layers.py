@@ -43,9 +43,7 @@ class CutParameter:
         return take_part(self.shape, self.dim, ranks)
 
 
-def find_cut_parameters(
-    model: Any, roles: Mapping[Role, Sequence[str]], ranks: int
-) -> Mapping[str, CutParameter]:
+def find_cut_parameters(model: Any, roles: Mapping[Role, Sequence[str]], ranks: int) -> Mapping[str, CutParameter]:
     """Returns the parameters that are cut, by their names; one that has several, under each.
 
     Args:

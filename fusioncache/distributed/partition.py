@@ -10,7 +10,7 @@ up: that is the collective in front of column layers, one for all that read the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fusioncache.distributed.cut_rules import RULES, is_elementwise, operation_name

@@ -1,7 +1,7 @@
 """Tensor parallelism: the layers of a model cut among ranks, which compute their parts of each and exchange results.
 
-Thunder 0.2.6 has ``thunder.distributed.column_parallel`` and ``row_parallel``. They need CUDA, fail for a gated MLP, and
-gather and split between layers where they do not see that one feeds the other.
+Thunder 0.2.6 has ``thunder.distributed.column_parallel`` and ``row_parallel``. They need CUDA, fail for a gated MLP,
+and gather and split between layers where they do not see that one feeds the other.
 """
 
 from __future__ import annotations

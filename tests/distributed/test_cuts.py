@@ -34,7 +34,9 @@ def test_where_a_cut_follows_the_part_of_what_has_another_shape_is_the_part_in_t
     dim = dim % len(old)
     old[dim] *= ranks
     elements = torch.arange(torch.Size(old).numel())
-    split = data.draw(st.sampled_from([size for size in range(1, elements.numel() + 1) if elements.numel() % size == 0]))
+    split = data.draw(
+        st.sampled_from([size for size in range(1, elements.numel() + 1) if elements.numel() % size == 0])
+    )
     new = data.draw(st.sampled_from([(split, elements.numel() // split), (elements.numel(),), (1, *old), tuple(old)]))
     found = follow_reshape(old, new, dim, ranks)
     if found is None:

@@ -5,6 +5,8 @@ fewer than a thousand terms differs by less than 1e-12 of the greatest one, and 
 numbers are whole and small no sum is rounded, and every bit is that of one process.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,10 @@ import fusioncache
 import fusioncache.distributed as distributed
 
 SIZES = {2: Sizes(), 3: Sizes(heads=6, groups=3, vocabulary=33, length=6)}
-"""Of the model that so many ranks share. Two have two heads and one group each; three, heads of an odd share."""
-MODES = ("plain", "sequence", "released")
+"""Of the model that so many ranks share. Two have two heads and one group each, three have one group each."""
+DROPPING = replace(SIZES[2], dropout=0.2)
+LENGTHS = (8, 4, 5)
+"""Of sequences of which two ranks have parts; the last one they cannot share."""
 
 
 def make_options() -> dict[str, Any]:
@@ -45,33 +49,42 @@ def share(model: torch.nn.Module, **given: Any) -> Any:
     return distributed.tensor_parallel(model, **{**layers, **make_options(), **given})
 
 
-def train_alone(sizes: Sizes) -> tuple[list[Values], set[str]]:
+def jit_alone(model: torch.nn.Module) -> Any:
     transform = fusioncache.FusionCache(**make_options())
-    jitted = thunder.jit(GatedLlama(sizes), executors=fusioncache.executors(), transforms=[transform])
-    return take_steps(jitted, sizes), {call.template.key.digest for call in transform.calls()}
+    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
 
 
-def train_all(rank: int, folder: Path) -> dict[str, Any]:
-    world = torch.distributed.get_world_size()
-    seen: dict[str, Any] = {mode: train_one(SIZES[world], mode) for mode in MODES}
-    return {**seen, "whole numbers": compute_whole_numbers(), **train_on(SIZES[world], folder)}
-
-
-def train_one(sizes: Sizes, mode: str) -> dict[str, Any]:
-    jitted = share(GatedLlama(sizes), sequence=mode == "sequence", release=mode == "released")
-    steps = take_steps(jitted, sizes)
-    transform = find_transform(jitted)
-    traces = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
-    calls = [list_calls(trace) for trace in traces]
+def train_two(rank: int, folder: Path) -> dict[str, Any]:
+    jitted = share(GatedLlama(SIZES[2]))
+    released = GatedLlama(SIZES[2])
+    cut = share(released, sequence=True, release=True)
     return {
-        "steps": steps,
+        "let go": [name for name, parameter in released.named_parameters() if parameter.is_meta],
+        "plain": train_one(jitted, SIZES[2]),
+        **train_on(jitted, SIZES[2], folder),
+        "sequence": train_one(cut, SIZES[2]),
+        "lengths": [compute_length(cut, length) for length in LENGTHS],
+        "dropping": train_one(share(GatedLlama(DROPPING)), DROPPING, steps=1),
+        "whole numbers": [compute_whole_numbers(sequence=sequence) for sequence in (False, True)],
+    }
+
+
+def train_three(rank: int) -> dict[str, Any]:
+    return {"plain": train_one(share(GatedLlama(SIZES[3])), SIZES[3]), "whole numbers": [compute_whole_numbers()]}
+
+
+def train_one(jitted: Any, sizes: Sizes, steps: int = 3) -> dict[str, Any]:
+    seen = take_steps(jitted, sizes, steps)
+    transform = find_transform(jitted)
+    calls = [list_calls(traces(jitted)[-1]) for traces in (thunder.last_traces, thunder.last_backward_traces)]
+    return {
+        "steps": seen,
         "calls": calls,
         "sequence": [[call for call in each if call.startswith(("gather", "reduce"))] for each in calls],
         "templates": sorted(call.template.key.digest for call in transform.calls()),
         "compiles": transform.stats().compiles,
         "bypasses": dict(transform.stats().bypasses),
         "shapes": {name: tuple(parameter.shape) for name, parameter in jitted.named_parameters()},
-        "first calls": [len(placement.graph.calls) for placement in transform.placements()],
     }
 
 
@@ -80,13 +93,19 @@ def find_transform(jitted: Any) -> fusioncache.FusionCache:
     return found
 
 
-def compute_whole_numbers() -> list[Values]:
-    """Returns results and gradients of a model whose sums are exact, cut in the plain way and by rows."""
-    seen = []
-    for sequence in (False, True):
-        jitted = share(WholeNumbers(), column=("embedding", "gate", "up"), row=("down",), sequence=sequence)
-        seen.append(compute_once(jitted))
-    return seen
+@torch.no_grad()
+def compute_length(jitted: Any, length: int) -> dict[str, Any]:
+    """Returns what a model gives for a sequence of another length, and the kinds of its collectives."""
+    result = jitted(draw_tokens(SIZES[2])[:, :length])
+    calls = list_calls(thunder.last_traces(jitted)[-1])
+    return {"result": result, "kinds": [call.split()[1] for call in calls if call.startswith(("gather", "reduce"))]}
+
+
+def compute_whole_numbers(*, sequence: bool = False) -> Values:
+    """Returns results and gradients of a model whose sums are exact."""
+    return compute_once(
+        share(WholeNumbers(), column=("embedding", "gate", "up"), row=("down",), gathered=(), sequence=sequence)
+    )
 
 
 def compute_once(model: Any) -> Values:
@@ -96,27 +115,31 @@ def compute_once(model: Any) -> Values:
     return {"result": result.detach(), **{name: parameter.grad for name, parameter in model.named_parameters()}}
 
 
-def train_on(sizes: Sizes, folder: Path) -> dict[str, Any]:
-    """Clips and trains for a step, saves all, spoils it, loads it and goes on; and once more without this."""
-    jitted = share(GatedLlama(sizes))
+def train_on(jitted: Any, sizes: Sizes, folder: Path) -> dict[str, Any]:
+    """Clips and trains for a step more, saves all, spoils it, loads it and goes on; and once more without this."""
     optimizer = torch.optim.AdamW(jitted.parameters(), lr=0.01)
-    norms = [take_clipped_step(jitted, optimizer, sizes, seed) for seed in range(2)]
+    norm = take_clipped_step(jitted, optimizer, sizes, 0)
     both = {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, optimizer)}
     checkpoint.save(both, checkpoint_id=folder)
     kept = {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
-    take_clipped_step(jitted, optimizer, sizes, 2)
+    take_clipped_step(jitted, optimizer, sizes, 1)
     first = [parameter.detach().clone() for parameter in jitted.parameters()]
-    with torch.no_grad():
-        for parameter in jitted.parameters():
-            parameter.fill_(7)
+    spoil(jitted)
     new = torch.optim.AdamW(jitted.parameters(), lr=0.01)
     both = {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, new)}
     checkpoint.load(both, checkpoint_id=folder)
-    take_clipped_step(jitted, new, sizes, 2)
+    take_clipped_step(jitted, new, sizes, 1)
     again = [parameter.detach().clone() for parameter in jitted.parameters()]
+    spoil(jitted)
     jitted.load_original_state_dict({name.removeprefix("."): tensor for name, tensor in kept.items()})
     loaded = {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
-    return {"norms": norms, "kept": kept, "loaded": loaded, "trained on": (first, again)}
+    return {"norm": norm, "kept": kept, "loaded": loaded, "trained on": (first, again)}
+
+
+@torch.no_grad()
+def spoil(jitted: Any) -> None:
+    for parameter in jitted.parameters():
+        parameter.fill_(7)
 
 
 def take_clipped_step(jitted: Any, optimizer: torch.optim.Optimizer, sizes: Sizes, seed: int) -> torch.Tensor:
@@ -137,25 +160,21 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def trained(request, folder) -> list[dict[str, Any]]:
-    return run_ranks(partial(train_all, folder=folder / str(request.param)), request.param)
-
-
 @pytest.fixture(scope="module")
-def alone(trained) -> list[Values]:
-    return train_alone(SIZES[len(trained)])[0]
+def pair(folder) -> list[dict[str, Any]]:
+    return run_ranks(partial(train_two, folder=folder), 2)
 
 
-def wholes_of(model: torch.nn.Module) -> dict[str, torch.Size]:
-    return {name: parameter.shape for name, parameter in model.named_parameters()}
+@pytest.fixture(scope="module", params=[2, 3])
+def trained(request, pair) -> list[dict[str, Any]]:
+    return pair if request.param == 2 else run_ranks(train_three, 3)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_losses_and_gradients_are_those_of_one_process_but_for_the_order_of_sums(trained, alone, mode):
-    wholes = wholes_of(GatedLlama(SIZES[len(trained)]))
-    for step, expected in enumerate(alone):
-        found = join([rank[mode]["steps"][step] for rank in trained], wholes)
+def assert_equal_but_for_sums(ranks: Sequence[Sequence[Values]], model: torch.nn.Module, alone: list[Values]) -> None:
+    """Compares steps of ranks with those of one process."""
+    wholes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for *parts, expected in zip(*ranks, alone, strict=True):
+        found = join(parts, wholes)
         assert found.keys() == expected.keys()
         for name, value in found.items():
             most = float(expected[name].abs().max())
@@ -163,14 +182,27 @@ def test_losses_and_gradients_are_those_of_one_process_but_for_the_order_of_sums
             torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12 * most, msg=name)
 
 
-@pytest.mark.parametrize("way", [0, 1])
-def test_where_no_sum_is_rounded_every_bit_is_that_of_one_process(trained, way):
+def test_losses_and_gradients_are_those_of_one_process_but_for_the_order_of_sums(trained):
+    sizes = SIZES[len(trained)]
+    alone = take_steps(jit_alone(GatedLlama(sizes)), sizes)
+    for mode in trained[0].keys() & {"plain", "sequence"}:
+        assert_equal_but_for_sums([rank[mode]["steps"] for rank in trained], GatedLlama(sizes), alone)
+
+
+def test_with_equal_seeds_ranks_drop_what_one_process_does(pair):
+    alone = take_steps(jit_alone(GatedLlama(DROPPING)), DROPPING, 1)
+    assert_equal_but_for_sums([rank["dropping"]["steps"] for rank in pair], GatedLlama(DROPPING), alone)
+
+
+def test_where_no_sum_is_rounded_every_bit_is_that_of_one_process(trained):
     model = WholeNumbers()
     expected = compute_once(model)
-    found = join([rank["whole numbers"][way] for rank in trained], wholes_of(model))
-    assert found.keys() == expected.keys()
     assert all(value.any() for value in expected.values())
-    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+    wholes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for parts in zip(*(rank["whole numbers"] for rank in trained), strict=True):
+        found = join(parts, wholes)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(value, expected[name]) for name, value in found.items())
 
 
 def test_each_rank_keeps_its_parts(trained):
@@ -184,18 +216,22 @@ def test_each_rank_keeps_its_parts(trained):
     assert shapes["blocks.0.attention.k.weight"] == (sizes.groups * sizes.head_size // world, sizes.width)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_templates_of_all_ranks_together_are_those_of_one(trained, mode):
-    first, *others = (rank[mode] for rank in trained)
-    assert first["compiles"] == len(set(first["templates"])) > 5
-    assert all(other["templates"] == first["templates"] for other in others)
+def test_a_module_lets_go_of_what_is_cut_if_it_is_to(pair):
+    wholes = {name: tuple(parameter.shape) for name, parameter in GatedLlama(SIZES[2]).named_parameters()}
+    for rank in pair:
+        shapes = rank["sequence"]["shapes"]
+        assert rank["let go"] == [name for name in wholes if shapes[name] != wholes[name]] != []
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_sequence_of_collectives_is_the_same_on_all_ranks(trained, mode):
-    first, *others = (rank[mode]["sequence"] for rank in trained)
-    assert all(other == first for other in others)
-    assert not any(rank[mode]["bypasses"] for rank in trained)
+def test_templates_and_collectives_of_all_ranks_are_those_of_one(trained):
+    first, *others = trained
+    for mode in first.keys() & {"plain", "sequence"}:
+        assert first[mode]["compiles"] == len(set(first[mode]["templates"])) > 5
+        assert first[mode]["sequence"][0] and first[mode]["sequence"][1]
+        for other in others:
+            assert other[mode]["templates"] == first[mode]["templates"]
+            assert other[mode]["sequence"] == first[mode]["sequence"]
+        assert not any(rank[mode]["bypasses"] for rank in trained)
 
 
 def test_ranks_add_up_once_behind_each_row_layer_and_once_in_front_of_each_group_of_column_layers(trained):
@@ -207,46 +243,56 @@ def test_ranks_add_up_once_behind_each_row_layer_and_once_in_front_of_each_group
     assert sum(f"({head_size},)" in call for call in backward) == 1
 
 
-def test_with_sequences_cut_ranks_scatter_sums_and_gather_rows(trained):
-    forward, backward = trained[0]["sequence"]["sequence"]
-    scatters = [call.split()[1] for call in forward]
-    assert scatters == ["reduce_scatter", "all_gather"] * 3 + ["all_gather"]
-    assert sum(call.split()[1] == "reduce_scatter" for call in backward) == 3
-    assert sum(call.split()[1] == "all_gather" for call in backward) == 3
+def test_with_sequences_cut_ranks_scatter_sums_and_gather_rows(pair):
+    forward, backward = pair[0]["sequence"]["sequence"]
+    assert [call.split()[1] for call in forward] == ["reduce_scatter", "all_gather"] * 3 + ["all_gather"]
+    kinds = [call.split()[1] for call in backward]
+    assert kinds.count("reduce_scatter") == kinds.count("all_gather") == 3
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_waits_come_where_something_is_first_used(trained, mode):
-    for calls in trained[0][mode]["calls"]:
-        starts = [index for index, call in enumerate(calls) if call.startswith(("gather", "reduce"))]
-        waits = [index for index, call in enumerate(calls) if call == "wait"]
-        assert len(starts) == len(waits)
-    backward = trained[0]["plain"]["calls"][1]
+def test_the_plan_is_the_same_for_all_lengths_that_ranks_divide(pair):
+    """And the residual stream stays whole where they do not."""
+    first, second, odd = pair[0]["lengths"]
+    assert first["kinds"] == second["kinds"] == [call.split()[1] for call in pair[0]["sequence"]["sequence"][0]]
+    assert odd["kinds"] == ["all_reduce"] * 3 + ["all_gather"]
+    model = jit_alone(GatedLlama(SIZES[2]))
+    take_steps(model, SIZES[2])
+    expected = [model(draw_tokens(SIZES[2])[:, :length]).detach() for length in LENGTHS]
+    for number, one in enumerate(expected):
+        for rank in pair:
+            found = rank["lengths"][number]["result"]
+            torch.testing.assert_close(found, one, rtol=0, atol=1e-12 * float(one.abs().max()))
+
+
+def test_waits_come_where_something_is_first_used(pair):
+    for mode in ("plain", "sequence"):
+        for calls in pair[0][mode]["calls"]:
+            assert sum(call.startswith(("gather", "reduce")) for call in calls) == calls.count("wait")
+    backward = pair[0]["plain"]["calls"][1]
     head = next(index for index, call in enumerate(backward) if call.startswith("reduce"))
     # The gradient of the head's weight is computed while ranks add up that of what it takes.
     assert "matmul" in backward[head : backward.index("wait", head)]
 
 
-def test_gradients_are_clipped_by_the_norm_that_one_process_finds(trained):
-    sizes = SIZES[len(trained)]
-    model = GatedLlama(sizes)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for step in range(2):
-        expected = take_clipped_step(model, optimizer, sizes, step)
-        for rank in trained:
-            torch.testing.assert_close(rank["norms"][step], expected, rtol=1e-5, atol=0)
+def test_gradients_are_clipped_by_the_norm_that_one_process_finds(pair):
+    model = GatedLlama(SIZES[2])
+    take_steps(model, SIZES[2])
+    expected = take_clipped_step(model, torch.optim.AdamW(model.parameters(), lr=0.01), SIZES[2], 0)
+    for rank in pair:
+        torch.testing.assert_close(rank["norm"], expected, rtol=1e-5, atol=0)
 
 
-def test_what_is_saved_is_loaded_and_training_goes_on_with_the_same_bits(trained):
-    for rank in trained:
+def test_what_is_saved_is_loaded_and_training_goes_on_with_the_same_bits(pair):
+    for rank in pair:
         first, again = rank["trained on"]
         assert all(map(torch.equal, first, again))
         assert all(torch.equal(tensor, rank["kept"][name]) for name, tensor in rank["loaded"].items())
 
 
-def test_one_process_loads_what_ranks_saved(trained, folder):
-    model = GatedLlama(SIZES[len(trained)])
-    checkpoint.load({"model": model.state_dict()}, checkpoint_id=folder / str(len(trained)), no_dist=True)
-    kept = {name.removeprefix("."): tensor for name, tensor in trained[0]["kept"].items()}
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_one_process_loads_what_ranks_saved(pair, folder):
+    model = GatedLlama(SIZES[2])
+    checkpoint.load({"model": model.state_dict()}, checkpoint_id=folder, no_dist=True)
+    kept = {name.removeprefix("."): tensor for name, tensor in pair[0]["kept"].items()}
     assert kept.keys() == model.state_dict().keys()
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in kept.items())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
+from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention, silu
 
 COLUMN, ROW, GATHERED = ("embedding", "*.q", "*.k", "*.v", "*.gate", "*.up"), ("*.proj", "*.down"), ("head",)
 
@@ -20,6 +20,7 @@ class Sizes:
     gated: int = 24
     vocabulary: int = 34
     length: int = 8
+    dropout: float = 0.0
 
     @property
     def width(self) -> int:
@@ -50,7 +51,7 @@ class Attention(torch.nn.Module):
         shape = batch, sizes.groups, sizes.heads // sizes.groups, length, sizes.head_size
         key, value = (one.expand(shape).reshape(batch, sizes.heads, length, sizes.head_size) for one in (key, value))
         query, key = self.turn(self.norm(query)), self.turn(key)
-        attended = scaled_dot_product_attention(query, key, value, is_causal=True)
+        attended = scaled_dot_product_attention(query, key, value, None, sizes.dropout, is_causal=True)
         return self.proj(attended.transpose(1, 2).contiguous().view(batch, length, width))
 
     def turn(self, x: torch.Tensor) -> torch.Tensor:
@@ -64,6 +65,7 @@ class GatedBlock(torch.nn.Module):
 
     def __init__(self, sizes: Sizes):
         super().__init__()
+        self.sizes = sizes
         self.attention, self.norm = Attention(sizes), torch.nn.RMSNorm(sizes.width)
         self.before = torch.nn.RMSNorm(sizes.width)
         self.gate = torch.nn.Linear(sizes.width, sizes.gated, bias=False)
@@ -73,7 +75,8 @@ class GatedBlock(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.before(x))
         y = self.norm(x)
-        return x + self.down(silu(self.gate(y)) * self.up(y))
+        gated = dropout(silu(self.gate(y)) * self.up(y), self.sizes.dropout, self.training)
+        return x + self.down(gated)
 
 
 class GatedLlama(torch.nn.Module):

@@ -35,7 +35,7 @@ _IMPORTS = {
         "ir template explain residual schedule store record backends cache precompile tracing prologue program "
         "provenance verification humanize lean"
     ),
-    "distributed": "trace",
+    "distributed": "ir backends trace",
     "report": "ir template drawing explain record humanize",
     "cli": "ir template drawing explain store record backends cache precompile program report humanize",
 }

@@ -106,6 +106,26 @@ def test_small_messages_travel_together():
     assert together in schedule(FORWARD, Bounds(200, 200, 72))
 
 
+def test_what_something_computed_needs_travels_at_once():
+    text = """
+    compute a:8 = matmul(x, w)
+    reduce  r:8 = all_reduce(a)
+    wait    s:8 = wait(r)
+    compute d:8 = matmul(x, v)
+    reduce  q:8 = all_reduce(d)
+    wait    t:8 = wait(q)
+    compute y:8 = norm(s)
+    compute return(y, t)
+    """
+    lines = schedule(text, Bounds(200, 200, 200)).splitlines()
+    assert [line.split("#")[0].strip() for line in lines[:3]] == [
+        "compute  a = matmul(x, w)",
+        "reduce   r = all_reduce(a)",
+        "compute  d = matmul(x, v)",
+    ]
+    assert not any("+" in line for line in lines)
+
+
 def test_a_writer_stays_between_those_who_read_before_and_after_it():
     text = """
     gather  f:8 = all_gather(w:4)
