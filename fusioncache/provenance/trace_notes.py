@@ -13,6 +13,7 @@ from fusioncache.provenance.compilation import Compilation, current_compilation
 from fusioncache.provenance.source import Sources, find_sources
 from fusioncache.record.history import History
 from fusioncache.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
+from fusioncache.record.placements import PlacementRecord
 from fusioncache.residual.plans import Choice
 from fusioncache.template.plan import Arities, Plan
 
@@ -100,6 +101,11 @@ class TraceNotes:
             )
             where = (self.compilation.model, self._direction, self._number)
             self._history.add_choice(ChoiceRecord(*where, choice.stream, choice.sums, choice.plan.value, costs))
+
+    def record_placement(self, placement: PlacementRecord) -> None:
+        """Records where the collectives of the trace are."""
+        model, number = self.compilation.model, self._number
+        self._history.add_placement(replace(placement, model=model, trace=self._direction, trace_number=number))
 
     def note_template(self, position: int, fusion: Any, template: Template, arities: Arities, *, hit: bool) -> None:
         """Notes that a region has this template."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from fusioncache.process import forks
 from fusioncache.record.observations import ChoiceRecord, CompileRecord, RegionRecord
+from fusioncache.record.placements import PlacementRecord
 
 MOST_OBSERVATIONS = 20_000
 """How many regions are kept, how many streams, and how many executables."""
@@ -21,11 +22,13 @@ class Observations:
     Attributes:
         regions: of all traces, a trace at a time.
         choices: for each residual stream.
+        placements: of the collectives of each trace that has some.
         compiles: executables compiled or loaded.
     """
 
     regions: Mapping[int, RegionRecord]
     choices: Mapping[int, ChoiceRecord]
+    placements: Mapping[int, PlacementRecord]
     compiles: Mapping[int, CompileRecord]
 
 
@@ -69,6 +72,7 @@ class History:
         self._numbers: dict[_Kind, list[int]] = defaultdict(list)
         self._amendments: dict[_Kind, dict[str, Any]] = defaultdict(dict)
         self._choices: _Series[ChoiceRecord] = _Series()
+        self._placements: _Series[PlacementRecord] = _Series()
         self._compiles: _Series[CompileRecord] = _Series()
         self._unrecorded = 0
         self._seconds: dict[str, float] = {}
@@ -106,7 +110,7 @@ class History:
     @property
     def changed(self) -> bool:
         """Whether ``take_changes`` would return anything."""
-        return any(series.changed for series in (self._regions, self._choices, self._compiles))
+        return any(series.changed for series in (self._regions, self._choices, self._placements, self._compiles))
 
     def add_regions(self, regions: Iterable[RegionRecord]) -> None:
         """Adds the regions of a trace, with what became of them."""
@@ -125,6 +129,16 @@ class History:
         """Returns what was chosen for the streams of a forward trace and its backward trace."""
         with self._lock:
             return tuple(choice for choice in self._choices.items if choice.trace_number == trace_number)
+
+    def find_placements(self, trace_number: int) -> tuple[PlacementRecord, ...]:
+        """Returns where the collectives of a forward trace and its backward trace are."""
+        with self._lock:
+            return tuple(one for one in self._placements.items if one.trace_number == trace_number)
+
+    def add_placement(self, placement: PlacementRecord) -> None:
+        """Adds where the collectives of a trace are."""
+        with self._lock:
+            self._add(self._placements, placement)
 
     def add_choice(self, choice: ChoiceRecord) -> None:
         """Adds what was chosen for a stream."""
@@ -157,13 +171,15 @@ class History:
     def read(self) -> Observations:
         """Returns all observations up to now."""
         with self._lock:
-            return Observations(self._regions.read(), self._choices.read(), self._compiles.read())
+            regions, choices = self._regions.read(), self._choices.read()
+            return Observations(regions, choices, self._placements.read(), self._compiles.read())
 
     def take_changes(self) -> Observations:
         """Returns what is new or changed since the last call."""
         with self._lock:
             regions, choices = self._regions.take_changes(), self._choices.take_changes()
-            return Observations(regions, choices, self._compiles.take_changes())
+            placements, compiles = self._placements.take_changes(), self._compiles.take_changes()
+            return Observations(regions, choices, placements, compiles)
 
     def _add[T](self, series: _Series[T], item: T) -> bool:
         room = len(series.items) < MOST_OBSERVATIONS

@@ -1,10 +1,12 @@
 """The regions of a program as an artifact beside it, so that a run that loads the program has a map of its model too.
 
-They are what a run has on record of them and of the residual streams through them, without what is that run's alone.
+They are what a run has on record of them, of the residual streams through them and of the collectives beside them,
+without what is that run's alone. How a placement is written is in ``placements.py``.
 Each field of regions is a list with an item for each, because a step waits while hundreds of them are read::
 
     regions = JSON object: format, lines: [ [ [ file, number, library ] ] ], fields,
-              streams: [ [ trace, stream, sums, plan, [ [ plan, moved, alive, kernels ] ] ] ]
+              streams: [ [ trace, stream, sums, plan, [ [ plan, moved, alive, kernels ] ] ] ],
+              placements: [ placement ]
     fields  = trace, position, name, digest, outcome, reason, arities, plan, ops, inputs, outputs, module, layer: lists,
               source: list of numbers of items of lines
 
@@ -19,8 +21,9 @@ from typing import Any
 
 from fusioncache.ir.strict_json import Value, decode, encode, is_text
 from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
+from fusioncache.record.placements import PlacementRecord, decode_placement, list_placement
 
-FORMAT = 2
+FORMAT = 3
 
 _TRACES, _OUTCOMES = frozenset({"forward", "backward"}), frozenset({"hit", "miss", "bypass"})
 _TEXTS = ("name", "trace", "outcome")
@@ -37,14 +40,18 @@ class KeptRegions:
     Attributes:
         regions: of its traces.
         choices: what was chosen for each residual stream.
+        placements: where the collectives of its traces are.
     """
 
     regions: tuple[RegionRecord, ...]
     choices: tuple[ChoiceRecord, ...]
+    placements: tuple[PlacementRecord, ...]
 
 
-def encode_regions(regions: Iterable[RegionRecord], choices: Iterable[ChoiceRecord]) -> bytes:
-    """Returns regions and streams of one program as bytes. Equal ones have equal bytes."""
+def encode_regions(
+    regions: Iterable[RegionRecord], choices: Iterable[ChoiceRecord], placements: Iterable[PlacementRecord] = ()
+) -> bytes:
+    """Returns regions, streams and placements of one program as bytes. Equal ones have equal bytes."""
     listed = tuple(regions)
     numbers: dict[tuple[Line, ...], int] = {}
     sources = [numbers.setdefault(region.source.lines, len(numbers)) for region in listed]
@@ -52,7 +59,8 @@ def encode_regions(regions: Iterable[RegionRecord], choices: Iterable[ChoiceReco
     where = {name: [getattr(region.source, name) for region in listed] for name in ("module", "layer")}
     lines = [[[line.file, line.number, line.library] for line in each] for each in numbers]
     streams = list(map(_list_choice, choices))
-    return encode({"format": FORMAT, "lines": lines, **columns, **where, "source": sources, "streams": streams})
+    beside = {"source": sources, "streams": streams, "placements": list(map(list_placement, placements))}
+    return encode({"format": FORMAT, "lines": lines, **columns, **where, **beside})
 
 
 def _list_choice(choice: ChoiceRecord) -> list[object]:
@@ -71,7 +79,8 @@ def decode_regions(content: bytes, model: str | None, trace_number: int) -> Kept
     Raises:
         ValueError: if these are no such bytes.
     """
-    lines, streams, *columns = decode(content, "regions", format=FORMAT).fields("lines", "streams", *_FIELDS)
+    beside = ("lines", "streams", "placements")
+    lines, streams, placements, *columns = decode(content, "regions", format=FORMAT).fields(*beside, *_FIELDS)
     sources = [tuple(map(_decode_line, each.items())) for each in lines.items()]
     count = len(columns[0].items())
     fields = {name: _check_column(name, column, count) for name, column in zip(_FIELDS, columns, strict=True)}
@@ -82,7 +91,8 @@ def decode_regions(content: bytes, model: str | None, trace_number: int) -> Kept
         for index in range(count)
     )
     choices = (_decode_choice(each, model, trace_number) for each in streams.items())
-    return KeptRegions(tuple(regions), tuple(choices))
+    placed = (decode_placement(each, model, trace_number) for each in placements.items())
+    return KeptRegions(tuple(regions), tuple(choices), tuple(placed))
 
 
 def _decode_choice(value: Value, model: str | None, trace_number: int) -> ChoiceRecord:

@@ -12,6 +12,7 @@ from typing import Literal
 from fusioncache.process import sqlite_file
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.record.observations import ChoiceRecord, CompileRecord, Lifetime, RegionRecord
+from fusioncache.record.placements import PlacementRecord
 from fusioncache.record.runs import Run
 from fusioncache.record.schema import (
     LOCK_SECONDS,
@@ -23,6 +24,7 @@ from fusioncache.record.schema import (
     decode_ingredients,
     decode_lifetime,
     decode_phases,
+    decode_placement_row,
     decode_region,
     decode_stats,
     decode_template,
@@ -137,6 +139,11 @@ class RecordReader:
         """Returns a run's residual streams, in the order of its traces."""
         rows = self._rows("SELECT * FROM choices WHERE run = :run ORDER BY number", run=run)
         return tuple(self._decode(decode_choice, rows))
+
+    def placements(self, run: str) -> tuple[PlacementRecord, ...]:
+        """Returns where the collectives of a run's traces are, in the order of these."""
+        rows = self._rows("SELECT * FROM placements WHERE run = :run ORDER BY number", run=run)
+        return tuple(self._decode(decode_placement_row, rows))
 
     def compiles(self, run: str) -> tuple[CompileRecord, ...]:
         """Returns the executables that a run compiled or loaded, in the order in which they were ready."""

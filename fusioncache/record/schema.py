@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fusioncache.ir.strict_json import decode
 from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.process.sqlite_file import OtherVersion, Schema
 from fusioncache.record.observations import (
@@ -22,6 +23,7 @@ from fusioncache.record.observations import (
     RegionRecord,
     Source,
 )
+from fusioncache.record.placements import PlacementRecord, decode_placement, list_placement
 from fusioncache.record.stats import Stats, TemplateCounts, TemplateStats
 
 _TABLES = (
@@ -61,12 +63,15 @@ _TABLES = (
     """CREATE TABLE choices (
     run TEXT NOT NULL, number INTEGER NOT NULL, model TEXT, trace TEXT NOT NULL, trace_number INTEGER NOT NULL,
     stream TEXT NOT NULL, sums INTEGER NOT NULL, plan TEXT NOT NULL, costs TEXT NOT NULL, PRIMARY KEY (run, number))""",
+    """CREATE TABLE placements (
+    run TEXT NOT NULL, number INTEGER NOT NULL, model TEXT, trace_number INTEGER NOT NULL, placement TEXT NOT NULL,
+    PRIMARY KEY (run, number))""",
     """CREATE TABLE compiles (
     run TEXT NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL, loaded INTEGER NOT NULL, started REAL NOT NULL,
     seconds REAL NOT NULL, compile_seconds REAL NOT NULL, PRIMARY KEY (run, number))""",
 )
-"""One row for each run, each run that was forgotten, each template, each template of a run, and each region, stream and
-executable of a run.
+"""One row for each run, each run that was forgotten, each template, each template of a run, and each region, stream,
+trace with collectives and executable of a run.
 
 Regions of equal layers come from the same lines, so each is there once, whichever regions and runs they are of.
 """
@@ -76,7 +81,7 @@ Regions of equal layers come from the same lines, so each is there once, whichev
 SCHEMA = Schema(10, _TABLES, "PRAGMA synchronous = OFF")
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own."""
 
-OF_RUNS = ("uses", "regions", "choices", "compiles")
+OF_RUNS = ("uses", "regions", "choices", "placements", "compiles")
 """The tables whose rows go with their run."""
 
 IN_PAST = "id, started, regions, hits, compiles, compile_seconds, loads, load_seconds, saved_seconds"
@@ -203,6 +208,17 @@ def decode_choice(row: sqlite3.Row) -> ChoiceRecord:
     """Returns a stream in a row of ``choices``."""
     costs = tuple(PlanCost(plan, moved, alive, kernels) for plan, moved, alive, kernels in json.loads(row["costs"]))
     return ChoiceRecord(row["model"], row["trace"], row["trace_number"], row["stream"], row["sums"], row["plan"], costs)
+
+
+def encode_placement(placement: PlacementRecord) -> Row:
+    """Returns the row of where the collectives of a trace are, without its run and number."""
+    listed = json.dumps(list_placement(placement), separators=(",", ":"))
+    return {"model": placement.model, "trace_number": placement.trace_number, "placement": listed}
+
+
+def decode_placement_row(row: sqlite3.Row) -> PlacementRecord:
+    """Returns where the collectives of a trace are, in a row of ``placements``."""
+    return decode_placement(decode(row["placement"], "placement"), row["model"], row["trace_number"])
 
 
 def encode_compile(compile_: CompileRecord) -> Row:

@@ -32,6 +32,7 @@ from fusioncache.record.schema import (
     encode_choice,
     encode_compile,
     encode_lines,
+    encode_placement,
     encode_region,
     encode_stats,
     encode_template,
@@ -181,6 +182,8 @@ class RecordWriter:
             put_row(database, "regions", {"run": self._run, "number": number, **row})
         for number, choice in observed.choices.items():
             put_row(database, "choices", {"run": self._run, "number": number, **encode_choice(choice)})
+        for number, placement in observed.placements.items():
+            put_row(database, "placements", {"run": self._run, "number": number, **encode_placement(placement)})
         for number, compile_ in observed.compiles.items():
             put_row(database, "compiles", {"run": self._run, "number": number, **encode_compile(compile_)})
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fusioncache.ir import TensorType
 from fusioncache.ir.ingredients import GRAPH
 from fusioncache.record.observations import ChoiceRecord, RegionRecord
+from fusioncache.record.placements import PlacementRecord
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
 from fusioncache.record.stats import TemplateStats
@@ -64,12 +65,14 @@ class Contents:
         templates: its templates, the most expensive first.
         regions: its regions, in the order of its traces.
         choices: what was chosen for its residual streams.
+        placements: where the collectives of its traces are.
     """
 
     run: Run
     templates: tuple[ReportTemplate, ...]
     regions: tuple[ReportRegion, ...]
     choices: tuple[ChoiceRecord, ...]
+    placements: tuple[PlacementRecord, ...] = ()
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -102,7 +105,8 @@ def read_contents(record: RecordReader, run: Run) -> Contents:
         ReportRegion(number, region, numbers.get(region.digest) if region.digest else None)
         for number, region in enumerate(record.regions(run.id))
     )
-    return Contents(run, _number_templates(templates, regions), regions, record.choices(run.id))
+    beside = record.choices(run.id), record.placements(run.id)
+    return Contents(run, _number_templates(templates, regions), regions, *beside)
 
 
 def _number_templates(

@@ -16,6 +16,7 @@ from fusioncache.drawing.nodes import picture_of
 from fusioncache.drawing.svg import svg_text
 from fusioncache.humanize import escape_controls, format_arities, format_bytes, format_duration
 from fusioncache.record.observations import Line, Phases
+from fusioncache.report.collectives import place_traces
 from fusioncache.report.contents import GENERATOR, Contents, ReportTemplate
 from fusioncache.report.grid import make_grids
 from fusioncache.report.misses import find_misses
@@ -36,6 +37,7 @@ def render_report(contents: Contents) -> str:
             grids=make_grids(contents.regions),
             misses=find_misses(contents.templates),
             families=find_families(contents.templates),
+            placed=place_traces(contents.placements),
             slices=cut_slices(contents.run.phases),
             style=Markup(style),
             style_hash=_hash(style),
@@ -63,6 +65,7 @@ def make_environment() -> Environment:
         "arities": format_arities,
         "short": _short,
         "graph": _graph,
+        "svg": Markup,
     }
     return pages
 

@@ -29,9 +29,8 @@ class Peaks:
 
 def measure_peaks(graph: CallGraph, order: Sequence[int]) -> Peaks:
     """Returns the peaks of calls in this order. What a collective takes is alive until its wait."""
-    return Peaks(
-        _peak_alive(graph, order), *(_peak_in_flight(graph, order, kind) for kind in (Kind.GATHER, Kind.REDUCE))
-    )
+    alive = max(list_alive(graph, order), default=0)
+    return Peaks(alive, *(_peak_in_flight(graph, order, kind) for kind in (Kind.GATHER, Kind.REDUCE)))
 
 
 def _peak_in_flight(graph: CallGraph, order: Sequence[int], kind: Kind) -> int:
@@ -47,7 +46,8 @@ def _peak_in_flight(graph: CallGraph, order: Sequence[int], kind: Kind) -> int:
     return peak
 
 
-def _peak_alive(graph: CallGraph, order: Sequence[int]) -> int:
+def list_alive(graph: CallGraph, order: Sequence[int]) -> tuple[int, ...]:
+    """Returns how many bytes of what travels are alive during each call, in this order of the calls."""
     calls, memory = graph.calls, find_memory(graph.calls)
     makers = find_makers(calls)
     starts = {wait: start for start, wait in find_waits(calls, makers).items()}
@@ -64,15 +64,15 @@ def _peak_alive(graph: CallGraph, order: Sequence[int]) -> int:
     places = [_touched(graph, index, starts, memory) & owned for index in range(len(calls))]
     last = {place: step for step, index in enumerate(order) for place in places[index]}
     alive: set[str] = set()
-    now = peak = 0
+    now, found = 0, []
     for step, index in enumerate(order):
         now += sum(size[place] for place in places[index] - alive)
         alive |= places[index]
-        peak = max(peak, now)
+        found.append(now)
         ended = {place for place in places[index] if last[place] == step}
         now -= sum(size[place] for place in ended)
         alive -= ended
-    return peak
+    return tuple(found)
 
 
 def _touched(graph: CallGraph, index: int, starts: Mapping[int, int], memory: Mapping[str, str]) -> set[str]:

@@ -39,8 +39,11 @@ class KnownProgram:
 
     @property
     def makes_choices(self) -> bool:
-        """Whether it was chosen how the sums of its residual streams come about, which may depend on sizes."""
-        return self.regions is None or bool(decode_regions(self.regions, "", 0).choices)
+        """Whether something was chosen that may depend on sizes: plans of residual streams, places of collectives."""
+        if self.regions is None:
+            return True
+        kept = decode_regions(self.regions, "", 0)
+        return bool(kept.choices or kept.placements)
 
 
 class Family:
@@ -56,7 +59,7 @@ class Family:
 
     def __init__(self, passes: PassJournal, known: Sequence[KnownProgram]):
         if any(each.makes_choices for each in known):
-            raise NumbersUnknown("what becomes of its residual streams was chosen")
+            raise NumbersUnknown("what becomes of its residual streams or collectives was chosen")
         self._passes = passes
         self._known = tuple(known)
         self._general = self._generalize()

@@ -27,7 +27,7 @@ def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
     if history.traces != trace_number + 1:
         return None
     regions = (replace(region, reason=_lasting(region)) for region in history.find_regions(trace_number))
-    return encode_regions(regions, history.find_choices(trace_number))
+    return encode_regions(regions, history.find_choices(trace_number), history.find_placements(trace_number))
 
 
 def count_regions(content: bytes, model: str, ledger: Ledger, known: Ledger, templates: Mapping[str, Template]) -> None:
@@ -57,6 +57,8 @@ def count_regions(content: bytes, model: str, ledger: Ledger, known: Ledger, tem
     ledger.history.add_regions(counted)
     for choice in kept.choices:
         ledger.history.add_choice(choice)
+    for placement in kept.placements:
+        ledger.history.add_placement(placement)
 
 
 def _lasting(region: RegionRecord) -> str | None:

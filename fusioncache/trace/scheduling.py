@@ -10,6 +10,7 @@ from typing import Any
 
 from fusioncache.ir import Bypass
 from fusioncache.process.warning import warn_once
+from fusioncache.record.placements import PlacementRecord
 from fusioncache.schedule.batches import choose_budget
 from fusioncache.schedule.calls import COLLECTIVES, CallGraph
 from fusioncache.schedule.order import Bounds, schedule_calls
@@ -18,6 +19,7 @@ from fusioncache.trace.agreement import agree_first
 from fusioncache.trace.averaging import average_in_collectives
 from fusioncache.trace.coalescing import coalesce_steps
 from fusioncache.trace.collectives import group_of, has_collectives, kind_of, read_calls
+from fusioncache.trace.placement_records import describe_placement
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
 
@@ -101,16 +103,20 @@ class CollectivePasses:
                 return average_in_collectives(trace)
         return trace
 
-    def place(self, trace: Any) -> tuple[Any, Resharding | None]:
+    def place(
+        self, trace: Any, record: Callable[[PlacementRecord], None] | None = None
+    ) -> tuple[Any, Resharding | None]:
         """Returns a trace whose collectives are in their place; the same one if there is none, or none is to be moved.
 
         Args:
             trace: a final one. A backward trace has gathered again what its forward trace does not save.
+            record: takes what goes on record of this.
 
         Returns:
             The trace, and what its backward trace must gather; None if that is nothing.
         """
         resharding: Resharding | None = None
+        placement: Placement | None = None
         if not has_collectives(trace.bound_symbols):
             return trace, resharding
         _warn_of_lost_gradients()
@@ -124,6 +130,9 @@ class CollectivePasses:
             self.placements.append(placement)
             if placement.left:
                 self._report_left(f"the order of collectives stays: {placement.left}")
+        with self._reporting("what is on record of collectives"):
+            if record is not None and placement is not None:
+                record(describe_placement(placement))
         with self._reporting("what ranks tell each other of their collectives"):
             trace = agree_first(trace)
         return trace, resharding

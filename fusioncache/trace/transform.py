@@ -264,7 +264,7 @@ class FusionCache(Transform):
             self.cache.save()
         if forward and forward.resharding:
             trace = gather_again(trace, forward.resharding)
-        trace, resharding = self._collectives.place(trace)
+        trace, resharding = self._collectives.place(trace, notes.record_placement)
         trace = self._lean.simplify(trace)
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
             state = ForwardState(notes.forward_trace, planned.recompute, foresight.layouts, generation, resharding)

@@ -8,6 +8,7 @@ from recorded_templates import make_cast_template, make_chain_template, save_led
 
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
+from fusioncache.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
 from fusioncache.record.reader import RecordReader
 from fusioncache.record.runs import Run
 from fusioncache.record.stats import Stats
@@ -61,6 +62,25 @@ def make_deep_model(layers: int, across: int) -> list[RegionRecord]:
     ]
 
 
+def make_placement(name: str = "all_gather float32 (8,)", **fields: object) -> PlacementRecord:
+    """A trace of six calls, of which two start collectives."""
+    flights = (FlightRecord("gather", name, 4096, 0, 2, 1), FlightRecord("reduce", name, 2048, 3, 5, 0))
+    given = {
+        "model": "Model",
+        "trace": "forward",
+        "trace_number": 0,
+        "reason": "",
+        "calls": ("all_gather", "matmul", "wait", "all_reduce", "view", "wait"),
+        "alive": (4096, 4096, 4096, 6144, 2048, 2048),
+        "flights": flights,
+        "before": PeakRecord(8192, 2048, 9216),
+        "after": PeakRecord(4096, 2048, 6144),
+        "bounds": (BoundRecord("gathers in flight", 4096, 4096, 8192, 3),),
+        **fields,
+    }
+    return PlacementRecord(**given)  # type: ignore[arg-type]
+
+
 def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
     """A run in which every text that somebody else wrote is out to do harm."""
     ledger = Ledger()
@@ -80,6 +100,9 @@ def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
         ledger.history.add_regions([RegionRecord(**{**{name: getattr(good, name) for name in good.__slots__}, **bad})])
     costs = (PlanCost(HOSTILE, 10, 0, 1), PlanCost("inline", 1_000_000, 2_000, 3))
     ledger.history.add_choice(ChoiceRecord(HOSTILE, "forward", 0, HOSTILE, 4, HOSTILE, costs))
+    bound = BoundRecord(HOSTILE, 1, 1, 1, 1)
+    placement = make_placement(HOSTILE, model=HOSTILE, reason=HOSTILE, calls=(HOSTILE,) * 6, bounds=(bound,))
+    ledger.history.add_placement(placement)
     save_ledger(monkeypatch, ledger, argv=[HOSTILE])
     return read_newest()
 

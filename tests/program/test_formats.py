@@ -3,7 +3,7 @@
 import hashlib
 
 from drawn_regions import draw_residual
-from report_records import make_region_record
+from report_records import make_placement, make_region_record
 
 from fusioncache.ir import Instance
 from fusioncache.ir.ingredients import INGREDIENTS, Level
@@ -65,8 +65,8 @@ def test_the_bytes_of_reads_are_these():
 def test_the_bytes_of_regions_are_these():
     region = make_region_record(3, "h.3", 3, "forward", "0" * 64, trace_number=0, model="GPT", reason=None)
     choice = ChoiceRecord("GPT", "forward", 0, "t3", 4, "fold", (PlanCost("fold", 64, 32, 2),))
-    stored = kept_regions.encode_regions([region], [choice])
-    assert (kept_regions.FORMAT, digest(stored)) == (2, "dfc565be0b0a1694611db086de870cf2")
+    stored = kept_regions.encode_regions([region], [choice], [make_placement()])
+    assert (kept_regions.FORMAT, digest(stored)) == (3, "c0afbf8bdb9b9a1e9cbdb8d02c5c5ddf")
 
 
 def test_the_header_of_bytecode_is_this():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from recorded_templates import begin_run, make_cast_template, make_chain_template, make_ledger, save_ledger
+from report_records import make_placement
 
 from fusioncache.record import history as records
 from fusioncache.record import writer as recorder
@@ -25,6 +26,8 @@ BYPASSED = replace(
 )
 CHOICE = ChoiceRecord("GPT", "backward", 0, "t7", 5, "carry", (PlanCost("inline", 9, 0, 1), PlanCost("carry", 3, 4, 2)))
 
+PLACEMENT = make_placement(trace="backward", trace_number=0)
+
 
 def ledger_of(*regions: RegionRecord) -> Ledger:
     ledger = make_ledger(make_chain_template())
@@ -41,15 +44,18 @@ def rows(table: str) -> int:
 def test_what_was_taken_down_is_read_as_it_was(monkeypatch):
     ledger = ledger_of(REGION, BYPASSED)
     ledger.history.add_choice(CHOICE)
+    ledger.history.add_placement(PLACEMENT)
     ledger.count_load(make_chain_template(), 0.25)
     save_ledger(monkeypatch, ledger)
     assert RecordReader().regions(RUN) == (REGION, BYPASSED)
     assert RecordReader().regions(RUN, REGION.digest) == (REGION,)
     assert RecordReader().regions(RUN, "other") == RecordReader().regions("b", REGION.digest) == ()
     assert RecordReader().choices(RUN) == (CHOICE,)
+    assert RecordReader().placements(RUN) == (PLACEMENT,)
     assert dict(enumerate(RecordReader().compiles(RUN))) == ledger.history.read().compiles
     assert [(made.loaded, made.seconds) for made in RecordReader().compiles(RUN)] == [(False, 1.0), (True, 0.25)]
     assert RecordReader().regions("b") == RecordReader().choices("b") == RecordReader().compiles("b") == ()
+    assert RecordReader().placements("b") == ()
 
 
 def test_phases_are_read_as_they_were_and_what_was_not_measured_is_none(monkeypatch):
@@ -99,7 +105,7 @@ def test_a_run_that_others_let_be_forgotten_is_written_whole_again():
     ledger = ledger_of(REGION)
     recorder_ = begin_run(ledger)
     with closing(sqlite3.connect(record_path())) as database, database:
-        for table in ("runs", "uses", "regions", "choices", "compiles"):
+        for table in ("runs", "uses", "regions", "choices", "placements", "compiles"):
             database.execute(f"DELETE FROM {table}")
     ledger.count_compile(make_chain_template(), 1.0)
     recorder_.save()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fusioncache.record.kept_regions import decode_regions, encode_regions
 from fusioncache.record.observations import ChoiceRecord, Line, PlanCost, RegionRecord, Source
+from fusioncache.record.placements import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 LINES = st.lists(st.builds(Line, TEXTS, st.integers(0, 10**6), st.booleans()), max_size=3).map(tuple)
@@ -40,18 +41,37 @@ CHOICES = st.builds(
     plan=TEXTS,
     costs=st.lists(COSTS, max_size=3).map(tuple),
 )
+BYTES = st.integers(0, 2**63 - 1)
+PEAKS = st.builds(PeakRecord, BYTES, BYTES, BYTES)
+FLIGHTS = st.builds(
+    FlightRecord, st.sampled_from(["gather", "reduce"]), TEXTS, BYTES, st.integers(0, 1), st.integers(2, 3), BYTES
+)
+PLACEMENTS = st.builds(
+    PlacementRecord,
+    model=st.just("GPT"),
+    trace=st.sampled_from(["forward", "backward"]),
+    trace_number=st.just(7),
+    reason=TEXTS,
+    calls=st.tuples(TEXTS, TEXTS, TEXTS, TEXTS),
+    alive=st.tuples(BYTES, BYTES, BYTES, BYTES),
+    flights=st.lists(FLIGHTS, max_size=2).map(tuple),
+    before=PEAKS,
+    after=PEAKS,
+    bounds=st.lists(st.builds(BoundRecord, TEXTS, BYTES, BYTES, BYTES, BYTES), max_size=2).map(tuple),
+)
 ONE = RegionRecord(
     "GPT", "forward", 7, 3, "Fusion3", "d", "hit", None, (2,), "fold", Source("h.1", 1, (Line("m.py", 3),)), 4, 5, 6
 )
 STREAM = ChoiceRecord("GPT", "backward", 7, "t3", 2, "carry", (PlanCost("carry", 1, 2, 3),))
 
 
-@given(st.lists(REGIONS, max_size=5), st.lists(CHOICES, max_size=3))
-def test_what_comes_back_is_what_was_there(regions, choices):
-    content = encode_regions(regions, choices)
+@given(st.lists(REGIONS, max_size=5), st.lists(CHOICES, max_size=3), st.lists(PLACEMENTS, max_size=2))
+def test_what_comes_back_is_what_was_there(regions, choices, placements):
+    content = encode_regions(regions, choices, placements)
     kept = decode_regions(content, "GPT", 7)
     assert (kept.regions, kept.choices) == (tuple(regions), tuple(choices))
-    assert encode_regions(kept.regions, kept.choices) == content
+    assert kept.placements == tuple(placements)
+    assert encode_regions(kept.regions, kept.choices, kept.placements) == content
 
 
 def test_model_and_number_are_those_of_the_run_that_loads():

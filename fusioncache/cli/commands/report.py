@@ -108,6 +108,7 @@ def _data(contents: Contents) -> dict[str, Any]:
         "regions": regions,
         "misses": [_miss_data(miss) for miss in find_misses(contents.templates)],
         "choices": [dataclasses.asdict(choice) for choice in contents.choices],
+        "placements": [dataclasses.asdict(placement) for placement in contents.placements],
     }
 
 
