@@ -12,6 +12,7 @@ from fusioncache.distributed.cut_values import CutValues
 from fusioncache.distributed.cuts import Cut, CutError
 from fusioncache.distributed.parallel_layers import CutParameter
 from fusioncache.distributed.partition import partition_trace
+from fusioncache.distributed.rank_symbols import register_rank_symbols
 
 
 class TensorParallelTransform(Transform):
@@ -38,8 +39,20 @@ class TensorParallelTransform(Transform):
         self.process_group = group
         self.parameters = dict(parameters)
         self.of_rows = of_rows
+        # A program that another process made names these.
+        register_rank_symbols()
         self._broadcast_from = broadcast_from
         self._release = release
+
+    def cache_key(self) -> str:
+        """Returns what programs depend on that this transform takes part in: which layers are cut, and how.
+
+        Its group is in their keys by itself, and which rank this is in no program.
+        """
+        cut = (
+            f"{name}={parameter.role} {parameter.dim} {parameter.shape}" for name, parameter in self.parameters.items()
+        )
+        return f"of_rows={self.of_rows} {' '.join(sorted(cut))}"
 
     def transform_module(self, model: Any) -> None:
         """Thunder's hook: called with its module before anything is traced, which takes parts for parameters."""

@@ -60,6 +60,13 @@ def rank_operator() -> Any:
     return ex.opmap.get("rank_in_group") or ex.register_operator("rank_in_group", meta=infer, fn=rank_in_group)
 
 
+def register_rank_symbols() -> None:
+    """Has Thunder know all of these, in any process in the same order: keys of programs say what it knows."""
+    rank_operator()
+    for name in _STEPS:
+        rank_symbol(name)
+
+
 def rank_in_group(group: Any, device: str) -> Any:
     """Returns the place of this rank in a process group as a tensor. It is made once, as a copy to a GPU takes time."""
     return _make_rank(int(group.rank()), device)

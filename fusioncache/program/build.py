@@ -20,7 +20,6 @@ from fusioncache.program.references import (
     NamedReference,
     Reference,
     SymbolReference,
-    TemplateReference,
     TraceText,
 )
 from fusioncache.program.resolve import Resolver, resolve_module
@@ -30,19 +29,18 @@ from fusioncache.prologue.quickening import quicken
 
 logger = logging.getLogger("fusioncache")
 
-ResolveTemplate = Callable[[TemplateReference], Callable[..., Any]]
-"""Returns the function to call for a template. It raises a ``ValueError`` where the template is not what it was."""
+Resolve = Callable[[Reference], Any]
+"""Returns the function to call for a template, or what is the job's. It raises a ``ValueError`` where that is not what
+it was."""
 
 
-def build_program(
-    program: ProgramText, function: object, resolve_template: ResolveTemplate, bytecode: bytes | None = None
-) -> Any:
+def build_program(program: ProgramText, function: object, resolve: Resolve, bytecode: bytes | None = None) -> Any:
     """Returns a cache entry for Thunder.
 
     Args:
         program: was read from a store whose writers are trusted: its text is run.
         function: the module or the function that is compiled.
-        resolve_template: gives the functions for calls of templates.
+        resolve: gives the functions for calls of templates, and what is the job's.
         bytecode: what was compiled of the text before. If it does not fit, the text is compiled.
 
     Raises:
@@ -51,7 +49,7 @@ def build_program(
     import thunder
     from thunder.core.trace import TraceTag
 
-    builder = _Builder(_find_code(program, bytecode), function, resolve_template, Resolver())
+    builder = _Builder(_find_code(program, bytecode), function, resolve, Resolver())
     built = [builder.build(trace) for trace in program.traces()]
     (prologue, checks), (computation, forward), (epilogue, effects), *others = built
     backward = [trace for _, trace in others]
@@ -78,13 +76,13 @@ class _Builder:
     Attributes:
         codes: of each text, by the name of the file that it seems to come from.
         function: the module or the function that is compiled.
-        resolve_template: gives the functions for calls of templates.
+        resolve: gives the functions for calls of templates, and what is the job's.
         resolver: finds everything else.
     """
 
     codes: Mapping[str, CodeType]
     function: object
-    resolve_template: ResolveTemplate
+    resolve: Resolve
     resolver: Resolver
 
     def build(self, trace: TraceText) -> tuple[Callable[..., Any], LoadedTrace]:
@@ -107,7 +105,7 @@ class _Builder:
                 return self.resolver.find_function(reference)
             case CudaGraphReference(trace, static_inputs):
                 return capture(self.build(trace)[0], static_inputs)
-        return self.resolve_template(reference)
+        return self.resolve(reference)
 
 
 def _find_code(program: ProgramText, bytecode: bytes | None) -> dict[str, CodeType]:

@@ -22,7 +22,6 @@ from fusioncache.program.references import (
     NamedReference,
     Reference,
     SymbolReference,
-    TemplateReference,
     TraceText,
 )
 from fusioncache.program.refusal import NotKept, NoValue
@@ -30,8 +29,9 @@ from fusioncache.program.resolve import Resolver, find_implementation, is_consta
 from fusioncache.program.source import check_source, is_reviewed
 from fusioncache.program.text import ProgramText
 
-FindTemplate = Callable[[Callable[..., Any]], TemplateReference | None]
-"""Takes a function that a trace calls, and says which template it stands for; None if for none."""
+FindReference = Callable[[Any], Reference | None]
+"""Takes what a trace calls or holds, and returns the reference to it where only the caller knows what it stands for: a
+template, say. None if it is nothing of that kind."""
 
 FUNCTION_OBJECT = "__function_obj"
 """The name by which a prologue finds the module or the function that was compiled."""
@@ -39,13 +39,13 @@ FUNCTION_OBJECT = "__function_obj"
 _OF_EACH = frozenset({FUNCTION_OBJECT, "__builtins__", "__global_dicts", "no_autocast", "thunder"})
 
 
-def write_program(entry: Any, function: object, find_template: FindTemplate) -> ProgramText:
+def write_program(entry: Any, function: object, find_reference: FindReference) -> ProgramText:
     """Returns a program as data.
 
     Args:
         entry: Thunder's cache entry.
         function: the module or the function that was compiled.
-        find_template: knows the calls of templates.
+        find_reference: knows the calls of templates, and what is the job's.
 
     Raises:
         NotKept: if another process could not run the program. The reason names what stands in the way.
@@ -53,7 +53,7 @@ def write_program(entry: Any, function: object, find_template: FindTemplate) -> 
     prologue = _find_function(entry.prologue_fn, "prologue")
     if prologue.__globals__.get(FUNCTION_OBJECT) is not function:
         raise NotKept("its prologue checks another function than the one that was compiled")
-    writer = _TraceWriter(find_template)
+    writer = _TraceWriter(find_reference)
     return ProgramText(
         writer.write(prologue, is_prologue=True),
         writer.write(_find_function(entry.computation_fn, "computation")),
@@ -100,11 +100,11 @@ class _TraceWriter:
     """Writes the texts of one program.
 
     Args:
-        find_template: knows the calls of templates.
+        find_reference: knows the calls of templates, and what is the job's.
     """
 
-    def __init__(self, find_template: FindTemplate):
-        self._find_template = find_template
+    def __init__(self, find_reference: FindReference):
+        self._find_reference = find_reference
         self._resolver = Resolver()
 
     def write(self, function: FunctionType, *, is_prologue: bool = False) -> TraceText:
@@ -134,7 +134,7 @@ class _TraceWriter:
         Raises:
             NotKept: if there is none.
         """
-        called = self._refer_to_call(value) if isinstance(value, FunctionType) else None
+        called = self._refer_to_call(value) if isinstance(value, FunctionType) else self._find_reference(value)
         try:
             found = (
                 called or _refer_to_module(value) or self._refer_to_symbol(name, value) or self._refer_by_name(value)
@@ -145,10 +145,10 @@ class _TraceWriter:
             raise NotKept(f"it {_describe_use(name, value)}, which another process cannot find again")
         return found
 
-    def _refer_to_call(self, function: FunctionType) -> TemplateReference | CudaGraphReference | None:
+    def _refer_to_call(self, function: FunctionType) -> Reference | None:
         captured = find_captured(function)
         if captured is None:
-            return self._find_template(function)
+            return self._find_reference(function)
         name, part, static_inputs = captured
         return CudaGraphReference(self.write(_find_function(part, name)), static_inputs)
 

@@ -15,6 +15,7 @@ from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
 from fusioncache.program.function_map import FOREIGN, read_function_map
 from fusioncache.program.options import read_options
+from fusioncache.program.process_groups import find_groups, read_groups
 from fusioncache.program.refusal import NotKept, NoValue
 from fusioncache.program.state import read_state, read_variables_of_thunder
 from fusioncache.program.versions import read_versions
@@ -24,7 +25,7 @@ from fusioncache.tracing.passes.collector import without_collector
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 2
+FORMAT = 3
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
 
 
@@ -119,15 +120,12 @@ def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]
     """Yields the parts of what is traced, and what transforms have put in place of its parameters.
 
     Raises:
-        NotKept: if it is spread over several processes.
+        NotKept: if ranks share it in a way that is not known.
     """
     fn = compile_data.fn
-    if (
-        compile_data.process_group_for_ddp is not None
-        or getattr(fn, "use_ddp", False)
-        or getattr(fn, "use_fsdp", False)
-    ):
-        raise NotKept("the model is spread over several processes: its traces hold process groups, which have no value")
+    if not find_groups(compile_data) and (getattr(fn, "use_ddp", False) or getattr(fn, "use_fsdp", False)):
+        raise NotKept("the model is spread over several processes in a way that is not known")
+    yield from read_groups(compile_data)
     yield from describer.walk("model", fn)
     module = compile_data._thunder_module_map.get(id(fn))
     if module is None or module._model is not fn:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fusioncache.ir.key_text import NamedValue
 from fusioncache.program import cuda_graphs
 from fusioncache.program.definitions import Definitions
+from fusioncache.program.process_groups import write_sharing_key
 from fusioncache.program.refusal import NotKept
 
 if TYPE_CHECKING:
@@ -136,6 +137,9 @@ def write_transform(describer: Describer, definitions: Definitions, transform: A
     # Those of Thunder's are in no module that the function map looks over.
     if name == cuda_graphs.TRANSFORM:
         return cuda_graphs.write_transform_key(transform)
+    shares = write_sharing_key(describer, transform)
+    if shares is not None:
+        return shares
     if name not in _KEYED:
         raise NotKept(f"the transform {name} does not say how it is keyed; give it a method cache_key()")
     return f"{definitions.name(transform)} {describer.describe(cls)}"

@@ -133,7 +133,39 @@ class CudaGraphReference:
     static_inputs: tuple[bool, ...] | None
 
 
-Reference = ModuleReference | NamedReference | SymbolReference | TemplateReference | CudaGraphReference
+@dataclass(frozen=True, slots=True)
+class GroupReference:
+    """A process group of the model that a program is for.
+
+    Attributes:
+        number: its place among those of the model.
+        text: describes it. The one that has this place in another process has to have the same.
+    """
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementReference:
+    """Ranks telling each other of the collectives of a trace, before they first run them.
+
+    Attributes:
+        stretches: of each group the collectives, a line of text for each.
+    """
+
+    stretches: tuple[tuple[GroupReference, tuple[str, ...]], ...]
+
+
+Reference = (
+    ModuleReference
+    | NamedReference
+    | SymbolReference
+    | TemplateReference
+    | CudaGraphReference
+    | GroupReference
+    | AgreementReference
+)
 
 
 def encode_reference(reference: Reference) -> dict[str, Any]:
@@ -147,6 +179,11 @@ def encode_reference(reference: Reference) -> dict[str, Any]:
             return {"kind": "symbol", "executor": executor, "symbol": symbol, "text": text}
         case CudaGraphReference(trace, static_inputs):
             return {"kind": "cuda graph", "trace": encode_trace(trace), "static_inputs": static_inputs}
+        case GroupReference(number, text):
+            return {"kind": "group", "number": number, "text": text}
+        case AgreementReference(stretches):
+            listed = [[encode_reference(group), messages] for group, messages in stretches]
+            return {"kind": "agreement", "stretches": listed}
     return {
         "kind": "template",
         "backend": reference.backend,
@@ -226,6 +263,21 @@ def _read_cuda_graph(value: Value) -> CudaGraphReference:
     return CudaGraphReference(decode_trace(trace), static_inputs)
 
 
+def _read_group(value: Value) -> GroupReference:
+    _, number, text = value.fields("kind", "number", "text")
+    return GroupReference(number.integer(), text.text())
+
+
+def _read_agreement(value: Value) -> AgreementReference:
+    _, stretches = value.fields("kind", "stretches")
+    return AgreementReference(tuple(map(_read_stretch, stretches.items())))
+
+
+def _read_stretch(value: Value) -> tuple[GroupReference, tuple[str, ...]]:
+    group, messages = value.items(2)
+    return _read_group(group), tuple(message.text() for message in messages.items())
+
+
 def _read_template(value: Value) -> TemplateReference:
     _, backend, options, graph, digest, uses = value.fields("kind", "backend", "options", "graph", "digest", "uses")
     return TemplateReference(
@@ -270,4 +322,6 @@ _READERS: Mapping[str, Callable[[Value], Reference]] = {
     "symbol": _read_symbol,
     "template": _read_template,
     "cuda graph": _read_cuda_graph,
+    "group": _read_group,
+    "agreement": _read_agreement,
 }

@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fusioncache.program.introspection import by_identity, is_derived
 from fusioncache.program.literals import is_of_module, write_class_name, write_string
+from fusioncache.program.process_groups import describe_group
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.writer import Handler, Writer
 
@@ -90,6 +91,12 @@ def _write_handle(writer: Writer, value: RemovableHandle) -> None:
     hooks = value.hooks_dict_ref()
     place = None if hooks is None else [number for number, key in enumerate(hooks) if key == value.id]
     writer.parts.append(f"<handle of hook {place}>")
+
+
+def _write_group(writer: Writer, value: Any) -> None:
+    """Writes a process group: its ranks, the size of the job and what carries its messages, and no name."""
+    if writer.enter(value):
+        writer.parts.append(f"<process group {describe_group(value)}>")
 
 
 def _write_path(writer: Writer, value: pathlib.PurePath) -> None:
@@ -174,6 +181,7 @@ _EXACT: dict[int, Handler] = by_identity(
     (OpOverloadPacket, _write_overloads),
     (Symbol, _write_symbol),
     (RemovableHandle, _write_handle),
+    *(((torch.distributed.ProcessGroup, _write_group),) if torch.distributed.is_available() else ()),
     (pathlib.PosixPath, _write_path),
     (pathlib.PurePosixPath, _write_path),
     (decimal.Decimal, _write_by_text),

@@ -82,10 +82,13 @@ class Agreement:
         rank: of this process.
         store: where the ranks meet.
         places: how many collectives were run before.
+
+    Attributes:
+        stretches: these.
     """
 
     def __init__(self, stretches: Sequence[Stretch], rank: int, store: Any, places: CollectiveCounts):
-        self._stretches = stretches
+        self.stretches = stretches
         self._rank = rank
         self._store = store
         self._places = places
@@ -97,11 +100,11 @@ class Agreement:
         Raises:
             CollectiveMismatch: if another rank told something else, with the first difference.
         """
-        places = [self._places.advance(stretch.group, len(stretch.messages)) for stretch in self._stretches]
+        places = [self._places.advance(stretch.group, len(stretch.messages)) for stretch in self.stretches]
         if self._told:
             return
         self._told = True
-        for stretch, place in zip(self._stretches, places, strict=True):
+        for stretch, place in zip(self.stretches, places, strict=True):
             difference = self._compare(stretch, f"sequence/{stretch.name}/{place}")
             if difference:
                 raise CollectiveMismatch(f"{difference}. {_REMEDY}")

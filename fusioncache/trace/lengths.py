@@ -18,6 +18,7 @@ from fusioncache.program.bytecode import encode_code
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.general import NumbersUnknown
 from fusioncache.program.key import write_form
+from fusioncache.program.process_groups import find_groups
 from fusioncache.program.reads import Read
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.families import Family, KnownProgram
@@ -87,7 +88,8 @@ class Lengths:
             derivation: the program.
             interpret: has Thunder interpret the function.
         """
-        if not derivation.keeper.replays:
+        # What ranks share may be cut otherwise at another length, and collectives be in another order.
+        if not derivation.keeper.replays or find_groups(derivation.call.compile_data):
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
         _note_form(derivation)
         results = self._replay(derivation)

@@ -34,6 +34,7 @@ from fusioncache.program.snapshot import WatchedNames
 from fusioncache.program.text import ProgramText
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.generations import Generations
+from fusioncache.trace.program_jobs import find_job_references, resolve_of_job
 from fusioncache.trace.program_regions import count_regions
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.templates import TemplateCalls, TemplateLoader, find_references
@@ -107,7 +108,8 @@ class ProgramTemplates:
         Raises:
             NotKept: if another process could not run it.
         """
-        return write_program(entry, call.compile_data.fn, find_references(self.calls.all()))
+        templates, of_job = find_references(self.calls.all()), find_job_references(call.compile_data)
+        return write_program(entry, call.compile_data.fn, lambda value: templates(value) or of_job(value))
 
     def build(self, candidate: Candidate, call: Call) -> Any:
         """Returns Thunder's entry for a stored program.
@@ -116,7 +118,8 @@ class ProgramTemplates:
             ValueError: if the program does not fit here.
         """
         load = self._make_loader(call, self.generations.begin(call.compile_data))
-        return build_program(candidate.text, call.compile_data.fn, load, candidate.bytecode)
+        resolve = resolve_of_job(call.compile_data, load)
+        return build_program(candidate.text, call.compile_data.fn, resolve, candidate.bytecode)
 
     def complete(self, text: ProgramText, call: Call) -> ProgramText:
         """Returns a program with the digests and the names that its templates have here.

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache as remember
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from fusioncache.backends.bound_symbols import bind, on_each_gpu
@@ -66,12 +67,12 @@ def _choose_name(template: Template, taken: Counter[str]) -> str:
     return template.name if number == 1 else f"{template.name}_{number}"
 
 
-def find_references(calls: Iterable[TemplateCall]) -> Callable[[Callable[..., Any]], TemplateReference | None]:
-    """Returns what says of a function that a trace calls which template it stands for; None if it is none of these."""
+def find_references(calls: Iterable[TemplateCall]) -> Callable[[Any], TemplateReference | None]:
+    """Returns what says of what a trace calls or holds which template it stands for; None if it is none of these."""
     by_function = {call.target.function: call for call in calls}
 
-    def find(function: Callable[..., Any]) -> TemplateReference | None:
-        call = by_function.get(function)
+    def find(function: Any) -> TemplateReference | None:
+        call = by_function.get(function) if isinstance(function, FunctionType) else None
         return None if call is None else refer_to(call)
 
     return find

@@ -66,6 +66,7 @@ def train_two(rank: int, folder: Path) -> dict[str, Any]:
         "lengths": [compute_length(cut, length) for length in LENGTHS],
         "dropping": train_one(share(GatedLlama(DROPPING)), DROPPING, steps=1),
         "whole numbers": [compute_whole_numbers(sequence=sequence) for sequence in (False, True)],
+        "tied": [compute_whole_numbers(tied=True)],
     }
 
 
@@ -101,11 +102,10 @@ def compute_length(jitted: Any, length: int) -> dict[str, Any]:
     return {"result": result, "kinds": [call.split()[1] for call in calls if call.startswith(("gather", "reduce"))]}
 
 
-def compute_whole_numbers(*, sequence: bool = False) -> Values:
-    """Returns results and gradients of a model whose sums are exact."""
-    return compute_once(
-        share(WholeNumbers(), column=("embedding", "gate", "up"), row=("down",), gathered=(), sequence=sequence)
-    )
+def compute_whole_numbers(*, sequence: bool = False, tied: bool = False) -> Values:
+    """Returns results and gradients of a model whose sums are exact. A tied head is cut as the table is."""
+    layers = {"column": ("embedding", "gate", "up"), "row": ("down",), "gathered": ("head",) if tied else ()}
+    return compute_once(share(WholeNumbers(tied=tied), sequence=sequence, **layers))
 
 
 def compute_once(model: Any) -> Values:
@@ -194,15 +194,23 @@ def test_with_equal_seeds_ranks_drop_what_one_process_does(pair):
     assert_equal_but_for_sums([rank["dropping"]["steps"] for rank in pair], GatedLlama(DROPPING), alone)
 
 
-def test_where_no_sum_is_rounded_every_bit_is_that_of_one_process(trained):
-    model = WholeNumbers()
+def assert_equal_bits(ranks: Sequence[Sequence[Values]], model: torch.nn.Module) -> None:
+    """Compares what ranks compute in some ways with what one process does."""
     expected = compute_once(model)
     assert all(value.any() for value in expected.values())
     wholes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    for parts in zip(*(rank["whole numbers"] for rank in trained), strict=True):
+    for parts in zip(*ranks, strict=True):
         found = join(parts, wholes)
         assert found.keys() == expected.keys()
         assert all(torch.equal(value, expected[name]) for name, value in found.items())
+
+
+def test_where_no_sum_is_rounded_every_bit_is_that_of_one_process(trained):
+    assert_equal_bits([rank["whole numbers"] for rank in trained], WholeNumbers())
+
+
+def test_a_table_that_is_the_head_as_well_has_the_gradients_of_both(pair):
+    assert_equal_bits([rank["tied"] for rank in pair], WholeNumbers(tied=True))
 
 
 def test_each_rank_keeps_its_parts(trained):

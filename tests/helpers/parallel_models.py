@@ -101,7 +101,7 @@ class GatedLlama(torch.nn.Module):
 class WholeNumbers(torch.nn.Module):
     """A gated model that computes with small whole numbers only, so that every sum is exact in any order."""
 
-    def __init__(self, width: int = 6, gated: int = 12, vocabulary: int = 18):
+    def __init__(self, width: int = 6, gated: int = 12, vocabulary: int = 18, *, tied: bool = False):
         super().__init__()
         self.embedding = torch.nn.Embedding(vocabulary, width)
         self.gate, self.up = torch.nn.Linear(width, gated, bias=False), torch.nn.Linear(width, gated)
@@ -111,6 +111,8 @@ class WholeNumbers(torch.nn.Module):
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(torch.randint(-2, 3, parameter.shape))
+        if tied:
+            self.head.weight = self.embedding.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.embedding(tokens)

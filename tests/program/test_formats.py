@@ -9,7 +9,9 @@ from fusioncache.ir import Instance
 from fusioncache.ir.ingredients import INGREDIENTS, Level
 from fusioncache.program import bytecode, key, reads, text
 from fusioncache.program.references import (
+    AgreementReference,
     CudaGraphReference,
+    GroupReference,
     ModuleReference,
     NamedReference,
     SymbolReference,
@@ -32,6 +34,8 @@ def make_program() -> text.ProgramText:
         "silu": NamedReference("torch.nn.functional", "silu", "text"),
         "check_len": SymbolReference("python", "check_len", "text"),
         "template": TemplateReference("eager", (("option", ("a",)), ("other", None)), graph, "0" * 64, (use,)),
+        "group": (group := GroupReference(1, "ranks 0,1 of 2 over nccl")),
+        "agree": AgreementReference(((group, ("all_gather float32 (2,)",)),)),
         "part": CudaGraphReference(TraceText("part", "def part(x):\n  return x\n"), (True, False)),
     }
     prologue, epilogue = (TraceText(name, f"def {name}(x):\n  return x\n") for name in ("prologue", "epilogue"))
@@ -45,7 +49,7 @@ def digest(content: bytes) -> str:
 def test_the_ingredients_of_a_key_are_these():
     names = [kind.name for kind in INGREDIENTS.values() if kind.level is Level.PROGRAM]
     assert (key.FORMAT, sorted(names)) == (
-        2,
+        3,
         [
             *("arguments", "classes", "function map", "jit options", "model", "program format", "program versions"),
             *("state", "variables"),
@@ -54,7 +58,7 @@ def test_the_ingredients_of_a_key_are_these():
 
 
 def test_the_bytes_of_a_program_are_these():
-    assert (text.FORMAT, digest(text.encode(make_program()))) == (2, "dc975ff40dd83523d3f816c51a2e2738")
+    assert (text.FORMAT, digest(text.encode(make_program()))) == (3, "52e64d6df794f4522aaeae22e2ea8b90")
 
 
 def test_the_bytes_of_reads_are_these():

@@ -216,7 +216,7 @@ def test_the_key_names_the_gpus_that_executors_ask_for(jitted, key, monkeypatch)
     assert with_gpus(one, one) == gpu
 
 
-def test_a_model_that_is_spread_over_processes_is_refused():
+def test_a_model_that_is_spread_over_processes_in_an_unknown_way_is_refused():
     model = Model()
     model.use_ddp = True
     with pytest.raises(NotKept, match="the model is spread over several processes"):

@@ -1,0 +1,75 @@
+"""Models that ranks share in several ways, run with a store: what is counted of their programs, and what they give."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import thunder
+import torch
+from sharded_training import device_of, list_calls, share
+
+import fusioncache
+import fusioncache.distributed as distributed
+from fusioncache.distributed.parallel_transform import TensorParallelTransform
+
+MODES = ("zero2", "zero3", "ddp", "layers", "rows")
+WIDTH = 6
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = torch.nn.Embedding(12, WIDTH)
+        self.gate, self.up = torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.down = torch.nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        return x + self.down(torch.relu(self.gate(x)) * self.up(x))
+
+
+def share_small(
+    mode: str, group: Any = None, column: tuple[str, ...] = ("embedding", "gate", "up"), **given: Any
+) -> Any:
+    """Shares the model in one way, with a cache of its own over the store of the directory."""
+    on_gpus = torch.distributed.get_backend() == "nccl"
+    model = Small().to("cuda" if on_gpus else "cpu")
+    cache = fusioncache.Cache(record=False)
+    options = {"cache": cache, "backend": "auto" if on_gpus else "eager", "jobs": 0, "programs": True, **given}
+    if mode in ("layers", "rows"):
+        rows = mode == "rows"
+        return distributed.tensor_parallel(model, group, column=column, row=("down",), sequence=rows, **options)
+    transforms = [fusioncache.FusionCache(**options)]
+    return share(thunder.jit(model, executors=fusioncache.executors(), transforms=transforms), mode)
+
+
+def run(rank: int, jitted: Any) -> dict[str, Any]:
+    """Runs two steps. Each rank has data of its own where the model is shared by its batch."""
+    cut = any(isinstance(one, TensorParallelTransform) for one in jitted._lc_transforms)
+    tokens = torch.arange(12, device=device_of(jitted)).reshape(2, 6) + (0 if cut else rank)
+    values = []
+    for _ in range(2):
+        result = jitted(tokens % 12)
+        result.square().sum().backward()
+        values += [result.detach().cpu(), *(parameter.grad.cpu() for parameter in jitted.parameters())]
+        for parameter in jitted.parameters():
+            parameter.grad = None
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
+    stats = transform.stats()
+    traces = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
+    return {
+        "values": values,
+        "counts": (stats.programs_made, stats.programs_loaded),
+        "refused": dict(stats.programs_refused),
+        "calls": [list_calls(trace) for trace in traces],
+    }
+
+
+def open_store(folder: Path) -> None:
+    os.environ["FUSIONCACHE_DIR"], os.environ["FUSIONCACHE_STORE"] = str(folder), "1"
+
+
+def run_all(rank: int, folder: Path) -> dict[str, Any]:
+    open_store(folder)
+    return {mode: run(rank, share_small(mode)) for mode in MODES}
