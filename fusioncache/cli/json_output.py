@@ -35,6 +35,7 @@ def encode_run(run: Run) -> dict[str, Any]:
     counts["passes_repeated"] = dict(run.stats.passes_repeated)
     counts["programs_interpreted"] = dict(run.stats.programs_interpreted)
     counts["program_seconds"] = dict(run.stats.program_seconds)
+    counts["not_captured"] = dict(run.stats.not_captured)
     head = {"id": run.id, "name": run.name, "started": run.started, "updated": run.updated, "ended": run.ended}
     what = {"pid": run.pid, "command": run.command, "models": run.models}
     return {**head, **what, **counts, "phases": run.phases.to_dict(), "unrecorded": run.unrecorded}

@@ -85,6 +85,8 @@ def _counts(run: Run) -> Iterator[tuple[str, str]]:
         yield "sizes", _format_sizes(stats)
     if programs := format_programs(run):
         yield "programs", programs
+    if graphs := format_graphs(run):
+        yield "graphs", graphs
     yield "saved", _format_saved(stats)
     if phases := run.phases.to_dict():
         yield "time", _time(phases)
@@ -166,6 +168,16 @@ def format_programs(run: Run) -> str:
     return "; ".join(parts)
 
 
+def format_graphs(run: Run) -> str:
+    """Returns what became of a run's programs as CUDA graphs; empty if none were asked for."""
+    stats, parts = run.stats, []
+    if stats.captures:
+        parts.append(f"{stats.captures} captured, {stats.graph_replays} replays")
+    if stats.not_captured:
+        parts.append(_reasons(stats.not_captured, "not captured or not replayed"))
+    return "; ".join(parts)
+
+
 def _time(phases: Mapping[str, float]) -> str:
     longest = sorted(phases.items(), key=lambda item: -item[1])
     parts = [f"{name.replace('_', ' ')} {format_duration(seconds)}" for name, seconds in longest[:_MOST_PHASES]]
@@ -242,6 +254,10 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("seconds on programs", format_seconds(sum(stats.program_seconds.values()))),
         *((f"  {escape_controls(part)}", format_seconds(took)) for part, took in stats.program_seconds.items()),
         ("seconds of what they spare", format_seconds(stats.loaded_program_seconds)),
+        ("captures", str(stats.captures)),
+        ("graph replays", str(stats.graph_replays)),
+        ("not captured", str(sum(stats.not_captured.values()))),
+        *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.not_captured.items())),
         ("saved seconds", f"{format_seconds(stats.saved_seconds)} (an estimate)"),
         ("verified", str(stats.verified)),
         ("verify compiles", str(stats.verify_compiles)),

@@ -85,7 +85,10 @@ SIZES = Setting(
     "says whether regions that differ only in sizes share a compilation: those of one function, none, or all",
     _one_of("auto", "static", "dynamic"),
 )
-SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZES)
+GRAPHS = Setting(
+    "FUSIONCACHE_GRAPHS", "says whether forward and backward are captured in CUDA graphs", _one_of("0", "1")
+)
+SETTINGS = (DIRECTORY, STORE, REMOTE, LOG, EXPLAIN, VERIFY, JOBS, PROGRAMS, SIZES, GRAPHS)
 
 
 def find_directory() -> Path:

@@ -40,7 +40,8 @@ _TABLES = (
     loaded_program_seconds REAL NOT NULL, programs_made INTEGER NOT NULL, programs_refused TEXT NOT NULL,
     programs_replayed INTEGER NOT NULL, programs_filled INTEGER NOT NULL, passes_repeated TEXT NOT NULL,
     programs_interpreted TEXT NOT NULL,
-    program_seconds TEXT NOT NULL,
+    program_seconds TEXT NOT NULL, captures INTEGER NOT NULL, graph_replays INTEGER NOT NULL,
+    not_captured TEXT NOT NULL,
     saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,
     verify_compiles INTEGER NOT NULL, verify_compile_seconds REAL NOT NULL,
     phases TEXT NOT NULL, unrecorded INTEGER NOT NULL)""",
@@ -118,7 +119,7 @@ def make_format_error(path: Path, other: OtherVersion) -> RecordError:
 
 _MAPPINGS = (
     "bypasses", "own_sizes", "taken_out", "unkept", "programs_refused", "passes_repeated", "programs_interpreted",
-    "program_seconds",
+    "program_seconds", "not_captured",
 )  # fmt: skip
 
 

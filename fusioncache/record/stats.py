@@ -61,6 +61,10 @@ class Stats:
             into the store), ``reads`` (comparing them), ``build`` and ``templates`` (putting it together), the first
             three also where none fitted. To keep one: ``record``. To call its operations again: ``replay``. To learn
             what passes look at: ``passes``. To write other numbers into it: ``fill``.
+        captures: forward and backward programs that were captured in CUDA graphs: see ``FusionCache(graphs=True)``.
+        graph_replays: calls of forward and backward programs for which a graph was replayed.
+        not_captured: programs that are not captured although that was asked for, and calls that ran as they are, by
+            reason.
         saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
             the seconds that its template's executables take to compile, whether they were compiled here or loaded; what
             was loaded saves them once more, less the seconds that loading took. Less than nothing if loading takes
@@ -101,6 +105,9 @@ class Stats:
     passes_repeated: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     programs_interpreted: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     program_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    captures: int = 0
+    graph_replays: int = 0
+    not_captured: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0
     verified: int = 0
@@ -123,6 +130,8 @@ class Stats:
         rows += [("programs replayed", str(self.programs_replayed)), ("programs filled", str(self.programs_filled))]
         rows += [(f"passes repeated: {reason}", str(count)) for reason, count in sorted(self.passes_repeated.items())]
         rows += [(f"interpreted: {reason}", str(count)) for reason, count in sorted(self.programs_interpreted.items())]
+        rows += [("captures", str(self.captures)), ("graph replays", str(self.graph_replays))] if self.captures else []
+        rows += [(f"not captured: {reason}", str(count)) for reason, count in sorted(self.not_captured.items())]
         rows += [("saved seconds, an estimate", format_seconds(self.saved_seconds))]
         rows += [("canonicalize seconds", format_seconds(self.canonicalize_seconds))]
         rows += [("verified regions and layouts", str(self.verified))] if self.verified else []

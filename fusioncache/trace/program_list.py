@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any
+from weakref import ref
 
 from fusioncache.program.candidates import Candidate
 from fusioncache.trace.derivation import Derivation
+from fusioncache.trace.graph_capture import capture_entry
 from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
 from fusioncache.tracing.passes.collector import without_collector
@@ -41,6 +43,7 @@ class ProgramList(list[Any]):
         derived: the digests of the keys for which Thunder derived a program here. Nothing is looked for twice.
         kept: how many of these programs were kept.
         lengths: what is known of these programs at other lengths.
+        compile_data: a weak reference to what Thunder knows of the function; None before its first call.
     """
 
     def __init__(self) -> None:
@@ -48,6 +51,7 @@ class ProgramList(list[Any]):
         self.derived: set[str] = set()
         self.kept = 0
         self.lengths = Lengths()
+        self.compile_data: ref[Any] | None = None
         self._derivations: dict[int, Derivation] = {}
         self._sizes: dict[int, CallSizes] = {}
 
@@ -102,8 +106,14 @@ class ProgramList(list[Any]):
             self.derived.add(derivation.key.digest)
             self.kept += derivation.finish(entry)
             self.lengths.learn(derivation, entry)
+        entry = self.capture(entry)
+        if derivation is not None:
             self._note_sizes(entry, derivation)
         super().append(entry)
+
+    def capture(self, entry: Any) -> Any:
+        """Returns an entry as it is to be called: its programs are captured in CUDA graphs, if that was asked for."""
+        return capture_entry(entry, self.compile_data() if self.compile_data else None)
 
     def append_loaded(self, entry: Any, derivation: Derivation) -> None:
         """Adds an entry that was loaded for a call."""
@@ -192,6 +202,7 @@ class Search:
 
     def _begin(self, compile_data: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._end(None)
+        self._programs.compile_data = None if compile_data is None else ref(compile_data)
         self._keeper = find_keeper(compile_data)
         if self._keeper is None:
             return
@@ -256,6 +267,7 @@ class Search:
         It lives on as the last prologue that Thunder called, and so it forgets then what the call was about.
         """
         programs = self._programs
+        entry = programs.capture(entry)
 
         def add() -> None:
             programs.append_loaded(entry, derivation)

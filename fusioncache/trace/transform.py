@@ -43,6 +43,7 @@ from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
 from fusioncache.trace.generations import Generations
+from fusioncache.trace.graph_capture import make_graphs
 from fusioncache.trace.handover import ForwardState, Handover
 from fusioncache.trace.lean_steps import LeanSteps
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
@@ -129,10 +130,13 @@ class FusionCache(Transform):
             those that come. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
             ``stats()`` counts them, and why some are compiled for their own sizes all the same. None asks the
             environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
+        graphs: whether forward and backward are captured in CUDA graphs and replayed: see ``graphs/``. What leaves a
+            graph is copied. ``stats()`` counts captures, replays, and why programs and calls run as they are. None asks
+            the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, and 0 by default.
 
     Raises:
-        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs`` or ``programs`` is
-            none of these.
+        TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs``, ``programs`` or
+            ``graphs`` is none of these.
         ValueError: if the backend is unknown or does not work here, or another option is none of the above.
     """
 
@@ -151,6 +155,7 @@ class FusionCache(Transform):
         jobs: int | None = None,
         programs: bool | None = None,
         sizes: str | None = None,
+        graphs: bool | None = None,
         schedule: str = "auto",
         lean: str = "auto",
         in_flight_bytes: int | None = None,
@@ -201,6 +206,10 @@ class FusionCache(Transform):
             self.program_keeper = ProgramKeeper(
                 self.cache, self._ledger, templates, explains=explains, verifies=verifies, replays=replays
             )
+
+        self.graphs = make_graphs(graphs, self._ledger, verifies=when is not None) if compiler else None
+        if self.graphs:
+            install_more("CUDA graphs", program_list.replacements)
 
     def stats(self) -> Stats:
         """Returns what this transform has done so far."""

@@ -90,6 +90,9 @@ passes repeated               0
 programs interpreted          0
 seconds on programs           0.000
 seconds of what they spare    0.000
+captures                      0
+graph replays                 0
+not captured                  0
 saved seconds                 8.121 (an estimate)
 verified                      2
 verify compiles               1
@@ -168,6 +171,11 @@ def test_whole_programs_are_counted(monkeypatch):
     for _ in range(3):
         ledger.count_program_filled("GPT")
     ledger.count_passes_repeated("two rows so far")
+    ledger.count_capture()
+    for _ in range(2):
+        ledger.count_graph_replay()
+    for _ in range(3):
+        ledger.count_not_captured("random numbers")
     ledger.count_program_interpreted("model.py:7 compares: x < 100")
     save_ledger(monkeypatch, ledger)
     text = " ".join(get_output("stats").split())
@@ -175,7 +183,8 @@ def test_whole_programs_are_counted(monkeypatch):
         "programs 1 loaded in 438 ms, where deriving took 38.5 s; 1 derived and kept; 1 not interpreted, as the "
         "program was known at other lengths; 3 known from other lengths but for numbers; 1 gone over by Thunder's "
         "passes at another length: two rows so far (1); 1 interpreted at another length: model.py:7 compares: x < 100 "
-        "(1); 2 derived and not kept, or not used: a lock has no value to compare (2) saved" in text
+        "(1); 2 derived and not kept, or not used: a lock has no value to compare (2) "
+        "graphs 1 captured, 2 replays; 3 not captured or not replayed: random numbers (3) saved" in text
     )
     assert text.startswith("train.py · GPT · ")
     assert "time compiling 1 s, keeping programs 500 ms, loading programs 438 ms" in text
@@ -198,6 +207,10 @@ seconds on programs               0.938
   reads                           0.062
   record                          0.500
 seconds of what they spare        38.500
+captures                          1
+graph replays                     2
+not captured                      3
+  random numbers                  3
 saved seconds""")
         in counted
     )
@@ -270,6 +283,7 @@ def test_stats_as_json(monkeypatch):
         **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},
         **{"programs_replayed": 0, "programs_filled": 0, "passes_repeated": {}, "programs_interpreted": {}},
         **{"program_seconds": {}, "loaded_program_seconds": 0.0},
+        **{"captures": 0, "graph_replays": 0, "not_captured": {}},
         **{"compile_seconds": 2.125, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125},
         **{"saved_seconds": 6.12109375, "canonicalize_seconds": 0.03125},
         **{"verified": 0, "verify_compiles": 0, "verify_compile_seconds": 0.0},

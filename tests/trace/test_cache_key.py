@@ -25,6 +25,7 @@ NOT_IN_KEY: dict[str, tuple[str, Any]] = {
     "cache": ("says where programs and templates are kept", None),
     "explain": ("says what is printed", True),
     "fast_tracing": ("leaves traces as they are; without it no program is loaded or kept", False),
+    "graphs": ("says how programs are called; what is kept is the program", True),
     "jobs": ("says who compiles", 0),
     "sizes": ("says which functions of regions are for any sizes; no trace has another call for it", "static"),
     "programs": ("says whether programs are loaded and kept", False),
@@ -67,6 +68,7 @@ VALUES = {
     "FUSIONCACHE_JOBS": "0",
     "FUSIONCACHE_PROGRAMS": "0",
     "FUSIONCACHE_SIZES": "dynamic",
+    "FUSIONCACHE_GRAPHS": "1",
 }
 """A value of each variable: all of them say where things are, or stand for an argument that is not in the key."""
 

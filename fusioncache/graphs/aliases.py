@@ -1,0 +1,43 @@
+"""Tensors that lie in memory which they do not own.
+
+What a captured program leaves in the pool is found by its address. To the allocator that memory is free, so that other
+captures may use it at other times; who may use it when is decided in ``memory.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Aliases:
+    """Makes tensors for the memory of others; those that share memory share it again."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, Any] = {}
+
+    def make(self, tensor: Any) -> Any:
+        """Returns a tensor in the memory of another one, which may be gone afterwards."""
+        import torch
+
+        alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        if tensor.numel() == 0:
+            return alias.new_empty_strided(tensor.shape, tensor.stride())
+        return alias.set_(self._find_storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def make_bytes(self, tensor: Any) -> Any:
+        """Returns all the memory that a tensor is part of, as bytes."""
+        import torch
+
+        storage = self._find_storage(tensor)
+        return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
+
+    def _find_storage(self, tensor: Any) -> Any:
+        import torch
+
+        own = tensor.untyped_storage()
+        address = own.data_ptr()
+        found = self._storages.get(address)
+        if found is None:
+            found = torch._C._construct_storage_from_data_pointer(address, tensor.device, own.nbytes())
+            self._storages[address] = found
+        return found

@@ -1,0 +1,252 @@
+"""A backward program that is captured, for the forward program that saved what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import update_wrapper
+from typing import Any
+
+from fusioncache.graphs.buffers import make_buffer
+from fusioncache.graphs.calls import MOST_KINDS, KindReader, Warm
+from fusioncache.graphs.failures import Failures
+from fusioncache.graphs.memory import GraphMemory
+from fusioncache.graphs.promises import Promise, find_promise
+from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.graphs.results import Arguments, Results
+from fusioncache.graphs.structure import Build, take_apart
+
+BackwardFunction = Callable[[list[Any], list[Any]], Any]
+"""Takes what the forward program saved, tensors and others, and the gradients of its outputs. It empties both lists."""
+
+
+_PROMISED = "memory that is promised to another program"
+
+
+class CapturedBackward:
+    """A backward program as it was captured after one forward program.
+
+    What that saved lies where it was captured, and goes to this capture as memory as soon as it is used up. Gradients
+    of outputs are copied in, those of inputs are copied out: autograd keeps or adds to what it is given.
+
+    Args:
+        function: the program.
+        promise: of the forward program.
+        others: what it saved besides tensors.
+        given: the saved tensors and the gradients of this call. It is not run.
+        kind: of the gradients.
+        memory: of the device.
+
+    Attributes:
+        kind: the same.
+
+    Raises:
+        NotCaptured: if it cannot be.
+        Exception: whatever goes wrong in the capture.
+    """
+
+    def __init__(
+        self,
+        function: BackwardFunction,
+        promise: Promise,
+        others: Sequence[Any],
+        given: tuple[Sequence[Any], Sequence[Any]],
+        kind: Hashable,
+        memory: GraphMemory,
+    ):
+        self.kind = kind
+        saved, gradients = given
+        self._safe = memory.list_promised()
+        self._memory = memory
+        self._buffers = tuple(make_buffer(gradient) for gradient in gradients)
+        inside = promise.captured.take_saved()
+        outside = [(place, inside[place]) for place in promise.captured.saved_outside]
+        outside += [(len(saved) + place, buffer.tensor) for place, buffer in enumerate(self._buffers)]
+        inside += [buffer.tensor for buffer in self._buffers]
+        builds: list[Build] = []
+        count = len(saved)
+
+        def record(arguments: list[Any]) -> list[Any]:
+            tensors, cotangents = arguments[:count], arguments[count:]
+            arguments.clear()
+            leaves, build = take_apart(function([tensors, tuple(others)], cotangents))
+            builds.append(build)
+            return leaves
+
+        recording = memory.recorder.record(record, inside)
+        self._replay, self._build = recording.replay, builds[-1]
+        self._results = Results(recording.results, Arguments(outside), (), memory.recorder.device)
+        recording.results.clear()
+
+    def is_free(self) -> bool:
+        """Tells whether it may be replayed now, for all that is promised in the memory."""
+        return self._memory.allows(self._safe)
+
+    def run(self, saved: Sequence[Any], gradients: Sequence[Any]) -> Any:
+        """Replays it for a call, and returns the gradients of the inputs."""
+        import torch
+
+        with torch.no_grad():
+            for buffer, gradient in zip(self._buffers, gradients, strict=True):
+                buffer.fill(gradient)
+            self._replay()
+            return self._build(self._results.give([*saved, *gradients]))
+
+
+class BackwardProgram:
+    """A backward program that is captured with the forward program before it, and called in its place.
+
+    Args:
+        function: the program.
+        failures: counts, and says what went wrong.
+        memory_of: returns the memory of a device.
+        refused: why it is not captured; None if it can be.
+    """
+
+    def __init__(
+        self,
+        function: BackwardFunction,
+        failures: Failures,
+        memory_of: Callable[[Any], GraphMemory],
+        refused: str | None = None,
+    ):
+        self._function = function
+        self._failures = failures
+        self._memory_of = memory_of
+        self._refused = refused
+        self._reader: KindReader | None = None
+        self._memory: GraphMemory | None = None
+        self._kinds: dict[Hashable, Warm] = {}
+        update_wrapper(self, function)
+        if refused:
+            failures.refuse(refused)
+
+    def __call__(self, saved_for_backward: list[Any], cotangents: list[Any]) -> Any:
+        """Runs or replays it. Empties the lists, as Thunder does."""
+        promise = find_promise(saved_for_backward[1])
+        if self._refused is not None:
+            return self._run(saved_for_backward, cotangents, promise)
+        try:
+            kind = self._read_kind(cotangents)
+            return self._call(kind, saved_for_backward, cotangents, promise)
+        except NotCaptured as refusal:
+            self._failures.refuse(refusal.reason)
+        return self._run(saved_for_backward, cotangents, promise)
+
+    def _read_kind(self, cotangents: Sequence[Any]) -> Hashable:
+        try:
+            if self._reader is None:
+                reader = KindReader(cotangents)
+                self._memory = self._memory_of(reader.device)
+                self._reader = reader
+            return self._reader.read(cotangents)
+        except NotCaptured as refusal:
+            self._refused = refusal.reason
+            raise
+        except TypeError as error:
+            raise NotCaptured("arguments of another kind than before") from error
+
+    def _call(
+        self, kind: Hashable, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
+    ) -> Any:
+        warm = self._find_kind(kind)
+        if warm.refused is not None or (promise is None and warm.is_warm):
+            return self._run(saved_for_backward, cotangents, promise)
+        if not warm.is_warm:
+            return self._warm_up(warm, saved_for_backward, cotangents, promise)
+        assert promise is not None
+        if promise.is_over:
+            raise NotCaptured("a backward whose forward's memory is not promised any more")
+        if keeps_graph():
+            raise NotCaptured("a backward that keeps the graph of autograd")
+        return self._replay(kind, warm, saved_for_backward, cotangents, promise)
+
+    def _find_kind(self, kind: Hashable) -> Warm:
+        found = self._kinds.get(kind)
+        if found is None:
+            if len(self._kinds) >= MOST_KINDS:
+                raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
+            found = self._kinds[kind] = Warm()
+        return found
+
+    def _warm_up(
+        self, warm: Warm, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
+    ) -> Any:
+        recorder = self._memory_of(cotangents[0].device).recorder
+        tensors = [*cotangents]
+        result = warm.run(recorder, tensors, lambda: self._run(saved_for_backward, cotangents, promise))
+        if warm.refused is not None:
+            self._failures.refuse(warm.refused)
+        return result
+
+    def _replay(
+        self,
+        kind: Hashable,
+        warm: Warm,
+        saved_for_backward: list[Any],
+        cotangents: list[Any],
+        promise: Promise,
+    ) -> Any:
+        saved, others = saved_for_backward
+        memory = self._memory_of(cotangents[0].device)
+        reason = memory.begin()
+        if reason is not None:
+            raise NotCaptured(reason)
+        try:
+            if promise.captured.read_places(saved) != promise.places:
+                raise NotCaptured("saved tensors that something else took the place of")
+            captured = promise.captured.backward
+            if captured is None:
+                captured = self._capture(warm, promise, others, (saved, cotangents), kind, memory)
+            if captured.kind != kind or not captured.is_free():
+                promise.captured.renew()
+                same = captured.kind == kind
+                raise NotCaptured(_PROMISED if same else "gradients that lie otherwise than when it was captured")
+            gradients = captured.run(saved, cotangents)
+            promise.end()
+        finally:
+            memory.end()
+        self._failures.tally.count_graph_replay()
+        for emptied in (saved, cotangents, saved_for_backward):
+            emptied.clear()
+        return gradients
+
+    def _capture(
+        self,
+        warm: Warm,
+        promise: Promise,
+        others: Sequence[Any],
+        given: tuple[Sequence[Any], Sequence[Any]],
+        kind: Hashable,
+        memory: GraphMemory,
+    ) -> CapturedBackward:
+        import torch
+
+        if not memory.allows_capture():
+            raise NotCaptured(_PROMISED)
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                captured = CapturedBackward(self._function, promise, others, given, kind, memory)
+        except Exception as error:
+            warm.refused = self._failures.explain(error, "a backward program")
+            raise NotCaptured(warm.refused) from None
+        promise.captured.backward = captured
+        self._failures.tally.count_capture()
+        return captured
+
+    def _run(self, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None) -> Any:
+        """Runs the program as it is. If it was the last time, what it was given need not stay."""
+        keeps = promise is not None and keeps_graph()
+        result = self._function(saved_for_backward, cotangents)
+        if promise is not None and not keeps:
+            promise.end()
+        return result
+
+
+def keeps_graph() -> bool:
+    """Tells whether autograd keeps what was saved for another backward, as with ``retain_graph=True``."""
+    import torch
+
+    try:
+        return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+    except (AttributeError, RuntimeError):  # another torch's, or nobody's backward
+        return True

@@ -1,0 +1,97 @@
+"""The kinds of calls of a program: what must be equal for a replay to do what the call would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from fusioncache.graphs.recorder import NotCaptured, Recorder
+from fusioncache.graphs.results import check_tensor
+from fusioncache.graphs.settings import is_intercepted, read_settings
+
+MOST_KINDS = 16
+"""How many kinds of calls of one program may be captured. Its sizes are fixed: others lie otherwise in memory."""
+
+
+class KindReader:
+    """Tells kinds of calls of one program apart.
+
+    Thunder's prologue has checked shapes, dtypes and devices; strides, classes and torch's settings it has not.
+
+    Args:
+        arguments: of its first call.
+        recorder_of: returns the recorder of a device, or raises ``NotCaptured`` if nothing can be captured there.
+
+    Attributes:
+        positions: of the tensors among the arguments.
+        device: of all of them.
+
+    Raises:
+        NotCaptured: if there is no tensor, or not all are on one device on which programs can be captured.
+    """
+
+    def __init__(self, arguments: Sequence[Any]):
+        import torch
+
+        self.positions = tuple(place for place, each in enumerate(arguments) if isinstance(each, torch.Tensor))
+        self._others = tuple(place for place in range(len(arguments)) if place not in set(self.positions))
+        tensors = [check_tensor(arguments[place], "takes") for place in self.positions]
+        devices = {tensor.device for tensor in tensors}
+        if len(devices) != 1:
+            raise NotCaptured("tensors on several devices" if devices else "no tensor among its arguments")
+        (self.device,) = devices
+        self._stride: Callable[[Any], tuple[int, ...]] = torch.Tensor.stride
+
+    def take_tensors(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Returns the tensors among the arguments."""
+        return [arguments[place] for place in self.positions] if self._others else arguments
+
+    def read(self, arguments: Sequence[Any]) -> Hashable:
+        """Returns the kind of a call.
+
+        Raises:
+            TypeError: if there is no tensor where others had one, or a value that has no hash.
+        """
+        tensors = self.take_tensors(arguments)
+        others = tuple((type(arguments[place]), arguments[place]) for place in self._others)
+        return tuple(map(type, tensors)), tuple(map(self._stride, tensors)), read_settings(), others
+
+
+class Warm:
+    """Runs a kind of call as it is for the first time, so that all is compiled and loaded when it is captured.
+
+    What the run draws at random, another process may have to draw again from a seed on the host. So it is watched.
+
+    Attributes:
+        refused: why calls of this kind are not captured; None if they can be.
+        is_warm: whether one has run.
+    """
+
+    def __init__(self) -> None:
+        self.refused: str | None = None
+        self.is_warm = False
+
+    def run(self, recorder: Recorder, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
+        """Runs a call, and finds out whether others of its kind can be captured.
+
+        Args:
+            recorder: of the device.
+            tensors: the arguments.
+            call: runs it.
+        """
+        if recorder.explain_unready() is not None:
+            return call()
+        try:
+            for tensor in tensors:
+                check_tensor(tensor, "takes")
+            if is_intercepted():
+                raise NotCaptured("a mode of torch's that sees each operation")
+        except NotCaptured as refusal:
+            self.refused = refusal.reason
+            return call()
+        before = recorder.read_random_state()
+        result = call()
+        if recorder.read_random_state() != before:
+            self.refused = "random numbers"
+        self.is_warm = True
+        return result

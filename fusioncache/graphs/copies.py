@@ -1,0 +1,86 @@
+"""What leaves a graph is copied: the next replay overwrites the memory that it was computed in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.graphs.aliases import Aliases
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A tensor that shares memory with others that leave, or is full of holes.
+
+    Attributes:
+        index: of the tensor among those that are copied.
+        alias: lies as the copy is to lie in its own memory.
+    """
+
+    index: int
+    alias: Any
+
+
+class Copier:
+    """Copies tensors out of the memory of a graph. Those that share memory there share it outside as well.
+
+    Args:
+        tensors: that lie in memory of the graph.
+        aliases: makes tensors that lie there and do not own it.
+    """
+
+    __slots__ = ("_count", "_dense", "_shared")
+
+    def __init__(self, tensors: Sequence[Any], aliases: Aliases):
+        self._count = len(tensors)
+        self._dense: dict[Any, tuple[list[int], list[Any]]] = {}
+        self._shared: list[tuple[Any, list[_View]]] = []
+        owners = Counter(_find_memory(tensor) for tensor in tensors)
+        shared: dict[int, list[_View]] = {}
+        for index, tensor in enumerate(tensors):
+            alias, memory = aliases.make(tensor), _find_memory(tensor)
+            if tensor.numel() == 0 or (owners[memory] == 1 and is_dense(tensor)):
+                indices, sources = self._dense.setdefault(tensor.dtype, ([], []))
+                indices.append(index)
+                sources.append(alias)
+                continue
+            if memory not in shared:
+                shared[memory] = []
+                self._shared.append((aliases.make_bytes(tensor), shared[memory]))
+            shared[memory].append(_View(index, alias))
+
+    def copy(self) -> list[Any]:
+        """Returns a copy of each tensor, in order, with the same strides."""
+        import torch
+
+        copies: list[Any] = [None] * self._count
+        for indices, sources in self._dense.values():
+            fresh = [torch.empty_like(source) for source in sources]
+            torch._foreach_copy_(fresh, sources)
+            for index, tensor in zip(indices, fresh, strict=True):
+                copies[index] = tensor
+        for memory, views in self._shared:
+            storage = memory.clone().untyped_storage()
+            for view in views:
+                alias = view.alias
+                own = torch.empty(0, dtype=alias.dtype, device=alias.device)
+                copies[view.index] = own.set_(storage, alias.storage_offset(), alias.shape, alias.stride())
+        return copies
+
+
+def _find_memory(tensor: Any) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def is_dense(tensor: Any) -> bool:
+    """Tells whether the elements of a tensor lie side by side, in any order, each in a place of its own."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,279 @@
+"""A forward program that is captured: once for each kind of call, and once more where two calls overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+from weakref import ref
+
+from fusioncache.graphs.addresses import Addresses
+from fusioncache.graphs.buffers import StaticBuffer, make_buffer
+from fusioncache.graphs.memory import GraphMemory
+from fusioncache.graphs.promises import Promise, SavedValues
+from fusioncache.graphs.recorder import NotCaptured, Recording
+from fusioncache.graphs.results import Arguments, Results
+from fusioncache.graphs.structure import Build, take_apart
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardFunction:
+    """A program's computation, as Thunder compiled it.
+
+    Attributes:
+        call: takes tensors and returns the results; with a backward, those and what is saved for it.
+        has_backward: whether there is one.
+        writes: whether it may write into its arguments.
+    """
+
+    call: Callable[..., Any]
+    has_backward: bool
+    writes: bool = False
+
+
+class CapturedForward:
+    """A forward program as it was captured for one kind of call.
+
+    Args:
+        function: the program.
+        arguments: of the call in which it is captured. It is not run.
+        still: positions of the tensors among the arguments that it may read where they are.
+        moving: positions of the others, which are copied.
+        memory: of the device.
+        owner: has it. A weak reference, so that what was captured goes when nobody calls it any more.
+
+    Attributes:
+        name: by which the memory knows it.
+        saved: what it saves for backward, as it was captured; None when its memory is no longer owned.
+        saved_outside: positions among that of what lies outside of the pool.
+        backward: the backward program that was captured for it; None if none was.
+        is_stale: whether it is to be captured anew.
+
+    Raises:
+        NotCaptured: if it cannot be.
+        Exception: whatever goes wrong in the capture.
+    """
+
+    def __init__(
+        self,
+        function: ForwardFunction,
+        arguments: Sequence[Any],
+        still: Sequence[int],
+        moving: Sequence[int],
+        memory: GraphMemory,
+        owner: ref[ForwardCaptures],
+    ):
+        self.name = object()
+        self.saved: list[Any] | None = None
+        self.saved_outside: tuple[int, ...] = ()
+        self.backward: Any = None
+        self.is_stale = False
+        self._memory = memory
+        self._owner = owner
+        self._safe = memory.list_promised()
+        self._still, self._find_still = tuple(still), _getter(still)
+        self._has_backward = function.has_backward
+        buffers = {place: make_buffer(arguments[place]) for place in moving}
+        inside = [buffers[place].tensor if place in buffers else each for place, each in enumerate(arguments)]
+        self._addresses = self._read_still(inside)
+        self._buffers: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
+        versions = [buffer.tensor._version for buffer in buffers.values()]
+        recording, self._build, saved = _record(function, inside, memory)
+        self._replay = recording.replay
+        if versions != [buffer.tensor._version for buffer in buffers.values()]:
+            raise NotCaptured("it writes into an argument that moves")
+        self._keep(recording, Arguments((place, inside[place]) for place in (*still, *moving)), saved)
+
+    def _keep(self, recording: Recording, arguments: Arguments, saved: range) -> None:
+        import torch
+
+        leaves = recording.results
+        device = self._memory.recorder.device
+        self._results = Results(leaves, arguments, saved, device)
+        kept = [leaves[place] for place in saved]
+        leaves.clear()
+        self._saved_tensors = tuple(place for place, each in enumerate(kept) if isinstance(each, torch.Tensor))
+        self.saved_outside = tuple(place for place in self._saved_tensors if arguments.find(kept[place]) is not None)
+        self.saved = kept if self._has_backward else None
+
+    @property
+    def owns_saved(self) -> bool:
+        """Tells whether it owns the memory of the tensors that it saves."""
+        return self.saved is not None
+
+    def renew(self) -> None:
+        """Has it captured anew at its next call."""
+        self.is_stale = True
+
+    def leave(self) -> None:
+        """Drops it."""
+        owner = self._owner()
+        if owner is not None:
+            owner.forget(self)
+
+    def is_free(self) -> bool:
+        """Tells whether it may be replayed now, for all that is promised in the memory."""
+        return not self._memory.is_promised(self.name) and self._memory.allows(self._safe)
+
+    def finds(self, arguments: Sequence[Any]) -> bool:
+        """Tells whether the arguments that it does not copy are where they were."""
+        return self._read_still(arguments) == self._addresses
+
+    def _read_still(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        import torch
+
+        return tuple(map(torch.Tensor.data_ptr, self._find_still(arguments)))
+
+    def run(self, arguments: Sequence[Any]) -> Any:
+        """Replays it for a call, and returns what the program returns."""
+        import torch
+
+        with torch.no_grad():
+            for place, buffer in self._buffers:
+                buffer.fill(arguments[place])
+            self._replay()
+            result = self._build(self._results.give(arguments))
+        self._memory.touch(self.name)
+        if not self._has_backward:
+            return result
+        leaving, (saved, others) = result
+        release = self._memory.promise(self.name, self)
+        promise = Promise(self, self.read_places(saved), release)
+        return leaving, (saved, SavedValues.make(others, promise))
+
+    def read_places(self, saved: Sequence[Any]) -> object:
+        """Returns where saved tensors are, and how those lie that are not of the pool."""
+        addresses = tuple([saved[place].data_ptr() for place in self._saved_tensors])
+        return addresses, tuple([saved[place].stride() for place in self.saved_outside])
+
+    def take_saved(self) -> list[Any]:
+        """Returns what it saves, as it was captured, and no longer owns it."""
+        saved, self.saved = self.saved, None
+        if saved is None:
+            raise NotCaptured("its saved tensors belong to another capture")
+        return saved
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda arguments: [arguments[place] for place in places]
+
+
+def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemory) -> tuple[Recording, Build, range]:
+    """Captures a forward program; returns what puts its results together, and which of the leaves are saved tensors."""
+    seen: list[tuple[Build, range]] = []
+
+    def record(arguments: list[Any]) -> list[Any]:
+        given = arguments.copy()
+        arguments.clear()
+        result = function.call(*given)
+        leaves, build = take_apart(result)
+        saved = range(0)
+        if function.has_backward:
+            leaving, (tensors, _) = result
+            start = len(take_apart(leaving)[0])
+            saved = range(start, start + len(tensors))
+        seen.append((build, saved))
+        return leaves
+
+    recording = memory.recorder.record(record, list(inside))
+    return recording, *seen[-1]
+
+
+MOST_COPIES = 4
+"""How many captures one kind of call may have: for calls that overlap, each before the backward of the one before."""
+MOST_TIMES = 24
+"""How often one kind of call may be captured in all. What needs more does not stay as it was captured."""
+
+
+class ForwardCaptures:
+    """The captures of a forward program for one kind of call.
+
+    Args:
+        function: the program.
+        positions: of the tensors among its arguments.
+        parameters: of each tensor whether it is a parameter.
+        memory: of the device.
+
+    Attributes:
+        refused: why it is not captured any more; None if it is.
+    """
+
+    def __init__(
+        self,
+        function: ForwardFunction,
+        positions: Sequence[int],
+        parameters: Sequence[bool],
+        memory: GraphMemory,
+    ):
+        self.refused: str | None = None
+        self._function = function
+        self._positions = tuple(positions)
+        self._addresses = Addresses(parameters)
+        self._memory = memory
+        self._captured: list[CapturedForward] = []
+        self._times = 0
+
+    def observe(self, arguments: Sequence[Any]) -> None:
+        """Takes note of where the tensors of a call are."""
+        self._addresses.observe([arguments[place] for place in self._positions])
+
+    def find(self, arguments: Sequence[Any]) -> CapturedForward | None:
+        """Returns what may be replayed for a call; None if nothing may, or an argument has moved."""
+        for captured in self._captured:
+            if not captured.is_free():
+                continue
+            is_fresh = not captured.is_stale or self._times >= MOST_TIMES
+            if is_fresh and captured.finds(arguments):
+                return captured
+            self._memory.remove(captured.name)
+            return None
+        return None
+
+    def capture(self, arguments: Sequence[Any]) -> CapturedForward:
+        """Captures the program for a call.
+
+        Raises:
+            NotCaptured: if it cannot be, now or at all; ``refused`` tells which.
+            Exception: whatever goes wrong in the capture.
+        """
+        if not self._memory.allows_capture():
+            raise NotCaptured("a call before the backward of the last one")
+        if self._times >= MOST_TIMES:
+            reason = "arguments or other programs that change too often"
+            self.refused = None if self._captured else reason
+            raise NotCaptured(reason)
+        self._times += 1
+        self.observe(arguments)
+        self._make_room()
+        still, moving = self._divide()
+        try:
+            captured = CapturedForward(self._function, arguments, still, moving, self._memory, ref(self))
+        except NotCaptured as refusal:
+            self.refused = refusal.reason
+            raise
+        self._captured.append(captured)
+        self._memory.add(captured.name, captured)
+        return captured
+
+    def forget(self, captured: CapturedForward) -> None:
+        """Drops one of the captures."""
+        self._captured.remove(captured)
+
+    def _make_room(self) -> None:
+        if len(self._captured) < MOST_COPIES:
+            return
+        idle = next((each for each in self._captured if not self._memory.is_promised(each.name)), None)
+        if idle is None:
+            raise NotCaptured(f"more than {MOST_COPIES} calls before the backward of the first")
+        self._memory.remove(idle.name)
+
+    def _divide(self) -> tuple[list[int], list[int]]:
+        lie_still = {self._positions[index] for index in self._addresses.list_still()}
+        moving = [place for place in self._positions if place not in lie_still]
+        if moving and self._function.writes:
+            self.refused = "it writes into its arguments, and they move"
+            raise NotCaptured(self.refused)
+        return [place for place in self._positions if place in lie_still], moving

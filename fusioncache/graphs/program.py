@@ -1,0 +1,185 @@
+"""The programs of one transform that are captured, and the forward program as Thunder calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Any
+
+from fusioncache.graphs.backward import BackwardFunction, BackwardProgram
+from fusioncache.graphs.calls import MOST_KINDS, KindReader, Warm
+from fusioncache.graphs.failures import Failures
+from fusioncache.graphs.forward import CapturedForward, ForwardCaptures, ForwardFunction
+from fusioncache.graphs.memory import GraphMemory
+from fusioncache.graphs.recorder import NotCaptured, Recorder, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Forward and backward as Thunder compiled them.
+
+    Attributes:
+        forward: its computation.
+        backward: None if it has none.
+        refused: why forward, and why backward, is not captured; None for what can be.
+    """
+
+    forward: ForwardFunction
+    backward: BackwardFunction | None
+    refused: tuple[str | None, str | None] = (None, None)
+
+
+class CudaGraphs:
+    """Captures the programs of one transform, all in one pool of memory for each device.
+
+    Args:
+        tally: counts.
+        find_recorder: returns what captures on a device, or raises ``NotCaptured``.
+    """
+
+    def __init__(self, tally: Tally, find_recorder: Callable[[Any], Recorder]):
+        self._failures = Failures(tally)
+        self._find_recorder = find_recorder
+        self._memories: dict[Any, GraphMemory] = {}
+
+    def count_refusal(self, reason: str) -> None:
+        """Counts a program that is left as it is."""
+        self._failures.refuse(reason)
+
+    def capture(self, program: Program) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+        """Returns forward and backward, which are captured when they are called again."""
+        why_forward, why_backward = program.refused
+        if why_forward is not None:
+            self._failures.refuse(why_forward)
+            return program.forward.call, program.backward
+        forward = ForwardProgram(program.forward, self._failures, self.memory_of)
+        backward = program.backward
+        if backward is not None:
+            backward = BackwardProgram(backward, self._failures, self.memory_of, why_backward)
+        return forward, backward
+
+    def memory_of(self, device: Any) -> GraphMemory:
+        """Returns the memory of a device.
+
+        Raises:
+            NotCaptured: if nothing can be captured there.
+        """
+        found = self._memories.get(device)
+        if found is None:
+            found = self._memories[device] = GraphMemory(self._find_recorder(device))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of call.
+
+    Attributes:
+        warm: runs the first of them.
+        captures: replays the others.
+    """
+
+    warm: Warm
+    captures: ForwardCaptures
+
+    @property
+    def is_refused(self) -> bool:
+        """Tells whether calls of it run as they are, for a reason that was counted before."""
+        return self.warm.refused is not None or self.captures.refused is not None
+
+
+class ForwardProgram:
+    """A forward program that is replayed where that does what it would do, and else runs as it is.
+
+    Args:
+        function: the program.
+        failures: counts, and says what went wrong.
+        memory_of: returns the memory of a device.
+    """
+
+    def __init__(self, function: ForwardFunction, failures: Failures, memory_of: Callable[[Any], GraphMemory]):
+        self._function = function
+        self._failures = failures
+        self._memory_of = memory_of
+        self._refused: str | None = None
+        self._reader: KindReader | None = None
+        self._kinds: dict[Hashable, _Kind] = {}
+        update_wrapper(self, function.call)
+
+    def __call__(self, *args: Any) -> Any:
+        """Returns what the program returns."""
+        if self._refused is not None:
+            return self._function.call(*args)
+        try:
+            reader = self._reader or self._begin(args)
+            kind = self._find_kind(reader, args)
+            if not kind.is_refused:
+                return self._replay(reader, kind, args) if kind.warm.is_warm else self._warm_up(reader, kind, args)
+        except NotCaptured as refusal:
+            self._failures.refuse(refusal.reason)
+        return self._function.call(*args)
+
+    def _begin(self, args: Sequence[Any]) -> KindReader:
+        try:
+            reader = KindReader(args)
+            self._memory_of(reader.device)
+        except NotCaptured as refusal:
+            self._refused = refusal.reason
+            raise
+        self._reader = reader
+        return reader
+
+    def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Kind:
+        import torch
+
+        try:
+            key = reader.read(args)
+            found = self._kinds.get(key)
+        except TypeError as error:
+            raise NotCaptured("arguments of another kind than before") from error
+        if found is None:
+            if len(self._kinds) >= MOST_KINDS:
+                raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
+            parameters = [isinstance(each, torch.nn.Parameter) for each in reader.take_tensors(args)]
+            memory = self._memory_of(reader.device)
+            captures = ForwardCaptures(self._function, reader.positions, parameters, memory)
+            found = self._kinds[key] = _Kind(Warm(), captures)
+        return found
+
+    def _warm_up(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:
+        kind.captures.observe(args)
+        recorder = self._memory_of(reader.device).recorder
+        result = kind.warm.run(recorder, reader.take_tensors(args), lambda: self._function.call(*args))
+        if kind.warm.refused is not None:
+            self._failures.refuse(kind.warm.refused)
+        return result
+
+    def _replay(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:
+        memory = self._memory_of(reader.device)
+        reason = memory.begin()
+        if reason is not None:
+            raise NotCaptured(reason)
+        try:
+            captured = kind.captures.find(args)
+            if captured is None:
+                captured = self._capture(kind, args)
+            result = captured.run(args)
+        finally:
+            memory.end()
+        self._failures.tally.count_graph_replay()
+        return result
+
+    def _capture(self, kind: _Kind, args: Sequence[Any]) -> CapturedForward:
+        import torch
+
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                captured = kind.captures.capture(args)
+        except NotCaptured:
+            raise
+        except Exception as error:
+            kind.captures.refused = self._failures.explain(error, "a forward program")
+            raise NotCaptured(kind.captures.refused) from None
+        self._failures.tally.count_capture()
+        return captured

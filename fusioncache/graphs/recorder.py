@@ -1,0 +1,79 @@
+"""The contract between what decides over captures and what captures, and why something is not captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class NotCaptured(Exception):  # it is no error: the program runs as it is
+    """Says why a program is not captured, or not for such a call.
+
+    Attributes:
+        reason: for people, and to count by.
+    """
+
+    def __init__(self, reason: str):
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was captured.
+
+    Attributes:
+        replay: does it again, with what lies in the captured memory then.
+        results: what the function returned, of which nothing was computed yet. Tensors that the capture allocated own
+            their memory in the pool: it goes to later captures when they are gone. To forget them, clear the list.
+    """
+
+    replay: Callable[[], None]
+    results: list[Any]
+
+
+Record = Callable[[list[Any]], Sequence[Any]]
+"""What is captured: takes its arguments out of a list, which it empties, and returns a flat sequence of results."""
+
+
+class Tally(Protocol):
+    """Counts."""
+
+    def count_capture(self) -> None:
+        """Counts a forward or backward program that was captured."""
+
+    def count_graph_replay(self) -> None:
+        """Counts a call for which a captured program was replayed."""
+
+    def count_not_captured(self, reason: str) -> bool:
+        """Counts a program that is not captured, or a call for which it was not replayed. True for a new reason."""
+
+
+class Recorder(Protocol):
+    """Captures on one device, with one pool of memory."""
+
+    @property
+    def device(self) -> Any:
+        """A ``torch.device``."""
+
+    def explain_unready(self) -> str | None:
+        """Tells why nothing can be captured or replayed at this moment; None if it can. Asked in each call."""
+
+    def read_random_state(self) -> object:
+        """Returns something that is equal as long as nobody drew random numbers."""
+
+    def record(self, function: Record, arguments: list[Any]) -> Recording:
+        """Captures a call of a function, without doing what it does.
+
+        Args:
+            function: what is captured.
+            arguments: at the addresses at which each replay finds them. Those that own memory of the pool may give it
+                up while the function runs.
+
+        Raises:
+            Exception: whatever goes wrong. Everything is as it was before.
+        """
+
+    def finish(self) -> None:
+        """Waits until what was replayed is done, so that captures can be dropped."""

@@ -1,0 +1,132 @@
+"""How what a captured program returns comes about after a replay: from arguments, from copies, from kept memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.graphs.aliases import Aliases
+from fusioncache.graphs.copies import Copier
+from fusioncache.graphs.recorder import NotCaptured
+
+_CONSTANTS = (type(None), bool, int, float, complex, str)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A result that is a view of an argument.
+
+    Attributes:
+        position: of the argument.
+        shape: of the view.
+        strides: of it.
+        offset: elements from the first one of the argument.
+    """
+
+    position: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+class Arguments:
+    """The arguments of a captured program, as its results are traced back to them.
+
+    Args:
+        tensors: each with its position. They must live as long as this.
+    """
+
+    def __init__(self, tensors: Iterable[tuple[int, Any]]):
+        self._positions: dict[int, int] = {}
+        self._by_memory: dict[int, tuple[int, Any]] = {}
+        for position, tensor in tensors:
+            self._positions.setdefault(id(tensor), position)
+            if tensor.numel():
+                self._by_memory.setdefault(tensor.untyped_storage().data_ptr(), (position, tensor))
+
+    def find(self, result: Any) -> int | _View | None:
+        """Returns the position of the argument that a result is, or how it is a view of one; None if it is neither."""
+        position = self._positions.get(id(result))
+        if position is not None:
+            return position
+        found = self._by_memory.get(result.untyped_storage().data_ptr()) if result.numel() else None
+        if found is None:
+            return None
+        position, argument = found
+        if argument.dtype != result.dtype:
+            raise NotCaptured("a result that is an argument's memory as another dtype")
+        offset = result.storage_offset() - argument.storage_offset()
+        return _View(position, tuple(result.shape), tuple(result.stride()), offset)
+
+
+class Results:
+    """Gives the results of a captured program after each replay.
+
+    Tensors that a graph computed are copied when they leave it, as the next replay overwrites them. Those that are kept
+    for a backward stay where they are.
+
+    Args:
+        leaves: what the program returned while it was captured.
+        arguments: that it had.
+        kept: positions among the leaves of tensors that stay in the graph's memory.
+        device: where the tensors must be.
+
+    Raises:
+        NotCaptured: if there is something among the leaves that cannot be given again.
+    """
+
+    __slots__ = ("_copied", "_copier", "_from_arguments", "_template", "_views")
+
+    def __init__(self, leaves: Sequence[Any], arguments: Arguments, kept: Collection[int], device: Any):
+        aliases = Aliases()
+        self._template: list[Any] = [None] * len(leaves)
+        self._from_arguments: list[tuple[int, int]] = []
+        self._views: list[tuple[int, _View]] = []
+        leaving: dict[int, tuple[Any, list[int]]] = {}
+        for leaf, value in enumerate(leaves):
+            if isinstance(value, _CONSTANTS):
+                self._template[leaf] = value
+                continue
+            origin = arguments.find(check_tensor(value, "returns"))
+            if isinstance(origin, int):
+                self._from_arguments.append((leaf, origin))
+            elif origin is not None:
+                self._views.append((leaf, origin))
+            elif value.device != device:
+                raise NotCaptured("results on several devices")
+            elif leaf in kept:
+                self._template[leaf] = aliases.make(value)
+            else:
+                leaving.setdefault(id(value), (value, []))[1].append(leaf)
+        self._copier = Copier([tensor for tensor, _ in leaving.values()], aliases)
+        self._copied = [(leaf, index) for index, (_, where) in enumerate(leaving.values()) for leaf in where]
+
+    def give(self, arguments: Sequence[Any]) -> list[Any]:
+        """Returns the leaves of a call with these arguments, right after its replay."""
+        leaves = self._template.copy()
+        for leaf, position in self._from_arguments:
+            leaves[leaf] = arguments[position]
+        for leaf, view in self._views:
+            argument = arguments[view.position]
+            leaves[leaf] = argument.as_strided(view.shape, view.strides, argument.storage_offset() + view.offset)
+        if self._copied:
+            copies = self._copier.copy()
+            for leaf, index in self._copied:
+                leaves[leaf] = copies[index]
+        return leaves
+
+
+def check_tensor(value: Any, verb: str) -> Any:
+    """Returns a value that is a tensor as any other.
+
+    Raises:
+        NotCaptured: if it is something else. The reason begins with the verb.
+    """
+    import torch
+
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise NotCaptured(f"it {verb} a value of type {type(value).__qualname__}")
+    if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
+        raise NotCaptured(f"it {verb} a tensor of a special kind")
+    return value

@@ -1,0 +1,67 @@
+"""Torch's settings that decide which kernels an operation launches, read in a microsecond or two.
+
+A captured program launches the kernels that the settings of its capture asked for. One that runs as it is asks them
+in each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+_GETTERS = (
+    "_get_cublas_allow_bf16_reduced_precision_reduction",
+    "_get_cublas_allow_fp16_reduced_precision_reduction",
+    "_get_cublas_allow_fp16_accumulation",
+    "_get_float32_matmul_precision",
+    "_get_cudnn_enabled",
+    "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic",
+    "_get_deterministic_algorithms",
+    "_get_deterministic_algorithms_warn_only",
+    "_get_deterministic_fill_uninitialized_memory",
+    "_get_flash_sdp_enabled",
+    "_get_mem_efficient_sdp_enabled",
+    "_get_math_sdp_enabled",
+    "_get_cudnn_sdp_enabled",
+    "_get_math_sdp_allow_fp16_bf16_reduction",
+    "_get_sdp_priority_order",
+    "_get_blas_preferred_backend",
+    "_get_linalg_preferred_backend",
+    "_len_torch_dispatch_stack",
+    "_len_torch_function_stack",
+)
+_PRECISIONS = (("generic", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"))
+
+
+def read_settings() -> tuple[Any, ...]:
+    """Returns torch's settings, in an order of their own, as values that can be compared."""
+    getters, read_precision = _find_getters()
+    return (*[get() for get in getters], *[read_precision(*which) for which in _PRECISIONS])
+
+
+@cache
+def _find_getters() -> tuple[tuple[Callable[[], Any], ...], Callable[..., Any]]:
+    import torch
+
+    found = tuple(getattr(torch._C, name) for name in _GETTERS if hasattr(torch._C, name))
+    return tuple(_hashable(get) for get in found), getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
+
+
+def _hashable(get: Callable[[], Any]) -> Callable[[], Any]:
+    return (lambda: tuple(get())) if isinstance(get(), list) else get
+
+
+def is_intercepted() -> bool:
+    """Tells whether a mode sees each of torch's operations, which it would not in a replay.
+
+    The mode that ``torch.set_default_device`` and ``with device:`` install is none of these: a trace names its devices.
+    """
+    import torch
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())

@@ -1,0 +1,281 @@
+"""CUDA graphs on a GPU: the same bits as without them, step for step."""
+
+import copy
+from itertools import pairwise
+
+import pytest
+import thunder
+import torch
+from models import Blocks
+
+import fusioncache
+
+pytestmark = pytest.mark.gpu
+
+WIDTH, ROWS = 16, 6
+
+
+def compile_model(model, *, graphs, **options):
+    cache = fusioncache.Cache(record=False, store=False)
+    transform = fusioncache.FusionCache(cache=cache, graphs=graphs, **options)
+    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
+
+
+def make_pair(model=None, **options):
+    """The same model twice: captured, with its transform, and not."""
+    torch.manual_seed(0)
+    model = (Blocks(2) if model is None else model).cuda()
+    other = copy.deepcopy(model)
+    captured, transform = compile_model(model, graphs=True, **options)
+    plain, _ = compile_model(other, graphs=False, **options)
+    return (captured, model), (plain, other), transform
+
+
+def make_input(seed, rows=ROWS):
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+def step(compiled, model, x, optimizer=None):
+    model.zero_grad()
+    output = compiled(x)
+    output.square().sum().backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    if optimizer:
+        optimizer.step()
+    return [output.detach().clone(), *gradients]
+
+
+def assert_equal(ones, others, what=""):
+    torch.cuda.synchronize()
+    for place, (one, other) in enumerate(zip(ones, others, strict=True)):
+        assert torch.equal(one, other), (what, place, (one - other).abs().max())
+
+
+def test_a_model_trains_with_the_same_bits():
+    (captured, model), (plain, other), transform = make_pair()
+    optimizers = [torch.optim.AdamW(each.parameters(), 1e-2) for each in (model, other)]
+    for seed in range(8):
+        x = make_input(seed)
+        one = step(captured, model, x, optimizers[0])
+        assert_equal(one, step(plain, other, x, optimizers[1]), seed)
+    stats = transform.stats()
+    assert (stats.captures, stats.graph_replays, dict(stats.not_captured)) == (2, 12, {})
+
+
+def test_gradients_are_accumulated():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(6):
+        for compiled in (captured, plain):
+            compiled(make_input(seed)).square().sum().backward()
+        assert_equal([each.grad for each in model.parameters()], [each.grad for each in other.parameters()], seed)
+    assert transform.stats().graph_replays == 8
+
+
+def test_several_lengths_share_memory():
+    (captured, model), (plain, other), transform = make_pair(sizes="static")
+    for turn in range(4):
+        for rows in (6, 12, 3):
+            x = make_input(turn, rows)
+            assert_equal(step(captured, model, x), step(plain, other, x), (turn, rows))
+    stats = transform.stats()
+    assert stats.captures == 6
+    assert not stats.not_captured
+
+
+def test_overlapping_calls_and_a_graph_that_is_kept():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(6):
+        results = []
+        for compiled, each in ((captured, model), (plain, other)):
+            each.zero_grad()
+            one, two = compiled(make_input(seed)), compiled(make_input(seed + 1))
+            one.sum().backward(retain_graph=seed % 2 == 1)
+            two.square().sum().backward()
+            if seed % 2:
+                one.square().sum().backward()
+            results.append([one.detach(), two.detach(), *[parameter.grad for parameter in each.parameters()]])
+        assert_equal(*results, seed)
+    assert transform.stats().graph_replays > 0
+
+
+def test_inference_and_training_of_one_model():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(5):
+        x = make_input(seed)
+        results = []
+        for compiled, each in ((captured, model), (plain, other)):
+            each.zero_grad()
+            output = compiled(x)
+            with torch.no_grad():
+                seen = compiled(make_input(seed + 20))
+            output.square().sum().backward()
+            results.append([output.detach(), seen, *[parameter.grad for parameter in each.parameters()]])
+        assert_equal(*results, seed)
+    assert transform.stats().captures >= 3
+
+
+def test_parameters_that_move():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(8):
+        x = make_input(seed)
+        assert_equal(step(captured, model, x), step(plain, other, x), seed)
+        if seed == 4:
+            for parameter in model.parameters():
+                parameter.data = parameter.data.clone()
+        if seed == 5:
+            state = {name: value * 0.5 for name, value in other.state_dict().items()}
+            model.load_state_dict(state)
+            other.load_state_dict(state)
+    assert transform.stats().captures == 4
+
+
+def test_what_cannot_be_captured_leaves_everything_as_it_was():
+    """The host asks for a value in the middle of a capture: CUDA gives the capture up, and torch goes on."""
+    from fusioncache.graphs.cuda import find_recorder
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    recorder = find_recorder(device)
+    x = torch.ones(4, device=device)
+
+    def read(arguments):
+        (value,) = arguments
+        arguments.clear()
+        drawn = torch.rand(4, device=device)
+        return [value + (value * drawn).sum().item()]
+
+    assert recorder.explain_unready() is None
+    stream = torch.cuda.current_stream()
+    with pytest.raises(Exception, match="captur"):
+        recorder.record(read, [x])
+    assert torch.cuda.current_stream() == stream
+    assert not torch.cuda.is_current_stream_capturing()
+    torch.manual_seed(0)
+    expected = torch.rand(4, device=device)
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(4, device=device), expected)
+    recording = recorder.record(lambda arguments: [arguments.pop() + 1], [x])
+    recording.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(recording.results[0], x + 1)
+
+
+class Dropout(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(self.linear(x), 0.5)
+
+
+def test_random_numbers_are_drawn_anew_in_each_call():
+    torch.manual_seed(0)
+    compiled, transform = compile_model(Dropout().cuda(), graphs=True)
+    x = make_input(0)
+    outputs = [compiled(x).detach() for _ in range(5)]
+    assert all(not torch.equal(one, other) for one, other in pairwise(outputs))
+    assert transform.stats().captures == 0
+    assert "random numbers" in transform.stats().not_captured
+
+
+def test_the_call_is_captured_by_somebody_else():
+    torch.manual_seed(0)
+    compiled, transform = compile_model(
+        torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()).cuda(), graphs=True
+    )
+    x = make_input(0)
+    with torch.no_grad():
+        for _ in range(4):
+            expected = compiled(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = compiled(x)
+        x.mul_(2)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert not torch.equal(result, expected)
+        assert torch.equal(result, compiled(x))
+    assert transform.stats().not_captured == {"somebody else captures the call": 1}
+
+
+def test_a_call_on_another_stream_runs_as_it_is():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(4):
+        step(captured, model, make_input(seed))
+    stream = torch.cuda.Stream()
+    x = make_input(9)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        one = step(captured, model, x)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert_equal(one, step(plain, other, x))
+    assert set(transform.stats().not_captured) == {"another stream than that of the first call"}
+
+
+def test_inference_mode():
+    (captured, _), (plain, _), transform = make_pair()
+    for seed in range(4):
+        with torch.inference_mode():
+            one, two = captured(make_input(seed)), plain(make_input(seed))
+        assert_equal([one], [two])
+    with torch.no_grad():
+        for seed in range(4):
+            assert_equal([captured(make_input(seed))], [plain(make_input(seed))])
+    assert transform.stats().captures >= 1
+
+
+def test_thunders_own_transform_is_left_alone():
+    from thunder.transforms.cudagraph import CUDAGraphTransform
+
+    torch.manual_seed(0)
+    model = Blocks(1).cuda()
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), graphs=True)
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform, CUDAGraphTransform()])
+    for seed in range(4):
+        step(compiled, model, make_input(seed))
+    assert transform.stats().captures == 0
+    assert dict(transform.stats().not_captured) == {"Thunder's CUDAGraphTransform captures it": 1}
+
+
+def test_attention_of_litgpt_with_the_same_bits():
+    litgpt = pytest.importorskip("litgpt")
+    config = litgpt.Config.from_name(
+        "Llama-2-7b-hf", n_layer=2, n_embd=256, n_head=4, intermediate_size=512, padded_vocab_size=512
+    )
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = litgpt.GPT(config).to(torch.bfloat16)
+    (captured, model), (plain, other), transform = make_pair(model)
+    for seed in range(5):
+        tokens = torch.randint(0, 512, (2, 64), generator=torch.Generator().manual_seed(seed)).cuda()
+        results = []
+        for compiled, each in ((captured, model), (plain, other)):
+            each.zero_grad()
+            output = compiled(tokens)
+            output.float().square().mean().backward()
+            results.append([output.detach().clone(), *[parameter.grad.clone() for parameter in each.parameters()]])
+        assert_equal(results[0][:1], results[1][:1], seed)
+        for one, two in zip(*results, strict=True):  # attention's gradients are added up in any order
+            assert torch.allclose(
+                one.float(), two.float(), rtol=0.05, atol=1e-3 * float(two.float().abs().max() + 1e-6)
+            )
+    assert transform.stats().graph_replays >= 4, transform.stats().not_captured
+
+
+def test_the_peak_of_memory_is_that_of_the_largest_length():
+    """Saved tensors of lengths that are not under way at a time are in the same memory."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        *[torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU()) for _ in range(8)]
+    ).cuda()
+    compiled, transform = compile_model(model, graphs=True, sizes="static")
+    reserved = []
+    for rows in (4096, 4000, 3900, 3800):
+        for _ in range(4):
+            model.zero_grad()
+            compiled(torch.randn(rows, 512, device="cuda")).sum().backward()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        reserved.append(torch.cuda.memory_reserved())
+    assert transform.stats().captures == 8, transform.stats().not_captured
+    assert reserved[-1] < 1.6 * reserved[0], reserved

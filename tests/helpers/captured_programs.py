@@ -1,0 +1,85 @@
+"""A program as Thunder would compile it, written by hand, whose captures can be watched without a GPU."""
+
+import torch
+from fake_graphs import FakeRecorder
+from thunder.executors.torch_autograd import connect_to_autograd
+
+from fusioncache.graphs.forward import ForwardFunction
+from fusioncache.graphs.program import CudaGraphs, Program
+from fusioncache.record.ledger import Ledger
+
+WIDTH = 4
+
+
+@torch.no_grad()
+def compute(x, weight):
+    hidden = torch.tanh(x @ weight)
+    output = hidden * 2.0
+    return {"output": (output,), "flat_args": [x, weight], "flat_output": (output,)}, ((x, weight, hidden), (2.0,))
+
+
+@torch.no_grad()
+def compute_gradients(saved_for_backward, cotangents):
+    saved, (factor,) = saved_for_backward
+    saved_for_backward.clear()
+    (gradient,) = cotangents
+    cotangents.clear()
+    x, weight, hidden = saved
+    saved.clear()
+    gradient = gradient * factor * (1 - hidden * hidden)
+    del hidden
+    return gradient @ weight.T, x.T @ gradient
+
+
+def make_graphs(recorder=None):
+    """What captures, with its recorder and its counts."""
+    recorder, ledger = recorder or FakeRecorder(), Ledger()
+    return CudaGraphs(ledger, lambda device: recorder), recorder, ledger
+
+
+class Layer:
+    """A layer that is called as Thunder calls what it compiled, captured if it is given what captures."""
+
+    def __init__(self, graphs=None, weight=None, forward=compute, backward=compute_gradients):
+        generator = torch.Generator().manual_seed(1)
+        weight = torch.randn(WIDTH, WIDTH, generator=generator) if weight is None else weight
+        self.weight = torch.nn.Parameter(weight.clone())
+        self.forward, self.backward = forward, backward
+        if graphs is not None:
+            self.forward, self.backward = graphs.capture(Program(ForwardFunction(forward, True), backward))
+
+    def __call__(self, x):
+        data, (saved, others) = self.forward(x, self.weight)
+        connect_to_autograd(
+            backward_fn=self.backward,
+            flat_args=data["flat_args"],
+            flat_output=data["flat_output"],
+            saved_tensors=saved,
+            saved_other=others,
+            return_none_instead_of_grads=False,
+            disable_split_autograd=False,
+            is_differentiable_outputs=None,
+        )
+        return data["output"][0]
+
+
+def make_input(seed, rows=3):
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def step(layer, x):
+    """The output, and the gradient of the weight alone."""
+    layer.weight.grad = None
+    output = layer(x)
+    output.backward(torch.ones_like(output))
+    return output.detach().clone(), layer.weight.grad
+
+
+def are_equal(ones, others):
+    return all(torch.equal(one, other) for one, other in zip(ones, others, strict=True))
+
+
+def settle(layer, steps=3):
+    """Takes steps until forward and backward are captured."""
+    for seed in range(steps):
+        step(layer, make_input(seed))
