@@ -58,28 +58,30 @@ class FakeRecorder:
             raise self.error
         replayed = [self._borrow(each) for each in arguments]
         outside = {find_memory(each) for each in arguments if is_tensor(each) and not self._owns(each)}
-        given = [Aliases().make(each) for each in arguments if is_tensor(each)]
+        given = [Aliases().make_bytes(each) for each in arguments if is_plain(each)]
         contents = [each.clone() for each in given]
         results = list(function(arguments))
         assert not arguments
         for each, content in zip(given, contents, strict=True):  # a capture does nothing
             each.copy_(content)
         results = self._move(results, outside)
-        places = [Aliases().make(each) if self._owns(each) else None for each in results]
+        places = [Aliases().make_bytes(each) if self._owns(each) else None for each in results]
         noise = Aliases().make(self.pool.take(1 + sum(place.nbytes for place in places if place is not None)))
 
         def replay():
             values = list(function(replayed.copy()))
-            values = [value if place is None else value.clone() for value, place in zip(values, places, strict=True)]
+            contents = [
+                None if place is None else read_bytes(value) for value, place in zip(values, places, strict=True)
+            ]
             noise.fill_(NOISE)
-            for place, value in zip(places, values, strict=True):
+            for place, content in zip(places, contents, strict=True):
                 if place is not None:
-                    place.copy_(value)
+                    place[: content.numel()].copy_(content)
 
         return Recording(replay, results)
 
     def _owns(self, value):
-        return is_tensor(value) and value.numel() > 0 and find_memory(value) in self.pool.addresses()
+        return is_plain(value) and find_memory(value) in self.pool.addresses()
 
     def _borrow(self, value):
         return Aliases().make(value) if self._owns(value) else value
@@ -91,11 +93,13 @@ class FakeRecorder:
             if id(value) in moved_before:
                 values[place] = moved_before[id(value)]
                 continue
-            if not is_tensor(value) or not value.numel() or find_memory(value) in outside or self._owns(value):
+            if not is_plain(value) or find_memory(value) in outside or self._owns(value):
                 continue
             old = find_memory(value)
             if old not in memory:
                 memory[old] = self.pool.take(value.untyped_storage().nbytes())
+            if value.is_conj():
+                continue
             moved = torch.empty(0, dtype=value.dtype)
             storage = memory[old].untyped_storage()
             moved.set_(storage, value.storage_offset(), value.shape, value.stride())
@@ -105,6 +109,17 @@ class FakeRecorder:
 
 def is_tensor(value):
     return isinstance(value, torch.Tensor)
+
+
+def is_plain(value):
+    """Whether it is a tensor with memory that is the fake's business."""
+    if not is_tensor(value) or value.layout is not torch.strided or value.device.type != "cpu":
+        return False
+    return value.numel() > 0
+
+
+def read_bytes(tensor):
+    return Aliases().make_bytes(tensor).clone()
 
 
 def find_memory(tensor):
