@@ -1,11 +1,13 @@
 """Host time of a later training step, part by part, of a narrow Llama.
 
 The model takes steps with Thunder alone, with fusioncache, with that and Thunder's own prologue, with that and its
-own calls, and with torch.compile, each in a fresh process with empty cache folders. Before each part the device has
-nothing to do, so that the host is what is waited for: on a GPU forward and backward are the time until everything is
-launched; on a CPU what is computed is in them as well. The prologue is the part of the forward pass that checks the
-arguments and the model. Figures are medians of all steps. Counted in one step are Python's functions, torch's that are
-written in C++, the operations that come to torch's dispatcher, and the statements of Thunder's final traces.
+own calls, and with torch.compile, on a GPU also with CUDA graphs: ours, Thunder's and torch.compile's. Each has a fresh
+process with empty cache folders. Before each part the device has nothing to do, so that the host is what is waited for:
+on a GPU forward and backward are the time until everything is launched; on a CPU what is computed is in them as well.
+The prologue is the part of the forward pass that checks the arguments and the model. Figures are medians of all steps.
+A step of many, one right after the other, takes the time that is called wall, and GiB is what torch reserves of the
+GPU's memory for these. Counted in one step are Python's functions, torch's that are written in C++, the operations that
+come to torch's dispatcher, and the statements of Thunder's final traces.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from benchmarks.common.options import Numbers, Words, backend_option, command, j
 from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.common.spec import ModelSpec, count_layers
-from benchmarks.step_overhead.spec import WAYS
+from benchmarks.step_overhead.spec import GPU_WAYS, WAYS
 
-_PARTS = ("prologue", "forward", "backward", "step")
+_PARTS = ("prologue", "forward", "backward", "step", "wall")
 _COUNTS = ("python", "torch", "operations", "symbols")
 
 
@@ -39,6 +41,7 @@ def main(layers: Sequence[int], ways: Sequence[str], steps: int, backend: str, j
     """Runs the benchmark."""
     require_litgpt("Llama")
     machine = inspect_machine(backend)
+    ways = [way for way in ways if machine.device == "cuda" or way not in GPU_WAYS]
     options = {"layers": list(layers), "ways": list(ways), "steps": steps, "backend": machine.backend}
     points: list[Point] = []
     for count in layers:
@@ -64,9 +67,15 @@ def _run(way: str, spec: ModelSpec) -> Point:
 
 
 def _print(points: Sequence[Point]) -> None:
-    columns = ("layers", "<way", *(f"{part}, ms" for part in _PARTS), *_COUNTS)
+    columns = ("layers", "<way", *(f"{part}, ms" for part in _PARTS), "GiB", *_COUNTS)
     rows = [
-        [str(point["layers"]), point["way"], *(_write(point, part) for part in _PARTS), *_write_counts(point)]
+        [
+            str(point["layers"]),
+            point["way"],
+            *(_write(point, part) for part in _PARTS),
+            _write_memory(point),
+            *_write_counts(point),
+        ]
         for point in points
         if "error" not in point
     ]
@@ -78,6 +87,11 @@ def _print(points: Sequence[Point]) -> None:
 
 def _write_counts(point: Point) -> list[str]:
     return [str(point["counts"].get(name, "")) for name in _COUNTS]
+
+
+def _write_memory(point: Point) -> str:
+    found = point["reserved_bytes"]
+    return "" if found is None else f"{found / 2**30:.2f}"
 
 
 def _write(point: Point, part: str) -> str:

@@ -12,6 +12,12 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "own calls": "fusioncache, with Thunder's functions around its programs, and in these, as they are",
         "fusioncache": "fusioncache",
         "torch.compile": "torch.compile, with TorchInductor; with --backend eager, with AOTAutograd alone",
+        "graphs": "fusioncache, with graphs=True",
+        "thunder graphs": "fusioncache, and Thunder's CUDAGraphTransform",
+        "reduce-overhead": "torch.compile with mode='reduce-overhead'",
     }
 )
 """What takes steps."""
+
+GPU_WAYS = frozenset({"graphs", "thunder graphs", "reduce-overhead"})
+"""Those that need a GPU. Elsewhere they are left out."""

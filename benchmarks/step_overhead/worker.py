@@ -16,7 +16,7 @@ WARM_UP = 10
 
 
 def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns milliseconds, medians of all steps that count, and counts of what one step calls.
+    """Returns milliseconds, medians of all steps that count, bytes, and counts of what one step calls.
 
     Of these ``python`` are functions of Python, ``torch`` functions of torch's that are written in C++, ``operations``
     what of these came to torch's dispatcher, and ``symbols`` what is in Thunder's final traces.
@@ -51,8 +51,32 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     for _ in range(WARM_UP + spec.steps):
         step()
     found = {name: round(median(taken[WARM_UP:]), 4) for name, taken in samples.items()}
+    found["step"] = round(found["forward"] + found["backward"], 4)
+    found["wall"], reserved = _measure_many(compiled, example, spec)
     counts = {**_count_calls(step), "operations": _count_operations(step), **_count_symbols(statistics)}
-    return {"milliseconds": {**found, "step": round(found["forward"] + found["backward"], 4)}, "counts": counts}
+    return {"milliseconds": found, "reserved_bytes": reserved, "counts": counts}
+
+
+def _measure_many(compiled: Callable[..., Any], example: Any, spec: ModelSpec) -> tuple[float, int | None]:
+    """Returns milliseconds of a step of many, none of which is waited for, and the bytes that torch reserves for these.
+
+    Gradients are added up in a tensor of each parameter's, as in the other steps.
+    """
+    import torch
+
+    from benchmarks.common.steps import synchronize
+
+    if spec.device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    synchronize(spec.device)
+    start = time.perf_counter_ns()
+    for _ in range(spec.steps):
+        output = compiled(example)
+        output.backward(torch.ones_like(output))
+    synchronize(spec.device)
+    taken = round((time.perf_counter_ns() - start) / 1e6 / spec.steps, 4)
+    return taken, torch.cuda.max_memory_reserved() if spec.device == "cuda" else None
 
 
 def _compile(way: str, model: Any, spec: ModelSpec) -> tuple[Callable[..., Any], Any]:
@@ -61,17 +85,22 @@ def _compile(way: str, model: Any, spec: ModelSpec) -> tuple[Callable[..., Any],
 
     if way == "torch.compile":
         return torch.compile(model, backend="aot_eager" if spec.backend == "eager" else "inductor"), None
+    if way == "reduce-overhead":
+        return torch.compile(model, mode="reduce-overhead"), None
     import thunder
+    from thunder.transforms.cudagraph import CUDAGraphTransform
 
     from benchmarks.common.counting import use_backend
-    from benchmarks.common.thunder_jit import jit, make_transform
+    from benchmarks.common.thunder_jit import executors, make_transform
     from fusioncache.prologue import quickening
 
     use_backend(spec.backend)
     if way == "own prologue":
         quickening.CALLS = sys.maxsize
     lean = "thunder" if way == "own calls" else "auto"
-    compiled = jit(model, spec.backend, None if way == "thunder" else make_transform(spec.backend, lean=lean))
+    ours = [] if way == "thunder" else [make_transform(spec.backend, graphs=way == "graphs", lean=lean)]
+    more = [CUDAGraphTransform()] if way == "thunder graphs" else []
+    compiled = thunder.jit(model, executors=executors(spec.backend), transforms=[*ours, *more])
     return compiled, thunder.compile_stats(compiled)
 
 
