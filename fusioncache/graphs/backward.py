@@ -57,11 +57,11 @@ class CapturedBackward:
         saved, gradients = given
         self._safe = memory.list_promised()
         self._memory = memory
-        self._buffers = tuple(make_buffer(gradient) for gradient in gradients)
+        self._copied = tuple(make_buffer(gradient) for gradient in gradients)
         inside = promise.captured.take_saved()
         outside = [(place, inside[place]) for place in promise.captured.saved_outside]
-        outside += [(len(saved) + place, buffer.tensor) for place, buffer in enumerate(self._buffers)]
-        inside += [buffer.tensor for buffer in self._buffers]
+        outside += [(len(saved) + place, buffer.tensor) for place, buffer in enumerate(self._copied)]
+        inside += [buffer.tensor for buffer in self._copied]
         builds: list[Build] = []
         count = len(saved)
 
@@ -86,7 +86,7 @@ class CapturedBackward:
         import torch
 
         with torch.no_grad():
-            for buffer, gradient in zip(self._buffers, gradients, strict=True):
+            for buffer, gradient in zip(self._copied, gradients, strict=True):
                 buffer.fill(gradient)
             self._replay()
             return self._build(self._results.give([*saved, *gradients]))

@@ -77,7 +77,7 @@ class CapturedForward:
         buffers = {place: make_buffer(arguments[place]) for place in moving}
         inside = [buffers[place].tensor if place in buffers else each for place, each in enumerate(arguments)]
         self._addresses = self._read_still(inside)
-        self._buffers: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
+        self._copied: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
         versions = [buffer.tensor._version for buffer in buffers.values()]
         recording, self._build, saved = _record(function, inside, memory)
         self._replay = recording.replay
@@ -113,8 +113,8 @@ class CapturedForward:
             owner.forget(self)
 
     def is_free(self) -> bool:
-        """Tells whether it may be replayed now, for all that is promised in the memory."""
-        return not self._memory.is_promised(self.name) and self._memory.allows(self._safe)
+        """Tells whether it may be replayed now, for all that is promised in the memory. Its own promise forbids it."""
+        return self._memory.allows(self._safe)
 
     def finds(self, arguments: Sequence[Any]) -> bool:
         """Tells whether the arguments that it does not copy are where they were."""
@@ -130,7 +130,7 @@ class CapturedForward:
         import torch
 
         with torch.no_grad():
-            for place, buffer in self._buffers:
+            for place, buffer in self._copied:
                 buffer.fill(arguments[place])
             self._replay()
             result = self._build(self._results.give(arguments))

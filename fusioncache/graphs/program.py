@@ -36,11 +36,14 @@ class CudaGraphs:
     Args:
         tally: counts.
         find_recorder: returns what captures on a device, or raises ``NotCaptured``.
+
+    Attributes:
+        find_recorder: the same. It is asked once for each device.
     """
 
     def __init__(self, tally: Tally, find_recorder: Callable[[Any], Recorder]):
         self._failures = Failures(tally)
-        self._find_recorder = find_recorder
+        self.find_recorder = find_recorder
         self._memories: dict[Any, GraphMemory] = {}
 
     def count_refusal(self, reason: str) -> None:
@@ -67,7 +70,7 @@ class CudaGraphs:
         """
         found = self._memories.get(device)
         if found is None:
-            found = self._memories[device] = GraphMemory(self._find_recorder(device))
+            found = self._memories[device] = GraphMemory(self.find_recorder(device))
         return found
 
 

@@ -22,7 +22,7 @@ def compile_model(model, monkeypatch=None, store=False, transforms=(), **options
     transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
     if monkeypatch is not None:
         recorder = FakeRecorder()
-        monkeypatch.setattr(transform.graphs, "_find_recorder", lambda device: recorder)
+        monkeypatch.setattr(transform.graphs, "find_recorder", lambda device: recorder)
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform, *transforms])
     return compiled, transform
 

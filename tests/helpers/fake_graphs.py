@@ -1,6 +1,7 @@
 """Captures without a GPU: a replay runs the function again, into the memory that the capture had."""
 
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 import torch
 
@@ -42,6 +43,7 @@ class FakeRecorder:
     error: Exception | None = None
     records: int = 0
     finished: int = 0
+    replays: WeakSet = field(default_factory=WeakSet)
 
     def explain_unready(self):
         return self.unready
@@ -78,6 +80,7 @@ class FakeRecorder:
                 if place is not None:
                     place[: content.numel()].copy_(content)
 
+        self.replays.add(replay)
         return Recording(replay, results)
 
     def _owns(self, value):

@@ -275,12 +275,30 @@ def test_on_a_cpu_nothing_is_captured():
 
 def test_numbers_are_part_of_the_kind():
     graphs, _, ledger = make_graphs()
-    captured, _ = graphs.capture(Program(ForwardFunction(lambda x, factor: (x * factor,), False), None))
-    for factor in (2, 3.0, 2.0, True, 2, 3.0, 2, 3.0):
+    captured, _ = graphs.capture(Program(ForwardFunction(lambda x, factor: (x * factor, factor), False), None))
+    for factor in (1, 3.0, 1.0, True, 1, 3.0, 1, 3.0, 1.0, True):
         x = make_input(1)
-        (result,) = captured(x, factor)
+        result, returned = captured(x, factor)
         assert torch.equal(result, x * factor)
-    assert ledger.stats().captures == 2
+        assert type(returned) is type(factor)
+    assert ledger.stats().captures == 4
+
+
+class Named(torch.Tensor):
+    pass
+
+
+def test_a_tensor_of_another_class_runs_as_it_is():
+    graphs, _, ledger = make_graphs()
+    captured, _ = graphs.capture(Program(ForwardFunction(lambda x: (x + 1,), False), None))
+    for seed in range(3):
+        captured(make_input(seed))
+    replays = ledger.stats().graph_replays
+    for _ in range(3):
+        (result,) = captured(make_input(1).as_subclass(Named))
+        assert type(result) is Named
+    assert ledger.stats().graph_replays == replays
+    assert dict(ledger.stats().not_captured) == {"it takes a value of type Named": 1}
 
 
 def test_an_argument_of_another_class_runs_as_it_is():
