@@ -192,7 +192,7 @@ class BackwardProgram:
         if reason is not None:
             raise NotCaptured(reason)
         try:
-            if promise.captured.read_places(saved) != promise.places:
+            if not promise.captured.knows(saved, promise):
                 raise NotCaptured("saved tensors that something else took the place of")
             captured = promise.captured.backward
             if captured is None:

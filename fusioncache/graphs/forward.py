@@ -93,8 +93,11 @@ class CapturedForward:
         self._results = Results(leaves, arguments, saved, device)
         kept = [leaves[place] for place in saved]
         leaves.clear()
-        self._saved_tensors = tuple(place for place, each in enumerate(kept) if isinstance(each, torch.Tensor))
-        self.saved_outside = tuple(place for place in self._saved_tensors if arguments.find(kept[place]) is not None)
+        tensors = [place for place, each in enumerate(kept) if isinstance(each, torch.Tensor)]
+        self.saved_outside = tuple(place for place in tensors if arguments.find(kept[place]) is not None)
+        self._find_outside = _getter(self.saved_outside)
+        self._find_inside = _getter([place for place in tensors if place not in set(self.saved_outside)])
+        self._saved_inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(kept)))
         self.saved = kept if self._has_backward else None
 
     @property
@@ -139,13 +142,22 @@ class CapturedForward:
             return result
         leaving, (saved, others) = result
         release = self._memory.promise(self.name, self)
-        promise = Promise(self, self.read_places(saved), release)
+        promise = Promise(self, self._read_outside(saved), release)
         return leaving, (saved, SavedValues.make(others, promise))
 
-    def read_places(self, saved: Sequence[Any]) -> object:
-        """Returns where saved tensors are, and how those lie that are not of the pool."""
-        addresses = tuple([saved[place].data_ptr() for place in self._saved_tensors])
-        return addresses, tuple([saved[place].stride() for place in self.saved_outside])
+    def _read_outside(self, saved: Sequence[Any]) -> object:
+        """Returns where saved tensors are that are not of the pool, and how they lie."""
+        import torch
+
+        tensors = self._find_outside(saved)
+        return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
+
+    def knows(self, saved: Sequence[Any], promise: Promise) -> bool:
+        """Tells whether these are the saved tensors of a call, and not others that something put into their places."""
+        import torch
+
+        inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(saved)))
+        return inside == self._saved_inside and self._read_outside(saved) == promise.outside
 
     def take_saved(self) -> list[Any]:
         """Returns what it saves, as it was captured, and no longer owns it."""

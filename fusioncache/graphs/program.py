@@ -13,6 +13,7 @@ from fusioncache.graphs.failures import Failures
 from fusioncache.graphs.forward import CapturedForward, ForwardCaptures, ForwardFunction
 from fusioncache.graphs.memory import GraphMemory
 from fusioncache.graphs.recorder import NotCaptured, Recorder, Tally
+from fusioncache.graphs.settings import is_saving_hooked
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,8 @@ class ForwardProgram:
         return result
 
     def _replay(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:
+        if self._function.has_backward and is_saving_hooked():
+            raise NotCaptured("hooks for saved tensors")
         memory = self._memory_of(reader.device)
         reason = memory.begin()
         if reason is not None:

@@ -14,19 +14,19 @@ class Promise:
 
     Args:
         captured: the forward program that saved the tensors.
-        places: where they are: see ``CapturedForward.read_places``.
+        outside: where those are that do not lie in the pool, and how.
         release: ends it.
 
     Attributes:
         captured: the same.
-        places: the same.
+        outside: the same.
     """
 
-    __slots__ = ("_release", "captured", "places")
+    __slots__ = ("_release", "captured", "outside")
 
-    def __init__(self, captured: CapturedForward, places: object, release: Callable[[], None]):
+    def __init__(self, captured: CapturedForward, outside: object, release: Callable[[], None]):
         self.captured = captured
-        self.places = places
+        self.outside = outside
         self._release: Callable[[], None] | None = release
 
     @property

@@ -1,4 +1,4 @@
-"""Torch's settings that decide which kernels an operation launches, read in a microsecond or two.
+"""What torch is told to do with operations, besides to run them, read in a microsecond or two.
 
 A captured program launches the kernels that the settings of its capture asked for. One that runs as it is asks them
 in each call.
@@ -65,3 +65,10 @@ def is_intercepted() -> bool:
     if torch._C._len_torch_dispatch_stack():
         return True
     return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+
+
+def is_saving_hooked() -> bool:
+    """Tells whether hooks take over what autograd saves: they may keep it for longer than its memory is promised."""
+    import torch
+
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from captured_programs import WIDTH, Layer, are_equal, make_graphs, make_input, settle, step
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -229,8 +230,24 @@ def test_hooks_that_save_something_else(settled):
         with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float):
             results.append(step(each, make_input(1)))
     assert are_equal(*results)
-    assert dict(ledger.stats().not_captured) == {"saved tensors that something else took the place of": 1}
+    assert dict(ledger.stats().not_captured) == {"hooks for saved tensors": 1}
     assert are_equal(step(layer, make_input(2)), step(plain, make_input(2)))
+
+
+def test_what_is_computed_again_for_backward(settled):
+    """Torch keeps the second call's saved tensors, and forgets that call."""
+    layer, plain, _, _ = settled
+    for seed in range(3):
+        results = []
+        for each in (layer, plain):
+            each.weight.grad = None
+            one, other = (
+                torch.utils.checkpoint.checkpoint(each, make_input(seed + place), use_reentrant=False)
+                for place in range(2)
+            )
+            (one + other).sum().backward()
+            results.append((one.detach(), other.detach(), each.weight.grad))
+        assert are_equal(*results), seed
 
 
 def test_inference_mode_is_no_trap():
