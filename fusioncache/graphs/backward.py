@@ -235,11 +235,15 @@ class BackwardProgram:
 
     def _run(self, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None) -> Any:
         """Runs the program as it is. If it was the last time, what it was given need not stay."""
-        keeps = promise is not None and keeps_graph()
-        result = self._function(saved_for_backward, cotangents)
-        if promise is not None and not keeps:
-            promise.end()
-        return result
+        if promise is None:
+            return self._function(saved_for_backward, cotangents)
+        keeps = keeps_graph()
+        try:
+            return self._function(saved_for_backward, cotangents)
+        finally:
+            promise.captured.catch_up()
+            if not keeps:
+                promise.end()
 
 
 def keeps_graph() -> bool:

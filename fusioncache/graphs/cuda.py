@@ -120,10 +120,11 @@ class CudaRecorder:
             empty.capture_end()
 
     def finish(self) -> None:
-        """Waits until what was replayed is done."""
+        """Waits until what was launched is done."""
         import torch
 
-        torch.cuda.synchronize(self.device)
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(self.device)
 
 
 @contextmanager

@@ -105,6 +105,10 @@ class CapturedForward:
         """Tells whether it owns the memory of the tensors that it saves."""
         return self.saved is not None
 
+    def catch_up(self) -> None:
+        """Waits for what reads its saved tensors on another stream than that of replays."""
+        self._memory.catch_up()
+
     def renew(self) -> None:
         """Has it captured anew at its next call."""
         self.is_stale = True

@@ -72,6 +72,11 @@ class GraphMemory:
         self._is_taken = False
         self._turn.release()
 
+    def catch_up(self) -> None:
+        """Waits for what this thread launched that may read promised memory, unless replays wait for it anyway."""
+        if self.recorder.explain_unready() is not None:
+            self.recorder.finish()
+
     def is_promised(self, name: object) -> bool:
         """Tells whether tensors that this forward program saved wait for their backward."""
         return name in self._promised

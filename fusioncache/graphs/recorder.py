@@ -76,4 +76,7 @@ class Recorder(Protocol):
         """
 
     def finish(self) -> None:
-        """Waits until what was replayed is done, so that captures can be dropped."""
+        """Waits until what was launched is done, so that memory can be used for something else.
+
+        Within a capture of somebody else's nothing was launched, and it waits for nothing.
+        """

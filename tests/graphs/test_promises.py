@@ -278,3 +278,21 @@ def test_another_thread_runs_its_program_as_it_is(captured, graphs):
         pool.submit(memory_.end).result()
     assert are_equal(step(layer, make_input(3)), step(plain, make_input(3)))
     assert ledger.stats().not_captured["another thread replays"] == 1
+
+
+def test_a_backward_on_another_stream_is_waited_for(captured):
+    """Replays do not wait for that stream, and would overwrite what it reads."""
+    layer, plain, recorder, ledger = captured
+    settle(layer)
+    output, expected = layer(make_input(5)), plain(make_input(5))
+    layer.weight.grad = plain.weight.grad = None
+    finished = recorder.finished
+    recorder.unready = "another stream than that of the first call"
+    backward(output)
+    backward(expected)
+    assert torch.equal(layer.weight.grad, plain.weight.grad)
+    assert recorder.finished == finished + 1
+    assert dict(ledger.stats().not_captured) == {recorder.unready: 1}
+    recorder.unready = None
+    step(layer, make_input(6))
+    assert recorder.finished == finished + 1
