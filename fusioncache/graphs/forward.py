@@ -1,295 +1,132 @@
-"""A forward program that is captured: once for each kind of call, and once more where two calls overlap."""
+"""A forward program as Thunder calls it: replayed where that does what it would do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from functools import update_wrapper
 from typing import Any
-from weakref import ref
 
-from fusioncache.graphs.addresses import Addresses
-from fusioncache.graphs.buffers import StaticBuffer, make_buffer
+from fusioncache.graphs.calls import MOST_KINDS, KindReader, Warm
+from fusioncache.graphs.captured_forward import CapturedForward, ForwardFunction
+from fusioncache.graphs.captures import ForwardCaptures
+from fusioncache.graphs.failures import Failures
 from fusioncache.graphs.memory import GraphMemory
-from fusioncache.graphs.promises import Promise, SavedValues
-from fusioncache.graphs.recorder import NotCaptured, Recording
-from fusioncache.graphs.results import Arguments, Results
-from fusioncache.graphs.structure import Build, take_apart
+from fusioncache.graphs.recorder import NotCaptured
+from fusioncache.graphs.settings import is_saving_hooked
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardFunction:
-    """A program's computation, as Thunder compiled it.
+class _Kind:
+    """A kind of call.
 
     Attributes:
-        call: takes tensors and returns the results; with a backward, those and what is saved for it.
-        has_backward: whether there is one.
-        writes: whether it may write into its arguments.
+        warm: runs the first of them.
+        captures: replays the others.
     """
 
-    call: Callable[..., Any]
-    has_backward: bool
-    writes: bool = False
-
-
-class CapturedForward:
-    """A forward program as it was captured for one kind of call.
-
-    Args:
-        function: the program.
-        arguments: of the call in which it is captured. It is not run.
-        still: positions of the tensors among the arguments that it may read where they are.
-        moving: positions of the others, which are copied.
-        memory: of the device.
-        owner: has it. A weak reference, so that what was captured goes when nobody calls it any more.
-
-    Attributes:
-        name: by which the memory knows it.
-        saved: what it saves for backward, as it was captured; None when its memory is no longer owned.
-        saved_outside: positions among that of what lies outside of the pool.
-        backward: the backward program that was captured for it; None if none was.
-        is_stale: whether it is to be captured anew.
-
-    Raises:
-        NotCaptured: if it cannot be.
-        Exception: whatever goes wrong in the capture.
-    """
-
-    def __init__(
-        self,
-        function: ForwardFunction,
-        arguments: Sequence[Any],
-        still: Sequence[int],
-        moving: Sequence[int],
-        memory: GraphMemory,
-        owner: ref[ForwardCaptures],
-    ):
-        self.name = object()
-        self.saved: list[Any] | None = None
-        self.saved_outside: tuple[int, ...] = ()
-        self.backward: Any = None
-        self.is_stale = False
-        self._memory = memory
-        self._owner = owner
-        self._safe = memory.list_promised()
-        self._still, self._find_still = tuple(still), _getter(still)
-        self._has_backward = function.has_backward
-        buffers = {place: make_buffer(arguments[place]) for place in moving}
-        inside = [buffers[place].tensor if place in buffers else each for place, each in enumerate(arguments)]
-        self._addresses = self._read_still(inside)
-        self._copied: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
-        versions = [buffer.tensor._version for buffer in buffers.values()]
-        recording, self._build, saved = _record(function, inside, memory)
-        self._replay = recording.replay
-        if versions != [buffer.tensor._version for buffer in buffers.values()]:
-            raise NotCaptured("it writes into an argument that moves")
-        self._keep(recording, Arguments((place, inside[place]) for place in (*still, *moving)), saved)
-
-    def _keep(self, recording: Recording, arguments: Arguments, saved: range) -> None:
-        import torch
-
-        leaves = recording.results
-        device = self._memory.recorder.device
-        self._results = Results(leaves, arguments, saved, device)
-        kept = [leaves[place] for place in saved]
-        leaves.clear()
-        tensors = [place for place, each in enumerate(kept) if isinstance(each, torch.Tensor)]
-        self.saved_outside = tuple(place for place in tensors if arguments.find(kept[place]) is not None)
-        self._find_outside = _getter(self.saved_outside)
-        self._find_inside = _getter([place for place in tensors if place not in set(self.saved_outside)])
-        self._saved_inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(kept)))
-        self.saved = kept if self._has_backward else None
+    warm: Warm
+    captures: ForwardCaptures
 
     @property
-    def owns_saved(self) -> bool:
-        """Tells whether it owns the memory of the tensors that it saves."""
-        return self.saved is not None
-
-    def catch_up(self) -> None:
-        """Waits for what reads its saved tensors on another stream than that of replays."""
-        self._memory.catch_up()
-
-    def renew(self) -> None:
-        """Has it captured anew at its next call."""
-        self.is_stale = True
-
-    def leave(self) -> None:
-        """Drops it."""
-        owner = self._owner()
-        if owner is not None:
-            owner.forget(self)
-
-    def is_free(self) -> bool:
-        """Tells whether it may be replayed now, for all that is promised in the memory. Its own promise forbids it."""
-        return self._memory.allows(self._safe)
-
-    def finds(self, arguments: Sequence[Any]) -> bool:
-        """Tells whether the arguments that it does not copy are where they were."""
-        return self._read_still(arguments) == self._addresses
-
-    def _read_still(self, arguments: Sequence[Any]) -> tuple[int, ...]:
-        import torch
-
-        return tuple(map(torch.Tensor.data_ptr, self._find_still(arguments)))
-
-    def run(self, arguments: Sequence[Any]) -> Any:
-        """Replays it for a call, and returns what the program returns."""
-        import torch
-
-        with torch.no_grad():
-            for place, buffer in self._copied:
-                buffer.fill(arguments[place])
-            self._replay()
-            result = self._build(self._results.give(arguments))
-        self._memory.touch(self.name)
-        if not self._has_backward:
-            return result
-        leaving, (saved, others) = result
-        release = self._memory.promise(self.name, self)
-        promise = Promise(self, self._read_outside(saved), release)
-        return leaving, (saved, SavedValues.make(others, promise))
-
-    def _read_outside(self, saved: Sequence[Any]) -> object:
-        """Returns where saved tensors are that are not of the pool, and how they lie."""
-        import torch
-
-        tensors = self._find_outside(saved)
-        return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
-
-    def knows(self, saved: Sequence[Any], promise: Promise) -> bool:
-        """Tells whether these are the saved tensors of a call, and not others that something put into their places."""
-        import torch
-
-        inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(saved)))
-        return inside == self._saved_inside and self._read_outside(saved) == promise.outside
-
-    def take_saved(self) -> list[Any]:
-        """Returns what it saves, as it was captured, and no longer owns it."""
-        saved, self.saved = self.saved, None
-        if saved is None:
-            raise NotCaptured("its saved tensors belong to another capture")
-        return saved
+    def is_refused(self) -> bool:
+        """Tells whether calls of it run as they are, for a reason that was counted before."""
+        return self.warm.refused is not None or self.captures.refused is not None
 
 
-def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda arguments: [arguments[place] for place in places]
-
-
-def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemory) -> tuple[Recording, Build, range]:
-    """Captures a forward program; returns what puts its results together, and which of the leaves are saved tensors."""
-    seen: list[tuple[Build, range]] = []
-
-    def record(arguments: list[Any]) -> list[Any]:
-        given = arguments.copy()
-        arguments.clear()
-        result = function.call(*given)
-        leaves, build = take_apart(result)
-        saved = range(0)
-        if function.has_backward:
-            leaving, (tensors, _) = result
-            start = len(take_apart(leaving)[0])
-            saved = range(start, start + len(tensors))
-        seen.append((build, saved))
-        return leaves
-
-    recording = memory.recorder.record(record, list(inside))
-    return recording, *seen[-1]
-
-
-MOST_COPIES = 4
-"""How many captures one kind of call may have: for calls that overlap, each before the backward of the one before."""
-MOST_TIMES = 24
-"""How often one kind of call may be captured in all. What needs more does not stay as it was captured."""
-
-
-class ForwardCaptures:
-    """The captures of a forward program for one kind of call.
+class ForwardProgram:
+    """A forward program that is replayed where that does what it would do, and else runs as it is.
 
     Args:
         function: the program.
-        positions: of the tensors among its arguments.
-        parameters: of each tensor whether it is a parameter.
-        memory: of the device.
-
-    Attributes:
-        refused: why it is not captured any more; None if it is.
+        failures: counts, and says what went wrong.
+        memory_of: returns the memory of a device.
     """
 
-    def __init__(
-        self,
-        function: ForwardFunction,
-        positions: Sequence[int],
-        parameters: Sequence[bool],
-        memory: GraphMemory,
-    ):
-        self.refused: str | None = None
+    def __init__(self, function: ForwardFunction, failures: Failures, memory_of: Callable[[Any], GraphMemory]):
         self._function = function
-        self._positions = tuple(positions)
-        self._addresses = Addresses(parameters)
-        self._memory = memory
-        self._captured: list[CapturedForward] = []
-        self._times = 0
+        self._failures = failures
+        self._memory_of = memory_of
+        self._refused: str | None = None
+        self._reader: KindReader | None = None
+        self._kinds: dict[Hashable, _Kind] = {}
+        update_wrapper(self, function.call)
 
-    def observe(self, arguments: Sequence[Any]) -> None:
-        """Takes note of where the tensors of a call are."""
-        self._addresses.observe([arguments[place] for place in self._positions])
-
-    def find(self, arguments: Sequence[Any]) -> CapturedForward | None:
-        """Returns what may be replayed for a call; None if nothing may, or an argument has moved."""
-        for captured in self._captured:
-            if not captured.is_free():
-                continue
-            is_fresh = not captured.is_stale or self._times >= MOST_TIMES
-            if is_fresh and captured.finds(arguments):
-                return captured
-            self._memory.remove(captured.name)
-            return None
-        return None
-
-    def capture(self, arguments: Sequence[Any]) -> CapturedForward:
-        """Captures the program for a call.
-
-        Raises:
-            NotCaptured: if it cannot be, now or at all; ``refused`` tells which.
-            Exception: whatever goes wrong in the capture.
-        """
-        if not self._memory.allows_capture():
-            raise NotCaptured("a call before the backward of the last one")
-        if self._times >= MOST_TIMES:
-            reason = "arguments or other programs that change too often"
-            self.refused = None if self._captured else reason
-            raise NotCaptured(reason)
-        self._times += 1
-        self.observe(arguments)
-        self._make_room()
-        still, moving = self._divide()
+    def __call__(self, *args: Any) -> Any:
+        """Returns what the program returns."""
+        if self._refused is not None:
+            return self._function.call(*args)
         try:
-            captured = CapturedForward(self._function, arguments, still, moving, self._memory, ref(self))
+            reader = self._reader or self._begin(args)
+            kind = self._find_kind(reader, args)
+            if not kind.is_refused:
+                return self._replay(reader, kind, args) if kind.warm.is_warm else self._warm_up(reader, kind, args)
         except NotCaptured as refusal:
-            self.refused = refusal.reason
+            self._failures.refuse(refusal.reason)
+        return self._function.call(*args)
+
+    def _begin(self, args: Sequence[Any]) -> KindReader:
+        try:
+            reader = KindReader(args)
+            self._memory_of(reader.device)
+        except NotCaptured as refusal:
+            self._refused = refusal.reason
             raise
-        self._captured.append(captured)
-        self._memory.add(captured.name, captured)
+        self._reader = reader
+        return reader
+
+    def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Kind:
+        import torch
+
+        try:
+            key = reader.read(args)
+            found = self._kinds.get(key)
+        except TypeError as error:
+            raise NotCaptured("arguments of another kind than before") from error
+        if found is None:
+            if len(self._kinds) >= MOST_KINDS:
+                raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
+            parameters = [isinstance(each, torch.nn.Parameter) for each in reader.take_tensors(args)]
+            memory = self._memory_of(reader.device)
+            captures = ForwardCaptures(self._function, reader.positions, parameters, memory)
+            found = self._kinds[key] = _Kind(Warm(), captures)
+        return found
+
+    def _warm_up(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:
+        kind.captures.observe(args)
+        recorder = self._memory_of(reader.device).recorder
+        result = kind.warm.run(recorder, reader.take_tensors(args), lambda: self._function.call(*args))
+        if kind.warm.refused is not None:
+            self._failures.refuse(kind.warm.refused)
+        return result
+
+    def _replay(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:
+        if self._function.has_backward and is_saving_hooked():
+            raise NotCaptured("hooks for saved tensors")
+        memory = self._memory_of(reader.device)
+        reason = memory.begin()
+        if reason is not None:
+            raise NotCaptured(reason)
+        try:
+            captured = kind.captures.find(args)
+            if captured is None:
+                captured = self._capture(kind, args)
+            result = captured.run(args)
+        finally:
+            memory.end()
+        self._failures.tally.count_graph_replay()
+        return result
+
+    def _capture(self, kind: _Kind, args: Sequence[Any]) -> CapturedForward:
+        import torch
+
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                captured = kind.captures.capture(args)
+        except NotCaptured:
+            raise
+        except Exception as error:
+            kind.captures.refused = self._failures.explain(error, "a forward program")
+            raise NotCaptured(kind.captures.refused) from None
+        self._failures.tally.count_capture()
         return captured
-
-    def forget(self, captured: CapturedForward) -> None:
-        """Drops one of the captures."""
-        self._captured.remove(captured)
-
-    def _make_room(self) -> None:
-        if len(self._captured) < MOST_COPIES:
-            return
-        idle = next((each for each in self._captured if not self._memory.is_promised(each.name)), None)
-        if idle is None:
-            raise NotCaptured(f"more than {MOST_COPIES} calls before the backward of the first")
-        self._memory.remove(idle.name)
-
-    def _divide(self) -> tuple[list[int], list[int]]:
-        lie_still = {self._positions[index] for index in self._addresses.list_still()}
-        moving = [place for place in self._positions if place not in lie_still]
-        if moving and self._function.writes:
-            self.refused = "it writes into its arguments, and they move"
-            raise NotCaptured(self.refused)
-        return [place for place in self._positions if place in lie_still], moving

@@ -20,6 +20,9 @@ from weakref import ref
 from fusioncache.graphs.recorder import Recorder
 from fusioncache.process import forks
 
+PROMISED = "memory that is promised to another program"
+"""Why something is not replayed, or captured, at a moment."""
+
 MOST_CAPTURES = 32
 """How many forward programs are captured at a time on one device. The one that was not called for longest goes."""
 

@@ -1,19 +1,18 @@
-"""The programs of one transform that are captured, and the forward program as Thunder calls it."""
+"""The programs of one transform that are captured, all in one pool of memory for each device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import update_wrapper
 from typing import Any
 
-from fusioncache.graphs.backward import BackwardFunction, BackwardProgram
-from fusioncache.graphs.calls import MOST_KINDS, KindReader, Warm
+from fusioncache.graphs.backward import BackwardProgram
+from fusioncache.graphs.captured_backward import BackwardFunction
+from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.failures import Failures
-from fusioncache.graphs.forward import CapturedForward, ForwardCaptures, ForwardFunction
+from fusioncache.graphs.forward import ForwardProgram
 from fusioncache.graphs.memory import GraphMemory
-from fusioncache.graphs.recorder import NotCaptured, Recorder, Tally
-from fusioncache.graphs.settings import is_saving_hooked
+from fusioncache.graphs.recorder import Recorder, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,119 +72,3 @@ class CudaGraphs:
         if found is None:
             found = self._memories[device] = GraphMemory(self.find_recorder(device))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A kind of call.
-
-    Attributes:
-        warm: runs the first of them.
-        captures: replays the others.
-    """
-
-    warm: Warm
-    captures: ForwardCaptures
-
-    @property
-    def is_refused(self) -> bool:
-        """Tells whether calls of it run as they are, for a reason that was counted before."""
-        return self.warm.refused is not None or self.captures.refused is not None
-
-
-class ForwardProgram:
-    """A forward program that is replayed where that does what it would do, and else runs as it is.
-
-    Args:
-        function: the program.
-        failures: counts, and says what went wrong.
-        memory_of: returns the memory of a device.
-    """
-
-    def __init__(self, function: ForwardFunction, failures: Failures, memory_of: Callable[[Any], GraphMemory]):
-        self._function = function
-        self._failures = failures
-        self._memory_of = memory_of
-        self._refused: str | None = None
-        self._reader: KindReader | None = None
-        self._kinds: dict[Hashable, _Kind] = {}
-        update_wrapper(self, function.call)
-
-    def __call__(self, *args: Any) -> Any:
-        """Returns what the program returns."""
-        if self._refused is not None:
-            return self._function.call(*args)
-        try:
-            reader = self._reader or self._begin(args)
-            kind = self._find_kind(reader, args)
-            if not kind.is_refused:
-                return self._replay(reader, kind, args) if kind.warm.is_warm else self._warm_up(reader, kind, args)
-        except NotCaptured as refusal:
-            self._failures.refuse(refusal.reason)
-        return self._function.call(*args)
-
-    def _begin(self, args: Sequence[Any]) -> KindReader:
-        try:
-            reader = KindReader(args)
-            self._memory_of(reader.device)
-        except NotCaptured as refusal:
-            self._refused = refusal.reason
-            raise
-        self._reader = reader
-        return reader
-
-    def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Kind:
-        import torch
-
-        try:
-            key = reader.read(args)
-            found = self._kinds.get(key)
-        except TypeError as error:
-            raise NotCaptured("arguments of another kind than before") from error
-        if found is None:
-            if len(self._kinds) >= MOST_KINDS:
-                raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
-            parameters = [isinstance(each, torch.nn.Parameter) for each in reader.take_tensors(args)]
-            memory = self._memory_of(reader.device)
-            captures = ForwardCaptures(self._function, reader.positions, parameters, memory)
-            found = self._kinds[key] = _Kind(Warm(), captures)
-        return found
-
-    def _warm_up(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:
-        kind.captures.observe(args)
-        recorder = self._memory_of(reader.device).recorder
-        result = kind.warm.run(recorder, reader.take_tensors(args), lambda: self._function.call(*args))
-        if kind.warm.refused is not None:
-            self._failures.refuse(kind.warm.refused)
-        return result
-
-    def _replay(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:
-        if self._function.has_backward and is_saving_hooked():
-            raise NotCaptured("hooks for saved tensors")
-        memory = self._memory_of(reader.device)
-        reason = memory.begin()
-        if reason is not None:
-            raise NotCaptured(reason)
-        try:
-            captured = kind.captures.find(args)
-            if captured is None:
-                captured = self._capture(kind, args)
-            result = captured.run(args)
-        finally:
-            memory.end()
-        self._failures.tally.count_graph_replay()
-        return result
-
-    def _capture(self, kind: _Kind, args: Sequence[Any]) -> CapturedForward:
-        import torch
-
-        try:
-            with torch.inference_mode(False), torch.no_grad():
-                captured = kind.captures.capture(args)
-        except NotCaptured:
-            raise
-        except Exception as error:
-            kind.captures.refused = self._failures.explain(error, "a forward program")
-            raise NotCaptured(kind.captures.refused) from None
-        self._failures.tally.count_capture()
-        return captured

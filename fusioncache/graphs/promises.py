@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fusioncache.graphs.forward import CapturedForward
+    from fusioncache.graphs.captured_forward import CapturedForward
 
 
 class Promise:

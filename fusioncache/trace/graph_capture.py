@@ -14,8 +14,8 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 
 from fusioncache.backends.symbols import may_write
+from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.cuda import find_recorder
-from fusioncache.graphs.forward import ForwardFunction
 from fusioncache.graphs.program import CudaGraphs, Program
 from fusioncache.ir import Graph
 from fusioncache.ir.ops import writes_of

@@ -8,9 +8,9 @@ import torch.utils.checkpoint
 from captured_programs import WIDTH, Layer, are_equal, make_graphs, make_input, settle, step
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusioncache.graphs import calls, forward
+from fusioncache.graphs import captures
+from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.cuda import find_recorder
-from fusioncache.graphs.forward import ForwardFunction
 from fusioncache.graphs.program import CudaGraphs, Program
 
 
@@ -102,7 +102,7 @@ def test_a_weight_that_moves_in_each_step_is_copied_at_last(settled):
 
 
 def test_there_is_a_limit_to_captures(settled, monkeypatch):
-    monkeypatch.setattr(forward, "MOST_TIMES", 2)
+    monkeypatch.setattr(captures, "MOST_TIMES", 2)
     layer, plain, _, ledger = settled
     for seed in range(5):
         change_both((layer, plain), replace)
@@ -329,8 +329,7 @@ def test_an_argument_of_another_class_runs_as_it_is():
 
 
 def test_there_is_a_limit_to_kinds(monkeypatch):
-    monkeypatch.setattr(calls, "MOST_KINDS", 2)
-    monkeypatch.setattr("fusioncache.graphs.program.MOST_KINDS", 2)
+    monkeypatch.setattr("fusioncache.graphs.forward.MOST_KINDS", 2)
     graphs, _, ledger = make_graphs()
     captured, _ = graphs.capture(Program(ForwardFunction(lambda x, factor: (x * factor,), False), None))
     for factor in (1, 2, 3, 3, 1, 2):

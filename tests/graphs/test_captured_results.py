@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusioncache.graphs.buffers import make_buffer, overlaps
+from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.copies import is_dense
-from fusioncache.graphs.forward import ForwardFunction
 from fusioncache.graphs.program import Program
 from fusioncache.graphs.recorder import NotCaptured
 from fusioncache.graphs.structure import take_apart

@@ -7,7 +7,7 @@ import torch
 from captured_programs import Layer, are_equal, make_graphs, make_input, settle, step
 
 from fusioncache.graphs import memory
-from fusioncache.graphs.forward import ForwardFunction
+from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.program import Program
 
 OVERLAP = "a call before the backward of the last one"

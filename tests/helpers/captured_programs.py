@@ -4,7 +4,7 @@ import torch
 from fake_graphs import FakeRecorder
 from thunder.executors.torch_autograd import connect_to_autograd
 
-from fusioncache.graphs.forward import ForwardFunction
+from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.program import CudaGraphs, Program
 from fusioncache.record.ledger import Ledger
 

@@ -1,0 +1,204 @@
+"""A forward program as it was captured for one kind of call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Protocol
+from weakref import ref
+
+from fusioncache.graphs.buffers import StaticBuffer, make_buffer
+from fusioncache.graphs.memory import GraphMemory
+from fusioncache.graphs.promises import Promise, SavedValues
+from fusioncache.graphs.recorder import NotCaptured, Recording
+from fusioncache.graphs.results import Arguments, Results
+from fusioncache.graphs.structure import Build, take_apart
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardFunction:
+    """A program's computation, as Thunder compiled it.
+
+    Attributes:
+        call: takes tensors and returns the results; with a backward, those and what is saved for it.
+        has_backward: whether there is one.
+        writes: whether it may write into its arguments.
+    """
+
+    call: Callable[..., Any]
+    has_backward: bool
+    writes: bool = False
+
+
+class Owner(Protocol):
+    """Who has what was captured of a forward program."""
+
+    def forget(self, captured: CapturedForward) -> None:
+        """Drops one of the captures."""
+
+
+class CapturedForward:
+    """A forward program as it was captured for one kind of call.
+
+    Args:
+        function: the program.
+        arguments: of the call in which it is captured. It is not run.
+        still: positions of the tensors among the arguments that it may read where they are.
+        moving: positions of the others, which are copied.
+        memory: of the device.
+        owner: has it. A weak reference, so that what was captured goes when nobody calls it any more.
+
+    Attributes:
+        name: by which the memory knows it.
+        saved: what it saves for backward, as it was captured; None when its memory is no longer owned.
+        saved_outside: positions among that of what lies outside of the pool.
+        backward: the backward program that was captured for it; None if none was.
+        is_stale: whether it is to be captured anew.
+
+    Raises:
+        NotCaptured: if it cannot be.
+        Exception: whatever goes wrong in the capture.
+    """
+
+    def __init__(
+        self,
+        function: ForwardFunction,
+        arguments: Sequence[Any],
+        still: Sequence[int],
+        moving: Sequence[int],
+        memory: GraphMemory,
+        owner: ref[Owner],
+    ):
+        self.name = object()
+        self.saved: list[Any] | None = None
+        self.saved_outside: tuple[int, ...] = ()
+        self.backward: Any = None
+        self.is_stale = False
+        self._memory = memory
+        self._owner = owner
+        self._safe = memory.list_promised()
+        self._still, self._find_still = tuple(still), _getter(still)
+        self._has_backward = function.has_backward
+        buffers = {place: make_buffer(arguments[place]) for place in moving}
+        inside = [buffers[place].tensor if place in buffers else each for place, each in enumerate(arguments)]
+        self._addresses = self._read_still(inside)
+        self._copied: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
+        versions = [buffer.tensor._version for buffer in buffers.values()]
+        recording, self._build, saved = _record(function, inside, memory)
+        self._replay = recording.replay
+        if versions != [buffer.tensor._version for buffer in buffers.values()]:
+            raise NotCaptured("it writes into an argument that moves")
+        self._keep(recording, Arguments((place, inside[place]) for place in (*still, *moving)), saved)
+
+    def _keep(self, recording: Recording, arguments: Arguments, saved: range) -> None:
+        import torch
+
+        leaves = recording.results
+        device = self._memory.recorder.device
+        self._results = Results(leaves, arguments, saved, device)
+        kept = [leaves[place] for place in saved]
+        leaves.clear()
+        tensors = [place for place, each in enumerate(kept) if isinstance(each, torch.Tensor)]
+        self.saved_outside = tuple(place for place in tensors if arguments.find(kept[place]) is not None)
+        self._find_outside = _getter(self.saved_outside)
+        self._find_inside = _getter([place for place in tensors if place not in set(self.saved_outside)])
+        self._saved_inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(kept)))
+        self.saved = kept if self._has_backward else None
+
+    @property
+    def owns_saved(self) -> bool:
+        """Tells whether it owns the memory of the tensors that it saves."""
+        return self.saved is not None
+
+    def catch_up(self) -> None:
+        """Waits for what reads its saved tensors on another stream than that of replays."""
+        self._memory.catch_up()
+
+    def renew(self) -> None:
+        """Has it captured anew at its next call."""
+        self.is_stale = True
+
+    def leave(self) -> None:
+        """Drops it."""
+        owner = self._owner()
+        if owner is not None:
+            owner.forget(self)
+
+    def is_free(self) -> bool:
+        """Tells whether it may be replayed now, for all that is promised in the memory. Its own promise forbids it."""
+        return self._memory.allows(self._safe)
+
+    def finds(self, arguments: Sequence[Any]) -> bool:
+        """Tells whether the arguments that it does not copy are where they were."""
+        return self._read_still(arguments) == self._addresses
+
+    def _read_still(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        import torch
+
+        return tuple(map(torch.Tensor.data_ptr, self._find_still(arguments)))
+
+    def run(self, arguments: Sequence[Any]) -> Any:
+        """Replays it for a call, and returns what the program returns."""
+        import torch
+
+        with torch.no_grad():
+            for place, buffer in self._copied:
+                buffer.fill(arguments[place])
+            self._replay()
+            result = self._build(self._results.give(arguments))
+        self._memory.touch(self.name)
+        if not self._has_backward:
+            return result
+        leaving, (saved, others) = result
+        release = self._memory.promise(self.name, self)
+        promise = Promise(self, self._read_outside(saved), release)
+        return leaving, (saved, SavedValues.make(others, promise))
+
+    def _read_outside(self, saved: Sequence[Any]) -> object:
+        """Returns where saved tensors are that are not of the pool, and how they lie."""
+        import torch
+
+        tensors = self._find_outside(saved)
+        return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
+
+    def knows(self, saved: Sequence[Any], promise: Promise) -> bool:
+        """Tells whether these are the saved tensors of a call, and not others that something put into their places."""
+        import torch
+
+        inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(saved)))
+        return inside == self._saved_inside and self._read_outside(saved) == promise.outside
+
+    def take_saved(self) -> list[Any]:
+        """Returns what it saves, as it was captured, and no longer owns it."""
+        saved, self.saved = self.saved, None
+        if saved is None:
+            raise NotCaptured("its saved tensors belong to another capture")
+        return saved
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda arguments: [arguments[place] for place in places]
+
+
+def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemory) -> tuple[Recording, Build, range]:
+    """Captures a forward program; returns what puts its results together, and which of the leaves are saved tensors."""
+    seen: list[tuple[Build, range]] = []
+
+    def record(arguments: list[Any]) -> list[Any]:
+        given = arguments.copy()
+        arguments.clear()
+        result = function.call(*given)
+        leaves, build = take_apart(result)
+        saved = range(0)
+        if function.has_backward:
+            leaving, (tensors, _) = result
+            start = len(take_apart(leaving)[0])
+            saved = range(start, start + len(tensors))
+        seen.append((build, saved))
+        return leaves
+
+    recording = memory.recorder.record(record, list(inside))
+    return recording, *seen[-1]
