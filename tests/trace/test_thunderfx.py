@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from fake_graphs import FakeRecorder
 from models import are_same
 
 import fusioncache
@@ -12,13 +13,14 @@ pytestmark = pytest.mark.usefixtures("eager_regions")
 
 
 def compile_behind_dynamo(
-    model: Callable, store: bool | None = False, **options: object
+    model: Callable, store: bool | None = False, graphs: bool = False, **options: object
 ) -> tuple[Callable, fusioncache.FusionCache]:
     """The model under ``thunderfx``, with regions that run op by op."""
     from thunder.dynamo import thunderfx
 
     torch._dynamo.reset()
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=store, record=False), backend="eager")
+    cache = fusioncache.Cache(store=store, record=False)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", graphs=graphs)
     return thunderfx(model, executors=fusioncache.executors(), transforms=[transform], **options), transform
 
 
@@ -164,3 +166,23 @@ def test_experts_are_compiled_once_whatever_the_routing():
     assert counts[0] > 0 and counts[2] > 0 and counts[1] == counts[3] == counts[4] == 0
     assert transform.stats().general_hits > 0
     assert not transform.stats().own_sizes and not transform.stats().bypasses
+
+
+def test_programs_behind_dynamo_are_captured(monkeypatch):
+    results = []
+    for graphs in (True, False):
+        torch.manual_seed(0)
+        model = ScaledNorm()
+        compiled, transform = compile_behind_dynamo(model, graphs=graphs)
+        if transform.graphs:
+            recorder = FakeRecorder()
+            monkeypatch.setattr(transform.graphs, "find_recorder", lambda device, recorder=recorder: recorder)
+        results.append([])
+        for _ in range(4):
+            model.zero_grad()
+            output = compiled(torch.randn(2, 6, 8))
+            output.sum().backward()
+            results[-1] += [output.detach(), *(parameter.grad for parameter in model.parameters())]
+        if graphs:
+            assert (transform.stats().captures, dict(transform.stats().not_captured)) == (2, {})
+    assert are_same(*results)
