@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakSet
 
 from fusioncache.graphs.recorder import NotCaptured, Record, Recorder, Recording
 
@@ -32,6 +33,9 @@ def find_recorder(device: Any) -> Recorder:
 class CudaRecorder:
     """Captures on one GPU. All captures have one pool, and are made on one stream: others do not share memory.
 
+    Torch gives up a pool with the last graph that has it, so that a model that is dropped leaves nothing. What is
+    captured after that, or after a capture that failed, has a pool of its own: it shares less, and nothing wrongly.
+
     Args:
         device: of type cuda, with an index.
 
@@ -45,6 +49,7 @@ class CudaRecorder:
         self.device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
+        self._graphs: WeakSet[Any] = WeakSet()
         self._home: int | None = None
 
     def explain_unready(self) -> str | None:
@@ -72,12 +77,15 @@ class CudaRecorder:
         """Captures a call of a function: see ``Recorder``."""
         import torch
 
+        if not self._graphs:
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
         # What lies idle outside of the pool would not be there for it.
         torch.cuda.empty_cache()
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream), _without_collector():
             results = self._capture(graph, function, arguments)
+        self._graphs.add(graph)
         return Recording(graph.replay, list(results))
 
     def _capture(self, graph: Any, function: Record, arguments: list[Any]) -> Sequence[Any]:
@@ -104,15 +112,17 @@ class CudaRecorder:
     def _repair(self) -> None:
         """Lets torch forget a capture that CUDA gave up.
 
-        Torch leaves the allocator and the random numbers as they are within a capture. Another capture, of next to
-        nothing, ends that for the latter.
+        Torch leaves the allocators and the random numbers as they are within a capture. For memory of the GPU that can
+        be ended here; that of the host takes the pool for one that is recorded to, for ever. Another capture, of next
+        to nothing, ends it for random numbers.
         """
         import torch
 
+        pool, self._pool = self._pool, torch.cuda.graph_pool_handle()
         with suppress(Exception):
-            torch._C._cuda_endAllocateToPool(self.device.index, self._pool)
+            torch._C._cuda_endAllocateToPool(self.device.index, pool)
         with suppress(Exception):
-            torch._C._cuda_releasePool(self.device.index, self._pool)
+            torch._C._cuda_releasePool(self.device.index, pool)
         with suppress(Exception):
             empty = torch.cuda.CUDAGraph()
             empty.capture_begin(capture_error_mode="thread_local")
