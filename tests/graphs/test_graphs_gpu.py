@@ -175,14 +175,14 @@ def test_a_model_that_is_dropped_leaves_its_memory_to_others():
         compiled, transform = compile_model(model, graphs=True)
         for _ in range(4):
             model.zero_grad()
-            compiled(torch.randn(8192, 512, device="cuda")).sum().backward()
+            compiled(torch.randn(2**16, 512, device="cuda")).sum().backward()
         assert transform.stats().captures == 2, transform.stats().not_captured
         return torch.cuda.memory_reserved()
 
     train()
     before = reserve()
-    assert train() > before + 2**25
-    assert reserve() <= before + 2**22
+    assert train() > before + 2**29
+    assert reserve() <= before + 2**27  # of each stream cuBLAS keeps some memory
 
 
 class Dropout(torch.nn.Module):
