@@ -10,7 +10,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
-from types import FunctionType, MappingProxyType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from fusioncache.backends.symbols import may_write
@@ -39,6 +39,8 @@ _OBSTACLES: Mapping[str, re.Pattern[str]] = MappingProxyType(
     }
 )
 """What is not captured, and the names by which programs call it."""
+_REVIEWED = frozenset({"torch", "thunder", "fusioncache", "builtins", "math", "operator", "nvfuser_direct", "triton"})
+"""Packages whose functions do nothing on the host that a replay would have to do."""
 
 
 def make_graphs(option: bool | None, ledger: Ledger, *, verifies: bool) -> CudaGraphs | None:
@@ -108,8 +110,21 @@ def _read_program(entry: Any, templates: Mapping[Callable[..., Any], Graph]) -> 
 
 
 def _find_obstacle(function: Any) -> str | None:
-    names = list_names(_code_of(function).__code__)
-    return next((why for why, pattern in _OBSTACLES.items() if any(map(pattern.search, names))), None)
+    inner = _code_of(function)
+    names = list_names(inner.__code__)
+    known = next((why for why, pattern in _OBSTACLES.items() if any(map(pattern.search, names))), None)
+    return known or _find_foreign(inner, names)
+
+
+def _find_foreign(inner: FunctionType, names: Collection[str]) -> str | None:
+    """Returns why a program is not captured that calls what may do something on the host each time."""
+    for name in sorted(names & inner.__globals__.keys()):
+        value = inner.__globals__[name]
+        module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        home = module or type(value).__module__
+        if callable(value) and home.partition(".")[0] not in _REVIEWED:
+            return f"a function that is not known, {name.rstrip('0123456789_')}"
+    return None
 
 
 def _code_of(function: Any) -> FunctionType:
