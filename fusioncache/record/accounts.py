@@ -74,16 +74,6 @@ class Account(Counts):
         )
 
 
-class GraphCounts:
-    """Counts of programs that are captured in CUDA graphs."""
-
-    __slots__ = ("captures", "refused", "replays")
-
-    def __init__(self) -> None:
-        self.captures = self.replays = 0
-        self.refused: Counter[str] = Counter()
-
-
 class ProgramCounts:
     """Counts of whole programs, the reasons for what was not done, and the seconds of each part."""
 

@@ -9,8 +9,9 @@ from types import MappingProxyType
 
 from fusioncache.ir import Template
 from fusioncache.process import forks
-from fusioncache.record.accounts import Account, Counts, GraphCounts, ProgramCounts
+from fusioncache.record.accounts import Account, Counts, ProgramCounts
 from fusioncache.record.events import CompileEvent, CompileObserver, EventPublisher
+from fusioncache.record.graph_counts import GraphCounts
 from fusioncache.record.history import History
 from fusioncache.record.observations import CompileRecord, Phases
 from fusioncache.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
@@ -25,6 +26,7 @@ class Ledger:
 
     Attributes:
         history: what happened one by one; the parent's, if there is one.
+        graphs: counts what is captured in CUDA graphs.
         observers: are told of each function that is compiled or loaded, here or in a ledger whose parent this is.
     """
 
@@ -33,6 +35,7 @@ class Ledger:
         self._events = events or EventPublisher()
         self.history: History = parent.history if parent else History()
         self.observers: list[CompileObserver] = []
+        self.graphs = GraphCounts(parent.graphs if parent else None)
         self._lock = forks.lock()
         self._accounts: dict[str, Account] = {}
         self._changed: dict[str, None] = {}
@@ -46,7 +49,6 @@ class Ledger:
         self._handed_over = self._helped = 0
         self._generalizations = self._general_hits = self._reused_sizes = 0
         self._programs = ProgramCounts()
-        self._graphs = GraphCounts()
         self._canonicalize_seconds = self._plan_seconds = self._saved_seconds = self._verify_compile_seconds = 0.0
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
@@ -260,29 +262,6 @@ class Ledger:
         if self._parent:
             self._parent.add_program_seconds(part, seconds)
 
-    def count_capture(self) -> None:
-        """Counts a forward or backward program that was captured in a CUDA graph."""
-        with self._lock:
-            self._graphs.captures += 1
-        if self._parent:
-            self._parent.count_capture()
-
-    def count_graph_replay(self) -> None:
-        """Counts a call of such a program for which its graph was replayed."""
-        with self._lock:
-            self._graphs.replays += 1
-        if self._parent:
-            self._parent.count_graph_replay()
-
-    def count_not_captured(self, reason: str) -> bool:
-        """Counts a program that is not captured, or a call without a replay. Returns whether the reason is new."""
-        with self._lock:
-            self._graphs.refused[reason] += 1
-            first = self._graphs.refused[reason] == 1
-        if self._parent:
-            self._parent.count_not_captured(reason)
-        return first
-
     def count_verified(self) -> None:
         """Counts a region that verify mode compared with its template for a layout and found equal."""
         with self._lock:
@@ -314,6 +293,7 @@ class Ledger:
 
     def stats(self) -> Stats:
         """Returns the counts now."""
+        captures, replays, not_captured = self.graphs.read()
         with self._lock:
             total = self._total
             return Stats(
@@ -345,9 +325,9 @@ class Ledger:
                 passes_repeated=MappingProxyType(dict(self._programs.passes_repeated)),
                 programs_interpreted=MappingProxyType(dict(self._programs.interpreted)),
                 program_seconds=MappingProxyType(dict(self._programs.seconds)),
-                captures=self._graphs.captures,
-                graph_replays=self._graphs.replays,
-                not_captured=MappingProxyType(dict(self._graphs.refused)),
+                captures=captures,
+                graph_replays=replays,
+                not_captured=not_captured,
                 saved_seconds=self._saved_seconds,
                 canonicalize_seconds=self._canonicalize_seconds,
                 verified=self._verified,

@@ -60,9 +60,9 @@ def make_graphs(option: bool | None, ledger: Ledger, *, verifies: bool) -> CudaG
     if not (GRAPHS.read() == "1" if option is None else option):
         return None
     if verifies:
-        ledger.count_not_captured("verify mode")
+        ledger.graphs.count_not_captured("verify mode")
         return None
-    return CudaGraphs(ledger, find_recorder)
+    return CudaGraphs(ledger.graphs, find_recorder)
 
 
 def capture_entry(entry: Any, compile_data: Any) -> Any:

@@ -171,11 +171,11 @@ def test_whole_programs_are_counted(monkeypatch):
     for _ in range(3):
         ledger.count_program_filled("GPT")
     ledger.count_passes_repeated("two rows so far")
-    ledger.count_capture()
+    ledger.graphs.count_capture()
     for _ in range(2):
-        ledger.count_graph_replay()
+        ledger.graphs.count_graph_replay()
     for _ in range(3):
-        ledger.count_not_captured("random numbers")
+        ledger.graphs.count_not_captured("random numbers")
     ledger.count_program_interpreted("model.py:7 compares: x < 100")
     save_ledger(monkeypatch, ledger)
     text = " ".join(get_output("stats").split())
