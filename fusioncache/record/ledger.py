@@ -35,7 +35,7 @@ class Ledger:
         self._events = events or EventPublisher()
         self.history: History = parent.history if parent else History()
         self.observers: list[CompileObserver] = []
-        self.graphs = GraphCounts(parent.graphs if parent else None)
+        self.graphs: GraphCounts = GraphCounts(parent.graphs if parent else None)
         self._lock = forks.lock()
         self._accounts: dict[str, Account] = {}
         self._changed: dict[str, None] = {}
