@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.processes import ROOT
-from benchmarks.figures import markdown, nvfuser_seconds, recompute, steps, tables, warm
+from benchmarks.figures import later_steps, markdown, nvfuser_seconds, recompute, steps, tables, warm
 from benchmarks.scaling import plot
 
 _PAGES = ("measurements", "upstream", "schedule", "lengths")
@@ -56,6 +56,8 @@ def make_figures() -> dict[str, str]:
         "warm-profile": _figure(warm.tabulate_profile, "warm-start"),
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
+        "step-overhead": _figure(later_steps.tabulate_overhead, "step-overhead", folder=CPU),
+        "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
         "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
     }
 

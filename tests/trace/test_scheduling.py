@@ -206,11 +206,11 @@ def test_gathers_come_in_order_of_need_and_reduces_behind_their_gradients(traine
     ]
     for mode in MODES:
         moved, left = trained[0][f"{mode} auto"]["backward"], trained[0][f"{mode} thunder"]["backward"]
-        products = [index for index, call in enumerate(moved) if call == "matmul"]
+        products = [index for index, call in enumerate(moved) if call == "mm"]
         reduces = [index for index, call in enumerate(moved) if call.startswith("reduce")]
         assert reduces[0] < products[2]
         assert sum(index < products[-1] for index in reduces) == WEIGHTS - 3
-        assert in_flight(left[: len(left) - 1 - left[::-1].index("matmul")]) == 0
+        assert in_flight(left[: len(left) - 1 - left[::-1].index("mm")]) == 0
 
 
 def test_each_trace_says_what_became_of_its_collectives(trained):

@@ -1,0 +1,40 @@
+"""Tables of later steps: what each calls, what it takes of the host's time, and how long the slowest take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.figures.markdown import make_table
+
+Result = Mapping[str, Any]
+Point = Mapping[str, Any]
+
+_COUNTS = ("python", "torch", "operations", "symbols")
+_QUANTILES = ("median", "0.99", "0.999", "slowest")
+
+
+def tabulate_overhead(result: Result) -> str:
+    """Shows what a later step calls, by depth and way, and the milliseconds of its parts."""
+    parts = ("prologue", "forward", "backward", "step")
+    columns = ("layers", "<way", *_COUNTS, *(f"{part}, ms" for part in parts))
+    return make_table(columns, (_write_overhead(point, parts) for point in result["points"]))
+
+
+def _write_overhead(point: Point, parts: tuple[str, ...]) -> list[str]:
+    counts = [str(point["counts"].get(name, "")) for name in _COUNTS]
+    taken = (point["milliseconds"].get(part) for part in parts)
+    return [str(point["layers"]), point["way"], *counts, *("" if each is None else f"{each:.2f}" for each in taken)]
+
+
+def tabulate_jitter(result: Result) -> str:
+    """Shows quantiles of later steps in milliseconds, by way and what ran beside it, and why the slowest were slow."""
+    columns = ("<way", "<beside", "steps", *(f"{name}, ms" for name in _QUANTILES), "<causes of the slowest thousandth")
+    return make_table(columns, _list_jitter(result["points"]))
+
+
+def _list_jitter(points: list[Point]) -> Iterator[list[str]]:
+    for point in points:
+        times = [f"{point['milliseconds'][name]:.2f}" for name in _QUANTILES]
+        causes = ", ".join(f"{cause} ({count})" for cause, count in sorted(point["causes"].items()))
+        yield [point["way"], point["beside"], str(point["steps"]), *times, causes]
