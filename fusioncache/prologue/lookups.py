@@ -6,7 +6,7 @@ nothing. Each of its methods is one call and four lookups for one item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -35,23 +35,22 @@ def find_lookups(module: Any) -> tuple[Any, ...]:
 
     The former are functions of a name and of the latter. Where a method is not Thunder's own, it finds nothing.
     """
-    from thunder.core.module import ThunderModule
-
-    if type(module) is not ThunderModule:
+    known, own = _find_own()
+    if type(module) is not known:
         return *(_NOTHING.get for _ in METHODS), _NOTHING
-    return *(_find_lookup(module, *lookup) for lookup in METHODS.items()), module._null
-
-
-def _find_lookup(module: Any, method: str, attribute: str) -> Callable[[str, Any], Any]:
-    items = vars(module).get(attribute)
-    is_own = method not in vars(module) and vars(type(module)).get(method) is _find_own().get(method)
-    return items.get if is_own and type(items) is dict else _NOTHING.get
+    # One function, as each prologue of each step calls it.
+    names, methods, found = vars(module), vars(known), []
+    for method, attribute in METHODS.items():
+        items = names.get(attribute)
+        is_own = method not in names and methods.get(method) is own.get(method)
+        found.append(items.get if is_own and type(items) is dict else _NOTHING.get)
+    return *found, module._null
 
 
 @cache
-def _find_own() -> Mapping[str, Any]:
-    """Returns those of the methods that are as they are known to be."""
+def _find_own() -> tuple[Any, Mapping[str, Any]]:
+    """Returns the class of Thunder's modules, and those of its methods that are as they are known to be."""
     from thunder.core.module import ThunderModule
 
     methods = {method: vars(ThunderModule)[method] for method in METHODS}
-    return {method: function for method, function in methods.items() if is_known(function, _SOURCES[method])}
+    return ThunderModule, {name: each for name, each in methods.items() if is_known(each, _SOURCES[name])}

@@ -101,6 +101,9 @@ def main():
 
     watch = Watch()
     steps(4)
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):  # writes what the first steps did, shortly after them
+            thread.join()
     before = transform.stats()
     with watch:
         steps(_STEPS)
