@@ -16,7 +16,7 @@ _QUANTILES = ("median", "0.99", "0.999", "slowest")
 
 def tabulate_overhead(result: Result) -> str:
     """Shows what a later step calls, by depth and way, and the milliseconds of its parts."""
-    parts = ("prologue", "forward", "backward", "step")
+    parts = ("prologue", "forward", "backward", "step", "fastest")
     columns = ("layers", "<way", *_COUNTS, *(f"{part}, ms" for part in parts))
     return make_table(columns, (_write_overhead(point, parts) for point in result["points"]))
 

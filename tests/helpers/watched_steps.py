@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 import thunder
 import torch
-from models import Blocks
+from models import Block
 
 import fusioncache
 from fusioncache.process import forks
@@ -88,7 +88,7 @@ def main():
     torch.set_num_threads(1)
     backend, sizes = sys.argv[1], json.loads(sys.argv[2])
     device = "cuda" if backend == "nvfuser" else "cpu"
-    model = Blocks(2).to(device)
+    model = Block().to(device)
     transform = fusioncache.FusionCache(backend=backend, jobs=0)
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
     inputs = [torch.ones(size, 3, 16, device=device) for size in sizes]
