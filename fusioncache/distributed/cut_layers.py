@@ -48,7 +48,7 @@ def _apply_column(values: CutValues, symbol: Any, cut: Cut) -> bool:
         )
     own = values.now(bias) if bias is None or values.cut_of(bias) else values.own_part(bias, 0)
     part = symbol.sym(whole, values.now(weight), own)
-    if weight.name in values.gathered:
+    if cut.is_gathered:
         values.give(given, rank_symbol("gather_parts")(part, values.group, given.ndim - 1), None)
     else:
         values.give(given, part, Cut(given.ndim - 1, cut.layer))

@@ -15,13 +15,12 @@ class CutValues:
     Args:
         group: the process group whose ranks share the model.
         cuts: of the parameters that are cut.
-        gathered: those of them whose layer gives each rank all of its result.
         of_rows: whether row layers leave the residual stream cut along its sequence.
     """
 
-    def __init__(self, group: Any, cuts: Mapping[str, Cut], gathered: frozenset[str], *, of_rows: bool):
+    def __init__(self, group: Any, cuts: Mapping[str, Cut], *, of_rows: bool):
         self.group, self.ranks = group, int(group.size())
-        self.gathered, self.of_rows = gathered, of_rows
+        self.of_rows = of_rows
         self._cuts = dict(cuts)
         self._now: dict[str, Any] = {}
         self._trained: set[str] = set()

@@ -22,11 +22,13 @@ class Cut:
         dim: the dimension, from 0 on.
         layer: the name of the layer by which it came about, for people.
         of_rows: whether it is the residual stream that is cut, along its sequence, rather than a layer's features.
+        is_gathered: of a weight, whether each rank is to have all that its layer gives.
     """
 
     dim: int
     layer: str
     of_rows: bool = False
+    is_gathered: bool = False
 
     def moved(self, dim: int) -> Cut:
         """Returns the same cut along another dimension."""
@@ -59,7 +61,7 @@ def follow_reshape(old: Sequence[int], new: Sequence[int], dim: int, ranks: int)
     """
     before = _sizes_before(old)[dim]
     begins = (place for place, size in enumerate(_sizes_before(new)) if size == before)
-    return next((place for place in begins if new[place] > 1 and new[place] % ranks == 0), None)
+    return next((place for place in begins if new[place] >= ranks and new[place] % ranks == 0), None)
 
 
 def _sizes_before(shape: Sequence[int]) -> Sequence[int]:

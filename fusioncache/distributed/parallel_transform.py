@@ -10,7 +10,7 @@ from thunder.core.transform_common import Transform
 
 from fusioncache.distributed.cut_values import CutValues
 from fusioncache.distributed.cuts import Cut, CutError
-from fusioncache.distributed.parallel_layers import CutParameter
+from fusioncache.distributed.parallel_layers import CutParameter, Role
 from fusioncache.distributed.partition import partition_trace
 from fusioncache.distributed.rank_symbols import register_rank_symbols
 
@@ -127,17 +127,15 @@ class TensorParallelTransform(Transform):
         _check_alone()
         checked = {symbol.output.name: symbol.args[1] for symbol in _unpacked(prologue_trace)}
         cuts: dict[str, Cut] = {}
-        gathered: set[str] = set()
         for whole, proxy in zip(prologue_trace.output[0], computation_trace.args, strict=True):
             name = checked.get(getattr(whole, "name", ""))
             if name not in self.parameters:
                 continue
             parameter = self.parameters[name]
-            cuts[proxy.name] = Cut(parameter.dim, parameter.layer)
-            if parameter.role == "gathered":
-                gathered.add(proxy.name)
+            is_gathered = parameter.role is Role.GATHERED
+            cuts[proxy.name] = Cut(parameter.dim, parameter.layer, is_gathered=is_gathered)
         self._check_parts(prologue_trace, checked)
-        values = CutValues(self.process_group, cuts, frozenset(gathered), of_rows=self.of_rows)
+        values = CutValues(self.process_group, cuts, of_rows=self.of_rows)
         return prologue_trace, partition_trace(computation_trace, values), epilogue_trace
 
     def _check_parts(self, trace: Any, checked: Mapping[str, str]) -> None:

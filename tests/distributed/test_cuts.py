@@ -20,6 +20,7 @@ from fusioncache.distributed.cuts import align_right, follow_reshape, take_part
         ((2, 8, 16), (16, 16), 1, 2, None),  # rows of each of several sequences
         ((8, 16), (1, 8, 1, 16), 0, 2, 1),
         ((1, 8, 16), (8, 16), 1, 4, 0),
+        ((2, 1, 16), (2, 16), 1, 1, 1),  # one rank alone shares everything
     ],
 )
 def test_a_cut_follows_a_change_of_shape(old, new, dim, ranks, found):

@@ -67,6 +67,7 @@ def train_two(rank: int, folder: Path) -> dict[str, Any]:
         "dropping": train_one(share(GatedLlama(DROPPING)), DROPPING, steps=1),
         "whole numbers": [compute_whole_numbers(sequence=sequence) for sequence in (False, True)],
         "tied": [compute_whole_numbers(tied=True)],
+        "autocast": compute_under_autocast(share(GatedLlama(SIZES[2], dtype=torch.float32))),
     }
 
 
@@ -100,6 +101,12 @@ def compute_length(jitted: Any, length: int) -> dict[str, Any]:
     result = jitted(draw_tokens(SIZES[2])[:, :length])
     calls = list_calls(thunder.last_traces(jitted)[-1])
     return {"result": result, "kinds": [call.split()[1] for call in calls if call.startswith(("gather", "reduce"))]}
+
+
+def compute_under_autocast(model: Any) -> torch.Tensor:
+    """Returns results of products in bfloat16, for which weights are converted."""
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        return model(draw_tokens(SIZES[2])).float()
 
 
 def compute_whole_numbers(*, sequence: bool = False, tied: bool = False) -> Values:
@@ -192,6 +199,13 @@ def test_losses_and_gradients_are_those_of_one_process_but_for_the_order_of_sums
 def test_with_equal_seeds_ranks_drop_what_one_process_does(pair):
     alone = take_steps(jit_alone(GatedLlama(DROPPING)), DROPPING, 1)
     assert_equal_but_for_sums([rank["dropping"]["steps"] for rank in pair], GatedLlama(DROPPING), alone)
+
+
+def test_weights_that_are_converted_are_cut_as_well(pair):
+    expected = compute_under_autocast(jit_alone(GatedLlama(SIZES[2], dtype=torch.float32)))
+    for rank in pair:
+        # Eight bits, and a few roundings one behind the other.
+        assert (rank["autocast"] - expected).norm() < 0.02 * expected.norm()
 
 
 def assert_equal_bits(ranks: Sequence[Sequence[Values]], model: torch.nn.Module) -> None:

@@ -1,5 +1,6 @@
 """Two GPUs train a gated model with attention over NCCL, each with its parts of the layers, as one GPU does."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,8 +26,14 @@ MODES = {
 }
 
 
+@cache
+def make_cache() -> fusioncache.Cache:
+    """Returns what all models of this process share, so that each template is compiled once."""
+    return fusioncache.Cache(record=False, store=False)
+
+
 def make_options() -> dict[str, Any]:
-    return {"cache": fusioncache.Cache(record=False, store=False), "jobs": 0, "programs": False}
+    return {"cache": make_cache(), "jobs": 0, "programs": False}
 
 
 def train_all(rank: int) -> dict[str, dict[str, Any]]:
@@ -34,7 +41,7 @@ def train_all(rank: int) -> dict[str, dict[str, Any]]:
 
 
 def train_one(dtype: torch.dtype, given: dict[str, Any]) -> dict[str, Any]:
-    model = GatedLlama(SIZES, layers=2, dtype=dtype).cuda()
+    model = GatedLlama(SIZES, dtype=dtype).cuda()
     jitted = distributed.tensor_parallel(model, column=COLUMN, row=ROW, gathered=GATHERED, **make_options(), **given)
     steps = [{name: value.cpu() for name, value in step.items()} for step in take_steps(jitted, SIZES, 2)]
     (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
@@ -47,9 +54,14 @@ def train_one(dtype: torch.dtype, given: dict[str, Any]) -> dict[str, Any]:
 
 def train_alone(dtype: torch.dtype) -> list[Values]:
     transform = fusioncache.FusionCache(**make_options())
-    model = GatedLlama(SIZES, layers=2, dtype=dtype).cuda()
+    model = GatedLlama(SIZES, dtype=dtype).cuda()
     jitted = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
     return [{name: value.cpu() for name, value in step.items()} for step in take_steps(jitted, SIZES, 2)]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[torch.dtype, list[Values]]:
+    return {dtype: train_alone(dtype) for dtype in (torch.float64, torch.bfloat16)}
 
 
 @pytest.fixture(scope="module")
@@ -57,23 +69,31 @@ def trained() -> list[dict[str, dict[str, Any]]]:
     return run_ranks(train_all, backend="nccl")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "modes", "bound"),
-    [
-        (torch.float64, ("plain", "sequence", "thunder's order"), 1e-11),
-        # Eight bits: results differ by a few roundings of what layers give to each other.
-        (torch.bfloat16, ("bfloat16", "bfloat16 sequence"), 0.05),
-    ],
-)
-def test_losses_and_gradients_are_those_of_one_gpu_but_for_the_order_of_sums(trained, dtype, modes, bound):
-    wholes = {name: parameter.shape for name, parameter in GatedLlama(SIZES, layers=2).named_parameters()}
-    alone = train_alone(dtype)
-    for mode in modes:
-        for step, expected in enumerate(alone):
-            found = join([rank[mode]["steps"][step] for rank in trained], wholes)
-            for name, value in found.items():
-                distance = (value.double() - expected[name].double()).norm() / expected[name].double().norm()
-                assert distance < bound, (mode, step, name)
+def measure(found: Values, expected: Values) -> dict[str, float]:
+    """Returns how far each value is from what it should be."""
+    return {
+        name: float((value.double() - expected[name].double()).norm() / expected[name].double().norm())
+        for name, value in found.items()
+    }
+
+
+def join_steps(trained: list[dict[str, dict[str, Any]]], mode: str) -> list[Values]:
+    wholes = {name: parameter.shape for name, parameter in GatedLlama(SIZES).named_parameters()}
+    return [join(list(parts), wholes) for parts in zip(*(rank[mode]["steps"] for rank in trained), strict=True)]
+
+
+@pytest.mark.parametrize("mode", ["plain", "sequence", "thunder's order"])
+def test_losses_and_gradients_are_those_of_one_gpu_but_for_the_order_of_sums(trained, alone, mode):
+    for found, expected in zip(join_steps(trained, mode), alone[torch.float64], strict=True):
+        assert max(measure(found, expected).values()) < 1e-11
+
+
+@pytest.mark.parametrize("mode", ["bfloat16", "bfloat16 sequence"])
+def test_in_bfloat16_the_error_is_about_that_of_one_gpu(trained, alone, mode):
+    """Of the first step, against float64: sums over ranks are rounded once more."""
+    exact, single = alone[torch.float64][0], alone[torch.bfloat16][0]
+    ours, theirs = measure(join_steps(trained, mode)[0], exact), measure(single, exact)
+    assert all(ours[name] < 3 * theirs[name] + 0.01 for name in exact), (ours, theirs)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -81,4 +101,4 @@ def test_both_ranks_have_the_same_templates_and_collectives(trained, mode):
     first, second = (rank[mode] for rank in trained)
     assert first["templates"] == second["templates"] != []
     assert first["sequence"] == second["sequence"] != []
-    assert not first["bypasses"] and not second["bypasses"]
+    assert not any("collective" in reason for rank in (first, second) for reason in rank["bypasses"])
