@@ -62,6 +62,7 @@ def run(rank: int, jitted: Any) -> dict[str, Any]:
         "values": values,
         "counts": (stats.programs_made, stats.programs_loaded),
         "refused": dict(stats.programs_refused),
+        "placed": [len(one.flights) for one in transform.cache.ledger.history.read().placements.values()],
         "calls": [list_calls(trace) for trace in traces],
     }
 

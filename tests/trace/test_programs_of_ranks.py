@@ -91,6 +91,7 @@ def test_loaded_programs_have_the_same_bits_and_calls(made, loaded, mode):
         assert len(first[mode]["values"]) > 8
         assert equal_bits(first[mode]["values"], second[mode]["values"])
         assert first[mode]["calls"] == second[mode]["calls"]
+        assert first[mode]["placed"] == second[mode]["placed"] and len(first[mode]["placed"]) == 1 + (mode != "ddp")
         # What ranks tell each other before they first run a trace is there as well.
         assert sum("agree_on_collectives" in calls for calls in second[mode]["calls"]) == 1 + (mode != "ddp")
 
