@@ -34,4 +34,4 @@ def _find_mm(executor: Any) -> Any:
     from thunder.core.prims import matmul
     from thunder.core.symbol import Symbol
 
-    return Symbol("mm", meta=matmul.meta, id="torch.mm", executor=executor, _module=torch)
+    return Symbol("mm", meta=matmul.meta, id="mm", executor=executor, _module=torch)

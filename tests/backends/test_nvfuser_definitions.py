@@ -110,7 +110,7 @@ def test_an_nvfuser_that_keeps_inputs_is_left_alone():
     for call in find_fused(traces[0]):
         call._call_ctx[call.sym.name].store_inputs = True
     with fake_cuda.pretend_gpu():
-        transform = FusionCache(cache=fusioncache.Cache())
+        transform = FusionCache(cache=fusioncache.Cache(), lean="thunder")
         assert transform.transform_trace_post_optimization(traces[0]) is traces[0]
     assert set(transform.stats().bypasses) == {"nvFuser is told to keep each region's inputs"}
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import thunder
 import torch
+from behind_dynamo import compile_behind_dynamo
 from first_traces import replay_as, trace_first, watch
 from stored_programs import compile_anew, without_interpreter
-from test_thunderfx import compile_behind_dynamo
 
 from fusioncache.tracing.lengths.replay import Different
 

@@ -1,27 +1,14 @@
 """Lengths behind Dynamo: what is compiled at each, and that it computes what it should."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from behind_dynamo import compile_behind_dynamo
 from fake_graphs import FakeRecorder
 from models import are_same
 
 import fusioncache
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
-
-
-def compile_behind_dynamo(
-    model: Callable, store: bool | None = False, graphs: bool = False, **options: object
-) -> tuple[Callable, fusioncache.FusionCache]:
-    """The model under ``thunderfx``, with regions that run op by op."""
-    from thunder.dynamo import thunderfx
-
-    torch._dynamo.reset()
-    cache = fusioncache.Cache(store=store, record=False)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager", graphs=graphs)
-    return thunderfx(model, executors=fusioncache.executors(), transforms=[transform], **options), transform
 
 
 class ScaledNorm(torch.nn.Module):
