@@ -1,4 +1,4 @@
-"""Tables of later steps: what each calls, what it takes of the host's time, and how long the slowest take."""
+"""Tables of later steps: what each calls, and how long the slowest take."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ _COUNTS = ("python", "torch", "operations", "symbols")
 _QUANTILES = ("median", "0.99", "0.999", "slowest")
 
 
-def tabulate_overhead(result: Result) -> str:
-    """Shows what a later step calls, by depth and way, and the milliseconds of its parts."""
-    parts = ("prologue", "forward", "backward", "step", "fastest")
-    columns = ("layers", "<way", *_COUNTS, *(f"{part}, ms" for part in parts))
-    return make_table(columns, (_write_overhead(point, parts) for point in result["points"]))
-
-
-def _write_overhead(point: Point, parts: tuple[str, ...]) -> list[str]:
-    counts = [str(point["counts"].get(name, "")) for name in _COUNTS]
-    taken = (point["milliseconds"].get(part) for part in parts)
-    return [str(point["layers"]), point["way"], *counts, *("" if each is None else f"{each:.2f}" for each in taken)]
+def tabulate_calls(result: Result) -> str:
+    """Shows what a later step calls, by depth and way. Times of a machine that others used as well say nothing."""
+    rows = (
+        [str(point["layers"]), point["way"], *(str(point["counts"].get(name, "")) for name in _COUNTS)]
+        for point in result["points"]
+    )
+    return make_table(("layers", "<way", *_COUNTS), rows)
 
 
 def tabulate_jitter(result: Result) -> str:

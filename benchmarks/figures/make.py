@@ -56,7 +56,7 @@ def make_figures() -> dict[str, str]:
         "warm-profile": _figure(warm.tabulate_profile, "warm-start"),
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
-        "step-overhead": _figure(later_steps.tabulate_overhead, "step-overhead", folder=CPU),
+        "step-overhead": _figure(later_steps.tabulate_calls, "step-overhead", folder=CPU),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
         "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
     }
