@@ -252,7 +252,7 @@ def most_matmuls_alive(trace) -> int:
     alive: set[str] = set()
     most = 0
     for symbol in trace.bound_symbols:
-        if symbol.sym.name == "matmul":
+        if symbol.sym.name in ("matmul", "mm"):
             alive.add(symbol.output.name)
             most = max(most, len(alive))
         elif symbol.sym.name == "python_del":
