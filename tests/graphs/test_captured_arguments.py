@@ -234,6 +234,20 @@ def test_hooks_that_save_something_else(settled):
     assert are_equal(step(layer, make_input(2)), step(plain, make_input(2)))
 
 
+def test_hooks_that_replace_what_was_saved(settled):
+    layer, plain, _, ledger = settled
+    results = []
+    for each in (layer, plain):
+        each.weight.grad = None
+        output = each(make_input(1))
+        hidden = output.grad_fn._raw_saved_tensors[-1]
+        hidden.register_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
+        output.backward(torch.ones_like(output))
+        results.append((output.detach(), each.weight.grad))
+    assert are_equal(*results)
+    assert dict(ledger.stats().not_captured) == {"saved tensors that something else took the place of": 1}
+
+
 def test_what_is_computed_again_for_backward(settled):
     """Torch keeps the second call's saved tensors, and forgets that call."""
     layer, plain, _, _ = settled
