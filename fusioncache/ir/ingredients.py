@@ -131,6 +131,11 @@ _KINDS = (
     _values("versions", "The versions of the compiler, torch and Thunder.", "the {} version"),
     _program("arguments", "What the function is called with: values, and of tensors all but their numbers.", "`{}`"),
     _program("classes", "The code of each class that takes part.", "the class `{}`"),
+    IngredientKind(
+        "family format",
+        Level.PROGRAM,
+        "The version of what is stored of programs that differ in sizes alone. Only the key of a family has it.",
+    ),
     _program("function map", "What Thunder makes of each function, and what its modules hold.", "Thunder's `{}`"),
     _program(
         "jit options", "The options of thunder.jit, its executors and its transforms with theirs.", "the option {}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir import Key
-from fusioncache.ir.key_text import NamedValue, read_values, write_key, write_values
+from fusioncache.ir.key_text import NamedValue, read_values, write_values
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
 from fusioncache.program.function_map import FOREIGN, read_function_map
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
+
+FAMILY_FORMAT = 1
+"""Of a form, and of what is stored for it: see ``kept_passes.py`` and ``trace/kept_families.py``."""
 
 
 def program_key(definitions: Definitions, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -46,8 +49,10 @@ def program_key(definitions: Definitions, compile_data: Any, args: Sequence[Any]
         return _make_key(definitions, compile_data, args, kwargs)
 
 
-def write_form(key: Key, tensors: Mapping[int | str, torch.Tensor], integers: Mapping[int | str, int]) -> str:
-    """Returns the text of a key without the sizes of arguments. It says how many dimensions each has.
+def form_key(key: Key, tensors: Mapping[int | str, torch.Tensor], integers: Mapping[int | str, int]) -> Key:
+    """Returns the form of a program: its key without the sizes of arguments, but with the dimensions of each.
+
+    No program has this key.
 
     Args:
         key: of a program.
@@ -64,7 +69,8 @@ def write_form(key: Key, tensors: Mapping[int | str, torch.Tensor], integers: Ma
     for place, integer in integers.items():
         if values.get(_name_argument(place)) == str(integer):
             values[_name_argument(place)] = "an integer above 1"
-    return write_key({**key.texts, "arguments": write_values(values.items())})
+    arguments = write_values(values.items())
+    return program_key_of({**key.texts, "arguments": arguments, "family format": str(FAMILY_FORMAT)})
 
 
 def _name_argument(place: int | str) -> str:

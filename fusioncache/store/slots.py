@@ -2,7 +2,7 @@
 
 A program is what Thunder makes of a model for one kind of input. What it read beside its key may differ from process to
 process, so several of them can have one key: each is in a slot of its own. The sizes that regions of one skeleton had
-are in one more.
+are in one more. What programs at several lengths have in common is a family, of which a form may have several, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 PROGRAM_SLOTS = ("program", "program-1", "program-2", "program-3")
 """In the order in which they are looked into."""
 SIZES_SLOT = "sizes"
+FAMILY_SLOTS = ("family", "family-1", "family-2", "family-3")
+"""In the order in which they are looked into."""
 
 
 def is_program(backend: str) -> bool:
@@ -19,4 +21,4 @@ def is_program(backend: str) -> bool:
 
 def is_compiled(backend: str) -> bool:
     """Returns whether an entry with this word is what a backend made of a graph."""
-    return backend not in (*PROGRAM_SLOTS, SIZES_SLOT)
+    return backend not in (*PROGRAM_SLOTS, *FAMILY_SLOTS, SIZES_SLOT)

@@ -16,7 +16,7 @@ from fusioncache.program.reads import Read, ReadDifference
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
 from fusioncache.store import Store
-from fusioncache.trace.families import Family, KnownProgram
+from fusioncache.trace.families import KnownProgram
 from fusioncache.trace.program_misses import explain_program_miss
 from fusioncache.trace.program_regions import collect_regions
 from fusioncache.trace.program_verification import compare_programs
@@ -39,11 +39,10 @@ class Derivation:
         expected: the stored program that it should be, in verify mode.
         differences: for each stored program that was derived from something else, what that is.
         is_kept: whether it is to be kept in the store.
-        form: what its key has in common with those at other sizes; empty if nobody asks.
+        form: what its key has in common with those at other sizes; None if nobody asks.
         sizes: of its arguments.
         journal: what it did with sizes, if that was watched.
         reads: what it was derived from, as soon as that is known.
-        family: the programs of which it is one, if its operations were called again.
         program: what was derived, if that is kept.
     """
 
@@ -55,11 +54,10 @@ class Derivation:
     expected: Candidate | None = None
     differences: list[ReadDifference] = field(default_factory=list)
     is_kept: bool = True
-    form: str = ""
+    form: Key | None = None
     sizes: ArgumentSizes = field(default_factory=dict)
     journal: Journal | None = None
     reads: tuple[Read, ...] | None = None
-    family: Family | None = None
     program: KnownProgram | None = None
     _recorder: Recorder | None = None
     _started: float = field(default_factory=time.perf_counter)

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fusioncache.program.general import GeneralProgram, NumbersUnknown, generalize, list_templates
+from fusioncache.program.reads import Read
 from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import decode_regions
 from fusioncache.tracing.lengths.arguments import ArgumentSizes
 from fusioncache.tracing.lengths.pass_journal import PassJournal
+from fusioncache.tracing.lengths.replay import Different
 
 MOST_KNOWN = 6
 """Of how many programs a family is made. Each tells apart what was equal in all before."""
@@ -50,33 +52,56 @@ class Family:
     """What programs of one form have in common.
 
     Args:
+        reads: what they were derived from besides.
         passes: what Thunder's passes look at.
         known: programs that Thunder derived, two or more.
+
+    Attributes:
+        reads: as above.
+        passes: as above.
 
     Raises:
         NumbersUnknown: if they differ in more than numbers, or something else may depend on sizes.
     """
 
-    def __init__(self, passes: PassJournal, known: Sequence[KnownProgram]):
+    def __init__(self, reads: tuple[Read, ...], passes: PassJournal, known: Sequence[KnownProgram]):
         if any(each.makes_choices for each in known):
             raise NumbersUnknown("what becomes of its residual streams or collectives was chosen")
-        self._passes = passes
+        self.reads = reads
+        self.passes = passes
         self._known = tuple(known)
-        self._general = self._generalize()
+        self._general = self._generalize(self._known)
 
-    def _generalize(self) -> GeneralProgram:
-        programs = [(each.text, self._passes.read(each.sizes)) for each in self._known]
-        return generalize(programs, self._passes.expressions)
+    @property
+    def known(self) -> tuple[KnownProgram, ...]:
+        """The programs that it is made of."""
+        return self._known
 
-    def learn(self, program: KnownProgram) -> None:
-        """Takes one more program, which tells more of what each number is.
+    def _generalize(self, known: Sequence[KnownProgram]) -> GeneralProgram:
+        programs = [(each.text, self.passes.read(each.sizes)) for each in known]
+        return generalize(programs, self.passes.expressions)
+
+    def is_same(self, other: Family) -> bool:
+        """Tells whether another family is of the same programs, whichever of these it knows."""
+        return self.reads == other.reads and self.passes == other.passes
+
+    def learn(self, program: KnownProgram) -> bool:
+        """Takes one more program, which tells more of what each number is; returns whether it did.
+
+        One for which passes might have done something else is no program of this family.
 
         Raises:
             NumbersUnknown: if it differs in more than numbers.
         """
-        if len(self._known) < MOST_KNOWN:
-            self._known = (*self._known, program)
-            self._general = self._generalize()
+        if len(self._known) >= MOST_KNOWN or any(each.sizes == program.sizes for each in self._known):
+            return False
+        try:
+            self.passes.check(program.sizes)
+        except Different:
+            return False
+        known = (*self._known, program)
+        self._general, self._known = self._generalize(known), known
+        return True
 
     def fill(self, sizes: ArgumentSizes, complete: Complete) -> KnownProgram:
         """Returns the program for arguments of these sizes.
@@ -85,7 +110,7 @@ class Family:
             Different: if Thunder's passes might do something else.
             NumbersUnknown: if a number is not known.
         """
-        text = complete(self._general.instantiate(self._passes.check(sizes)))
+        text = complete(self._general.instantiate(self.passes.check(sizes)))
         return KnownProgram(text, sizes, self._fill_regions(text))
 
     def _fill_regions(self, text: ProgramText) -> bytes | None:
@@ -94,11 +119,12 @@ class Family:
         if known.regions is None:
             return None
         regions = known.regions.decode()
-        for old, new in zip(_list_digests(known.text), _list_digests(text), strict=True):
+        for old, new in zip(list_digests(known.text), list_digests(text), strict=True):
             regions = regions.replace(old, new)
         return regions.encode()
 
 
-def _list_digests(program: ProgramText) -> list[str]:
+def list_digests(program: ProgramText) -> list[str]:
+    """Returns the digests of a program's templates, in the order in which they are called first."""
     templates = program.templates()
     return [templates[name].digest for name in list_templates(program)]

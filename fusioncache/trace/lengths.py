@@ -4,6 +4,9 @@ The second program of a form, which has all the first one has but sizes, is inte
 its operations called again at the sizes of another program give that one's first traces, to the letter, they are
 called again for every further length, and Thunder's passes go on from there. All else that the program was derived
 from is compared each time: its key, and what was read.
+
+Where it is known what the passes look at, programs are a family, and those at further lengths are filled in. Families
+are kept, so that a later process fills in its first program already.
 """
 
 from __future__ import annotations
@@ -13,15 +16,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.ir import Key
 from fusioncache.lean.traces import look_at_sizes
 from fusioncache.program.bytecode import encode_code
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.general import NumbersUnknown
-from fusioncache.program.key import write_form
+from fusioncache.program.key import form_key
 from fusioncache.program.process_groups import find_groups
 from fusioncache.program.reads import Read
 from fusioncache.trace.derivation import Derivation
-from fusioncache.trace.families import Family, KnownProgram
+from fusioncache.trace.families import Family, KnownProgram, list_digests
+from fusioncache.trace.kept_families import find_families, forget_family, keep_family
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, find_integers, find_sizes, find_tensors
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
@@ -48,7 +53,7 @@ class InterpretedProgram:
         known: what was derived in the end; None if that is not kept.
     """
 
-    form: str
+    form: Key
     reads: tuple[Read, ...]
     sizes: ArgumentSizes
     traces: FirstTraces
@@ -63,13 +68,11 @@ class WatchedProgram:
         instance: the program.
         journal: what was done.
         is_proved: whether the same, done at the sizes of another program, was that program.
-        family: the program and others, if it is known what Thunder's passes look at.
     """
 
     instance: InterpretedProgram
     journal: Journal
     is_proved: bool = False
-    family: Family | None = None
 
 
 class Lengths:
@@ -79,7 +82,8 @@ class Lengths:
         """Knows of none yet."""
         self._instances: list[InterpretedProgram] = []
         self._ways: list[WatchedProgram] = []
-        self._hopeless: dict[str, str] = {}
+        self._families: dict[Key, list[Family]] = {}
+        self._hopeless: dict[Key, str] = {}
 
     def derive(self, derivation: Derivation, interpret: Interpret) -> Any:
         """Returns Thunder's first traces: called again if they are known from other lengths, else interpreted.
@@ -91,7 +95,6 @@ class Lengths:
         # What ranks share may be cut otherwise at another length, and collectives be in another order.
         if not derivation.keeper.replays or find_groups(derivation.call.compile_data):
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
-        _note_form(derivation)
         results = self._replay(derivation)
         if results is not None:
             return results
@@ -99,36 +102,34 @@ class Lengths:
 
     def fill(self, derivation: Derivation) -> Candidate | None:
         """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
-        if not derivation.keeper.replays or not any(each.family for each in self._ways):
+        if not derivation.keeper.replays or find_groups(derivation.call.compile_data):
             return None
-        _note_form(derivation)
         reason = None
-        for way in self._find_ways(derivation.form):
-            if way.family is None:
-                continue
+        for family in self._list_families(derivation, _note_form(derivation)):
             try:
-                self._check_reads(way, derivation)
+                _check_reads(family.reads, derivation)
                 with derivation.keeper.time("fill"):
-                    return self._fill(way.family, way.instance, derivation)
+                    return _fill(family, derivation)
             except (Different, NumbersUnknown) as error:
                 reason = str(error)
             except Exception as error:  # whatever it is, Thunder can derive the program
                 logger.info("a program is not filled in", exc_info=error)
                 reason = f"failed: {type(error).__name__}"
         if reason is not None:
-            logger.info("Thunder's passes go over a program at another length: %s", reason)
-            derivation.keeper.ledger.count_passes_repeated(reason)
+            _count_repeated(derivation, reason)
         return None
 
-    @staticmethod
-    def _fill(family: Family, instance: InterpretedProgram, derivation: Derivation) -> Candidate:
-        templates, call = derivation.keeper.templates, derivation.call
-        program = family.fill(derivation.sizes, lambda text: templates.complete(text, call))
-        return Candidate("", program.text, instance.reads, 0.0, encode_code(program.text), program.regions)
+    def _list_families(self, derivation: Derivation, form: Key) -> Iterator[Family]:
+        """Returns the families of a form, of which the store is asked once."""
+        if form not in self._families:
+            self._families[form] = []  # whatever goes wrong here, it does so once
+            self._families[form] += _load_families(derivation, form)
+        return iter(tuple(self._families[form]))
 
     def _replay(self, derivation: Derivation) -> Any | None:
-        reason = self._hopeless.get(derivation.form)
-        for way in self._find_ways(derivation.form):
+        form = _note_form(derivation)
+        reason = self._hopeless.get(form)
+        for way in self._find_ways(form):
             try:
                 traces = self._do_again(way, derivation)
                 if not way.is_proved:
@@ -139,32 +140,27 @@ class Lengths:
                 logger.info("a program is not done again at another length", exc_info=error)
                 reason = reason or f"failed: {type(error).__name__}"
             else:
-                derivation.reads, derivation.family = way.instance.reads, way.family
+                derivation.reads = way.instance.reads
                 derivation.keeper.ledger.count_program_replayed(derivation.call.name)
                 return traces.results()
         if reason is not None:
             self._count(derivation, reason)
         return None
 
-    def _do_again(self, way: WatchedProgram, derivation: Derivation) -> FirstTraces:
-        self._check_reads(way, derivation)
+    @staticmethod
+    def _do_again(way: WatchedProgram, derivation: Derivation) -> FirstTraces:
+        _check_reads(way.instance.reads, derivation)
         with derivation.keeper.time("replay"):
             return replay(way.journal, derivation.sizes, derivation.call.compile_data)
 
-    @staticmethod
-    def _check_reads(way: WatchedProgram, derivation: Derivation) -> None:
-        difference = derivation.keeper.find_difference(way.instance.reads, derivation.definitions.describer)
-        if difference is not None:
-            raise Different(f"the {difference.read.kind} {difference.read.name} is another one")
-
     def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
-        form = derivation.form
+        form = _note_form(derivation)
         is_known = any(each.form == form and each.sizes != derivation.sizes for each in self._instances)
         if not is_known or form in self._hopeless or len(list(self._find_ways(form))) >= MOST_WAYS:
             return _interpret_as_called(derivation, interpret)
         foreign = _find_foreign_transform(derivation.call.compile_data)
         if foreign is not None:
-            self._give_up(derivation, f"{foreign} may change Thunder's first traces")
+            self._give_up(derivation, form, f"{foreign} may change Thunder's first traces")
             return _interpret_as_called(derivation, interpret)
         call = derivation.call
         results, derivation.journal = watch_sizes(interpret, call.compile_data, call.args, call.kwargs)
@@ -177,24 +173,26 @@ class Lengths:
             derivation: the program.
             entry: Thunder's, with its traces.
         """
+        form = derivation.form
+        if derivation.reads is None or form is None:
+            return
+        self._learn_numbers(derivation, form)
         if derivation.is_replayed:
-            self._learn_numbers(derivation)
-        if derivation.reads is None or not derivation.form or derivation.is_replayed:
             return
         first = FirstTraces(entry.prologue_traces[0], entry.computation_traces[0], entry.epilogue_traces[0])
-        new = InterpretedProgram(derivation.form, derivation.reads, derivation.sizes, first, derivation.program)
+        new = InterpretedProgram(form, derivation.reads, derivation.sizes, first, derivation.program)
         journal = derivation.journal
         if journal is not None and journal.refusals:
-            self._give_up(derivation, journal.refusals[0])
-        if new.form in self._hopeless:
+            self._give_up(derivation, form, journal.refusals[0])
+        if form in self._hopeless:
             return
-        is_explained = [self._prove(way, new, derivation) for way in self._find_ways(new.form)]
+        is_explained = [self._prove(way, new, derivation) for way in self._find_ways(form)]
         if journal is not None and not any(is_explained):
             way = WatchedProgram(new, journal)
             self._ways.append(way)
             for each in self._instances:
                 self._prove(way, each, derivation)
-        if sum(each.form == new.form for each in self._instances) <= MOST_WAYS:
+        if sum(each.form == form for each in self._instances) <= MOST_WAYS:
             self._instances.append(new)
 
     def _prove(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
@@ -208,15 +206,16 @@ class Lengths:
             logger.info("a program was not the same at another length: %s", error)
             return False
         if traces.describe() != instance.traces.describe():
-            self._give_up(derivation, "its operations at one length are not those at another, for an unknown reason")
+            self._give_up(
+                derivation, own.form, "its operations at one length are not those at another, for an unknown reason"
+            )
             return False
         if not way.is_proved:
             way.is_proved = True
             self._make_family(way, instance, derivation)
         return True
 
-    @staticmethod
-    def _make_family(way: WatchedProgram, other: InterpretedProgram, derivation: Derivation) -> None:
+    def _make_family(self, way: WatchedProgram, other: InterpretedProgram, derivation: Derivation) -> None:
         """Finds out what Thunder's passes look at. Whatever goes wrong there, they go over each further length."""
         own, keeper = way.instance, derivation.keeper
         if own.known is None or other.known is None:
@@ -224,30 +223,39 @@ class Lengths:
         try:
             with keeper.time("passes"), without_collector():
                 passes = go_through_passes(way.journal, own.sizes, derivation.call.compile_data, look_at_sizes)
-                way.family = Family(passes, (own.known, other.known))
+                family = Family(own.reads, passes, (own.known, other.known))
         except Exception as error:
             is_expected = isinstance(error, Different | NumbersUnknown)
             logger.info("it is not known what Thunder's passes look at", exc_info=error)
             keeper.ledger.count_passes_repeated(str(error) if is_expected else f"failed: {type(error).__name__}")
-
-    def _learn_numbers(self, derivation: Derivation) -> None:
-        """Takes one more program to tell numbers apart that were equal so far."""
-        if derivation.family is None or derivation.program is None:
             return
-        try:
-            derivation.family.learn(derivation.program)
-        except NumbersUnknown as error:
-            logger.info("a program is of no family any more: %s", error)
-            for way in self._ways:
-                way.family = None if way.family is derivation.family else way.family
+        families = self._families.setdefault(own.form, [])
+        families[:] = [each for each in families if not each.is_same(family)]
+        families.append(family)
+        _keep(family, derivation, own.form)
 
-    def _find_ways(self, form: str) -> Iterator[WatchedProgram]:
+    def _learn_numbers(self, derivation: Derivation, form: Key) -> None:
+        """Takes one more program to tell numbers apart that were equal so far."""
+        if derivation.program is None:
+            return
+        for family in tuple(self._families.get(form, ())):
+            if family.reads != derivation.reads:
+                continue
+            try:
+                if family.learn(derivation.program):
+                    _keep(family, derivation, form)
+            except NumbersUnknown as error:
+                logger.info("a program is of no family any more: %s", error)
+                self._families[form].remove(family)
+                _forget(family, derivation, form)
+
+    def _find_ways(self, form: Key) -> Iterator[WatchedProgram]:
         return (each for each in tuple(self._ways) if each.instance.form == form)
 
-    def _give_up(self, derivation: Derivation, reason: str) -> None:
+    def _give_up(self, derivation: Derivation, form: Key, reason: str) -> None:
         """Has the programs of a form interpreted from now on."""
-        form = derivation.form
         self._hopeless[form] = reason
+        self._families[form] = []
         self._ways = [each for each in self._ways if each.instance.form != form]
         self._instances = [each for each in self._instances if each.form != form]
         self._count(derivation, reason)
@@ -262,12 +270,68 @@ def _interpret_as_called(derivation: Derivation, interpret: Interpret) -> Any:
     return interpret(derivation.call.args, dict(derivation.call.kwargs))
 
 
-def _note_form(derivation: Derivation) -> None:
+def _note_form(derivation: Derivation) -> Key:
     """Notes what the program of a call has in common with those at other sizes, and the sizes of its arguments."""
-    if not derivation.form:
+    if derivation.form is None:
         arguments = derivation.call.args, derivation.call.kwargs
         derivation.sizes = find_sizes(*arguments)
-        derivation.form = write_form(derivation.key, find_tensors(*arguments), find_integers(*arguments))
+        derivation.form = form_key(derivation.key, find_tensors(*arguments), find_integers(*arguments))
+    return derivation.form
+
+
+def _check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
+    difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
+    if difference is not None:
+        raise Different(f"the {difference.read.kind} {difference.read.name} is another one")
+
+
+def _fill(family: Family, derivation: Derivation) -> Candidate:
+    templates, call = derivation.keeper.templates, derivation.call
+    program = family.fill(derivation.sizes, lambda text: templates.complete(text, call))
+    return Candidate("", program.text, family.reads, 0.0, encode_code(program.text), program.regions)
+
+
+def _count_repeated(derivation: Derivation, reason: str) -> None:
+    logger.info("Thunder's passes go over a program at another length: %s", reason)
+    derivation.keeper.ledger.count_passes_repeated(reason)
+
+
+def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
+    """Yields the families that are stored for a form, whose templates are what they were where they were derived."""
+    keeper = derivation.keeper
+    if keeper.cache.store is None:
+        return
+    with keeper.time("load"):
+        found = find_families(keeper.cache.store, form)
+    for family in found:
+        known = family.known[0].text
+        try:
+            here = list_digests(keeper.templates.complete(known, derivation.call))
+        except Exception as error:  # whatever it is, Thunder can derive the program
+            logger.info("a stored family is not used", exc_info=error)
+            here = []
+        if here == list_digests(known):
+            yield family
+        else:
+            _count_repeated(derivation, "its templates are others here")
+
+
+def _keep(family: Family, derivation: Derivation, form: Key) -> None:
+    """Keeps a family for later processes. Whatever goes wrong there, this one has it."""
+    store = derivation.keeper.cache.store
+    if store is None:
+        return
+    try:
+        with derivation.keeper.time("record"), without_collector():
+            keep_family(store, form, family, derivation.call.name)
+    except Exception as error:
+        derivation.keeper.report_failure(error)
+
+
+def _forget(family: Family, derivation: Derivation, form: Key) -> None:
+    store = derivation.keeper.cache.store
+    if store is not None:
+        forget_family(store, form, family)
 
 
 def _find_foreign_transform(compile_data: Any) -> str | None:

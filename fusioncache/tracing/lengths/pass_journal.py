@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
+from fusioncache.tracing.lengths.decisions import Decision
 from fusioncache.tracing.lengths.expressions import COMPARISONS, Expression, Number, evaluate
 from fusioncache.tracing.lengths.journal import Look
 from fusioncache.tracing.lengths.replay import Different
-from fusioncache.tracing.lengths.sizes import SymbolicSize, plain
-from fusioncache.tracing.lengths.structure import exchange
 
 type Expressions = tuple[Expression, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Something that was decided by what is not interpreted, as by the library that has a kernel or has none.
-
-    Attributes:
-        function: decides.
-        args: what it was asked about, with symbols for sizes.
-        answer: what it decided.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    answer: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +47,8 @@ class PassJournal:
             if all(evaluate(left, numbers) == evaluate(right, numbers) for left, right in zip(one, other, strict=True)):
                 raise Different("two operations are the same at these sizes")
         for decision in self.decisions:
-            if _ask(decision, numbers) != decision.answer:
-                raise Different(f"{decision.function.__name__} decides otherwise")
+            if decision.ask(numbers) != decision.answer:
+                raise Different(f"{decision.function} decides otherwise")
         return numbers
 
     def read(self, arguments: ArgumentSizes) -> Mapping[int, int]:
@@ -84,23 +67,3 @@ class PassJournal:
                 elif size != value:
                     raise Different(f"a size is {value}")
         return numbers
-
-
-def make_plain(value: Any, numbers: Mapping[int, int] | None) -> Any:
-    """Returns a structure with plain sizes: those of these numbers, or those that symbols have."""
-    from thunder.core.proxies import TensorProxy
-    from thunder.core.trace import TraceCtx, tracectx
-
-    def make_leaf_plain(leaf: Any) -> Any:
-        if isinstance(leaf, SymbolicSize):
-            return plain(leaf) if numbers is None else evaluate(leaf.expression, numbers)
-        if isinstance(leaf, TensorProxy):
-            return leaf.replace(shape=tuple(map(make_leaf_plain, leaf.shape)))
-        return leaf
-
-    with tracectx(TraceCtx()):
-        return exchange(value, make_leaf_plain)
-
-
-def _ask(decision: Decision, numbers: Mapping[int, int]) -> Any:
-    return decision.function(*make_plain(decision.args, numbers))

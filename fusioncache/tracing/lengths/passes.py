@@ -15,9 +15,10 @@ from itertools import combinations
 from typing import Any
 
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place, name_argument
+from fusioncache.tracing.lengths.decisions import Decision, decide, describe_asked
 from fusioncache.tracing.lengths.expressions import Expression, Number
 from fusioncache.tracing.lengths.journal import Journal, Look
-from fusioncache.tracing.lengths.pass_journal import Decision, Expressions, PassJournal, make_plain
+from fusioncache.tracing.lengths.pass_journal import Expressions, PassJournal
 from fusioncache.tracing.lengths.replay import Different, find_stats, perform
 from fusioncache.tracing.lengths.sizes import SymbolicSize, express, plain
 from fusioncache.tracing.lengths.stand_ins import LISTENER, know_symbols
@@ -55,7 +56,7 @@ def go_through_passes(
         LISTENER.reset(token)
         witness.is_done = True
     expressions = found.expressions | {size for each in numbered.values() for size in each}
-    decisions = tuple(witness.decisions.values())
+    decisions = tuple(witness.decisions)
     return PassJournal(numbered, tuple(witness.looks), tuple(found.unequal()), decisions, frozenset(expressions))
 
 
@@ -75,13 +76,16 @@ class PassWitness:
 
     def __init__(self) -> None:
         self.looks: dict[Look, None] = {}
-        self.decisions: dict[tuple[Any, ...], Decision] = {}
+        self.decisions: list[Decision] = []
         self.is_done = False
+        self._numbers: dict[int, int] = {}
+        self._answers: dict[str, Any] = {}
         self._seen: set[tuple[Any, ...]] = set()
 
     def make_symbols(self, sizes: tuple[int | Number, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
         """Returns a shape with a symbol for each number, of which looks are told to this."""
-        pairs = zip(sizes, shape, strict=True)
+        pairs = tuple(zip(sizes, shape, strict=True))
+        self._numbers |= {size.position: value for size, value in pairs if isinstance(size, Number)}
         return tuple(SymbolicSize(value, size, self) if isinstance(size, Number) else size for size, value in pairs)
 
     def see_value(self, size: Any, reason: str) -> None:
@@ -108,11 +112,23 @@ class PassWitness:
         self.looks[Look(*what, reason, _find_place())] = None
 
     def decide(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Has something decided for plain sizes, and notes what was decided."""
-        described = function.__name__, *map(_describe, args)
-        if described not in self.decisions:
-            self.decisions[described] = Decision(function, args, function(*make_plain(args, None)))
-        return self.decisions[described].answer
+        """Has something decided for plain sizes, and notes what was decided.
+
+        Raises:
+            Different: if it could not be asked for again.
+        """
+        name = function.__name__
+        try:
+            asked = tuple(map(describe_asked, args))
+        except TypeError as error:
+            raise Different(str(error)) from error
+        # As text, in which 1, 1.0 and True are not the same.
+        question = f"{name}{asked}"
+        if question not in self._answers:
+            answer = decide(function, asked, self._numbers)
+            self._answers[question] = answer
+            self.decisions.append(Decision(name, asked, str(answer)))
+        return self._answers[question]
 
 
 def _find_place() -> str:
@@ -120,15 +136,6 @@ def _find_place() -> str:
     while frame.f_back is not None and frame.f_globals["__name__"].startswith(__package__):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _describe(arg: Any) -> Any:
-    from thunder.core.proxies import TensorProxy
-
-    if isinstance(arg, TensorProxy):
-        shape = tuple(each.expression if isinstance(each, SymbolicSize) else each for each in arg.shape)
-        return shape, str(arg.device), str(arg.dtype), arg.requires_grad
-    return repr(arg)
 
 
 def _apply(trace: Any, compiled: Any) -> list[Any]:

@@ -1,0 +1,237 @@
+"""Later processes: they fill in lengths that nobody saw, and see whatever is not what it was in the first one."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import thunder
+import torch
+from stored_programs import compile_anew, without_interpreter
+
+from fusioncache.ir.key_text import read_key
+from fusioncache.program import key
+from fusioncache.store import Store
+from fusioncache.store.slots import FAMILY_SLOTS
+
+SCALE = 2.0
+FIRST, SECOND = 12, 20
+
+
+def scale(x):
+    return x * 2.0
+
+
+class Model(torch.nn.Module):
+    """What goes by attributes, globals and functions, and looks at the length; attention decides by it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(8, 8)
+        self.power = 2
+
+    def forward(self, x):
+        y = torch.tanh(self.linear(x))[:, None]
+        y = torch.nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True)[:, 0] * SCALE**self.power
+        return scale(y) + x if x.shape[1] < 100 else y
+
+
+def make_input(length, rows=2):
+    return torch.randn(rows, length, 8, generator=torch.Generator().manual_seed(length))
+
+
+def train(compiled, model, x):
+    model.zero_grad()
+    result = compiled(x)
+    if result.requires_grad:
+        result.square().sum().backward()
+    return [result, *(each.grad for each in model.parameters() if each.grad is not None)]
+
+
+def expect(model, directory, x):
+    """Returns what Thunder has where nothing is kept."""
+    compiled, _ = compile_anew(model, directory, programs=False, sizes="static")
+    return train(compiled, model, x)
+
+
+def counts(transform):
+    """Returns how many programs were filled in and were loaded, and why passes ran for others."""
+    stats = transform.stats()
+    return stats.programs_filled, stats.programs_loaded, dict(stats.passes_repeated)
+
+
+def list_slots(directory):
+    """Returns the families in a store: their form's key, and their slots."""
+    store = Store.open(directory, remote="")
+    return [each for each in store.entries() if each.backend in FAMILY_SLOTS]
+
+
+@pytest.fixture(scope="module", name="stored")
+def _stored(tmp_path_factory):
+    """A store that a process has left which had two lengths."""
+    directory = tmp_path_factory.mktemp("stored") / "store"
+    model = Model()
+    compiled, transform = compile_anew(model, directory)
+    for length in (FIRST, SECOND):
+        train(compiled, model, make_input(length))
+    assert counts(transform) == (0, 0, {})
+    assert len(list_slots(directory)) == 1
+    return directory
+
+
+@pytest.fixture(name="store")
+def _store(stored, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(stored, tmp_path / "store")
+
+
+def test_the_first_call_of_a_later_process_is_filled_in(store, tmp_path):
+    model = Model()
+    compiled, transform = compile_anew(model, store)
+    for number, length in enumerate((40, 7, 99), 1):
+        x = make_input(length)
+        with without_interpreter():
+            found = train(compiled, model, x)
+        assert all(map(torch.equal, found, expect(model, tmp_path / "own", x)))
+        assert counts(transform) == (number, 0, {})
+    assert thunder.cache_misses(compiled) == 0
+
+
+def test_a_length_that_was_there_is_loaded(store):
+    model = Model()
+    compiled, transform = compile_anew(model, store)
+    with without_interpreter():
+        train(compiled, model, make_input(FIRST))
+    assert counts(transform) == (0, 1, {})
+
+
+@pytest.mark.parametrize("shape", [(2, 120, 8), (2, 1, 8), (1, 40, 8)])
+def test_a_length_on_the_other_side_is_derived(store, tmp_path, shape):
+    """Of a comparison of the model's, or of 1, which is never general."""
+    model = Model()
+    compiled, transform = compile_anew(model, store)
+    x = torch.randn(shape)
+    assert all(map(torch.equal, train(compiled, model, x), expect(model, tmp_path / "own", x)))
+    filled, loaded, reasons = counts(transform)
+    assert (filled, loaded, len(reasons)) == (0, 0, 1)
+    (reason,) = reasons
+    assert ("args[0].shape[1] < 100" in reason) is (shape[1] == 120)
+    train(compiled, model, make_input(40))
+    assert transform.stats().programs_filled == 1  # what was known is known still
+
+
+def test_a_number_that_was_constant_by_chance_is_learned_for_later_processes(store, tmp_path):
+    model = Model()
+    compiled, transform = compile_anew(model, store)
+    train(compiled, model, make_input(40, 5))
+    assert counts(transform) == (0, 0, {"args[0].shape[0] was 2 so far": 1})
+    with without_interpreter():
+        train(compiled, model, make_input(30, 3))
+    again, later = compile_anew(model, store)
+    x = make_input(33, 4)
+    with without_interpreter():
+        found = train(again, model, x)
+    assert all(map(torch.equal, found, expect(model, tmp_path / "own", x)))
+    assert counts(later) == (1, 0, {})
+    assert len(list_slots(store)) == 1  # in the stead of what was there
+
+
+CHANGES: dict[str, Callable] = {
+    "an attribute": lambda model, _: setattr(model, "power", 3),
+    "a global": lambda _, patch: patch.setitem(globals(), "SCALE", 5.0),
+    "a global function": lambda _, patch: patch.setitem(globals(), "scale", lambda x: x * 7.0),
+    "the code of a function": lambda _, patch: patch.setattr(scale, "__code__", (lambda x: x * 9.0).__code__),
+    "the code of a method": lambda _, patch: patch.setattr(Model, "forward", lambda self, x: self.linear(x)),
+    "the shape of a parameter": lambda model, _: setattr(model, "linear", torch.nn.Linear(8, 8, bias=False)),
+    "what needs gradients": lambda model, _: model.linear.bias.requires_grad_(False),
+    "the type of numbers": lambda model, _: model.double(),
+    "training": lambda model, _: model.eval(),
+    "the version of the format": lambda _, patch: patch.setattr(key, "FAMILY_FORMAT", key.FAMILY_FORMAT + 1),
+    "what decides": lambda _, patch: patch.setattr(thunder.executors.utils, "_fused_sdp_choice", lambda *_: "other"),
+}
+"""Each with a function that changes it."""
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changed_is_seen(store, tmp_path, what):
+    model = Model()
+    with pytest.MonkeyPatch.context() as patch:
+        CHANGES[what](model, patch)
+        compiled, transform = compile_anew(model, store)
+        x = make_input(40).to(model.linear.weight.dtype)
+        expected, found = expect(model, tmp_path / "own", x), train(compiled, model, x)
+        assert all(map(torch.equal, found, expected))
+        assert transform.stats().programs_filled == 0
+
+
+@pytest.mark.parametrize("change", [torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_the_state_of_torch_is_seen(store, tmp_path, change):
+    model, x = Model(), make_input(40)
+    compiled, transform = compile_anew(model, store)
+    with change():
+        assert all(map(torch.equal, train(compiled, model, x), expect(model, tmp_path / "own", x)))
+    assert transform.stats().programs_filled == 0
+
+
+def test_an_option_and_a_backend_are_seen(store):
+    model, x = Model(), make_input(40)
+    for options in ({"recompute": "none"}, {"jit": {"sharp_edges": "allow"}}):
+        compiled, transform = compile_anew(model, store, **options)
+        compiled(x)
+        assert transform.stats().programs_filled == 0
+
+
+def test_a_template_that_is_another_one_is_seen(store, monkeypatch):
+    """As where the backend runs in another environment: then it might have made other regions."""
+    from fusioncache.backends.eager import Eager
+
+    own = Eager.environment
+    monkeypatch.setattr(Eager, "environment", lambda self: {**own(self), "versions": "others"})
+    model = Model()
+    compiled, transform = compile_anew(model, store)
+    train(compiled, model, make_input(40))
+    assert counts(transform) == (0, 0, {"its templates are others here": 1})
+
+
+@pytest.mark.parametrize("options", [{"sizes": "static"}, {"verify": True}, {"programs": False}])
+def test_nothing_is_kept_and_nobody_is_asked(store, tmp_path, options):
+    model = Model()
+    for directory, expected in ((store, 1), (tmp_path / "new", 0)):
+        compiled, transform = compile_anew(model, directory, **options)
+        for length in (40, 41, 42):
+            train(compiled, model, make_input(length))
+        assert transform.stats().programs_filled == 0
+        assert len(list_slots(directory)) == expected
+
+
+def test_what_does_not_decode_is_discarded(store: Path):
+    """One whose digests are right, as another program may have written it."""
+    opened = Store.open(store, remote="")
+    (summary,) = list_slots(store)
+    entry = opened.entry(summary.digest, summary.backend)
+    name = key.program_key_of(read_key(entry.text))
+    artifacts = dict(opened.peek(name, summary.backend))
+    artifacts["family"] = artifacts["family"].replace(b'"looks"', b'"locks"')
+    opened.remove(name, summary.backend)
+    assert opened.save(name, summary.backend, artifacts)
+    model = Model()
+    compiled, transform = compile_anew(model, store)
+    with pytest.warns(RuntimeWarning, match="a stored family that does not decode"):
+        train(compiled, model, make_input(40))
+    assert counts(transform) == (0, 0, {})
+    assert not list_slots(store)
+    train(compiled, model, make_input(41))
+    assert len(list_slots(store)) == 1
+
+
+def test_bytes_that_changed_are_discarded(store: Path):
+    for path in (store / "objects").rglob("*"):
+        if path.is_file() and b'"looks"' in path.read_bytes():
+            path.chmod(0o600)
+            path.write_bytes(path.read_bytes().replace(b"100", b"900"))
+    model = Model()
+    compiled, transform = compile_anew(model, store)
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        train(compiled, model, make_input(40))
+    assert counts(transform) == (0, 0, {})
