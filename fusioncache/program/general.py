@@ -82,8 +82,8 @@ def generalize(programs: Sequence[tuple[ProgramText, Numbers]], expressions: Col
         NumbersUnknown: if they differ in something else, or a number is none of these.
     """
     blanks = [blank(program) for program, _ in programs]
-    lists = [list_numbers(each) for each in blanks]
-    if any(map_numbers(each, _nothing) != map_numbers(blanks[0], _nothing) for each in blanks):
+    rests, lists = zip(*map(take_numbers, blanks), strict=True)
+    if any(rest != rests[0] for rest in rests):
         raise NumbersUnknown("they differ in more than numbers")
     known: dict[tuple[int, ...], list[Expression]] = {}
     for expression in expressions:
@@ -105,20 +105,15 @@ def _explain(known: Mapping[tuple[int, ...], list[Expression]], values: tuple[in
     return tuple(known[values])
 
 
-def _nothing(_: int) -> int:
-    return 0
-
-
-def list_numbers(program: ProgramText) -> tuple[int, ...]:
-    """Returns all numbers in a program, in the order in which ``map_numbers`` comes to them."""
+def take_numbers(program: ProgramText) -> tuple[ProgramText, tuple[int, ...]]:
+    """Returns a program with zeros for numbers, and these in the order in which ``map_numbers`` comes to them."""
     found: list[int] = []
 
-    def note(number: int) -> int:
+    def take(number: int) -> int:
         found.append(number)
-        return number
+        return 0
 
-    map_numbers(program, note)
-    return tuple(found)
+    return map_numbers(program, take), tuple(found)
 
 
 def blank(program: ProgramText) -> ProgramText:

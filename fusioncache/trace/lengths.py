@@ -102,13 +102,14 @@ class Lengths:
 
     def fill(self, derivation: Derivation) -> Candidate | None:
         """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
-        if not derivation.keeper.replays or find_groups(derivation.call.compile_data):
+        keeper = derivation.keeper
+        if not keeper.replays or keeper.verifies or find_groups(derivation.call.compile_data):
             return None
         reason = None
         for family in self._list_families(derivation, _note_form(derivation)):
             try:
                 _check_reads(family.reads, derivation)
-                with derivation.keeper.time("fill"):
+                with keeper.time("fill"):
                     return _fill(family, derivation)
             except (Different, NumbersUnknown) as error:
                 reason = str(error)
