@@ -10,7 +10,8 @@ _STATIC = {"FUSIONCACHE_SIZES": "static"}
 _ALL = (
     Way("fusioncache", "thunder.jit", shares=True),
     Way("fusioncache-static", "thunder.jit", shares=True, environment=_STATIC),
-    Way("fusioncache-thunderfx", "thunderfx", dynamic=True, shares=True),
+    Way("fusioncache-thunderfx", "thunderfx", shares=True),
+    Way("fusioncache-thunderfx-dynamic", "thunderfx", dynamic=True, shares=True),
     Way("fusioncache-padded", "thunder.jit", shares=True, pads=True, environment=_STATIC),
     Way("torch.compile", "torch.compile"),
     Way("torch.compile-dynamic", "torch.compile", dynamic=True),
