@@ -8,7 +8,7 @@ that is known, with other numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusioncache.program.general import GeneralProgram, NumbersUnknown, generalize, list_templates
 from fusioncache.program.reads import Read
@@ -83,7 +83,7 @@ class Family:
 
     def is_same(self, other: Family) -> bool:
         """Tells whether another family is of the same programs, whichever of these it knows."""
-        return self.reads == other.reads and self.passes == other.passes
+        return self.reads == other.reads and _forget_places(self.passes) == _forget_places(other.passes)
 
     def learn(self, program: KnownProgram) -> bool:
         """Takes one more program, which tells more of what each number is; returns whether it did.
@@ -122,6 +122,11 @@ class Family:
         for old, new in zip(list_digests(known.text), list_digests(text), strict=True):
             regions = regions.replace(old, new)
         return regions.encode()
+
+
+def _forget_places(passes: PassJournal) -> PassJournal:
+    """Returns what passes looked at without the files in which they are here."""
+    return replace(passes, looks=tuple(replace(look, place="") for look in passes.looks))
 
 
 def list_digests(program: ProgramText) -> list[str]:

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import thunder
@@ -14,8 +15,10 @@ import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.ir.key_text import read_key
 from fusioncache.program import key
+from fusioncache.program.general import NumbersUnknown
 from fusioncache.store import Store
 from fusioncache.store.slots import FAMILY_SLOTS
+from fusioncache.trace.families import Family
 
 SCALE = 2.0
 FIRST, SECOND = 12, 20
@@ -26,7 +29,7 @@ def scale(x):
 
 
 class Model(torch.nn.Module):
-    """What goes by attributes, globals and functions, and looks at the length; attention decides by it."""
+    """What goes by attributes, globals and functions, and looks at the length."""
 
     def __init__(self):
         super().__init__()
@@ -193,6 +196,17 @@ def test_a_template_that_is_another_one_is_seen(store, monkeypatch):
     compiled, transform = compile_anew(model, store)
     train(compiled, model, make_input(40))
     assert counts(transform) == (0, 0, {"its templates are others here": 1})
+
+
+def test_a_family_that_is_wrong_is_forgotten(store, monkeypatch):
+    """If a program is derived that is none of it, nothing says that those that it fills in are right."""
+    for method in ("fill", "learn"):
+        monkeypatch.setattr(Family, method, Mock(side_effect=NumbersUnknown("they differ in more than numbers")))
+    model = Model()
+    compiled, transform = compile_anew(model, store)
+    train(compiled, model, make_input(40))
+    assert counts(transform) == (0, 0, {"they differ in more than numbers": 1})
+    assert not list_slots(store)
 
 
 @pytest.mark.parametrize("options", [{"sizes": "static"}, {"verify": True}, {"programs": False}])
