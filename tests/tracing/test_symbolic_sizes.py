@@ -11,6 +11,7 @@ from stored_programs import compile_anew
 
 from fusioncache.trace import lengths
 from fusioncache.tracing.lengths import passes, stand_ins
+from fusioncache.tracing.lengths.decisions import Decision, describe_asked
 from fusioncache.tracing.lengths.expressions import Number, evaluate
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 from fusioncache.tracing.lengths.replay import Different
@@ -171,6 +172,33 @@ def test_a_decision_is_asked_for_again(monkeypatch):
     assert asked[1:] == [(2, 200), (2, 400)]
     assert decide(tensors[0], None, True) is False  # where nobody listens
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch):
+    from thunder.core.proxies import TensorProxy, tensorproxy
+    from thunder.core.trace import TraceCtx, tracectx
+    from thunder.executors import utils
+
+    asked = []
+    own = utils._fused_sdp_choice
+    monkeypatch.setattr(utils, "_fused_sdp_choice", lambda *args: asked.append(args) or own(*args))
+    with tracectx(TraceCtx()):
+        like = torch.empty(2, 4, 96, 16, dtype=getattr(torch, dtype), requires_grad=True)
+        tensor = tensorproxy(like, name="x", history=None)
+    args = tensor, tensor, tensor, None, 0.0, True, None
+    decision = Decision("_fused_sdp_choice", tuple(map(describe_asked, args)), "")
+    assert decision.ask({}) == str(own(*args))
+    ((found, *_, number, flag, nothing),) = asked
+    assert isinstance(found, TensorProxy)
+    for name in ("shape", "device", "dtype", "requires_grad"):
+        assert getattr(found, name) == getattr(tensor, name)
+    assert (number, flag, nothing) == (0.0, True, None)
+    assert flag is True
+    with pytest.raises(ValueError, match="print decides nothing"):
+        Decision("print", (), "").ask({})
+    with pytest.raises(TypeError, match="decided about a str"):
+        describe_asked("a text")
 
 
 def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch):
