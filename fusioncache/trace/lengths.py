@@ -12,7 +12,7 @@ are kept, so that a later process fills in its first program already.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from fusioncache.program.general import NumbersUnknown
 from fusioncache.program.key import form_key
 from fusioncache.program.process_groups import find_groups
 from fusioncache.program.reads import Read
+from fusioncache.store import Store
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.families import Family, KnownProgram, list_digests
 from fusioncache.trace.kept_families import find_families, forget_family, keep_family
@@ -318,21 +319,25 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
 
 
 def _keep(family: Family, derivation: Derivation, form: Key) -> None:
-    """Keeps a family for later processes. Whatever goes wrong there, this one has it."""
+    """Keeps a family for later processes."""
+    _tell_store(derivation, lambda store: keep_family(store, form, family, derivation.call.name))
+
+
+def _forget(family: Family, derivation: Derivation, form: Key) -> None:
+    """Has no later process find a family."""
+    _tell_store(derivation, lambda store: forget_family(store, form, family))
+
+
+def _tell_store(derivation: Derivation, tell: Callable[[Store], None]) -> None:
+    """Changes what is stored. Whatever goes wrong there, this process goes on with what it knows."""
     store = derivation.keeper.cache.store
     if store is None:
         return
     try:
         with derivation.keeper.time("record"), without_collector():
-            keep_family(store, form, family, derivation.call.name)
+            tell(store)
     except Exception as error:
         derivation.keeper.report_failure(error)
-
-
-def _forget(family: Family, derivation: Derivation, form: Key) -> None:
-    store = derivation.keeper.cache.store
-    if store is not None:
-        forget_family(store, form, family)
 
 
 def _find_foreign_transform(compile_data: Any) -> str | None:

@@ -18,6 +18,7 @@ from fusioncache.program import key
 from fusioncache.program.general import NumbersUnknown
 from fusioncache.store import Store
 from fusioncache.store.slots import FAMILY_SLOTS
+from fusioncache.trace import lengths
 from fusioncache.trace.families import Family
 
 SCALE = 2.0
@@ -209,6 +210,20 @@ def test_a_family_that_is_wrong_is_forgotten(store, monkeypatch):
     assert not list_slots(store)
 
 
+def test_what_the_store_raises_costs_no_more_than_the_family(tmp_path, monkeypatch):
+    monkeypatch.setattr(lengths, "keep_family", Mock(side_effect=ZeroDivisionError))
+    model = Model()
+    compiled, transform = compile_anew(model, tmp_path / "store")
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
+        for length in (FIRST, SECOND):
+            train(compiled, model, make_input(length))
+    with without_interpreter():
+        train(compiled, model, make_input(40))
+    assert counts(transform) == (1, 0, {})
+    assert transform.stats().programs_refused == {"failed: ZeroDivisionError": 1}
+    assert not list_slots(tmp_path / "store")
+
+
 @pytest.mark.parametrize("options", [{"sizes": "static"}, {"verify": True}, {"programs": False}])
 def test_nothing_is_kept_and_nobody_is_asked(store, tmp_path, options):
     model = Model()
@@ -255,12 +270,12 @@ def test_bytes_that_changed_are_discarded(store: Path):
 def test_behind_dynamo(tmp_path):
     """Its first graph in a process is for one length, and another program for each; the second one is for all."""
     model, counted = Model(), []
-    for lengths in ((FIRST, SECOND, 24), (30, 40, 50)):
+    for some in ((FIRST, SECOND, 24), (30, 40, 50)):
         torch._dynamo.reset()
         cache = fusioncache.Cache(store=tmp_path / "store", record=False)
         transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
         compiled = thunderfx(model, executors=fusioncache.executors(), transforms=[transform])
-        for length in lengths:
+        for length in some:
             x = make_input(length)
             found, expected = train(compiled, model, x), train(model, model, x)
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
