@@ -11,6 +11,7 @@ Result = Mapping[str, Any]
 Point = Mapping[str, Any]
 
 _COUNTS = ("python", "torch", "operations", "symbols")
+_PARTS = ("forward", "backward", "step", "fastest", "wall")
 _QUANTILES = ("median", "0.99", "0.999", "slowest")
 
 
@@ -21,6 +22,18 @@ def tabulate_calls(result: Result) -> str:
         for point in result["points"]
     )
     return make_table(("layers", "<way", *_COUNTS), rows)
+
+
+def tabulate_times(result: Result) -> str:
+    """Shows milliseconds of a later step and of one of many, the memory that torch reserves, and what a step calls."""
+    columns = ("layers", "<way", *(f"{name}, ms" for name in _PARTS), "MiB", *_COUNTS)
+    return make_table(columns, (_list_times(point) for point in result["points"] if "error" not in point))
+
+
+def _list_times(point: Point) -> list[str]:
+    times = [f"{point['milliseconds'][name]:.2f}" for name in _PARTS]
+    counts = [str(point["counts"].get(name, "")) for name in _COUNTS]
+    return [str(point["layers"]), point["way"], *times, f"{point['reserved_bytes'] / 2**20:.0f}", *counts]
 
 
 def tabulate_jitter(result: Result) -> str:

@@ -31,6 +31,7 @@ def make_figures() -> dict[str, str]:
         "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
         "experts": _figure(steps.tabulate_experts, "experts"),
+        "experts-grouped": _figure(steps.tabulate_experts, "experts-grouped"),
         "shared-steps": _figure(steps.tabulate_shared_steps, *_names("distributed")),
         "loss-curve": _figure(steps.tabulate_curves, "loss-curve", folder=CPU),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),
@@ -57,7 +58,9 @@ def make_figures() -> dict[str, str]:
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
         "step-overhead": _figure(later_steps.tabulate_calls, "step-overhead", folder=CPU),
+        "step-times": _figure(later_steps.tabulate_times, "step-overhead"),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
+        "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter"),
         "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
     }
 
