@@ -130,14 +130,7 @@ class Definitions:
     def summarize(
         self, place: str, names: Sequence[str], values: Sequence[Any], make: Callable[[], Iterable[str]]
     ) -> Sequence[str]:
-        """Returns lines that are made of the names of values: those made before, where all of that is still the same.
-
-        Args:
-            place: says what they are about.
-            names: what the values are called there.
-            values: in their order.
-            make: makes the lines, of these names and of those that values have here, and of nothing else.
-        """
+        """Returns lines made of what values are called in a place and named here; as before, where all is the same."""
         known = self._summaries.get(place)
         if known is not None and known.is_of(names, values):
             return known.lines

@@ -94,8 +94,8 @@ class FusionCache(Transform):
         fold: what sums a long chain that is folded: ``"nvfuser"``, kernels of a few fixed widths; ``"triton"``, one
             launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
         fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
-            does not. Traces stay the same. It changes functions of Thunder in the whole process, from now on: it calls
-            ``fusioncache.tracing.install()``, and ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
+            does not. Traces stay the same. It changes functions of Thunder in the whole process:
+            ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
         verify: whether each region is compiled on its own as well, and what its template computes compared with that,
             in its first call for each layout, or with ``"all"`` in every call; a difference raises a
             ``fusioncache.VerificationError``. ``stats()`` counts what was verified. None asks the environment:
@@ -104,22 +104,20 @@ class FusionCache(Transform):
             is nearest and which ingredient keeps them apart; those that were loaded are one line. None asks the
             environment: ``FUSIONCACHE_EXPLAIN`` is 0 or 1.
         jobs: how many processes compile beside this one what the store does not have, from the moment in which a trace
-            is ready: see ``precompile/``. They start now, in the background, and end soon after they have nothing to
-            do. 0 is none. None asks the environment, ``FUSIONCACHE_JOBS``, and then is what pays: some where nvFuser
-            has the cores for it, and none in verify mode, with few cores, or without a store.
+            is ready: see ``precompile/``. 0 is none. None asks the environment, ``FUSIONCACHE_JOBS``, and then is what
+            pays: some where nvFuser has the cores for it, and none in verify mode, with few cores, or without a store.
         schedule: ``"auto"`` moves the collectives of a model that ranks share by Thunder's ``fsdp`` or ``ddp`` to where
             they run beside what is computed: gathers in order of need, reduces behind the gradients that they add up.
             With ``FSDPType.ZERO3`` shards are saved for backward, which gathers them again. Every bit stays the same.
             ``"thunder"`` leaves all as Thunder has it: gathers first, reduces last, gathered parameters saved.
         lean: ``"auto"`` leaves out of a later step what changes nothing: functions of Thunder's around each call of a
             module, and views and products in its programs that are computed twice or in a roundabout way. Every bit
-            stays the same. ``stats()`` counts what was taken out. ``"thunder"`` leaves all as Thunder has it.
+            stays the same. ``"thunder"`` leaves all as Thunder has it.
         in_flight_bytes: with ``schedule="auto"``: how many bytes of gathers, and as many of reduces, may be under way
             at a time. None is 512 MiB.
         bucket_bytes: with ``schedule="auto"``: how many bytes of gathers, and of reduces between two ranks, may travel
-            together, started by one call, each straight into its own memory. None is a sixteenth of all, 256 MiB at
-            most. Reduces among more ranks travel alone, because together their bits may be others, and so does all but
-            over NCCL.
+            together, each straight into its own memory. None is a sixteenth of all, 256 MiB at most. Reduces among more
+            ranks travel alone, because together their bits may be others, and so does all but over NCCL.
         programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
             again: see ``program/``. It is used where everything that it depends on is equal. ``stats()`` counts what
             was loaded and what was made, and why something was neither. None asks the environment:
@@ -131,8 +129,7 @@ class FusionCache(Transform):
             ``stats()`` counts them, and why some are compiled for their own sizes all the same. None asks the
             environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
         graphs: whether forward and backward are captured in CUDA graphs and replayed: see ``graphs/``. What leaves a
-            graph is copied. ``stats()`` counts captures, replays, and why programs and calls run as they are. None asks
-            the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, and 0 by default.
+            graph is copied. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, and 0 by default.
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs``, ``programs`` or

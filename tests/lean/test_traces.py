@@ -15,8 +15,7 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import torchex
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusioncache.lean.products import MATRICES
-from fusioncache.lean.traces import simplify
+from fusioncache.lean.traces import MATRICES, simplify
 from fusioncache.lean.views import FAR, NOTHING, OF_A_VIEW, TWICE
 from fusioncache.trace.rewrite import derive
 
