@@ -63,8 +63,11 @@ class Watch:
 
 
 def run_while_locked(steps):
-    """Takes steps while another thread has every lock of the package; tells whether they came to an end."""
-    done, held, free = threading.Event(), threading.Event(), threading.Event()
+    """Takes steps while another thread has every lock of the package; tells whether they came to an end.
+
+    The thread that takes them has done so before: its first launch of a stored kernel lays out what that is given.
+    """
+    ready, done, held, free = (threading.Event() for _ in range(4))
 
     def hold():
         with ExitStack() as stack:
@@ -73,11 +76,17 @@ def run_while_locked(steps):
             held.set()
             free.wait(_PATIENCE)
 
+    def take():
+        steps()
+        ready.set()
+        held.wait()
+        steps()
+        done.set()
+
+    threading.Thread(target=take, daemon=True).start()
+    ready.wait()
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait()
-    stepper = threading.Thread(target=lambda: (steps(), done.set()), daemon=True)
-    stepper.start()
     is_done = done.wait(_PATIENCE / 2)
     free.set()
     holder.join()
