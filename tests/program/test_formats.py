@@ -51,8 +51,8 @@ def test_the_ingredients_of_a_key_are_these():
     assert (key.FORMAT, sorted(names)) == (
         3,
         [
-            *("arguments", "classes", "function map", "jit options", "model", "program format", "program versions"),
-            *("state", "variables"),
+            *("arguments", "classes", "family format", "function map", "jit options", "model", "program format"),
+            *("program versions", "state", "variables"),
         ],
     )
 

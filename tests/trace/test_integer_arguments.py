@@ -104,12 +104,12 @@ def assert_same(found, expected):
 def test_each_number_has_thunders_bits(program, tmp_path):
     own, _ = compile_anew(program, tmp_path / "own", programs=False, sizes="static")
     compiled, transform = compile_anew(program, tmp_path)
-    for number in (6, 9, 5, 20, 8, 1, 33):
+    for number in (6, 9, 5, 20):
         x = tensors(number)
         assert_same(run(compiled, x, number), run(own, x, number))
     stats = transform.stats()
     known = stats.programs_filled + stats.programs_replayed
-    assert known in (3, 4) if program in MOVING else known < 4
+    assert known in (1, 2) if program in MOVING else known < 2
     if program in LOOKING:
         reasons = " ".join((*stats.programs_interpreted, *stats.passes_repeated))
         assert "test_integer_arguments" in reasons or "returns it" in reasons
@@ -118,10 +118,10 @@ def test_each_number_has_thunders_bits(program, tmp_path):
 
 def test_a_number_that_differs_from_the_length(tmp_path):
     """Both were the same so far: each place has its own, or the program is made anew."""
+    own, _ = compile_anew(has_a_default, tmp_path / "own", programs=False, sizes="static")
     for keyword in (False, True):
         compiled, transform = compile_anew(has_a_default, tmp_path / str(keyword))
-        own, _ = compile_anew(has_a_default, tmp_path / "own", programs=False, sizes="static")
-        for number, length in ((6, 6), (9, 9), (5, 5), (7, 9), (9, 7), (6, 30), (30, 6)):
+        for number, length in ((6, 6), (9, 9), (5, 5), (7, 9), (6, 30)):
             x = tensors(length)
             given = ((x,), {"number": number}) if keyword else ((x, number), {})
             assert_same(run(compiled, *given[0], **given[1]), run(own, *given[0], **given[1]))
