@@ -23,13 +23,12 @@ from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.graph_capture import capture_entry
 from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
+from fusioncache.tracing.lengths.arguments import ArgumentSizes, find_sizes
 from fusioncache.tracing.passes.collector import without_collector
 from fusioncache.tracing.replacement import Replacement
 
 FEW = 4
 """How many entries may be tried in turn. With more, those that were made for the sizes of a call are tried first."""
-
-type CallSizes = tuple[Any, ...]
 
 
 class NoProgram(Exception):
@@ -53,14 +52,21 @@ class ProgramList(list[Any]):
         self.lengths = Lengths()
         self.compile_data: ref[Any] | None = None
         self._derivations: dict[int, Derivation] = {}
-        self._sizes: dict[int, CallSizes] = {}
+        self._sizes: dict[int, ArgumentSizes] = {}
 
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
         if self._derivations:  # what was to be derived raised
             self.expect(None)
         if len(self) > FEW:
-            yield from self._list_by_sizes()
+            sizes: list[ArgumentSizes] = []
+
+            def look(*args: Any, **kwargs: Any) -> Any:
+                sizes.append(find_sizes(args, kwargs))
+                raise NoProgram
+
+            yield _make_question(look)
+            yield from self._order(sizes[0] if sizes else {})
         else:
             yield from super().__reversed__()
         search = Search(self)
@@ -69,27 +75,15 @@ class ProgramList(list[Any]):
             if search.answer is not None:
                 yield search.answer
 
-    def _list_by_sizes(self) -> Iterator[Any]:
-        """Yields the entries, those first that were made for sizes as those of the call: their prologues decide."""
-        sizes: list[CallSizes | None] = [None]
-
-        def look(*args: Any, **kwargs: Any) -> Any:
-            sizes[0] = read_sizes(args, kwargs)
-            raise NoProgram
-
-        yield _make_question(look)
-        yield from sorted(super().__reversed__(), key=lambda entry: self._sizes.get(id(entry)) != sizes[0])
+    def _order(self, sizes: ArgumentSizes) -> Iterator[Any]:
+        """Yields the entries, those first that were made for arguments of these sizes: their prologues decide."""
+        yield from sorted(super().__reversed__(), key=lambda entry: self._sizes.get(id(entry)) != sizes)
 
     def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-        """Yields the entries that there are in the order in which Thunder tries them for such arguments."""
+        """Returns the entries that there are in the order in which Thunder tries them for such arguments."""
         if self._derivations:  # what was to be derived raised
             self.expect(None)
-        if len(self) <= FEW:
-            yield from super().__reversed__()
-            return
-        sizes = read_sizes(args, kwargs)
-        yield from (entry for entry in super().__reversed__() if self._sizes.get(id(entry)) == sizes)
-        yield from (entry for entry in super().__reversed__() if self._sizes.get(id(entry)) != sizes)
+        return self._order(find_sizes(args, kwargs)) if len(self) > FEW else super().__reversed__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is a list as Thunder's own: it belongs to nothing that would look for programs."""
@@ -121,7 +115,7 @@ class ProgramList(list[Any]):
         super().append(entry)
 
     def _note_sizes(self, entry: Any, derivation: Derivation) -> None:
-        self._sizes[id(entry)] = read_sizes(derivation.call.args, derivation.call.kwargs)
+        self._sizes[id(entry)] = find_sizes(derivation.call.args, derivation.call.kwargs)
 
     def expect(self, derivation: Derivation | None) -> None:
         """Says what this thread derives next; None for nothing that is to be kept."""
@@ -138,18 +132,6 @@ class ProgramList(list[Any]):
 def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """Returns what a compiled function has derived, in the order in which Thunder tries it for such arguments."""
     return entries.list_for(args, kwargs) if isinstance(entries, ProgramList) else reversed(entries)
-
-
-def read_sizes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSizes:
-    """Returns the shapes of tensors among the arguments of a call, and the integers; nothing of other arguments."""
-    import torch
-
-    values = (*args, *kwargs.values()) if kwargs else args
-    try:
-        shapes = [each.shape if isinstance(each, torch.Tensor) else each for each in values]
-    except Exception:  # a tensor of some kind that has none
-        return ()
-    return tuple([each for each in shapes if type(each) in (int, torch.Size)])
 
 
 def _make_question(look: Callable[..., Any]) -> Any:
