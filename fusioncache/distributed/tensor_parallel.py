@@ -82,8 +82,8 @@ def tensor_parallel(
 def check_device(model: Any) -> None:
     """Refuses models on GPUs.
 
-    On two of them queries and keys of an attention with fewer keys than queries got other gradients than one GPU gives.
-    The same model has the bits of one process on CPUs. As long as nobody knows why, there is no model on a GPU.
+    On two of them an attention with fewer keys than queries had other gradients than on one, and nobody knows why yet.
+    On CPUs the same model has those of one process, but for the order of sums.
 
     Raises:
         CutError: if a parameter is on a GPU.

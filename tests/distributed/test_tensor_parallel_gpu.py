@@ -85,7 +85,7 @@ def join_steps(trained: list[dict[str, dict[str, Any]]], mode: str) -> list[Valu
     return [join(list(parts), wholes) for parts in zip(*(rank[mode]["steps"] for rank in trained), strict=True)]
 
 
-WRONG = pytest.mark.xfail(reason="queries and keys have other gradients than on one GPU: see check_device", strict=True)
+WRONG = pytest.mark.xfail(reason="an attention has other gradients than on one GPU: see check_device", strict=True)
 
 
 def test_a_model_on_a_gpu_is_refused():
