@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.utils.checkpoint
-from captured_programs import WIDTH, Layer, are_equal, make_graphs, make_input, settle, step
+from captured_programs import WIDTH, Layer, are_alike, are_equal, make_graphs, make_input, settle, step
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.graphs import captures
@@ -132,14 +132,14 @@ def test_an_argument_that_is_not_aligned(settled, place):
 
 def test_a_gradient_whose_elements_are_one(settled):
     layer, plain, _, ledger = settled
+
+    def act(each, seed):
+        output = each(make_input(seed))
+        (output.sum() * seed).backward()
+        return (output,)
+
     for seed in range(4):
-        results = []
-        for each in (layer, plain):
-            each.weight.grad = None
-            output = each(make_input(seed))
-            (output.sum() * seed).backward()
-            results.append((output.detach(), each.weight.grad))
-        assert are_equal(*results), seed
+        assert are_alike(act, layer, plain, seed), seed
     assert set(ledger.stats().not_captured) == {"gradients that lie otherwise than when it was captured"}
     replays = ledger.stats().graph_replays
     layer(make_input(1)).sum().backward()
@@ -158,14 +158,14 @@ def test_what_is_saved_and_changed_raises_as_without_a_graph(settled):
 
 def test_an_output_that_is_changed_in_place(settled):
     layer, plain, _, _ = settled
-    results = []
-    for each in (layer, plain):
-        each.weight.grad = None
+
+    def act(each):
         output = each(make_input(1))
         output.mul_(3)
         output.sum().backward()
-        results.append((output.detach(), each.weight.grad))
-    assert are_equal(*results)
+        return (output,)
+
+    assert are_alike(act, layer, plain)
 
 
 MATMUL = torch.backends.cuda.matmul
@@ -236,32 +236,31 @@ def test_hooks_that_save_something_else(settled):
 
 def test_hooks_that_replace_what_was_saved(settled):
     layer, plain, _, ledger = settled
-    results = []
-    for each in (layer, plain):
-        each.weight.grad = None
+
+    def act(each):
         output = each(make_input(1))
         hidden = output.grad_fn._raw_saved_tensors[-1]
         hidden.register_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
         output.backward(torch.ones_like(output))
-        results.append((output.detach(), each.weight.grad))
-    assert are_equal(*results)
+        return (output,)
+
+    assert are_alike(act, layer, plain)
     assert dict(ledger.stats().not_captured) == {"saved tensors that something else took the place of": 1}
 
 
 def test_what_is_computed_again_for_backward(settled):
     """Torch keeps the second call's saved tensors, and forgets that call."""
     layer, plain, _, _ = settled
+
+    def act(each, seed):
+        one, other = (
+            torch.utils.checkpoint.checkpoint(each, make_input(seed + place), use_reentrant=False) for place in range(2)
+        )
+        (one + other).sum().backward()
+        return one, other
+
     for seed in range(3):
-        results = []
-        for each in (layer, plain):
-            each.weight.grad = None
-            one, other = (
-                torch.utils.checkpoint.checkpoint(each, make_input(seed + place), use_reentrant=False)
-                for place in range(2)
-            )
-            (one + other).sum().backward()
-            results.append((one.detach(), other.detach(), each.weight.grad))
-        assert are_equal(*results), seed
+        assert are_alike(act, layer, plain, seed), seed
 
 
 def test_inference_mode_is_no_trap():

@@ -79,6 +79,16 @@ def are_equal(ones, others):
     return all(torch.equal(one, other) for one, other in zip(ones, others, strict=True))
 
 
+def are_alike(act, layer, plain, *given):
+    """Whether a function gives the same outputs, and the same gradient of the weight, for either layer."""
+    results = []
+    for each in (layer, plain):
+        each.weight.grad = None
+        outputs = act(each, *given)
+        results.append((*[output.detach() for output in outputs], each.weight.grad))
+    return are_equal(*results)
+
+
 def settle(layer, steps=3):
     """Takes steps until forward and backward are captured."""
     for seed in range(steps):
