@@ -6,6 +6,8 @@ twice, and so shows what can be compared bit for bit. Compared are the output an
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -48,8 +50,16 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         step = {"batch": batch, "length": length, "kind": name_kind(batch, length), "seconds": seconds}
         steps.append(step | counts | compare(found, own, again))
     stats = transform.stats()
-    reasons = {name: dict(getattr(stats, name)) for name in ("own_sizes", "passes_repeated", "programs_interpreted")}
+    names = ("own_sizes", "passes_repeated", "programs_interpreted")
+    reasons = {name: {shorten(reason): times for reason, times in getattr(stats, name).items()} for name in names}
     return {"layers": workload.layers, "way": workload.way, "steps": steps, **reasons}
+
+
+def shorten(reason: str) -> str:
+    """Returns a reason whose files are named from where Python imports them, without a machine's folders."""
+    for folder in sorted(filter(None, sys.path), key=len, reverse=True):
+        reason = reason.replace(f"{folder}{os.sep}", "")
+    return reason
 
 
 def take_step(workload: zoo.Workload, call: Call, batch: int, length: int, most: int) -> Tensors:
