@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fusioncache.distributed.cuts import CutError
 from fusioncache.distributed.parallel_layers import Role, find_cut_parameters
 
 
@@ -56,16 +55,14 @@ def tensor_parallel(
         options: of ``FusionCache``, such as ``schedule``.
 
     Raises:
-        CutError: if a layer cannot be cut in this way, with its name, or the model is on a GPU: see ``check_device``.
-            When the model is first called: if it does something with a part of a tensor of which it is not known how
-            ranks do it together.
+        CutError: if a layer cannot be cut in this way, with its name. When the model is first called: if it does
+            something with a part of a tensor of which it is not known how ranks do it together.
     """
     import thunder
 
     import fusioncache
     from fusioncache.distributed.parallel_transform import TensorParallelTransform
 
-    check_device(model)
     group = _group_of(group)
     roles = {Role.COLUMN: column, Role.ROW: row, Role.GATHERED: gathered}
     parameters = find_cut_parameters(model, roles, group.size())
@@ -77,23 +74,6 @@ def tensor_parallel(
         executors=fusioncache.executors() if executors is None else executors,
         transforms=[cutting, *transforms, fusioncache.FusionCache(**options)],
     )
-
-
-def check_device(model: Any) -> None:
-    """Refuses models on GPUs.
-
-    On two of them an attention with fewer keys than queries had other gradients than on one, and nobody knows why yet.
-    On CPUs the same model has those of one process, but for the order of sums.
-
-    Raises:
-        CutError: if a parameter is on a GPU.
-    """
-    found = next((name for name, parameter in model.named_parameters() if parameter.is_cuda), None)
-    if found is not None:
-        raise CutError(
-            f"{found} is on a GPU, where layers cut among ranks gave wrong gradients of attention: keep the model on "
-            "CPUs, or share it by fusioncache.distributed.fsdp()"
-        )
 
 
 def _group_of(given: Any) -> Any:

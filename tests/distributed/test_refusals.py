@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import pytest
 import thunder
@@ -173,11 +172,3 @@ def test_a_model_that_is_shared_in_another_way_as_well_is_refused():
     jitted = thunder.distributed.ddp(share(Stack(), column=["first"], row=["second"]), broadcast_from=None)
     with pytest.raises(distributed.CutError, match="cannot be shared by"):
         jitted(torch.ones(2, 4, WIDTH))
-
-
-def test_a_model_on_a_gpu_is_refused():
-    """Of which nothing but the device of its parameters is asked."""
-    parameters = {"head.weight": SimpleNamespace(is_cuda=False), "blocks.0.q.weight": SimpleNamespace(is_cuda=True)}
-    model = SimpleNamespace(named_parameters=parameters.items)
-    with pytest.raises(distributed.CutError, match=r"^blocks\.0\.q\.weight is on a GPU.*fsdp"):
-        distributed.tensor_parallel(model)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from itertools import zip_longest
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.lean_import import pretend_gpu
+from fusioncache.backends.nvfuser.repeats import find_repeats
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
 
 Switches = tuple[tuple[str, ...], tuple[str, ...]]
@@ -58,13 +60,65 @@ def execute_definition(
     return CompiledDefinition(run, definition, device)
 
 
-def define(graph: Graph, layouts: Sequence[Any]) -> Any:
-    """Returns a graph without parameters as a ``FusionDefinition``, given what ``describe_arguments`` says."""
+def define(
+    graph: Graph, layouts: Sequence[Any], translators: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+) -> Any:
+    """Returns a graph without parameters as a ``FusionDefinition``, as Thunder's ``create_fd`` would.
+
+    Repeats are kept where they are: see ``find_repeats``.
+
+    Args:
+        graph: the graph.
+        layouts: what ``describe_arguments`` says of its inputs; there may be none for numbers at the end.
+        translators: those that take the place of Thunder's, by the name of the operation's id.
+    """
     from fusioncache.backends.bound_symbols import bind
 
-    bound = bind(graph)
-    translators = nvfuser_executor()
-    return translators.create_fd(bound.bound_symbols, layouts, list(bound.inputs), list(bound.outputs))
+    bound, executor, repeats = bind(graph), nvfuser_executor(), find_repeats(graph, layouts)
+    definition = executor.FusionDefinition()
+    definition._selected_device = None
+    values = executor.utils.ProxyDict()
+    with definition:
+        for proxy, layout in zip_longest(bound.inputs, layouts):
+            _add_input(executor, definition, values, proxy, layout)
+        for position, symbol in enumerate(bound.bound_symbols):
+            # Of primitives it is an enumeration's, of torch's functions a text.
+            name = getattr(symbol.sym.id, "name", symbol.sym.id)
+            translate = translators.get(name) or executor.get_translator(symbol)
+            results = translate(*symbol.args, **symbol.kwargs, fd=definition, lc_to_nv_map=values)
+            if position in repeats:
+                results = definition.ops.set(results)
+            for proxy, result in zip(_listed(symbol.output), _listed(results), strict=False):
+                if proxy is not None:
+                    values[proxy] = result
+        for proxy in bound.outputs:
+            definition.add_output(values[proxy])
+    return definition
+
+
+def _add_input(executor: ModuleType, definition: Any, values: Any, proxy: Any, layout: Any) -> None:
+    from thunder.core.proxies import NumberProxy
+
+    if isinstance(proxy, NumberProxy):
+        values[proxy] = definition.define_scalar(executor.lcdtype_to_nvdtype(proxy.python_type))
+        return
+    contiguity, stride_order, _ = layout
+    shape = [-1 if isinstance(size, NumberProxy) else size for size in proxy._shape]
+    tensor = definition.define_tensor(
+        shape=shape,
+        contiguity=contiguity,
+        dtype=executor.lcdtype_to_nvdtype(proxy.dtype),
+        stride_order=stride_order,
+        is_cpu=proxy.device == executor.cpu,
+    )
+    values[proxy] = tensor
+    for dimension, size in enumerate(proxy._shape):
+        if isinstance(size, NumberProxy):
+            values[size] = tensor.size(dimension)
+
+
+def _listed(values: Any) -> Sequence[Any]:
+    return values if isinstance(values, (tuple, list)) else (values,)
 
 
 def describe_arguments(args: Sequence[Any]) -> tuple:

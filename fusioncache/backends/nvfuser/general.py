@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from types import ModuleType
 from typing import Any
 
 from fusioncache.backends.api import NotGeneral
 from fusioncache.backends.nvfuser.definition import define, nvfuser_executor
-from fusioncache.ir import Const, GeneralRegion, Graph
+from fusioncache.ir import Const, GeneralRegion
 from fusioncache.ir.graph import Arg
 
 _INTEGER = re.compile(r"(?<![\w.-])(?<!dim=)[1-9]\d*(?![\w.])")
@@ -32,7 +31,7 @@ def define_general(general: GeneralRegion, layouts: Sequence[Any]) -> Any:
         NotGeneral: if the definition has an integer that those of the regions have not.
         Exception: whatever Thunder or nvFuser raise.
     """
-    definition = _define(general.graph, layouts)
+    definition = define(general.graph, layouts, TRANSLATORS)
     # Where a size is 1, a definition of sizes that are known may leave out a dimension that the region has.
     known = {each for op in general.graph.ops for each in _list_integers((*op.args, *(arg for _, arg in op.kwargs)))}
     _check_integers(definition, known, [define(region, layouts) for region in general.regions])
@@ -53,56 +52,6 @@ def _check_integers(definition: Any, known: AbstractSet[str], others: Sequence[A
     common = set.intersection(*(set(_INTEGER.findall(repr(other))) for other in others))
     if not (common | known).issuperset(_INTEGER.findall(repr(definition))):
         raise NotGeneral("a size that nvFuser's definition takes for constant")
-
-
-def _define(graph: Graph, layouts: Sequence[Any]) -> Any:
-    """Does as Thunder's ``create_fd``, with our translators where there is one."""
-    from fusioncache.backends.bound_symbols import bind
-
-    bound, executor = bind(graph), nvfuser_executor()
-    definition = executor.FusionDefinition()
-    definition._selected_device = None
-    values = executor.utils.ProxyDict()
-    with definition:
-        for number, proxy in enumerate(bound.inputs):
-            layout = layouts[number] if number < len(layouts) else None
-            _add_input(executor, definition, values, proxy, layout)
-        for symbol in bound.bound_symbols:
-            # Of primitives it is an enumeration's, of torch's functions a text.
-            name = getattr(symbol.sym.id, "name", symbol.sym.id)
-            translate = TRANSLATORS.get(name) or executor.get_translator(symbol)
-            results = translate(*symbol.args, **symbol.kwargs, fd=definition, lc_to_nv_map=values)
-            for proxy, result in zip(_listed(symbol.output), _listed(results), strict=False):
-                if proxy is not None:
-                    values[proxy] = result
-        for proxy in bound.outputs:
-            definition.add_output(values[proxy])
-    return definition
-
-
-def _add_input(executor: ModuleType, definition: Any, values: Any, proxy: Any, layout: Any) -> None:
-    from thunder.core.proxies import NumberProxy
-
-    if isinstance(proxy, NumberProxy):
-        values[proxy] = definition.define_scalar(executor.lcdtype_to_nvdtype(proxy.python_type))
-        return
-    contiguity, stride_order, _ = layout
-    shape = [-1 if isinstance(size, NumberProxy) else size for size in proxy._shape]
-    tensor = definition.define_tensor(
-        shape=shape,
-        contiguity=contiguity,
-        dtype=executor.lcdtype_to_nvdtype(proxy.dtype),
-        stride_order=stride_order,
-        is_cpu=proxy.device == executor.cpu,
-    )
-    values[proxy] = tensor
-    for dimension, size in enumerate(proxy._shape):
-        if isinstance(size, NumberProxy):
-            values[size] = tensor.size(dimension)
-
-
-def _listed(values: Any) -> Sequence[Any]:
-    return values if isinstance(values, (tuple, list)) else (values,)
 
 
 def _full(shape: Sequence[Any], fill_value: Any, *, device: Any, dtype: Any, fd: Any, lc_to_nv_map: Any) -> Any:
