@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -12,12 +12,14 @@ from fusioncache.backends.api import Backend, NotGeneral, Run
 from fusioncache.backends.torch_settings import read_torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder, Executable, OnBuild, layouts_of
+from fusioncache.cache.first_calls import FirstCall
 from fusioncache.cache.general_executable import GeneralBuilder, ServedGeneral
 from fusioncache.cache.generals import FoundGeneral, check_general
+from fusioncache.cache.helpers import Ask
 from fusioncache.cache.persistence import PersistentBuilder
 from fusioncache.cache.reuse import OFTEN, Order, replace_if_reused
 from fusioncache.cache.sizes import Generation, Sizes
-from fusioncache.ir import Graph, Instance
+from fusioncache.ir import Graph, Instance, TensorType
 from fusioncache.record.ledger import Ledger
 from fusioncache.template.general_region import in_order_of_template
 
@@ -26,9 +28,11 @@ logger = logging.getLogger("fusioncache")
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Who asks for the function of a graph.
+    """Who asks for the function of a graph without parameters.
 
     Attributes:
+        identity: stands for the graph. Where it is equal, the graphs are.
+        graph: writes the graph, which takes longer than to call what is there.
         on_build: is told of the function, if it had to be compiled or loaded.
         on_general: is told which function for any sizes serves the graph.
         on_own: is told that one for its own sizes, which others compiled, takes that one's place.
@@ -36,6 +40,8 @@ class Asking:
         instance: the region that asks, if it may be another one than the first.
     """
 
+    identity: Hashable
+    graph: Callable[[], Graph]
     on_build: OnBuild
     on_general: Callable[[ServedGeneral], None]
     on_own: Callable[[], None]
@@ -89,19 +95,54 @@ class BackendExecutables:
             graph, environment, lambda: Executable(graph, self.builder(environment), instance)
         )
 
-    def run_for(self, graph: Graph, args: Sequence[Any], asking: Asking) -> Run:
+    def run_for(self, args: Sequence[Any], asking: Asking) -> Run:
         """Returns the function of a graph without parameters for arguments of this layout.
 
         Of a graph that is known with other sizes, it is the one that was compiled for its own or that is in the store,
-        or else one for any sizes. Of others, and where there is none, it is compiled.
+        or else one for any sizes. Where one for any sizes served graphs like it before, that is asked first, as it
+        costs next to nothing. Of others, and where there is none, it is compiled.
 
         Raises:
             Bypass: if what is compiled now may not be shared.
             Exception: whatever the backend raises.
         """
-        executable = self.executable(graph, asking.instance)
-        run = None if self._sizes is Sizes.STATIC else self._find_general(executable, args, asking)
-        return run or executable.run_for(args, asking.on_build, asking.instance)
+        environment = self.backend.environment()
+        first = self._cache.first_calls.find(asking.identity, environment, asking.instance)
+        if self._sizes is Sizes.STATIC:
+            return self._executable_of(asking, first).run_for(args, asking.on_build, asking.instance)
+        run = self._serve_again(args, asking, first, environment)
+        if run is None:
+            executable = self._executable_of(asking, first)
+            run = self._find_general(executable, args, asking, first)
+            run = run or executable.run_for(args, asking.on_build, asking.instance)
+        return run
+
+    def _executable_of(self, asking: Asking, first: FirstCall) -> Executable:
+        """Returns the executable for the graph that is asked for, to be compiled from the region that called first."""
+        if first.executable is None:
+            first.executable = self.executable(asking.graph(), first.instance)
+        return first.executable
+
+    def _serve_again(
+        self, args: Sequence[Any], asking: Asking, first: FirstCall, environment: Mapping[str, str]
+    ) -> Run | None:
+        """Returns what serves a region as it served regions of other sizes; None if that is not known at once.
+
+        Only a region of which nothing was compiled is served so. That it is the first one that called its graph spares
+        the question whether the order of operands shows: in either case it is what would be compiled.
+        """
+        instance, generation = asking.instance, asking.generation
+        if instance is None or generation is None or first.is_compiled or first.instance != instance:
+            return None
+        if not _fit(instance, args):
+            return None
+        found = self._cache.generals.find_again(instance, generation, environment)
+        served = found.executable.serve_at_once(args, found.values) if found else None
+        if found is None or served is None:
+            return None
+        asking.on_general(served)
+        order = self._order_own(found, served, args, asking, first)
+        return served.run if order is None else replace_if_reused(served.run, order)
 
     def expects_general(self, graph: Graph, instance: Instance | None, generation: Generation | None) -> bool:
         """Tells whether the function of a graph is likely to be one for any sizes."""
@@ -110,26 +151,20 @@ class BackendExecutables:
         region = in_order_of_template(instance) if instance else graph
         return self._cache.generals.expects(region, generation, self._sizes, self._general_builder())
 
-    def _find_general(self, executable: Executable, args: Sequence[Any], asking: Asking) -> Run | None:
+    def _find_general(
+        self, executable: Executable, args: Sequence[Any], asking: Asking, first: FirstCall
+    ) -> Run | None:
         """Returns what need not be compiled for a graph that is known with other sizes; None if there is nothing."""
         if asking.generation is None:
             return None
-        region = in_order_of_template(executable.source_for(args, asking.instance))
-        found = self._cache.generals.find(region, asking.generation, self._sizes, self._general_builder())
+        instance = executable.source_for(args, asking.instance)
+        region, builder = in_order_of_template(instance), self._general_builder()
+        found = self._cache.generals.find(region, asking.generation, self._sizes, builder)
         if found is None:
             return None
         kept = executable.find_for(args, asking.on_build, asking.instance) if self.backend.generalizes else None
         if kept is not None:
             return kept
-        run = self._run_general(found, region, executable, args, asking)
-        if run is not None:
-            executable.add_source(found.executable.family.general.graph)
-        return run
-
-    def _run_general(
-        self, found: FoundGeneral, region: Graph, executable: Executable, args: Sequence[Any], asking: Asking
-    ) -> Run | None:
-        """Returns a function for any sizes that is right for a region; None if there is none."""
         try:
             check_general(region)
             served = found.executable.serve(args, found.values)
@@ -137,34 +172,44 @@ class BackendExecutables:
             logger.info("compiled for its own sizes: %s", refusal)
             self.ledger.count_own_sizes(str(refusal))
             return None
+        self._cache.generals.note_served(instance, builder.environment)
         asking.on_general(served)
-        order = self._order_own(found, served, executable, args, asking)
+        order = self._order_own(found, served, args, asking, first)
         return served.run if order is None else replace_if_reused(served.run, order)
 
     def _order_own(
-        self, found: FoundGeneral, served: ServedGeneral, executable: Executable, args: Sequence[Any], asking: Asking
+        self, found: FoundGeneral, served: ServedGeneral, args: Sequence[Any], asking: Asking, first: FirstCall
     ) -> Order | None:
-        """Returns how a region comes by a function for its own sizes without a compile here; None if it does not."""
-        helpers = self._cache.helpers
-        ask = executable.foresee(layouts_of(args), asking.instance) if helpers else None
-        if helpers is None or ask is None:
+        """Returns how a region comes by a function for its own sizes without a compile here; None if it does not.
+
+        Not before it is called often is its text written, and the store asked for it.
+        """
+        helpers, allowance = self._cache.helpers, found.executable.own
+        if self._cache.store is None:
             return None
+        layouts, asked = layouts_of(args), list[Ask]()
 
         def place() -> bool:
-            if not found.executable.own.take():
-                return False
-            self.ledger.count_handed_over(helpers.hand_over([ask]))
-            return True
+            ask = self._executable_of(asking, first).foresee(layouts, asking.instance)
+            if ask is not None and helpers is not None and allowance.take():
+                asked.append(ask)
+                self.ledger.count_handed_over(helpers.hand_over(asked))
+            return ask is not None
+
+        def is_done() -> bool:
+            return helpers is None or all(helpers.is_done(ask.key) for ask in asked)
 
         def fetch(args: Sequence[Any]) -> Run | None:
-            helpers.wait_for(ask.key)
-            run = executable.find_for(args, asking.on_build, asking.instance)
+            if helpers is not None and asked:
+                helpers.wait_for(asked[0].key)
+            run = self._executable_of(asking, first).find_for(args, asking.on_build, asking.instance)
             if run is not None:
                 asking.on_own()
             return run
 
-        after = 1 if served.built.key is None else OFTEN  # what later processes cannot load
-        return Order(place, lambda: helpers.is_done(ask.key), fetch, after)
+        # What later processes cannot load is to be there for them at once.
+        at_once = served.built.key is None and helpers is not None and not allowance.is_empty
+        return Order(place, is_done, fetch, 1 if at_once else OFTEN)
 
     def _general_builder(self) -> GeneralBuilder:
         return GeneralBuilder(self.backend, self._cache.store, self.ledger.count_unkept)
@@ -183,3 +228,9 @@ class BackendExecutables:
             read_torch_settings(),
             helpers=lambda: self._cache.helpers,
         )
+
+
+def _fit(instance: Instance, args: Sequence[Any]) -> bool:
+    """Tells whether arguments have the shapes that they should have: Thunder may be mistaken about what it is given."""
+    types = zip(instance.inputs, instance.region.inputs, strict=True)
+    return all(not isinstance(type_, TensorType) or args[position].shape == type_.shape for position, type_ in types)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from fusioncache.cache.executable import Executable
+from fusioncache.cache.first_calls import FirstCalls
 from fusioncache.cache.generals import GeneralRegions
 from fusioncache.cache.helpers import Helpers
 from fusioncache.cache.lru import LruMap
@@ -46,6 +47,7 @@ class Cache:
         ranks: the other processes of a distributed job.
         helpers: the processes that compile for this one, if there are any.
         generals: what was compiled for regions that differ only in sizes.
+        first_calls: who called each graph first.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
@@ -58,6 +60,7 @@ class Cache:
         self.ranks = Ranks()
         self.helpers: Helpers | None = None
         self.generals = GeneralRegions(capacity)
+        self.first_calls = FirstCalls(capacity)
         self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
@@ -100,6 +103,7 @@ class Cache:
         self._templates.clear()
         self._executables.clear()
         self.generals.clear()
+        self.first_calls.clear()
 
 
 def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:

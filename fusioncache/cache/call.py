@@ -127,6 +127,7 @@ class TemplateCall:
         self._plans: dict[Arities, Plan] = {}
         self._fallbacks: dict[Arities, Fallback] = {}
         self._instances: dict[Arities, Instance | None] = {}
+        self._sources: dict[Arities, Graph] = {}
         self._foreseen: dict[Arities, dict[ArgumentLayouts, None]] = {}
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
         function = make_dispatcher(template.graph, takes_arities=self._chains > 1, begin=self._begin)
@@ -169,7 +170,10 @@ class TemplateCall:
     def executables(self, arities: Arities) -> list[Executable]:
         """Returns what is compiled for a call with these arities, in order of use. Compiles nothing."""
         if self._plans[arities] is Plan.INLINE:
-            return [self._inline_executable(arities)]
+            executable = self._inline_executable(arities)
+            if arities in self._sources:
+                executable.add_source(self._sources[arities])
+            return [executable]
         folded = fold(self.template.graph, arities)
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
         return [self.compiler.executable(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
@@ -221,11 +225,11 @@ class TemplateCall:
         return not depends_on_operand_order(inline(self.template.graph, arities), layouts_of(args))
 
     def _prepare_inline(self, args: Sequence[Any], arities: Arities) -> Run:
-        graph = inline(self.template.graph, arities)
-        return self.compiler.run_for(graph, args, self._asking(arities))
+        return self.compiler.run_for(args, self._asking(arities))
 
     def _asking(self, arities: Arities) -> Asking:
         def on_general(served: ServedGeneral) -> None:
+            self._sources[arities] = served.source
             self._note(arities, plan=ANY_SIZES)
             self._on_general(served)
 
@@ -233,7 +237,16 @@ class TemplateCall:
             self._note(arities, plan=Plan.INLINE.value)
             self._ledger.count_reused_sizes()
 
-        return Asking(self._on_build, on_general, on_own, self._generation, self._instances[arities])
+        template, instance = self.template, self._instances[arities]
+        return Asking(
+            (template.key, arities),
+            lambda: inline(template.graph, arities),
+            self._on_build,
+            on_general,
+            on_own,
+            self._generation,
+            instance,
+        )
 
     def _inline_executable(self, arities: Arities) -> Executable:
         return self.compiler.executable(inline(self.template.graph, arities), self._instances[arities])

@@ -114,6 +114,11 @@ class Executable:
         """The regions that functions were compiled from, here or where they come from; what will be, before that."""
         return tuple(self._sources) or (self._instance.region,)
 
+    @property
+    def is_built(self) -> bool:
+        """Whether it has a function for any layout."""
+        return bool(self._variants or self._loaded)
+
     def add_source(self, source: Graph) -> None:
         """Notes that a function of it was compiled from this."""
         with self._lock:
@@ -165,7 +170,7 @@ class Executable:
             layouts: of the arguments, as far as is known now.
             instance: the region that is going to ask, if it may be another one than the first.
         """
-        if self._variants or self._loaded:
+        if self.is_built:
             return None
         own = instance if depends_on_operand_order(self.graph, layouts) else None
         return self._builder.foresee(self.graph, own or self._instance, layouts)

@@ -11,11 +11,11 @@ from typing import Any
 from fusioncache.backends.api import Backend, CompiledGeneral, GeneralFunction, NotGeneral, Run
 from fusioncache.cache.persistence import not_kept
 from fusioncache.cache.reuse import Allowance
-from fusioncache.ir import GeneralRegion, Key, Value
+from fusioncache.ir import GeneralRegion, Graph, Key, Value
 from fusioncache.process import forks
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.template.general_region import Family
-from fusioncache.template.generalization import Generalization, find_values
+from fusioncache.template.generalization import fit_holes
 from fusioncache.template.key import general_key
 from fusioncache.template.name import template_name
 
@@ -55,12 +55,14 @@ class ServedGeneral:
     Attributes:
         run: computes it.
         built: the function.
+        source: what that was compiled from.
         is_new: whether it was compiled or loaded for this region.
     """
 
     run: Run
     built: BuiltGeneral
-    is_new: bool
+    source: Graph
+    is_new: bool = False
 
 
 class GeneralBuilder:
@@ -174,9 +176,13 @@ class GeneralExecutable:
         self._functions: dict[Hashable, BuiltGeneral | str] = {}
         self._lock = forks.lock()
 
-    def values_of(self, region: Generalization) -> tuple[Value, ...] | None:
-        """Returns the values with which the generalization is this region; None if it is none of its instances."""
-        return find_values(self.family.generalization, region)
+    def values_of(self, holes: Sequence[Value]) -> tuple[Value, ...] | None:
+        """Returns the values with which the generalization is a region; None if that is none of its instances.
+
+        Args:
+            holes: what is in those of the region, which has the skeleton of the family.
+        """
+        return fit_holes(self.family.generalization, holes)
 
     def serve(self, args: Sequence[Any], values: Sequence[Value]) -> ServedGeneral:
         """Returns the function for the arguments of an instance.
@@ -197,7 +203,17 @@ class GeneralExecutable:
             built = self._functions[layout]
         if isinstance(built, str):
             raise NotGeneral(built)
-        return ServedGeneral(built.function(args, values), built, is_new)
+        return ServedGeneral(built.function(args, values), built, self.family.general.graph, is_new)
+
+    def serve_at_once(self, args: Sequence[Any], values: Sequence[Value]) -> ServedGeneral | None:
+        """Does as ``serve`` if a function for this kind of layout is there and right for these; else returns None."""
+        built = self._functions.get(self._builder.backend.general_layout(args))
+        if built is None or isinstance(built, str):
+            return None
+        try:
+            return ServedGeneral(built.function(args, values), built, self.family.general.graph)
+        except NotGeneral:
+            return None
 
     def _build(self, args: Sequence[Any], values: Sequence[Value]) -> BuiltGeneral | str:
         """Returns what the builder makes, or why it makes nothing, which is not asked again.

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from fusioncache.backends.api import NotGeneral
 from fusioncache.cache.general_executable import GeneralBuilder, GeneralExecutable
-from fusioncache.cache.kept_places import Instance, KeptPlace, keep_place, read_places
+from fusioncache.cache.kept_places import Holes, KeptPlace, keep_place, read_places
 from fusioncache.cache.lru import LruMap
 from fusioncache.cache.sizes import Generation, Sizes
-from fusioncache.ir import Graph, Key, NumberType, TensorType, Value
+from fusioncache.ir import Graph, Instance, Key, NumberType, TensorType, Value
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.process import forks
-from fusioncache.template.general_region import Family, make_family
-from fusioncache.template.generalization import Generalization, only
+from fusioncache.template.general_region import Family, in_order_of_template, make_family
 from fusioncache.template.holes import read_holes
 from fusioncache.template.key import skeleton_key
 from fusioncache.template.name import template_name
-from fusioncache.template.skeleton import Skeleton, check_fits, fill
+from fusioncache.template.pattern import Pattern, outline_of, pattern_of
+from fusioncache.template.skeleton import Skeleton, check_fits, fill, skeleton_of
 
 logger = logging.getLogger("fusioncache")
 
 _MOST = 64
 """How many places, and how many generalizations, of one skeleton are remembered."""
-_MOST_ELEMENTS = 2**31 - 1
+MOST_ELEMENTS = 2**31 - 1
 """How many elements a tensor may have so that whoever compiles can count them in 32 bits, whatever its sizes."""
 
 Environment = tuple[tuple[str, str], ...]
@@ -45,7 +45,7 @@ class _Place:
     """
 
     name: str
-    instances: tuple[Instance, ...]
+    instances: tuple[Holes, ...]
     function: object | None = None
     last: int | None = None
 
@@ -86,6 +86,14 @@ class FoundGeneral:
     values: tuple[Value, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """Regions with one skeleton of which one was served by a function for any sizes."""
+
+    pattern: Pattern
+    skeleton: Skeleton
+
+
 class GeneralRegions:
     """The regions that were compiled, by their skeletons, and what was compiled for several of them.
 
@@ -97,11 +105,55 @@ class GeneralRegions:
 
     def __init__(self, capacity: int):
         self._relatives: LruMap[tuple[Skeleton, Environment], _Relatives] = LruMap(capacity)
+        self._served: LruMap[tuple[Hashable, Environment], list[_Served]] = LruMap(capacity)
         self._lock = forks.lock()
 
     def clear(self) -> None:
         """Forgets all of them. What was compiled lives on with those who use it, and what is stored in the store."""
         self._relatives.clear()
+        self._served.clear()
+
+    def note_served(self, instance: Instance, environment: Mapping[str, str]) -> None:
+        """Notes that a function for any sizes serves a region, so that others like it are found at once.
+
+        Args:
+            instance: the region. ``check_general`` refuses nothing in it but perhaps its size.
+            environment: of the backend.
+        """
+        settings = _sort(environment)
+        with self._lock:
+            served = self._served.get_or_make((_outline(instance), settings), list)[0]
+            if any(each.pattern.read(instance.region) is not None for each in served):
+                return
+            relatives = self._relatives.find((skeleton_of(in_order_of_template(instance)), settings))
+            if relatives is not None:
+                # This very skeleton: to compare it with an equal one takes longer than all else.
+                _keep_last(served, _Served(pattern_of(instance), relatives.skeleton))
+
+    def find_again(
+        self, instance: Instance, generation: Generation, environment: Mapping[str, str]
+    ) -> FoundGeneral | None:
+        """Does as ``find`` for a region like one that was served before, and asks neither the store nor its text.
+
+        Args:
+            instance: the region.
+            generation: the program that it is of.
+            environment: of the backend.
+
+        Returns:
+            What ``find`` would return; None if that is not known at once, or if it has too many elements.
+        """
+        settings = _sort(environment)
+        with self._lock:
+            for served in self._served.find((_outline(instance), settings)) or ():
+                holes = served.pattern.read(instance.region)
+                if holes is None:
+                    continue
+                relatives = self._relatives.find((served.skeleton, settings))
+                if relatives is None or served.pattern.count_elements(holes) > MOST_ELEMENTS:
+                    return None
+                return _find_general(relatives, holes, generation)
+        return None
 
     def find(self, region: Graph, generation: Generation, sizes: Sizes, builder: GeneralBuilder) -> FoundGeneral | None:
         """Finds what may serve a region that is called for the first time; None if it is the first one of its place.
@@ -112,34 +164,48 @@ class GeneralRegions:
             sizes: with what it may be generalized.
             builder: builds functions for any sizes.
         """
-        member = only(region)
         with self._lock:
-            relatives = self._find_relatives(member, builder)
-            for general, place in reversed(relatives.generals):
-                values = general.values_of(member)
-                if values is not None:
-                    place.enter(generation)
-                    return FoundGeneral(general, values)
-            return _join(relatives, read_holes(region), generation, sizes, builder)
+            relatives = self._find_relatives(skeleton_of(region), builder)
+            holes = read_holes(region)
+            found = _find_general(relatives, holes, generation)
+            return found or _join(relatives, holes, generation, sizes, builder)
 
     def expects(self, region: Graph, generation: Generation, sizes: Sizes, builder: GeneralBuilder) -> bool:
         """Tells whether ``find`` is likely to find something for a region."""
-        member = only(region)
         with self._lock:
-            relatives = self._find_relatives(member, builder)
-            if any(general.values_of(member) is not None for general, _ in relatives.generals):
+            relatives = self._find_relatives(skeleton_of(region), builder)
+            instance = read_holes(region)
+            if any(general.values_of(instance) is not None for general, _ in relatives.generals):
                 return True
-            places, instance = _find_places(relatives, generation, sizes), read_holes(region)
+            places = _find_places(relatives, generation, sizes)
             return bool(places) and not any(instance in place.instances for place in places)
 
-    def _find_relatives(self, member: Generalization, builder: GeneralBuilder) -> _Relatives:
-        environment = tuple(sorted(builder.environment.items()))
-        identity = member.skeleton, environment
-        return self._relatives.get_or_make(identity, lambda: _read_relatives(member.skeleton, builder))[0]
+    def _find_relatives(self, skeleton: Skeleton, builder: GeneralBuilder) -> _Relatives:
+        identity = skeleton, _sort(builder.environment)
+        return self._relatives.get_or_make(identity, lambda: _read_relatives(skeleton, builder))[0]
+
+
+def _outline(instance: Instance) -> Hashable:
+    """Returns something that is equal for all regions that are brought into the order of a template alike."""
+    return outline_of(instance.region), instance.inputs, instance.outputs
+
+
+def _sort(environment: Mapping[str, str]) -> Environment:
+    return tuple(sorted(environment.items()))
+
+
+def _find_general(relatives: _Relatives, holes: Holes, generation: Generation) -> FoundGeneral | None:
+    """Finds what was made last of all that has a region with this in its holes as an instance."""
+    for general, place in reversed(relatives.generals):
+        values = general.values_of(holes)
+        if values is not None:
+            place.enter(generation)
+            return FoundGeneral(general, values)
+    return None
 
 
 def _join(
-    relatives: _Relatives, instance: Instance, generation: Generation, sizes: Sizes, builder: GeneralBuilder
+    relatives: _Relatives, instance: Holes, generation: Generation, sizes: Sizes, builder: GeneralBuilder
 ) -> FoundGeneral | None:
     """Generalizes the place that a region fits best, or makes it the first one of a place of its own."""
     places = _find_places(relatives, generation, sizes)
@@ -162,11 +228,11 @@ def _join(
     return FoundGeneral(general, family.general.values[-1])
 
 
-def _make_family(relatives: _Relatives, instances: Sequence[Instance]) -> Family:
+def _make_family(relatives: _Relatives, instances: Sequence[Holes]) -> Family:
     return make_family([fill(relatives.skeleton, instance) for instance in instances])
 
 
-def _count_variables(instances: Sequence[Instance]) -> int:
+def _count_variables(instances: Sequence[Holes]) -> int:
     """Returns how many variables the generalization of regions has."""
     return len({column for column in zip(*instances, strict=True) if len(set(column)) > 1})
 
@@ -225,7 +291,7 @@ def check_general(region: Graph) -> None:
     if any(op_traits(op.name).random for op in region.ops):
         raise NotGeneral("random numbers")
     types = [*region.inputs, *(type_ for op in region.ops for type_ in op.outputs)]
-    if any(_count_elements(type_) > _MOST_ELEMENTS for type_ in types if isinstance(type_, TensorType)):
+    if any(_count_elements(type_) > MOST_ELEMENTS for type_ in types if isinstance(type_, TensorType)):
         raise NotGeneral("more elements than 32 bits count")
 
 

@@ -21,7 +21,7 @@ _PATIENCE = 10.0
 _MOST = 64
 """How many places of one skeleton are kept: the newest."""
 
-Instance = tuple[Value, ...]
+Holes = tuple[Value, ...]
 """What is in the holes of a region, in their order."""
 
 
@@ -35,7 +35,7 @@ class KeptPlace:
     """
 
     function: str
-    instances: tuple[Instance, ...]
+    instances: tuple[Holes, ...]
 
 
 def read_places(store: Store, key: Key) -> tuple[KeptPlace, ...]:

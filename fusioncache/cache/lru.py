@@ -49,6 +49,14 @@ class LruMap[K: Hashable, V]:
                     self._values.popitem(last=False)
             return value, False
 
+    def find(self, key: K) -> V | None:
+        """Returns the value of ``key``; None if there is none. Waits for nobody who makes it."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
+
     def clear(self) -> None:
         """Forgets every value. Values in use elsewhere live on."""
         with self._lock:

@@ -36,6 +36,11 @@ class Allowance:
         self._left = most
         self._lock = forks.lock()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether none is left."""
+        return not self._left
+
     def take(self) -> bool:
         """Takes one, if there is one left."""
         with self._lock:

@@ -139,7 +139,7 @@ def _format_sizes(stats: Stats) -> str:
         saved = f" (about {format_duration(stats.general_saved_seconds)} saved)" if stats.general_saved_seconds else ""
         parts.append(f"{stats.general_hits} at others without a compile{saved}")
     if stats.reused_sizes:
-        parts.append(f"{stats.reused_sizes} used often, and compiled beside for their own")
+        parts.append(f"{stats.reused_sizes} used often, and compiled for their own")
     if stats.own_sizes:
         parts.append(_reasons(stats.own_sizes, "for their own sizes"))
     return "; ".join(parts)

@@ -39,7 +39,7 @@ class Stats:
         general_saved_seconds: an estimate of what these would have spent on compiling: what it took for that which
             serves them.
         reused_sizes: those of them that were called so often that they got a function for their own sizes, which
-            processes beside this one compiled.
+            the store had or processes beside this one compiled.
         own_sizes: graphs that were compiled for their own sizes although they are known with others, by reason.
         taken_out: statements of Thunder's programs that its final traces are without, or that became others that take
             less, by what they were: see ``FusionCache(lean=...)``. Those of programs that were loaded are not counted.

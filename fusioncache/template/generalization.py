@@ -89,10 +89,21 @@ def find_values(generalization: Generalization, region: Generalization) -> tuple
     """
     if generalization.skeleton != region.skeleton:
         return None
+    holes = [symbol for symbol in region.symbols if not isinstance(symbol, Variable)]
+    if len(holes) < len(region.symbols):
+        raise ValueError("a region with variables")
+    return fit_holes(generalization, holes)
+
+
+def fit_holes(generalization: Generalization, holes: Sequence[Value]) -> tuple[Value, ...] | None:
+    """Does as ``find_values`` for a region with the same skeleton.
+
+    Args:
+        generalization: what the region may be an instance of.
+        holes: what is in those of the region, as ``read_holes`` returns it.
+    """
     values: dict[Variable, Value] = {}
-    for symbol, value in zip(generalization.symbols, region.symbols, strict=True):
-        if isinstance(value, Variable):
-            raise ValueError("a region with variables")
+    for symbol, value in zip(generalization.symbols, holes, strict=True):
         expected = values.setdefault(symbol, value) if isinstance(symbol, Variable) else symbol
         if expected != value:
             return None

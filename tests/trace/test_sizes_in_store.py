@@ -68,8 +68,9 @@ def two_lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_process_compiles_nothing_for_lengths_it_never_saw(two_lengths):
     stats = run(two_lengths, (3, 50), (3, 6), (3, 9), (3, 7))
-    # The general code, and the static one of the first length.
-    assert counts(stats) == (0, 2, 0, 3)
+    assert counts(stats) == (0, 1, 0, 4)  # the general code
+    # The static one of the first length, and the general code.
+    assert counts(run(two_lengths, (3, 6), (3, 50), (3, 9), (3, 7))) == (0, 2, 0, 3)
     assert run(two_lengths, (3, 50)).programs_loaded == 1
     assert counts(run(two_lengths, (3, 50))) == (0, 1, 0, 1)  # a loaded program
 
@@ -107,10 +108,22 @@ def test_another_kind_of_layout_has_code_of_its_own(two_lengths, tmp_path):
     assert counts(transform.stats()) == (1, 0, 1, 1)
 
 
-def test_static_code_of_the_store_goes_first(tmp_path):
+def test_static_code_of_the_store_goes_before_what_must_be_compiled(tmp_path):
     assert counts(run(tmp_path, (3, 6), (3, 9), sizes="static")) == (2, 0, 0, 0)
     assert counts(run(tmp_path, (3, 6), (3, 9))) == (0, 2, 0, 0)
-    assert counts(run(tmp_path, (3, 12), (3, 9), (3, 6), (3, 14))) == (1, 2, 1, 1)
+    # Once there is code for any sizes, nobody looks for static code of a size that may never come again.
+    assert counts(run(tmp_path, (3, 9), (3, 12), (3, 6), (3, 14))) == (1, 1, 1, 2)
+
+
+def test_static_code_of_the_store_takes_over_at_a_size_that_is_used_often(tmp_path):
+    run(tmp_path, (3, 6), (3, 9), sizes="static")
+    compiled, transform = compile_with(scale, backend="inductor", cache=fusioncache.Cache(store=tmp_path, record=False))
+    for length, times in ((9, 1), (12, 1), (6, OFTEN + 30), (14, OFTEN + 30)):
+        x = torch.randn(3, length)
+        for _ in range(times):
+            assert torch.equal(compiled(x), scale(x))
+    stats = transform.stats()
+    assert counts(stats) == (1, 2, 1, 2) and stats.reused_sizes == 1
 
 
 def test_a_function_goes_on_from_its_own_processes(tmp_path):
