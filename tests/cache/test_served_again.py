@@ -10,6 +10,7 @@ from drawn_regions import Sketch
 
 from fusioncache.backends.api import GeneralFunction, NotGeneral, Run
 from fusioncache.backends.eager import Eager
+from fusioncache.cache import cache as cache_module
 from fusioncache.cache import generals
 from fusioncache.cache.backend_executables import Asking, BackendExecutables
 from fusioncache.cache.cache import Cache
@@ -19,6 +20,7 @@ from fusioncache.cache.sizes import Generation, Sizes
 from fusioncache.ir import Graph, Instance, TensorType, Value
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
+from fusioncache.template.key import template_key
 
 FUNCTION = object()
 
@@ -209,3 +211,19 @@ def test_a_program_that_was_served_has_its_region_in_that_place():
     assert regions.find(region(5, 9), Generation(FUNCTION, 2), Sizes.AUTO, builder) is None
     other = regions.find(region(6, 9), Generation(FUNCTION, 3), Sizes.AUTO, builder)
     assert other and other.executable is not found.executable
+
+
+def test_the_key_of_a_template_is_written_once_for_each_graph_and_settings(monkeypatch):
+    written = []
+    monkeypatch.setattr(cache_module, "template_key", lambda *about: written.append(about) or template_key(*about))
+    cache, backend = Cache(record=False, store=False), Contiguous()
+    graph = canonicalize(region(3, 9)).graph
+    first, was_known = cache.template(graph, backend.environment())
+    assert not was_known and cache.template(replace(graph), backend.environment()) == (first, True)
+    assert len(written) == 1
+    backend.settings = "others"
+    other, was_known = cache.template(graph, backend.environment())
+    assert not was_known and other.key != first.key and len(written) == 2
+    for changed in (region(3, 10), region(3, 9, number=1.0), region(3, 9, dtype="float64")):
+        assert cache.template(canonicalize(changed).graph, backend.environment())[0].key != other.key
+    assert len(written) == 5
