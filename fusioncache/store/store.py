@@ -114,9 +114,18 @@ class Store:
         self._journal.count_event(what, f"{key.digest}.{backend}", time.perf_counter() - start, key=missed)
         return found
 
-    def peek(self, key: Key, backend: str) -> StoredArtifacts | None:
-        """Does as ``load``, but asks no remote, and is no event: it is nothing when nothing is found. Never raises."""
-        return self._load(key, backend)
+    def peek(self, key: Key, backend: str, *, asks_remote: bool = False) -> StoredArtifacts | None:
+        """Does as ``load``, but is no event: it is nothing when nothing is found. Never raises.
+
+        Args:
+            key: as in ``load``.
+            backend: as in ``load``.
+            asks_remote: whether what is not here is brought from the remote, if there is one.
+        """
+        found = self._load(key, backend)
+        if found is None and asks_remote and self._read_through:
+            return self._fetch(self._read_through, key, backend)
+        return found
 
     def save(
         self, key: Key, backend: str, artifacts: Mapping[str, bytes], *, name: str = "", seconds: float = 0.0

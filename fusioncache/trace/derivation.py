@@ -16,7 +16,7 @@ from fusioncache.program.reads import Read, ReadDifference
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
 from fusioncache.store import Store
-from fusioncache.trace.families import KnownProgram
+from fusioncache.trace.families import Family, KnownProgram
 from fusioncache.trace.program_misses import explain_program_miss
 from fusioncache.trace.program_regions import collect_regions
 from fusioncache.trace.program_verification import compare_programs
@@ -44,6 +44,7 @@ class Derivation:
         journal: what it did with sizes, if that was watched.
         reads: what it was derived from, as soon as that is known.
         program: what was derived, if that is kept.
+        family: the programs at other lengths from which it is known, if it is.
     """
 
     keeper: ProgramKeeper
@@ -59,6 +60,7 @@ class Derivation:
     journal: Journal | None = None
     reads: tuple[Read, ...] | None = None
     program: KnownProgram | None = None
+    family: Family | None = None
     _recorder: Recorder | None = None
     _started: float = field(default_factory=time.perf_counter)
     _trace_number: int = field(init=False)
@@ -119,11 +121,14 @@ class Derivation:
             return False
 
     def finish_filled(self, candidate: Candidate, *, keep: bool) -> bool:
-        """Counts a program that is known from other lengths, and keeps it; returns whether it was kept."""
+        """Counts a program that is known from other lengths, and keeps it; returns whether it was kept.
+
+        It is not where later processes find its family: they fill it in as well.
+        """
         seconds = time.perf_counter() - self._started
         self.keeper.note_filled(candidate, self.call)
         store = self.keeper.cache.store
-        if store is None or not keep:
+        if store is None or not keep or (self.family and self.family.is_stored):
             return False
         try:
             with self.keeper.time("record"), without_collector():

@@ -59,6 +59,7 @@ class Family:
     Attributes:
         reads: as above.
         passes: as above.
+        is_stored: whether a later process finds it.
 
     Raises:
         NumbersUnknown: if they differ in more than numbers, or something else may depend on sizes.
@@ -69,6 +70,7 @@ class Family:
             raise NumbersUnknown("what becomes of its residual streams or collectives was chosen")
         self.reads = reads
         self.passes = passes
+        self.is_stored = False
         self._known = tuple(known)
         self._general = self._generalize(self._known)
 

@@ -6,7 +6,8 @@ and for each program that is known ``program-0``, ``program-1`` and so on, and `
 
     family = JSON object: format, passes, sizes: [ sizes of the arguments of each program ]
 
-The traces are the bytes of programs that are stored themselves, mostly, so that they take no room of their own.
+The traces are the bytes of programs that are stored themselves, mostly, so that they take no room of their own. What is
+filled in from a family that is stored is not stored itself: a later process fills it in as well.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ _PATIENCE = 10.0
 
 
 def find_families(store: Store, form: Key) -> tuple[Family, ...]:
-    """Returns the families that are stored for a form. What cannot be read is removed. Never raises."""
-    return tuple(family for _, family in _list_families(store, form))
+    """Returns the families that are stored for a form. What cannot be read is removed. Never raises.
+
+    A remote is asked for what is not here, up to the first slot that is free there, too.
+    """
+    return tuple(family for _, family in _list_families(store, form, asks_remote=True))
 
 
-def keep_family(store: Store, form: Key, family: Family, name: str) -> None:
+def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
     """Keeps a family, in the stead of what is stored of it. If all slots are taken, the oldest family goes.
 
     Args:
@@ -44,6 +48,9 @@ def keep_family(store: Store, form: Key, family: Family, name: str) -> None:
         form: of its programs.
         family: learns what others have stored of it.
         name: of the model, for people.
+
+    Returns:
+        Whether it is stored.
 
     Raises:
         ValueError: if something in it cannot be written.
@@ -57,7 +64,7 @@ def keep_family(store: Store, form: Key, family: Family, name: str) -> None:
         slot = next(iter((*same, *free)), None) or min(found, key=lambda slot: _find_time(store, form, slot))
         artifacts = encode_family(family)
         store.remove(form, slot)
-        store.save(form, slot, artifacts, name=name)
+        return store.save(form, slot, artifacts, name=name)
 
 
 def forget_family(store: Store, form: Key, family: Family) -> None:
@@ -107,10 +114,11 @@ def decode_family(artifacts: Mapping[str, bytes]) -> Family:
         raise ValueError(f"no family: {error!r}") from error
 
 
-def _list_families(store: Store, form: Key) -> Iterator[tuple[str, Family]]:
+def _list_families(store: Store, form: Key, *, asks_remote: bool = False) -> Iterator[tuple[str, Family]]:
     for slot in FAMILY_SLOTS:
-        artifacts = store.peek(form, slot)
+        artifacts = store.peek(form, slot, asks_remote=asks_remote)
         if artifacts is None:
+            asks_remote = False
             continue
         try:
             yield slot, decode_family(artifacts)

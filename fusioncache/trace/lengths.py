@@ -18,7 +18,6 @@ from typing import Any
 
 from fusioncache.ir import Key
 from fusioncache.lean.traces import look_at_sizes
-from fusioncache.program.bytecode import encode_code
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.general import NumbersUnknown
 from fusioncache.program.key import form_key
@@ -111,7 +110,9 @@ class Lengths:
             try:
                 _check_reads(family.reads, derivation)
                 with keeper.time("fill"):
-                    return _fill(family, derivation)
+                    candidate = _fill(family, derivation)
+                derivation.family = family
+                return candidate
             except (Different, NumbersUnknown) as error:
                 reason = str(error)
             except Exception as error:  # whatever it is, Thunder can derive the program
@@ -290,7 +291,7 @@ def _check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
 def _fill(family: Family, derivation: Derivation) -> Candidate:
     templates, call = derivation.keeper.templates, derivation.call
     program = family.fill(derivation.sizes, lambda text: templates.complete(text, call))
-    return Candidate("", program.text, family.reads, 0.0, encode_code(program.text), program.regions)
+    return Candidate("", program.text, family.reads, 0.0, None, program.regions)
 
 
 def _count_repeated(derivation: Derivation, reason: str) -> None:
@@ -313,6 +314,7 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
             logger.info("a stored family is not used", exc_info=error)
             here = []
         if here == list_digests(known):
+            family.is_stored = True
             yield family
         else:
             _count_repeated(derivation, "its templates are others here")
@@ -320,7 +322,12 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
 
 def _keep(family: Family, derivation: Derivation, form: Key) -> None:
     """Keeps a family for later processes."""
-    _tell_store(derivation, lambda store: keep_family(store, form, family, derivation.call.name))
+
+    def keep(store: Store) -> None:
+        family.is_stored = keep_family(store, form, family, derivation.call.name)
+
+    family.is_stored = False
+    _tell_store(derivation, keep)
 
 
 def _forget(family: Family, derivation: Derivation, form: Key) -> None:

@@ -11,7 +11,7 @@ from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.program.derived import write_program
 from fusioncache.program.general import blank
-from fusioncache.trace import program_list
+from fusioncache.trace import lengths, program_list
 from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.templates import find_references
 from fusioncache.tracing.layers import blocks
@@ -105,7 +105,7 @@ def test_a_third_length_is_not_interpreted(known, tmp_path):
             found = train(compiled, model, tokens(length, batch))
         assert all(map(torch.equal, found, expected))
         assert counts(transform) == (number, {})
-    assert transform.stats().programs_made == 5
+    assert transform.stats().programs_made == 3  # those that are not filled in
 
 
 @pytest.mark.parametrize("fills", [True, False])
@@ -126,12 +126,18 @@ def test_the_program_is_thunders_to_the_letter(known, tmp_path, monkeypatch, fil
     assert (stats.programs_filled, stats.programs_replayed) == (int(fills), int(not fills))
 
 
-def test_the_program_of_a_third_length_is_kept(known, tmp_path):
-    model, compiled, _ = known
+@pytest.mark.parametrize("is_family_kept", [True, False])
+def test_a_later_process_has_the_program_of_a_third_length(tmp_path, monkeypatch, is_family_kept):
+    """It fills it in as well, or else loads it."""
+    if not is_family_kept:
+        monkeypatch.setattr(lengths, "keep_family", lambda *_: False)
+    model, compiled, _ = make_known(tmp_path)
     found = train(compiled, model, tokens(200))
     again, transform = compile_anew(model, tmp_path)
-    assert all(map(torch.equal, train(again, model, tokens(200)), found))
-    assert transform.stats().programs_loaded == 1
+    with without_interpreter():
+        assert all(map(torch.equal, train(again, model, tokens(200)), found))
+    stats = transform.stats()
+    assert (stats.programs_filled, stats.programs_loaded) == ((1, 0) if is_family_kept else (0, 1))
 
 
 def test_gradients_that_add_up_change_nothing(tmp_path):
@@ -403,6 +409,7 @@ def test_nothing_is_called_again(tmp_path, options):
 
 def test_it_goes_on_where_no_more_programs_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(program_list, "MOST_KINDS", 3)
+    monkeypatch.setattr(lengths, "keep_family", lambda *_: False)
     compiled, transform = compile_anew(scale, tmp_path)
     for length in (64, 96, 200, 65, 8):
         assert torch.equal(compiled(torch.ones(2, length)), torch.full((2, length), 2.0))
