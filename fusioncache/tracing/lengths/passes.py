@@ -139,7 +139,7 @@ def _find_place() -> str:
 
 
 def _apply(trace: Any, compiled: Any) -> list[Any]:
-    """Applies Thunder's passes as ``thunder.jit`` does; returns the final forward trace, and the backward one."""
+    """Applies Thunder's passes as ``thunder.jit`` does; returns the final forward trace, and the backward one if any."""
     from thunder.common import transform_for_execution
     from thunder.core import transform_common
     from thunder.core.proxies import TensorProxy
@@ -157,7 +157,10 @@ def _apply(trace: Any, compiled: Any) -> list[Any]:
     if maybe_sort_waits(_transform_for_operator_executor_execution(trace, executors))[0]:
         raise Different("it has collectives")
     trace = transform_for_execution(trace, executors_list=executors, use_del_last_used=False)[-1]
-    return list(split_into_forward_and_backward(trace)) if has_gradients else [trace]
+    if not has_gradients:
+        return [trace]
+    # Parameters may ask for gradients under no_grad as well: there is nothing to go back through then.
+    return [each for each in split_into_forward_and_backward(trace) if each is not None]
 
 
 class _Findings:
