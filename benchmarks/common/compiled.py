@@ -16,7 +16,7 @@ from benchmarks.common.steps import synchronize
 from benchmarks.common.thunder_jit import executors
 from benchmarks.common.ways import Way
 
-Call = Callable[[torch.Tensor], torch.Tensor]
+Call = Callable[..., torch.Tensor]
 
 
 class Compiled:
@@ -34,9 +34,10 @@ class Compiled:
         self._functions: list[Any] = []
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
-        if way.compiler == "torch.compile":
-            whole = "aot_eager" if backend == "eager" else "inductor"
-            self.call: Call = torch.compile(model, backend=whole, dynamic=way.dynamic or None)
+        if way.compiler == "eager":
+            self.call: Call = model
+        elif way.compiler == "torch.compile":
+            self.call = _compile(way, backend, model)
         else:
             self.call = self._with_thunder(way, backend, model)
         if way.pads:
@@ -46,7 +47,8 @@ class Compiled:
         from thunder.dynamo import thunderfx
 
         if way.shares:
-            self._transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False), backend=backend)
+            cache = fusioncache.Cache(record=False)
+            self._transform = fusioncache.FusionCache(cache=cache, backend=backend, graphs=way.graphs or None)
         else:
             self._counter = count_compiles(backend, lru=False)
         options = {"executors": executors(backend), "transforms": [self._transform] if self._transform else []}
@@ -66,6 +68,14 @@ class Compiled:
         stats = self._transform.stats() if self._transform else None
         return {"compiles": stats.compiles if stats else self._counter.compiles, "traces": self._count_traces()}
 
+    def graphs(self) -> dict[str, Any]:
+        """Returns what fusioncache captured, replayed, and did not capture; nothing where it is not asked for."""
+        if self._transform is None:
+            return {}
+        stats = self._transform.stats()
+        counts = {"captures": stats.captures, "graph_replays": stats.graph_replays}
+        return {**counts, "not_captured": dict(stats.not_captured)}
+
     def _count_traces(self) -> int:
         functions = [
             function
@@ -73,6 +83,12 @@ class Compiled:
             for function in (getattr(each, "thunder_compiled_fns", None) or ([] if _is_graph(each) else [each]))
         ]
         return sum(thunder.compile_stats(function).cache_misses for function in functions)
+
+
+def _compile(way: Way, backend: str, model: Any) -> Call:
+    if way.graphs:
+        return torch.compile(model, mode="reduce-overhead", dynamic=way.dynamic or None)
+    return torch.compile(model, backend="aot_eager" if backend == "eager" else "inductor", dynamic=way.dynamic or None)
 
 
 def _is_graph(found: Any) -> bool:

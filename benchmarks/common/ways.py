@@ -13,16 +13,18 @@ class Way:
 
     Attributes:
         name: as in ``--ways``.
-        compiler: what compiles the model.
+        compiler: what compiles the model; ``"eager"`` if nothing does.
         dynamic: whether that is told that sizes vary.
         shares: whether Thunder has fusioncache.
+        graphs: whether programs are captured in CUDA graphs, by fusioncache or by torch.compile.
         pads: whether each length is rounded up to the next power of two, and the output cut to what was asked for.
         environment: variables of the process.
     """
 
     name: str
-    compiler: Literal["thunder.jit", "thunderfx", "torch.compile"]
+    compiler: Literal["thunder.jit", "thunderfx", "torch.compile", "eager"]
     dynamic: bool = False
     shares: bool = False
+    graphs: bool = False
     pads: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -139,7 +139,7 @@ def _find_place() -> str:
 
 
 def _apply(trace: Any, compiled: Any) -> list[Any]:
-    """Applies Thunder's passes as ``thunder.jit`` does; returns the final forward trace, and the backward one if any."""
+    """Applies Thunder's passes as ``thunder.jit`` does; returns the final traces: forward, and backward if any."""
     from thunder.common import transform_for_execution
     from thunder.core import transform_common
     from thunder.core.proxies import TensorProxy

@@ -1,0 +1,1 @@
+"""What generating text costs, a token at a time."""
