@@ -6,6 +6,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from fusioncache.backends.nvfuser.recipe import WORD, Fill, Launch, Recipe
 _ALIGNED = 64
 """Bytes that parameters are apart: no type of a parameter asks for more."""
 
-_DEFAULT_STREAM = 1
+DEFAULT_STREAM = 1
 """The handle of torch's default stream, which says 0. To ``cuda.bindings`` 0 may be the default stream of a thread."""
 
 _MAGIC = b"\x7fELF\x02\x01"
@@ -27,8 +28,28 @@ _NO_BITS = 8
 _MACHINE = (190).to_bytes(2, "little")
 
 
+Command = Callable[..., tuple[int]]
+"""Launches one step, and returns the driver's result."""
+
+
 class NothingLaunched(Exception):
     """The first step failed, so that nothing has happened yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of launches, laid out.
+
+    Attributes:
+        content: their bytes, with zeros in place of addresses. The first lies at a multiple of 64.
+        pointers: for each address among them, the index of its word, the buffer that it points into, and how far in
+            bytes from the start of that.
+        starts: for each launch, where its parameters begin.
+    """
+
+    content: bytes
+    pointers: tuple[tuple[int, int, int], ...]
+    starts: tuple[tuple[int, ...], ...]
 
 
 class LoadedSteps:
@@ -49,6 +70,10 @@ class LoadedSteps:
 
     Attributes:
         functions: the function of each launch.
+        words: all parameters as words: whoever launches a command writes the addresses into them, see ``Parameters``.
+        commands: for each step what does it. A launch takes no arguments, a fill an address, a value, bytes and a
+            stream; both return a tuple whose first item is 0 if nothing failed.
+        stream: the one that launches go to.
     """
 
     def __init__(
@@ -62,16 +87,22 @@ class LoadedSteps:
         self._driver = driver
         self._device = device
         driver.bind(device)
-        launches = recipe.launches
+        launches, parameters = recipe.launches, lay_out_parameters(recipe.launches)
         self.functions = _load_functions(recipe, cubins, driver) if functions is None else functions
-        self._words, self._pointers, self._arrays = _lay_out_parameters(launches)
+        self.words, self._arrays = _place(parameters)
+        self.stream: int | None = None
+        self._pointers = parameters.pointers
         self._configs = [_configure(driver, step) for step in launches]
-        self._stream: int | None = None
+        self._fills = [step if isinstance(step, Fill) else None for step in recipe.steps]
         kernels = iter(map(partial(_prepare_kernel, driver), self._configs, self.functions, self._arrays))
         fill = driver.bindings.cuMemsetD8Async
-        self._commands: list[tuple[Callable[..., tuple[int]], Fill | None]] = [
-            (fill, step) if isinstance(step, Fill) else (next(kernels), None) for step in recipe.steps
-        ]
+        self.commands: list[Command] = [fill if step else next(kernels) for step in self._fills]
+
+    def use(self, stream: int) -> None:
+        """Has all launches from now on go to a stream."""
+        self.stream = stream
+        for config in self._configs:
+            config.hStream = stream
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         """Launches everything on a stream, given the addresses of the inputs and the allocations.
@@ -80,17 +111,14 @@ class LoadedSteps:
             NothingLaunched: if the first step fails.
             DriverError: if another one does.
         """
-        stream = stream or _DEFAULT_STREAM
-        words = self._words
+        stream, words = stream or DEFAULT_STREAM, self.words
         for index, buffer, delta in self._pointers:
             words[index] = addresses[buffer] + delta
-        if stream != self._stream:
-            self._stream = stream
-            for config in self._configs:
-                config.hStream = stream
+        if stream != self.stream:
+            self.use(stream)
         launched = False
         try:
-            for call, fill in self._commands:
+            for call, fill in zip(self.commands, self._fills, strict=True):
                 args = () if fill is None else (addresses[fill.buffer] + fill.delta, fill.value, fill.size, stream)
                 code = call(*args)[0]
                 if code:
@@ -106,6 +134,14 @@ class LoadedSteps:
         if code == NO_CONTEXT:
             self._driver.bind(self._device)
             code = call(*args)[0]
+        self.fail(code)
+
+    def fail(self, code: int) -> None:
+        """Raises what a result of a launch says; nothing if that is 0.
+
+        Raises:
+            DriverError: for any other.
+        """
         self._driver.check("launch", code)
 
 
@@ -122,33 +158,34 @@ def _find_function(driver: Driver, module: int, step: Launch) -> int:
     return function
 
 
-def _lay_out_parameters(launches: Sequence[Launch]) -> tuple[Any, list[tuple[int, int, int]], list[Any]]:
-    """Lays out all parameters in one piece of memory.
-
-    Returns:
-        The memory, seen as words; the index of each word that is an address, with its buffer and offset there; and for
-        each launch the array of its parameters' addresses.
-    """
+def lay_out_parameters(launches: Sequence[Launch]) -> Parameters:
+    """Lays out the parameters of all launches in one piece of memory."""
     content = bytearray()
     pointers: list[tuple[int, int, int]] = []
-    starts: list[list[int]] = []
+    starts: list[tuple[int, ...]] = []
     for step in launches:
-        starts.append([])
+        own: list[int] = []
         for parameter in step.parameters:
             content += bytes(-len(content) % _ALIGNED)
-            starts[-1].append(len(content))
+            own.append(len(content))
             content += parameter
         for pointer in step.pointers:
-            offset = starts[-1][pointer.parameter] + pointer.offset
+            offset = own[pointer.parameter] + pointer.offset
             pointers.append((offset // WORD, pointer.buffer, pointer.delta))
+        starts.append(tuple(own))
     content += bytes(-len(content) % _ALIGNED)
-    memory = (ctypes.c_uint64 * (len(content) // WORD + _ALIGNED // WORD))()
-    base = ctypes.addressof(memory)
-    shift = -base % _ALIGNED
-    ctypes.memmove(base + shift, bytes(content), len(content))
-    moved = [(index + shift // WORD, buffer, delta) for index, buffer, delta in pointers]
-    arrays = [(c_void_p * max(len(own), 1))(*(base + shift + offset for offset in own)) for own in starts]
-    return memory, moved, arrays
+    return Parameters(bytes(content), tuple(pointers), tuple(starts))
+
+
+def _place(parameters: Parameters) -> tuple[memoryview, list[Any]]:
+    """Returns memory with these parameters, seen as words, and for each launch the array of their addresses."""
+    size = len(parameters.content)
+    memory = (ctypes.c_char * (size + _ALIGNED))()
+    shift = -ctypes.addressof(memory) % _ALIGNED
+    base = ctypes.addressof(memory) + shift
+    ctypes.memmove(base, parameters.content, size)
+    words = memoryview(memory).cast("B")[shift : shift + size].cast("Q")
+    return words, [(c_void_p * max(len(own), 1))(*(base + offset for offset in own)) for own in parameters.starts]
 
 
 def _configure(driver: Driver, step: Launch) -> Any:

@@ -16,6 +16,7 @@ from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.driver import Driver, DriverError
 from fusioncache.backends.nvfuser.launch import LoadedSteps, NothingLaunched, check_cubin
 from fusioncache.backends.nvfuser.recipe import Duplicate, Fresh, Layout, Output, Recipe, View
+from fusioncache.backends.nvfuser.written_run import can_write, write_run
 from fusioncache.process import forks
 
 logger = logging.getLogger("fusioncache")
@@ -91,10 +92,8 @@ class StoredRun:
             return steps
 
     def _make_run(self, otherwise: Run, allocators: Sequence[Allocate], collect: Collect | None) -> Run:
-        """Returns a closure, as every attribute that is looked up here is paid for in every call of every region."""
+        """Returns what launches the recipe; where that is worth it, as a function that is written for it."""
         are_aligned, threads, load = make_alignment_check(self._recipe), self._threads, self.load
-        common = find_common_alignment(self._recipe)
-        current_device, current_stream, current_thread = _current_device, _current_stream, threading.get_ident
         home = self._home
         broken: set[int] = set()
 
@@ -102,33 +101,47 @@ class StoredRun:
             addresses = list(map(_data_ptr, args))
             device = _get_device(args[0]) if args else home
             # A kernel may load 16 bytes at once, and one that does so from elsewhere ends the process.
-            is_misaligned = reduce(or_, addresses, 0) % common if common else not are_aligned(addresses)
-            if is_misaligned or device in broken:
+            if device in broken or not are_aligned(addresses):
                 return otherwise(args)
-            if current_device() != device:
+            if _current_device() != device:
                 with torch.cuda.device(device):
                     return launch(args, addresses, device)
             return launch(args, addresses, device)
 
         def launch(args: Sequence[Any], addresses: list[int], device: int) -> Sequence[Any]:
             try:
-                steps = threads.get((device, current_thread())) or load(device)
+                steps = threads.get((device, threading.get_ident())) or load(device)
             except (ValueError, DriverError) as error:
                 return compile_instead(args, device, error)
             fresh = [allocate() for allocate in allocators]
             addresses += map(_data_ptr, fresh)
             try:
-                steps.launch(addresses, current_stream(device))
+                steps.launch(addresses, _current_stream(device))
             except NothingLaunched as error:
                 return compile_instead(args, device, error)
             return fresh if collect is None else collect(args, fresh)
 
         def compile_instead(args: Sequence[Any], device: int, error: Exception) -> Sequence[Any]:
             broken.add(device)
+            self._forget(device)
             logger.warning("a stored kernel does not launch, so its region is compiled: %s", error)
             return otherwise(args)
 
-        return run
+        if not can_write(self._recipe):
+            return run
+        functions = {
+            "data_ptr": _data_ptr,
+            "get_device": _get_device,
+            "current_device": _current_device,
+            "current_stream": _current_stream,
+        }
+        return write_run(self._recipe, run, threads, functions, allocators, collect)
+
+    def _forget(self, device: int) -> None:
+        """Takes the steps on a device away, so that no thread launches them any more."""
+        with self._loading:
+            for own in [each for each in self._threads if each[0] == device]:
+                del self._threads[own]
 
 
 def check_arguments(recipe: Recipe, args: Sequence[Any]) -> None:
@@ -152,9 +165,9 @@ def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
 
     More would do no harm, but the compiler would take other kernels for them, which might add up in another order.
     """
-    widest, common = recipe.widest, find_common_alignment(recipe)
-    if common:
-        return lambda addresses: not reduce(or_, addresses, 0) % common
+    widest = recipe.widest
+    if all(input_.alignment == widest for input_ in recipe.inputs):
+        return lambda addresses: not reduce(or_, addresses, 0) % widest
     expected = [
         (widest, 0) if input_.alignment == widest else (2 * input_.alignment, input_.alignment)
         for input_ in recipe.inputs
@@ -162,11 +175,6 @@ def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
     return lambda addresses: all(
         address % modulus == rest for address, (modulus, rest) in zip(addresses, expected, strict=True)
     )
-
-
-def find_common_alignment(recipe: Recipe) -> int | None:
-    """Returns what all addresses must be multiples of, if that is all; None if some must be less aligned."""
-    return recipe.widest if all(input_.alignment == recipe.widest for input_ in recipe.inputs) else None
 
 
 def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
