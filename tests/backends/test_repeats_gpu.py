@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import thunder
 import torch
+from parallel_models import GatedLlama, Sizes, take_steps
 
 import fusioncache
 from fusioncache.backends.nvfuser.definition import nvfuser_executor
@@ -63,6 +64,18 @@ def test_each_head_has_its_key(name, dtype, bound):
     errors = {length: measure_error(compiled, function, make_arguments(length, dtype)) for length in (64, 96, 80, 17)}
     assert transform.stats().regions > 0
     assert max(errors.values()) < bound, errors
+
+
+def test_a_model_whose_queries_share_keys_has_torchs_gradients():
+    sizes = Sizes(heads=8, groups=4, head_size=64, gated=1536, vocabulary=1024, length=128)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), programs=False)
+    model = GatedLlama(sizes).cuda()
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    for found, exact in zip(
+        take_steps(compiled, sizes, 2), take_steps(GatedLlama(sizes).cuda(), sizes, 2), strict=True
+    ):
+        errors = {name: float((found[name] - exact[name]).norm() / exact[name].norm()) for name in exact}
+        assert max(errors.values()) < 1e-11, errors
 
 
 def test_under_thunder_alone_heads_have_other_keys():
