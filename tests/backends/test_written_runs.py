@@ -144,7 +144,7 @@ def test_outputs_are_collected():
 
 
 def test_what_nothing_is_written_for():
-    assert canwrite_text(ADD) and can_write(RECIPE)
+    assert can_write(ADD) and can_write(RECIPE)
     assert not can_write(replace(ADD, inputs=(), steps=(Fill(0, 0, 1, 0),), outputs=()))
     assert not can_write(replace(ADD, steps=()))
     assert not can_write(replace(ADD, inputs=(Input(FLAT, 16),) * MOST_BUFFERS))

@@ -1,4 +1,4 @@
-"""Two GPUs train a gated model with attention over NCCL, each with its parts of the layers, as torch does on one GPU."""
+"""Two GPUs train a gated model with attention over NCCL, each with its parts of layers, as torch does on one GPU."""
 
 from functools import cache
 from typing import Any
