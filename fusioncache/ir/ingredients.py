@@ -126,6 +126,7 @@ _KINDS = (
         phrase="the order of operands",
         follows="layout",
     ),
+    _artifact("definition", "The version of what nvFuser is told of a graph."),
     _artifact("recipe", "The version of what is stored of nvFuser's launches."),
     _values("settings", "What the compiler reads of torch's settings, its own, and the process's.", "the setting {}"),
     _values("versions", "The versions of the compiler, torch and Thunder.", "the {} version"),

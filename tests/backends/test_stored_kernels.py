@@ -273,7 +273,8 @@ def test_compiling_for_other_arguments_writes_into_them_once():
 
 def test_without_bindings_of_cuda_nothing_is_stored(monkeypatch):
     monkeypatch.setattr(persistence, "driver", lambda: fake_driver(cuDriverGetVersion=lambda: (0, 12080)))
-    assert persistence.artifact_environment() == {"device": "", "driver": "12080", "recipe": "2"}
+    found = persistence.artifact_environment()
+    assert found == {"device": "", "driver": "12080", "definition": "2", "recipe": "2"}
     monkeypatch.setattr(persistence, "driver", driver.__wrapped__)  # whatever was imported before
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.warns(RuntimeWarning, match="kernels are not stored, as there is no cuda.bindings"):

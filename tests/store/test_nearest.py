@@ -19,6 +19,7 @@ from fusioncache.template.key import make_key
 ENVIRONMENT = {
     "architecture": "sm_90",
     "backend": "eager",
+    "definition": "2",
     "device": "H200, 132 SMs, 9.0",
     "driver": "12080",
     "layout": "(2, 3) (3, 1)",
@@ -58,6 +59,7 @@ def miss(store: Store, missed: Key, backend: str = "eager") -> str:
 CHANGES = {
     "architecture": ("sm_80", "architecture: sm_80 here, sm_90 there"),
     "backend": ("nvfuser", "backend: nvfuser here, eager there"),
+    "definition": ("1", "definition: 1 here, 2 there"),
     "device": ("H100, 132 SMs, 9.0", "device: H100, 132 SMs, 9.0 here, H200, 132 SMs, 9.0 there"),
     "driver": ("13000", "driver: 13000 here, 12080 there"),
     "layout": ("(2, 3) (1, 2)", "layout: the layout of input %0, (2, 3) (1, 2) here, (2, 3) (3, 1) there"),

@@ -24,6 +24,9 @@ from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType
 Switches = tuple[tuple[str, ...], tuple[str, ...]]
 """The nvFuser options that are on, and those that are off."""
 
+VERSION = 2
+"""The version of what is written of a graph: another one where it means something else, such as where repeats stay."""
+
 SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
 
 

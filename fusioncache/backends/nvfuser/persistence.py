@@ -16,6 +16,7 @@ import torch
 from fusioncache.backends.api import Compiled, NotPersistable, NotPersistableNow, Run
 from fusioncache.backends.bound_symbols import find_fixed_gpu
 from fusioncache.backends.nvfuser.capture import Capture, capture
+from fusioncache.backends.nvfuser.definition import VERSION as DEFINITION_VERSION
 from fusioncache.backends.nvfuser.definition import CompiledDefinition, Switches, compile_definition
 from fusioncache.backends.nvfuser.driver import DriverError, driver
 from fusioncache.backends.nvfuser.kernel_database import OPTION, kernel_database, read_cubin
@@ -35,7 +36,7 @@ _DESCRIPTORS, _RANDOM_CODE = "TensorMap", "philox"
 
 
 def artifact_environment() -> Mapping[str, str] | None:
-    """Returns what artifacts depend on: the device that kernels are scheduled for, the driver, the recipe's format.
+    """Returns what artifacts depend on: the device that kernels are scheduled for, the driver, versions.
 
     Without ``cuda.bindings`` there is nothing to look into CUDA graphs with, and None is returned.
     """
@@ -44,7 +45,12 @@ def artifact_environment() -> Mapping[str, str] | None:
     except ImportError as error:
         warn_once(f"nvFuser's kernels are not stored, as there is no cuda.bindings ({error}): install cuda-bindings")
         return None
-    return {"device": "\n".join(list_device_kinds()), "driver": str(version), "recipe": str(VERSION)}
+    return {
+        "device": "\n".join(list_device_kinds()),
+        "driver": str(version),
+        "definition": str(DEFINITION_VERSION),
+        "recipe": str(VERSION),
+    }
 
 
 def list_device_kinds() -> tuple[str, ...]:
