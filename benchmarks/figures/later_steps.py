@@ -47,3 +47,32 @@ def _list_jitter(points: list[Point]) -> Iterator[list[str]]:
         times = [f"{point['milliseconds'][name]:.2f}" for name in _QUANTILES]
         causes = ", ".join(f"{cause} ({count})" for cause, count in sorted(point["causes"].items()))
         yield [point["way"], point["beside"], str(point["steps"]), *times, causes]
+
+
+def tabulate_inference(*results: Result) -> str:
+    """Shows what generating text takes: first tokens by prompt, later ones, and what was compiled for them."""
+    columns = (
+        "<model",
+        "<way",
+        *("first token, s", "second prompt, s", "third, s", "later, ms"),
+        *("tokens/s", "host, ms", "compiles", "traces", "error"),
+    )
+    return make_table(columns, (row for result in results for row in _list_inference(result)))
+
+
+def _list_inference(result: Result) -> Iterator[list[str]]:
+    options = result["environment"]["options"]
+    for point in result["points"]:
+        prompts, later = point["prompts"], point["later"][0]
+        seconds = [f"{prompt['first']:.2f}" for prompt in prompts[:3]]
+        behind = [str(sum(prompt[name] for prompt in prompts[2:])) for name in ("compiles", "traces")]
+        yield [
+            f"{options['width']}, {options['layers']} layers",
+            point["way"],
+            *seconds,
+            f"{1000 * later['first']:.1f}",
+            f"{later['tokens_per_second']:.0f}",
+            f"{point['host_ms']:.2f}",
+            *behind,
+            f"{point['error']:.1e}",
+        ]

@@ -11,7 +11,7 @@ from benchmarks.common.processes import ROOT
 from benchmarks.figures import later_steps, markdown, nvfuser_seconds, recompute, steps, tables, warm
 from benchmarks.scaling import plot
 
-_PAGES = ("measurements", "upstream", "schedule", "lengths")
+_PAGES = ("measurements", "upstream", "schedule", "lengths", "inference")
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
@@ -59,6 +59,8 @@ def make_figures() -> dict[str, str]:
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
         "step-overhead": _figure(later_steps.tabulate_calls, "step-overhead", folder=CPU),
         "step-times": _figure(later_steps.tabulate_times, "step-overhead"),
+        "step-times-before": _figure(later_steps.tabulate_times, "step-overhead-8f7a969"),
+        "inference": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
         "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter"),
         "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
