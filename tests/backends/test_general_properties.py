@@ -43,6 +43,6 @@ def test_a_function_for_any_sizes_is_each_of_its_regions(recipe: list[Step], dra
     assume(len(alike) > 2)
     executable = GeneralExecutable(make_family(alike[:2]), GeneralBuilder(Eager()))
     for region in alike:
-        values, args = executable.values_of(only(region)), make_arguments(region)
+        values, args = executable.values_of(only(region).symbols), make_arguments(region)
         if values is not None:
             assert are_same(list(executable.serve(args, values).run(args)), list(Eager().compile(region, args)(args)))
