@@ -30,6 +30,14 @@ def _directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return (directory / str(number) for number in itertools.count())
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _directory_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps what fixtures of whole files do, and what threads write behind a test, out of the user's directory."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("nobody")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _own_environment(_directories: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     directory = next(_directories)

@@ -98,6 +98,7 @@ _KINDS = (
     _graph("outputs", "Which values leave the graph."),
     IngredientKind("architecture", Level.ENVIRONMENT, "The processor or GPU that the backend generates code for."),
     IngredientKind("backend", Level.ENVIRONMENT, "The compiler; all else in the environment follows from it."),
+    _artifact("definition", "The version of what nvFuser is told of a graph."),
     _artifact("device", "Name and size of each GPU that kernels were scheduled for."),
     _artifact("driver", "The version of the CUDA driver."),
     IngredientKind(
@@ -126,7 +127,6 @@ _KINDS = (
         phrase="the order of operands",
         follows="layout",
     ),
-    _artifact("definition", "The version of what nvFuser is told of a graph."),
     _artifact("recipe", "The version of what is stored of nvFuser's launches."),
     _values("settings", "What the compiler reads of torch's settings, its own, and the process's.", "the setting {}"),
     _values("versions", "The versions of the compiler, torch and Thunder.", "the {} version"),
