@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import linecache
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from types import CodeType
 from typing import Any
 
-from fusioncache.program.bytecode import compile_trace, decode_code, name_file
+from fusioncache.program.bytecode import name_file
 from fusioncache.program.cuda_graphs import capture
 from fusioncache.program.derived import FUNCTION_OBJECT
 from fusioncache.program.references import (
@@ -27,21 +26,19 @@ from fusioncache.program.text import ProgramText
 from fusioncache.program.traces import LoadedTrace
 from fusioncache.prologue.quickening import quicken
 
-logger = logging.getLogger("fusioncache")
-
 Resolve = Callable[[Reference], Any]
 """Returns the function to call for a template, or what is the job's. It raises a ``ValueError`` where that is not what
 it was."""
 
 
-def build_program(program: ProgramText, function: object, resolve: Resolve, bytecode: bytes | None = None) -> Any:
+def build_program(program: ProgramText, codes: Sequence[CodeType], function: object, resolve: Resolve) -> Any:
     """Returns a cache entry for Thunder.
 
     Args:
         program: was read from a store whose writers are trusted: its text is run.
+        codes: of all its texts, in their order.
         function: the module or the function that is compiled.
         resolve: gives the functions for calls of templates, and what is the job's.
-        bytecode: what was compiled of the text before. If it does not fit, the text is compiled.
 
     Raises:
         ValueError: if the program does not fit here: something that it names is not there, or another.
@@ -49,7 +46,7 @@ def build_program(program: ProgramText, function: object, resolve: Resolve, byte
     import thunder
     from thunder.core.trace import TraceTag
 
-    builder = _Builder(_find_code(program, bytecode), function, resolve, Resolver())
+    builder = _Builder({code.co_filename: code for code in codes}, function, resolve, Resolver())
     built = [builder.build(trace) for trace in program.traces()]
     (prologue, checks), (computation, forward), (epilogue, effects), *others = built
     backward = [trace for _, trace in others]
@@ -106,16 +103,6 @@ class _Builder:
             case CudaGraphReference(trace, static_inputs):
                 return capture(self.build(trace)[0], static_inputs)
         return self.resolve(reference)
-
-
-def _find_code(program: ProgramText, bytecode: bytes | None) -> dict[str, CodeType]:
-    codes: Iterable[CodeType] = ()
-    if bytecode is not None:
-        try:
-            codes = decode_code(bytecode, program)
-        except ValueError:  # another Python's, most likely; the text is what counts
-            logger.info("a stored program is compiled again", exc_info=True)
-    return {code.co_filename: code for code in codes or map(compile_trace, program.texts())}
 
 
 def _execute(trace: TraceText, code: CodeType, context: dict[str, Any]) -> Callable[..., Any]:

@@ -11,12 +11,15 @@ The magic number is Python's, in hexadecimal, and the body what ``marshal`` make
 from __future__ import annotations
 
 import hashlib
+import logging
 import marshal
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
 from fusioncache.program.references import TraceText
 from fusioncache.program.text import ProgramText
+
+logger = logging.getLogger("fusioncache")
 
 FORMAT = 1
 
@@ -41,6 +44,20 @@ def decode_code(content: bytes, program: ProgramText) -> tuple[CodeType, ...]:
     if header + b"\n" != _write_header(program, body):
         raise ValueError("no code of this program for this Python")
     return marshal.loads(body)
+
+
+def find_codes(program: ProgramText, bytecode: bytes | None) -> tuple[CodeType, ...]:
+    """Returns the code of a program's texts, in their order: as it was written, or compiled if that does not fit.
+
+    Raises:
+        ValueError: if one of them is no Python.
+    """
+    if bytecode is not None:
+        try:
+            return decode_code(bytecode, program)
+        except ValueError:  # another Python's, most likely; the text is what counts
+            logger.info("a stored program is compiled again", exc_info=True)
+    return tuple(map(compile_trace, program.texts()))
 
 
 def _write_header(program: ProgramText, body: bytes) -> bytes:

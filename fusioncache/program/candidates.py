@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from types import CodeType
 
 from fusioncache.ir import Key
 from fusioncache.program.bytecode import encode_code
@@ -45,6 +46,7 @@ class Candidate:
         seconds: that deriving it took.
         bytecode: what Python compiled of the traces; None if that is not there.
         regions: what a run has on record of the traces' regions; None if that is not there.
+        codes: of all its texts, in their order, if somebody had them already.
     """
 
     slot: str
@@ -53,6 +55,7 @@ class Candidate:
     seconds: float
     bytecode: bytes | None
     regions: bytes | None = None
+    codes: tuple[CodeType, ...] = ()
 
 
 def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:

@@ -29,9 +29,9 @@ from fusioncache.tracing.lengths.expressions import Expression, evaluate
 type Numbers = Mapping[int, int]
 type New = Callable[[int], int]
 
-_WORD = re.compile(r"-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?")
+WORD = re.compile(r"-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?")
 """A name with its dots, or a number with all that belongs to it. Traces compute nothing, so that a minus is a sign."""
-_TEMPLATE = "template__"
+TEMPLATE = "template__"
 """What stands for the names of templates begins with it, and nothing else in a program may."""
 _MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
 
@@ -55,20 +55,19 @@ class GeneralProgram:
     values: tuple[tuple[Expression, ...], ...]
     unchanged: Mapping[Expression, int]
 
-    def instantiate(self, numbers: Numbers) -> ProgramText:
-        """Returns the program at other sizes. Its templates have no digests.
+    def evaluate(self, numbers: Numbers) -> tuple[int, ...]:
+        """Returns the values at other sizes.
 
         Raises:
-            NumbersUnknown: if it is not known.
+            NumbersUnknown: if one is not known.
         """
-        for expression, value in sorted(self.unchanged.items(), key=lambda item: len(str(item[0]))):
+        for expression, value in self.unchanged.items():
             if evaluate(expression, numbers) != value:
                 raise NumbersUnknown(f"{expression} was {value} so far")
         found = [{evaluate(one, numbers) for one in each} for each in self.values]
         if any(len(values) > 1 for values in found):
             raise NumbersUnknown("a number may be one of several")
-        values = [next(iter(each)) for each in found]
-        return map_numbers(self.places, values.__getitem__)
+        return tuple(value for (value,) in found)
 
 
 def generalize(programs: Sequence[tuple[ProgramText, Numbers]], expressions: Collection[Expression]) -> GeneralProgram:
@@ -89,7 +88,9 @@ def generalize(programs: Sequence[tuple[ProgramText, Numbers]], expressions: Col
     for expression in expressions:
         values = tuple(evaluate(expression, numbers) for _, numbers in programs)
         known.setdefault(values, []).append(expression)
-    unchanged = {each: values[0] for values, some in known.items() if len(set(values)) == 1 for each in some}
+    same = [(each, values[0]) for values, some in known.items() if len(set(values)) == 1 for each in some]
+    # What is told of is the simplest.
+    unchanged = dict(sorted(same, key=lambda item: len(str(item[0]))))
     explained = [_explain(known, each) for each in zip(*lists, strict=True)]
     positions = {each: position for position, each in enumerate(dict.fromkeys(explained))}
     waiting = iter(explained)
@@ -120,12 +121,14 @@ def blank(program: ProgramText) -> ProgramText:
     """Returns a program without what follows from its numbers, and without the seconds that its passes took.
 
     Raises:
-        NumbersUnknown: if a name in it is one that stands for a template.
+        NumbersUnknown: if a name in it is one that stands for a template, or it does not call each of its templates.
     """
-    if any(_TEMPLATE in trace.source for trace in program.texts()):
-        raise NumbersUnknown(f"it has names with {_TEMPLATE} in them")
-    names = {name: f"{_TEMPLATE}{number}" for number, name in enumerate(list_templates(program))}
-    return _map_traces(rename_templates(program, names), _blank_trace)
+    if any(TEMPLATE in trace.source for trace in program.texts()):
+        raise NumbersUnknown(f"it has names with {TEMPLATE} in them")
+    names = {name: f"{TEMPLATE}{number}" for number, name in enumerate(list_templates(program))}
+    if names.keys() != program.templates().keys():
+        raise NumbersUnknown("it has a template that it does not call")
+    return rename_templates(program, names).map_traces(_blank_trace)
 
 
 def list_templates(program: ProgramText) -> Iterator[str]:
@@ -165,34 +168,7 @@ def rename_templates(program: ProgramText, names: Mapping[str, str]) -> ProgramT
         }
         return TraceText(trace.name, source, dict(sorted(context.items())))
 
-    return _map_traces(program, rename)
-
-
-def set_digests(program: ProgramText, digests: Mapping[str, str]) -> ProgramText:
-    """Returns a program whose templates have these digests, by their names."""
-
-    def set_in(trace: TraceText) -> TraceText:
-        return replace(trace, context={name: find(name, each) for name, each in trace.context.items()})
-
-    def find(name: str, reference: Reference) -> Reference:
-        if isinstance(reference, TemplateReference):
-            return replace(reference, digest=digests[name])
-        if isinstance(reference, CudaGraphReference):
-            return replace(reference, trace=set_in(reference.trace))
-        return reference
-
-    return _map_traces(program, set_in)
-
-
-def _map_traces(program: ProgramText, new: Callable[[TraceText], TraceText]) -> ProgramText:
-    backward = None if program.backward is None else new(program.backward)
-    return ProgramText(
-        new(program.prologue),
-        new(program.computation),
-        backward,
-        new(program.epilogue),
-        program.returns_none_for_gradients,
-    )
+    return program.map_traces(rename)
 
 
 def map_numbers(program: ProgramText, new: New) -> ProgramText:
@@ -202,27 +178,39 @@ def map_numbers(program: ProgramText, new: New) -> ProgramText:
         program: the program.
         new: returns what to have in place of a number. Numbers in names, and those that are no integers, are none.
     """
-    return _map_traces(program, lambda trace: _map_trace(trace, new))
+    return program.map_traces(lambda trace: _map_trace(trace, new))
 
 
 def _map_trace(trace: TraceText, new: New) -> TraceText:
-    source = _WORD.sub(lambda found: _exchange(found[0], new), trace.source)
+    source = WORD.sub(lambda found: _exchange(found[0], new), trace.source)
     context = {name: _map_reference(reference, new) for name, reference in trace.context.items()}
     return TraceText(trace.name, source, context)
 
 
+def read_number(word: str) -> int | None:
+    """Returns the integer that a word of a text is, or None. Digits behind zeros are part of a text."""
+    is_number = word.removeprefix("-").isdecimal() and str(int(word)) == word
+    return int(word) if is_number else None
+
+
 def _exchange(word: str, new: New) -> str:
-    return str(new(int(word))) if word.removeprefix("-").isdecimal() else word
+    number = read_number(word)
+    return word if number is None else str(new(number))
 
 
 def _map_reference(reference: Reference, new: New) -> Reference:
     match reference:
-        case TemplateReference(graph=graph, uses=uses):
-            uses = tuple(_map_use(use, new) for use in uses)
-            return replace(reference, graph=_map_graph(graph, new), uses=uses)
+        case TemplateReference():
+            return map_template(reference, new)
         case CudaGraphReference(trace):
             return replace(reference, trace=_map_trace(trace, new))
     return reference
+
+
+def map_template(reference: TemplateReference, new: New) -> TemplateReference:
+    """Returns a template with other numbers, and the regions for which it is called."""
+    uses = tuple(_map_use(use, new) for use in reference.uses)
+    return replace(reference, graph=_map_graph(reference.graph, new), uses=uses)
 
 
 def _map_use(use: TemplateUse, new: New) -> TemplateUse:

@@ -13,7 +13,7 @@ as with the code of templates. What ``source.py`` and ``references.py`` check gu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fusioncache.ir import strict_json
@@ -48,6 +48,12 @@ class ProgramText:
         """Yields all texts of a program: the traces, and before each those of its parts that are captured."""
         for trace in self.traces():
             yield from texts_of(trace)
+
+    def map_traces(self, new: Callable[[TraceText], TraceText]) -> ProgramText:
+        """Returns a program with other traces, for which it asks in the order in which they run."""
+        prologue, computation, epilogue = map(new, (self.prologue, self.computation, self.epilogue))
+        backward = None if self.backward is None else new(self.backward)
+        return ProgramText(prologue, computation, backward, epilogue, self.returns_none_for_gradients)
 
     def templates(self) -> dict[str, TemplateReference]:
         """Returns the templates that the traces call, by the names of the calls."""

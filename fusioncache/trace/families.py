@@ -7,9 +7,11 @@ that is known, with other numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fusioncache.program.filling import FilledProgram, Identify, ProgramForm
 from fusioncache.program.general import GeneralProgram, NumbersUnknown, generalize, list_templates
 from fusioncache.program.reads import Read
 from fusioncache.program.text import ProgramText
@@ -20,9 +22,6 @@ from fusioncache.tracing.lengths.replay import Different
 
 MOST_KNOWN = 6
 """Of how many programs a family is made. Each tells apart what was equal in all before."""
-
-type Complete = Callable[[ProgramText], ProgramText]
-"""Gives the templates of a program their names and digests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,8 @@ class Family:
         self.is_stored = False
         self._known = tuple(known)
         self._general = self._generalize(self._known)
+        self._form: ProgramForm | None = None  # made when it is first needed: Python compiles it
+        self._digests = list_digests(known[0].text)
 
     @property
     def known(self) -> tuple[KnownProgram, ...]:
@@ -102,28 +103,28 @@ class Family:
         except Different:
             return False
         known = (*self._known, program)
-        self._general, self._known = self._generalize(known), known
+        self._general, self._known, self._form = self._generalize(known), known, None
         return True
 
-    def fill(self, sizes: ArgumentSizes, complete: Complete) -> KnownProgram:
-        """Returns the program for arguments of these sizes.
+    def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, bytes | None]:
+        """Returns the program for arguments of these sizes, and what is on record of its regions, if that is known.
 
         Raises:
             Different: if Thunder's passes might do something else.
             NumbersUnknown: if a number is not known.
         """
-        text = complete(self._general.instantiate(self.passes.check(sizes)))
-        return KnownProgram(text, sizes, self._fill_regions(text))
+        if self._form is None:
+            self._form = ProgramForm(self._general)
+        filled = self._form.fill(self.passes.check(sizes), identify)
+        return filled, self._fill_regions(filled.digests)
 
-    def _fill_regions(self, text: ProgramText) -> bytes | None:
-        """Returns what is on record of regions, with the digests and names of other templates."""
+    def _fill_regions(self, digests: Sequence[str]) -> bytes | None:
+        """Returns what is on record of regions, with the digests of other templates."""
         known = self._known[0]
         if known.regions is None:
             return None
-        regions = known.regions.decode()
-        for old, new in zip(list_digests(known.text), list_digests(text), strict=True):
-            regions = regions.replace(old, new)
-        return regions.encode()
+        others = {old.encode(): new.encode() for old, new in zip(self._digests, digests, strict=True)}
+        return re.sub(rb"[0-9a-f]{64}", lambda found: others.get(found[0], found[0]), known.regions)
 
 
 def _forget_places(passes: PassJournal) -> PassJournal:

@@ -19,7 +19,7 @@ from typing import Any
 from fusioncache.ir import Key
 from fusioncache.lean.traces import look_at_sizes
 from fusioncache.program.candidates import Candidate
-from fusioncache.program.general import NumbersUnknown
+from fusioncache.program.general import NumbersUnknown, list_templates
 from fusioncache.program.key import form_key
 from fusioncache.program.process_groups import find_groups
 from fusioncache.program.reads import Read
@@ -290,8 +290,8 @@ def _check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
 
 def _fill(family: Family, derivation: Derivation) -> Candidate:
     templates, call = derivation.keeper.templates, derivation.call
-    program = family.fill(derivation.sizes, lambda text: templates.complete(text, call))
-    return Candidate("", program.text, family.reads, 0.0, None, program.regions)
+    filled, regions = family.fill(derivation.sizes, lambda found: templates.identify(found, call))
+    return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.codes)
 
 
 def _count_repeated(derivation: Derivation, reason: str) -> None:
@@ -309,7 +309,8 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
     for family in found:
         known = family.known[0].text
         try:
-            here = list_digests(keeper.templates.complete(known, derivation.call))
+            identities = keeper.templates.identify(known.templates(), derivation.call)
+            here = [identities[name].digest for name in list_templates(known)]
         except Exception as error:  # whatever it is, Thunder can derive the program
             logger.info("a stored family is not used", exc_info=error)
             here = []

@@ -23,12 +23,15 @@ from fusioncache.ir import Key
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.program.build import build_program
+from fusioncache.program.bytecode import find_codes
 from fusioncache.program.candidates import Candidate, find_candidates
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.derived import write_program
 from fusioncache.program.describe import Describer
+from fusioncache.program.filling import Identity
 from fusioncache.program.key import program_key
 from fusioncache.program.reads import Read, ReadDifference, find_difference
+from fusioncache.program.references import TemplateReference
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.snapshot import WatchedNames
 from fusioncache.program.text import ProgramText
@@ -119,15 +122,16 @@ class ProgramTemplates:
         """
         load = self._make_loader(call, self.generations.begin(call.compile_data))
         resolve = resolve_of_job(call.compile_data, load)
-        return build_program(candidate.text, call.compile_data.fn, resolve, candidate.bytecode)
+        codes = candidate.codes or find_codes(candidate.text, candidate.bytecode)
+        return build_program(candidate.text, codes, call.compile_data.fn, resolve)
 
-    def complete(self, text: ProgramText, call: Call) -> ProgramText:
-        """Returns a program with the digests and the names that its templates have here.
+    def identify(self, templates: Mapping[str, TemplateReference], call: Call) -> Mapping[str, Identity]:
+        """Returns the digests and the names that the templates of a program have here.
 
         Raises:
             Bypass: if a backend does not have such a template.
         """
-        return self._make_loader(call, None).complete(text)
+        return self._make_loader(call, None).identify(templates)
 
     def _make_loader(self, call: Call, generation: Generation | None) -> TemplateLoader:
         return TemplateLoader(self.cache, self.backends, self.calls, call.compile_data, generation)

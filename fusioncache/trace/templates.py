@@ -15,9 +15,8 @@ from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Key, Template
-from fusioncache.program.general import rename_templates, set_digests
+from fusioncache.program.filling import Identity
 from fusioncache.program.references import TemplateReference, TemplateUse
-from fusioncache.program.text import ProgramText
 from fusioncache.template.plan import Arities
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.rewrite import fuse
@@ -145,21 +144,19 @@ class TemplateLoader:
             call.allow(use.arities, use.plan, fallbacks[use.arities], use.instance)
         return call
 
-    def complete(self, program: ProgramText) -> ProgramText:
-        """Returns a program with the digests and the names that its templates have here.
+    def identify(self, references: Mapping[str, TemplateReference]) -> dict[str, Identity]:
+        """Returns the digests and the names that the templates of one program have here, whatever digests they had.
 
         Raises:
             Bypass: if a backend does not have such a template.
         """
-        names: dict[str, str] = {}
-        digests: dict[str, str] = {}
+        identities: dict[str, Identity] = {}
         taken: Counter[str] = Counter()
-        for name, reference in program.templates().items():
+        for name, reference in references.items():
             executables = self._backends.find(reference.backend, dict(reference.options))
             template, _ = self._cache.template(reference.graph, self._environment(executables))
-            names[name] = _choose_name(template, taken)
-            digests[names[name]] = template.key.digest
-        return set_digests(rename_templates(program, names), digests)
+            identities[name] = Identity(_choose_name(template, taken), template.key.digest)
+        return identities
 
     def _make_fallback(self, use: TemplateUse) -> Fallback:
         """Returns a region of a stored template as Thunder made it. It is made anew when it is first called.

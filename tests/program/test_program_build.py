@@ -13,7 +13,7 @@ from loaded_programs import build, load, no_interpretation, run, write
 from models import Blocks, Residual, are_same, compile_with
 
 import fusioncache
-import fusioncache.program.build as builder
+import fusioncache.program.bytecode as compiler
 from fusioncache.program.bytecode import decode_code, encode_code, name_file
 
 OFFSET = torch.tensor([1.0, 2.0])
@@ -131,7 +131,7 @@ def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written, m
     ]
     model = copy.deepcopy(model)
     with monkeypatch.context() as nothing_is_compiled:
-        nothing_is_compiled.setattr(builder, "compile_trace", lambda trace: pytest.fail("compiled"))
+        nothing_is_compiled.setattr(compiler, "compile_trace", lambda trace: pytest.fail("compiled"))
         compiled = load(model, program, backend, content)
     with no_interpretation():
         assert are_same(run(compiled, model, *inputs), expected[0])

@@ -1,14 +1,18 @@
 """Steps at a third length: nothing is interpreted, and whatever changed since the second one is seen."""
 
 import contextlib
+import inspect
 import math
+from types import CodeType
 
 import pytest
 import thunder
 import torch
+from instructions import list_instructions
 from litgpt import GPT, Config
 from stored_programs import compile_anew, without_interpreter
 
+from fusioncache.program.bytecode import compile_trace
 from fusioncache.program.derived import write_program
 from fusioncache.program.general import blank
 from fusioncache.trace import lengths, program_list
@@ -121,6 +125,12 @@ def test_the_program_is_thunders_to_the_letter(known, tmp_path, monkeypatch, fil
         entry = thunder.compile_stats(compiled).interpreter_cache[-1]
         written = write_program(entry, model, find_references(transform.calls()))
         texts.append([blank(written), sorted(written.templates())])
+        # What runs is what the text says.
+        functions = {"computation": entry.computation_fn, "backward_fn": entry.backward_fn}
+        for trace in filter(lambda trace: trace.name in functions, written.traces()):
+            (code,) = (each for each in compile_trace(trace).co_consts if isinstance(each, CodeType))
+            runs = inspect.unwrap(functions[trace.name]).__code__
+            assert list_instructions(runs)[-1] == list_instructions(code)[-1]
     assert texts[0] == texts[1]
     stats = pair[1].stats()
     assert (stats.programs_filled, stats.programs_replayed) == (int(fills), int(not fills))
