@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import linecache
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from types import CodeType
 from typing import Any
 
-from fusioncache.program.bytecode import name_file
+from fusioncache.program.bytecode import CompiledProgram, name_file
 from fusioncache.program.cuda_graphs import capture
 from fusioncache.program.derived import FUNCTION_OBJECT
 from fusioncache.program.references import (
@@ -31,12 +31,12 @@ Resolve = Callable[[Reference], Any]
 it was."""
 
 
-def build_program(program: ProgramText, codes: Sequence[CodeType], function: object, resolve: Resolve) -> Any:
+def build_program(program: ProgramText, compiled: CompiledProgram, function: object, resolve: Resolve) -> Any:
     """Returns a cache entry for Thunder.
 
     Args:
         program: was read from a store whose writers are trusted: its text is run.
-        codes: of all its texts, in their order.
+        compiled: what Python made of it.
         function: the module or the function that is compiled.
         resolve: gives the functions for calls of templates, and what is the job's.
 
@@ -46,7 +46,7 @@ def build_program(program: ProgramText, codes: Sequence[CodeType], function: obj
     import thunder
     from thunder.core.trace import TraceTag
 
-    builder = _Builder({code.co_filename: code for code in codes}, function, resolve, Resolver())
+    builder = _Builder({code.co_filename: code for code in compiled.codes}, function, resolve, Resolver())
     built = [builder.build(trace) for trace in program.traces()]
     (prologue, checks), (computation, forward), (epilogue, effects), *others = built
     backward = [trace for _, trace in others]
@@ -54,7 +54,7 @@ def build_program(program: ProgramText, codes: Sequence[CodeType], function: obj
         forward.tags.add(TraceTag.AUGMENTED_FORWARD)
         backward[0].tags.add(TraceTag.BACKWARD)
     return thunder.CacheEntry(
-        _with_stats(quicken(prologue), [effects], backward),
+        _with_stats(quicken(prologue, compiled.rewrite), [effects], backward),
         [checks],
         computation,
         [forward],

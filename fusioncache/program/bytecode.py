@@ -13,11 +13,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import marshal
+from dataclasses import dataclass
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
 from fusioncache.program.references import TraceText
 from fusioncache.program.text import ProgramText
+from fusioncache.prologue.quickening import Rewrite
+from fusioncache.prologue.rewriting import rewrite
 
 logger = logging.getLogger("fusioncache")
 
@@ -46,18 +49,31 @@ def decode_code(content: bytes, program: ProgramText) -> tuple[CodeType, ...]:
     return marshal.loads(body)
 
 
-def find_codes(program: ProgramText, bytecode: bytes | None) -> tuple[CodeType, ...]:
-    """Returns the code of a program's texts, in their order: as it was written, or compiled if that does not fit.
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """What Python makes of a program.
+
+    Attributes:
+        codes: of all its texts, in their order.
+        rewrite: writes its prologue anew.
+    """
+
+    codes: tuple[CodeType, ...]
+    rewrite: Rewrite = rewrite
+
+
+def compile_program(program: ProgramText, bytecode: bytes | None) -> CompiledProgram:
+    """Returns the code of a program's texts as it was written, or compiles them if that does not fit.
 
     Raises:
         ValueError: if one of them is no Python.
     """
     if bytecode is not None:
         try:
-            return decode_code(bytecode, program)
+            return CompiledProgram(decode_code(bytecode, program))
         except ValueError:  # another Python's, most likely; the text is what counts
             logger.info("a stored program is compiled again", exc_info=True)
-    return tuple(map(compile_trace, program.texts()))
+    return CompiledProgram(tuple(map(compile_trace, program.texts())))
 
 
 def _write_header(program: ProgramText, body: bytes) -> bytes:

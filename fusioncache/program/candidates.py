@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from types import CodeType
 
 from fusioncache.ir import Key
-from fusioncache.program.bytecode import encode_code
+from fusioncache.program.bytecode import CompiledProgram, encode_code
 from fusioncache.program.reads import Read, decode_reads, encode_reads
 from fusioncache.program.text import ProgramText, decode, encode
 from fusioncache.store import Store, StoredArtifacts
@@ -46,7 +45,7 @@ class Candidate:
         seconds: that deriving it took.
         bytecode: what Python compiled of the traces; None if that is not there.
         regions: what a run has on record of the traces' regions; None if that is not there.
-        codes: of all its texts, in their order, if somebody had them already.
+        compiled: what Python made of the traces, if that is at hand.
     """
 
     slot: str
@@ -55,7 +54,7 @@ class Candidate:
     seconds: float
     bytecode: bytes | None
     regions: bytes | None = None
-    codes: tuple[CodeType, ...] = ()
+    compiled: CompiledProgram | None = None
 
 
 def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import CodeType
 
+from fusioncache.program.bytecode import CompiledProgram
 from fusioncache.program.general import TEMPLATE, GeneralProgram, Numbers, map_template
+from fusioncache.program.general_prologue import GeneralPrologue
 from fusioncache.program.general_text import GeneralText, Words
 from fusioncache.program.references import CudaGraphReference, Reference, TemplateReference, TraceText
 from fusioncache.program.text import ProgramText
@@ -35,12 +37,12 @@ class FilledProgram:
 
     Attributes:
         text: its traces.
-        codes: of all its texts, in their order: what Python would make of them.
+        compiled: what Python would make of it.
         digests: of its templates, in the order in which they are called first.
     """
 
     text: ProgramText
-    codes: tuple[CodeType, ...]
+    compiled: CompiledProgram
     digests: tuple[str, ...]
 
 
@@ -54,11 +56,12 @@ class ProgramForm:
         NumbersUnknown: if a number is where none can be filled in.
     """
 
-    __slots__ = ("_general", "_texts")
+    __slots__ = ("_general", "_prologue", "_texts")
 
     def __init__(self, general: GeneralProgram):
         self._general = general
         self._texts = tuple(GeneralText.cut(trace, general) for trace in general.places.texts())
+        self._prologue = GeneralPrologue(self._texts[0])
 
     def fill(self, numbers: Numbers, identify: Identify) -> FilledProgram:
         """Returns the program at other sizes.
@@ -78,7 +81,8 @@ class ProgramForm:
         filling = _Filling(known, words, words.list_all(), iter(self._texts), [])
         text = places.map_traces(filling.fill)
         digests = tuple(identities[f"{TEMPLATE}{number}"].digest for number in range(len(identities)))
-        return FilledProgram(text, tuple(filling.codes), digests)
+        compiled = CompiledProgram(tuple(filling.codes), lambda prologue: self._prologue.rewrite(prologue, words))
+        return FilledProgram(text, compiled, digests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ class Words:
         """Returns the numbers, and then the names."""
         return [*map(str, self.numbers), *(self.names[f"{TEMPLATE}{number}"] for number in range(len(self.names)))]
 
+    def fill_text(self, text: str) -> str:
+        """Returns a text with these numbers for marks."""
+        return _MARK.sub(lambda found: str(self.numbers[int(found[1])]), text)
+
     def fill_code(self, code: CodeType, file: str) -> CodeType:
         """Returns code with these numbers for marks, and with these names, as that of another file."""
         return code.replace(
@@ -56,7 +60,7 @@ class Words:
             case int():
                 return self.numbers[constant - _MARKS.start] if constant in _MARKS else constant
             case str():
-                return _MARK.sub(lambda found: str(self.numbers[int(found[1])]), constant)
+                return self.fill_text(constant)
             case tuple() | frozenset():
                 return type(constant)(self._fill_constant(each, file) for each in constant)
             case CodeType():
@@ -71,11 +75,13 @@ class GeneralText:
     Attributes:
         pieces: what stands before, between and behind the places.
         places: which word goes into each, by its position among all.
-        code: of the text, with marks for numbers.
+        marked: the text, with marks for numbers.
+        code: of that.
     """
 
     pieces: tuple[str, ...]
     places: tuple[int, ...]
+    marked: str
     code: CodeType
 
     @classmethod
@@ -101,7 +107,7 @@ class GeneralText:
         marks = [_MARKS[position] for position in range(len(general.values))]
         names = {name: name for name in general.places.templates()}
         marked = _join(pieces, places, Words(marks, names).list_all())
-        return cls(tuple(pieces), tuple(places), _compile(replace(trace, source=marked)))
+        return cls(tuple(pieces), tuple(places), marked, _compile(replace(trace, source=marked)))
 
     def fill(self, trace: TraceText, words: Words, listed: Sequence[str]) -> tuple[TraceText, CodeType]:
         """Returns a trace with the text that has these words, and the code of that.

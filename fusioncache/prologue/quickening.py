@@ -23,7 +23,11 @@ _TIMER = "jit.<locals>.prologue_execution_timer"
 """Thunder's function that makes of a prologue what is timed."""
 
 
-def quicken(prologue: Callable[..., Any]) -> Callable[..., Any]:
+type Rewrite = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Returns a faster function in place of a prologue, or raises ``NotRewritten``."""
+
+
+def quicken(prologue: Callable[..., Any], rewrite: Rewrite = rewrite) -> Callable[..., Any]:
     """Returns a function that does what a prologue of Thunder's does, and is faster from a few calls on."""
     current, calls = prologue, 0
 
@@ -33,13 +37,13 @@ def quicken(prologue: Callable[..., Any]) -> Callable[..., Any]:
         if calls < CALLS:
             calls += 1
             if calls >= CALLS:
-                current = _rewrite(prologue)
+                current = _try(rewrite, prologue)
         return current(*args, **kwargs)
 
     return run
 
 
-def _rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
+def _try(rewrite: Rewrite, prologue: Callable[..., Any]) -> Callable[..., Any]:
     try:
         # A tree of its source is thousands of objects, for which the collector would look through all of the process.
         with without_collector():

@@ -16,7 +16,8 @@ import linecache
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType, FunctionType
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from fusioncache.prologue.checks import Condition, Names, find_conditions
@@ -30,30 +31,59 @@ class NotRewritten(Exception):
     """A prologue stays as it is: not all is known of it that has to be."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewPrologue:
+    """A prologue that was written anew.
+
+    Attributes:
+        text: of a function that makes it.
+        code: of it.
+        closure: what its conditions refer to.
+    """
+
+    text: str
+    code: CodeType
+    closure: tuple[CellType, ...] | None
+
+    def bind(self, prologue: FunctionType) -> FunctionType:
+        """Returns the function, with the globals of the prologue in whose place it is."""
+        # They have the module, and Thunder takes care to keep them out of cycles.
+        function = FunctionType(self.code, prologue.__globals__, prologue.__name__, None, self.closure)
+        name = self.code.co_filename
+        linecache.cache[name] = len(self.text), None, self.text.splitlines(keepends=True), name
+        weakref.finalize(function, linecache.cache.pop, name, None).atexit = False
+        return function
+
+
 def rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that does what a prologue of Thunder's does, in a fraction of the time.
 
     Raises:
         NotRewritten: if it is none, or not the one that its source says.
     """
+    function = check_prologue(prologue)
+    source = "".join(linecache.getlines(function.__code__.co_filename))
+    return write(source, function.__code__, function.__globals__).bind(function)
+
+
+def check_prologue(prologue: Callable[..., Any]) -> FunctionType:
+    """Returns a prologue, which has nothing but its code and its globals.
+
+    Raises:
+        NotRewritten: if it has.
+    """
     if not isinstance(prologue, FunctionType) or prologue.__closure__ or prologue.__defaults__:
         raise NotRewritten("it is no function that Thunder compiled of a trace")
-    code = prologue.__code__
-    source = "".join(linecache.getlines(code.co_filename))
-    text, values = write(source, code, prologue.__globals__)
-    name = f"fusioncache.{code.co_filename}"
-    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-    namespace: dict[str, Any] = {}
-    exec(compile(text, name, "exec", dont_inherit=True), namespace)
-    made = namespace["make"](*values)
-    # Of the same globals, which have the module and which Thunder takes care to keep out of cycles.
-    rewritten = FunctionType(made.__code__, prologue.__globals__, prologue.__name__, None, made.__closure__)
-    weakref.finalize(rewritten, linecache.cache.pop, name, None).atexit = False
-    return rewritten
+    return prologue
 
 
-def write(source: str, code: CodeType, known: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    """Returns the text of a function ``make`` that makes the new prologue, and its arguments.
+def name_file(prologue: str) -> str:
+    """Returns the name of the file that a new prologue seems to come from, from that of Thunder's."""
+    return f"fusioncache.{prologue}"
+
+
+def write(source: str, code: CodeType, known: Mapping[str, Any]) -> NewPrologue:
+    """Writes a prologue anew.
 
     Args:
         source: of the prologue.
@@ -73,9 +103,11 @@ def write(source: str, code: CodeType, known: Mapping[str, Any]) -> tuple[str, t
     body = [f" {writer.lines[function.lineno - 1]}"]
     for statement in function.body:
         body += writer.rewrite(statement)
-    return "\n".join([f"def make({', '.join(names.values)}):", *body, f" return {function.name}", ""]), (
-        *names.values.values(),
-    )
+    text = "\n".join([f"def make({', '.join(names.values)}):", *body, f" return {function.name}", ""])
+    namespace: dict[str, Any] = {}
+    exec(compile(text, name_file(code.co_filename), "exec", dont_inherit=True), namespace)
+    made = namespace["make"](*names.values.values())
+    return NewPrologue(text, made.__code__, made.__closure__)
 
 
 def _find_function(source: str, code: CodeType) -> ast.FunctionDef:

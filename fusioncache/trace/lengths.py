@@ -291,7 +291,7 @@ def _check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
 def _fill(family: Family, derivation: Derivation) -> Candidate:
     templates, call = derivation.keeper.templates, derivation.call
     filled, regions = family.fill(derivation.sizes, lambda found: templates.identify(found, call))
-    return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.codes)
+    return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
 
 
 def _count_repeated(derivation: Derivation, reason: str) -> None:

@@ -23,7 +23,7 @@ from fusioncache.ir import Key
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.program.build import build_program
-from fusioncache.program.bytecode import find_codes
+from fusioncache.program.bytecode import compile_program
 from fusioncache.program.candidates import Candidate, find_candidates
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.derived import write_program
@@ -122,8 +122,8 @@ class ProgramTemplates:
         """
         load = self._make_loader(call, self.generations.begin(call.compile_data))
         resolve = resolve_of_job(call.compile_data, load)
-        codes = candidate.codes or find_codes(candidate.text, candidate.bytecode)
-        return build_program(candidate.text, codes, call.compile_data.fn, resolve)
+        compiled = candidate.compiled or compile_program(candidate.text, candidate.bytecode)
+        return build_program(candidate.text, compiled, call.compile_data.fn, resolve)
 
     def identify(self, templates: Mapping[str, TemplateReference], call: Call) -> Mapping[str, Identity]:
         """Returns the digests and the names that the templates of a program have here.

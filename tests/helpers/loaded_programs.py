@@ -11,7 +11,7 @@ from models import compile_with
 
 import fusioncache
 from fusioncache.program.build import build_program
-from fusioncache.program.bytecode import find_codes
+from fusioncache.program.bytecode import compile_program
 from fusioncache.program.derived import write_program
 from fusioncache.program.text import ProgramText, decode, encode
 from fusioncache.record.ledger import Ledger
@@ -34,8 +34,8 @@ def build(
     cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template: None)
     data = thunder.compile_data(compiled)
     backends = RegionBackends(backend, "auto", cache, Ledger(cache.ledger))
-    codes = find_codes(program, bytecode)
-    return build_program(program, codes, data.fn, TemplateLoader(cache, backends, calls, data)), calls
+    compiled = compile_program(program, bytecode)
+    return build_program(program, compiled, data.fn, TemplateLoader(cache, backends, calls, data)), calls
 
 
 def load(model: Any, program: ProgramText, backend: str = "eager", bytecode: bytes | None = None) -> Any:

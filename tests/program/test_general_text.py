@@ -45,7 +45,7 @@ def fill(lines, number, known=(96, 128)):
 def test_the_code_is_what_python_compiles(name, number):
     filled = fill([LINES[name]], number)
     assert filled.text == make_program([LINES[name]], number).map_traces(lambda trace: without_comment(trace))
-    assert [*map(list_instructions, filled.codes)] == [
+    assert [*map(list_instructions, filled.compiled.codes)] == [
         list_instructions(compile_trace(trace)) for trace in filled.text.texts()
     ]
 
@@ -58,7 +58,7 @@ def without_comment(trace):
 def test_several_lines(names, number):
     filled = fill([LINES[name] for name in names], number)
     compiled = [list_instructions(compile_trace(trace)) for trace in filled.text.texts()]
-    assert [*map(list_instructions, filled.codes)] == compiled
+    assert [*map(list_instructions, filled.compiled.codes)] == compiled
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS)

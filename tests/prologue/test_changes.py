@@ -11,7 +11,6 @@ from stored_programs import compile_anew
 from thunder.core.compile_data import compile_data_and_stats
 
 from fusioncache.prologue import quickening
-from fusioncache.prologue.rewriting import rewrite
 
 SCALE = 2.0
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -182,17 +181,25 @@ def call(compiled, prologue, args):
             thunder._cache_info_ctx.reset(token)
 
 
-@pytest.fixture(scope="module")
-def model():
-    """A compiled model, whose prologue is there as Thunder made it and rewritten."""
+@pytest.fixture(scope="module", params=["derived", "filled in"])
+def model(request, tmp_path_factory):
+    """A compiled model, whose prologue is there as Thunder made it, or would have, and rewritten."""
     torch.manual_seed(0)
     model = Model()
-    compiled, _ = compile_with(model, programs=False, sizes="static")
-    compiled(X)
-    (entry,) = thunder.compile_stats(compiled).interpreter_cache
-    own = find_quickened(entry)["prologue"]
+    if request.param == "derived":
+        compiled, _ = compile_with(model, programs=False, sizes="static")
+        compiled(X)
+    else:
+        compiled, transform = compile_anew(model, tmp_path_factory.mktemp("filled"))
+        for rows in (7, 8, 9):
+            for _ in range(quickening.CALLS):
+                compiled(torch.randn(rows, 4))
+        compiled(X)
+        assert transform.stats().programs_filled == 2
+    found = find_quickened(thunder.compile_stats(compiled).interpreter_cache[-1])
+    own = found["prologue"]
     object.__setattr__(model, "compiled", compiled)
-    object.__setattr__(model, "prologues", (own, rewrite(own)))
+    object.__setattr__(model, "prologues", (own, found["rewrite"](own)))
     return model
 
 

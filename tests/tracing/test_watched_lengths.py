@@ -158,6 +158,31 @@ def test_what_only_moves_sizes_is_the_same_at_any_length(program):
         assert replay_as(program, journal, other) == trace_first(program, other)
 
 
+class Parts(torch.nn.Module):
+    """Modules of somebody's own, cut out of a list, counted and taken in pairs."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(StoresNothing() for _ in range(3))
+
+    def forward(self, x):
+        for number, (one, other) in enumerate(zip(self.parts[:2], self.parts[1:], strict=True), x.shape[1]):
+            x = one(x) + other(x)[:, :number]
+        return x
+
+
+class StoresNothing(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+def test_modules_in_a_list_are_no_places_for_sizes():
+    program = Parts()
+    journal = watch(program, of_length(64))
+    assert (journal.refusals, list(journal.looks())) == ([], [])
+    assert replay_as(program, journal, of_length(96)) == trace_first(program, of_length(96))
+
+
 @pytest.mark.parametrize(("program", "same"), LOOKING)
 def test_what_looks_at_sizes_is_interpreted_where_it_would_see_something_else(program, same):
     x = of_length(64)

@@ -6,6 +6,7 @@ import collections
 import enum
 import functools
 import types
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -45,7 +46,7 @@ _CONSTANTS = (
 @lru_cache(maxsize=1)
 def _moving() -> frozenset[int]:
     functions: list[Any] = [
-        getattr, hasattr, iter, next, len, callable, any, all,
+        getattr, hasattr, iter, next, len, callable, any, all, enumerate, zip,
         functools.partial.__call__, types.CellType.__new__, type.__call__,
     ]  # fmt: skip
     return frozenset(map(id, functions))
@@ -54,6 +55,11 @@ def _moving() -> frozenset[int]:
 @lru_cache(maxsize=1)
 def _asking_for_kinds() -> frozenset[int]:
     return frozenset(map(id, (type, isinstance, issubclass)))
+
+
+def asks_how_many(fn: Any, values: Sequence[Any]) -> bool:
+    """Tells whether a function asks whether there is anything in a container of Python's own."""
+    return fn is bool and _is_one_of(type(values[0]) if values else None, (list, tuple, dict))
 
 
 def is_about_kinds(fn: Any) -> bool:

@@ -104,7 +104,7 @@ class Watch(Observer):
             values = values[1:]
         if movers.is_about_kinds(fn):
             values = values[:1]
-        elif movers.moves(fn, is_internal=_is_internal()):
+        elif movers.moves(fn, is_internal=_is_internal()) or movers.asks_how_many(fn, values):
             return False
         try:
             leaves = [leaf for value in values for leaf in find_leaves(value)]
