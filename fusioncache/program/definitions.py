@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from enum import Enum
+from inspect import unwrap
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,8 @@ _BYSTANDERS = {
     "torch.compile": "a model that calls it Thunder refuses, and what an executor makes with it only steps call",
 }
 """Functions that Thunder holds and that take no part in deriving a program, by their names, and why. Somebody else may
-have put one of their own there, as Lightning does: then it is described by its code, and not code of others that
-Thunder runs."""
+have put one of their own around it, as Lightning does and ``thunderfx`` undoes: then it is described by its code, and
+not code of others that Thunder runs."""
 
 
 class Definitions:
@@ -69,7 +70,7 @@ class Definitions:
         self._chains: dict[tuple[int, ...], str] = {}
         self._foreign: dict[str, None] = {}
         self._summaries: dict[str, Summary] = {}
-        self._bystanders = [find_attribute(*name.rsplit(".", 1)) for name in _BYSTANDERS]
+        self._bystanders = [unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS]
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
         self._symbol = Symbol
@@ -226,7 +227,7 @@ class Definitions:
     def _describe_foreign(self, function: FunctionType, codes: Iterable[CodeType]) -> str:
         """Describes a function by its code, and takes note of it if somebody else wrote that, or any that it wraps."""
         is_own = all(self._places[id(code)] or _is_generated(code.co_filename, function.__module__) for code in codes)
-        if not is_own and not any(function is each for each in self._bystanders):
+        if not is_own and not any(unwrap(function) is each for each in self._bystanders):
             self._foreign[place_of(function)] = None
         self._described += 1
         return self.describer.describe_function(function)

@@ -314,14 +314,18 @@ def test_nothing_of_thunders_own_is_taken_for_code_of_others(key):
     check_foreign(key)
 
 
+@pytest.mark.parametrize("is_there", [True, False])
 @pytest.mark.parametrize("name", ["compile", "sin"])
-def test_what_is_in_place_of_torch_compile_derives_nothing(jitted, key, name):
-    """Lightning puts one there, and Thunder's tables have what they find there."""
+def test_what_is_in_place_of_torch_compile_derives_nothing(jitted, key, name, is_there):
+    """Lightning puts one there, and Thunder's tables have what they find there, also when ``thunderfx`` took it out."""
+    own = getattr(torch, name)
 
     def of_others(*args):
         return args
 
-    with changed(torch, name, of_others), changed(jit_ext._general_jit_lookaside_map, of_others, jit_ext.wrap_const):
+    of_others.__wrapped__ = own
+    there = of_others if is_there else own
+    with changed(torch, name, there), changed(jit_ext._general_jit_lookaside_map, of_others, jit_ext.wrap_const):
         other = key_of(jitted, X)
         assert other.digest != key.digest
         with nullcontext() if name == "compile" else pytest.raises(NotKept, match=r"Thunder runs .*of_others"):
