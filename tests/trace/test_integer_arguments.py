@@ -164,19 +164,42 @@ def test_the_operations_called_again_are_thunders_to_the_letter(program):
     assert isinstance(replay_as(program, journal, tensors(9).detach(), 1), Different)
 
 
+@pytest.mark.usefixtures("eager_regions")
+@pytest.mark.parametrize("program", [cuts, compares, repeats, returns_it], ids=lambda each: each.__name__)
+def test_behind_dynamo_with_symbols_from_the_first_call_on(program, tmp_path):
+    """A number with a point is among the arguments as well. It is a tensor there, which is read in each call."""
+
+    def scaled(x, number, scale):
+        return program(x * scale + scale * scale, number)
+
+    compiled, transform = compile_behind_dynamo(scaled, store=tmp_path, dynamic=True)
+    for number, scale in ((6, 0.3), (9, 0.7), (5, 0.3), (20, -1.5)):
+        x = tensors(number)
+        (found, gradient), (expected, wanted) = run(compiled, x, number, scale), run(scaled, x, number, scale)
+        torch.testing.assert_close([found, gradient], [expected, wanted])
+    stats = transform.stats()
+    assert not stats.programs_interpreted and not stats.passes_repeated and not stats.programs_refused
+    # Of what Dynamo looks at it makes a graph for each number.
+    assert stats.programs_filled == (2 if program in (cuts, returns_it) else 0)
+
+
 class Rotary(torch.nn.Module):
-    """Two layers with a table that is cut to the length, of which Dynamo makes an argument that is a number."""
+    """Two layers with a table that is cut to the length, of which Dynamo makes an argument that is a number.
+
+    Where it has symbols from the first call on, numbers with a point are arguments too, as tensors.
+    """
 
     def __init__(self):
         super().__init__()
         self.register_buffer("table", torch.randn(300, WIDTH))
         self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
-        self.limit = 250
+        self.limit, self.scale, self.eps = 250, 0.3, 1e-5
 
     def forward(self, x):
         length = x.shape[1]
         table = self.table[:length]
         for layer in self.layers:
+            x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * (self.scale * self.scale)
             x = torch.tanh(layer(x) * table) + torch.arange(length)[:, None]
         return x * 2 if length > self.limit else x
 
@@ -189,18 +212,21 @@ def train(compiled, model, x):
 
 
 @pytest.mark.usefixtures("eager_regions")
-def test_behind_dynamo_a_further_length_is_filled_in(tmp_path):
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_behind_dynamo_a_further_length_is_filled_in(tmp_path, dynamic):
     torch.manual_seed(0)
     model = Rotary()
-    compiled, transform = compile_behind_dynamo(model, store=tmp_path)
+    compiled, transform = compile_behind_dynamo(model, store=tmp_path, dynamic=dynamic)
     for number, length in enumerate((64, 96, 65, 200, 128, 8, 249)):
         x = torch.randn(2, length, WIDTH)
+        before = transform.stats().compiles
         found = train(compiled, model, x)
         for one, other in zip(found, train(model, model, x), strict=True):
             torch.testing.assert_close(one, other)
         stats = transform.stats()
-        assert stats.programs_filled == max(0, number - 2)
+        assert stats.programs_filled == max(0, number - (1 if dynamic else 2))  # in the graph that is for all lengths
         assert not stats.programs_interpreted
+        assert number < 2 or stats.compiles == before
     x = torch.randn(2, 260, WIDTH)  # on the other side of what Dynamo's guards see
     for one, other in zip(train(compiled, model, x), train(model, model, x), strict=True):
         torch.testing.assert_close(one, other)

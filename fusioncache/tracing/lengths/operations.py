@@ -22,8 +22,9 @@ class Operations:
             self._add(function, function)
         for function, own in of_torch.items():
             self._add(function, own)
-        for function, own in jit_ext.get_methods_properties(jit_ext.TensorProxy):
-            self._add(function, own)
+        for kind in (jit_ext.NumberProxy, jit_ext.TensorProxy):
+            for function, own in jit_ext.get_methods_properties(kind):
+                self._add(function, own)
 
     def _add(self, function: Any, own: Callable[..., Any]) -> None:
         self._known[id(function)] = function, own

@@ -153,6 +153,14 @@ def _hashes_of_bound_symbols() -> frozenset[CodeType]:
 
 
 @lru_cache(maxsize=1)
+def _proxy() -> type:
+    """Returns the class of what stands for tensors and numbers in traces, which compute with sizes themselves."""
+    from thunder.core.proxies import Proxy
+
+    return Proxy
+
+
+@lru_cache(maxsize=1)
 def _variable() -> type:
     """Returns the class of what Thunder compares by name, with others of its kind."""
     from thunder.core.proxies import Variable
@@ -211,6 +219,8 @@ def _check_same_trace(one: Any, other: Any) -> None:
 
 def _compute(symbol: str, *, is_reflected: bool) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
+        if isinstance(other, _proxy()):
+            return NotImplemented
         if not is_whole(other):
             self.witness.see_value(self, f"computes {symbol} with a {type(other).__name__}")
             return NotImplemented if not isinstance(other, float | complex) else _of_plain(self, other)
@@ -245,6 +255,8 @@ def _compare(symbol: str) -> Callable[[Any, Any], Any]:
 
 def _look(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any) -> Any:
+        if args and isinstance(args[0], _proxy()):
+            return NotImplemented
         self.witness.see_value(self, f"calls int.{name}")
         result = own(plain(self), *map(plain, args))
         if result is NotImplemented and isinstance(args[0], float | complex):

@@ -150,7 +150,7 @@ def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
 def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
     """Computes with sizes, where Thunder would interpret how Python does."""
     from thunder.core.interpreter import INTERPRETER_SIGNALS, do_raise
-    from thunder.core.proxies import TensorProxy
+    from thunder.core.proxies import Proxy
 
     own = unwrap(original)
 
@@ -166,7 +166,7 @@ def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
                 return do_raise(error)
             stack.append(result)
             return None
-        if isinstance(a.value, TensorProxy) or isinstance(b.value, TensorProxy):
+        if isinstance(a.value, Proxy) or isinstance(b.value, Proxy):
             result = call_method_of_tensor(op.value, a, b, wrap_globals(own))
             if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
                 return result
