@@ -9,6 +9,8 @@ from benchmarks.common.spec import ModelSpec
 
 _SEED = 2916
 
+_LLAMA = "Llama-2-7b-hf"
+
 
 class Residual(nn.Module):
     """The case of NVIDIA/Fuser#2916: two residual adds a layer, norm = tanh, attention = mlp = weight @ x."""
@@ -42,10 +44,21 @@ def make_model(spec: ModelSpec) -> tuple[nn.Module, torch.Tensor]:
 def _llama(spec: ModelSpec) -> tuple[nn.Module, torch.Tensor]:
     from litgpt import GPT, Config
 
-    widths = narrow_widths("Llama-2-7b-hf", spec.device)
-    config = Config.from_name("Llama-2-7b-hf", n_layer=spec.layers, block_size=128, **widths)
+    config = Config.from_name(_LLAMA, n_layer=spec.layers, block_size=128, **narrow_widths(_LLAMA, spec.device))
     tokens = torch.randint(0, config.padded_vocab_size, (2, 64))
     return GPT(config), tokens
+
+
+def make_llama(spec: ModelSpec, *, narrow: bool, tokens: tuple[int, int]) -> tuple[nn.Module, torch.Tensor]:
+    """Returns Llama-2-7b of so many layers, narrow or of its own width, made on its device, and so many tokens."""
+    from litgpt import GPT, Config
+
+    torch.manual_seed(_SEED)
+    widths = narrow_widths(_LLAMA, spec.device) if narrow else {}
+    config = Config.from_name(_LLAMA, n_layer=spec.layers, **{**widths, "block_size": tokens[1]})
+    with torch.device(spec.device):
+        model = GPT(config).to(getattr(torch, spec.dtype)).requires_grad_(spec.grad)
+        return model, torch.randint(0, config.padded_vocab_size, tokens)
 
 
 def narrow_widths(name: str, device: str) -> dict[str, int]:

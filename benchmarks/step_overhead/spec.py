@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
+
+from benchmarks.common.spec import ModelSpec, count_layers
 
 WAYS: Mapping[str, str] = MappingProxyType(
     {
@@ -21,3 +25,37 @@ WAYS: Mapping[str, str] = MappingProxyType(
 
 GPU_WAYS = frozenset({"graphs", "thunder graphs", "reduce-overhead"})
 """Those that need a GPU. Elsewhere they are left out."""
+
+WIDTHS = ("narrow", "real")
+MODES = ("training", "inference")
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """A later step of a Llama in a process of its own.
+
+    Attributes:
+        way: one of ``WAYS``.
+        model: the model and the compiler. Without ``grad`` a step is a forward pass under ``torch.no_grad``.
+        width: one of ``WIDTHS``: ``"real"`` is the configuration of Llama-2-7b, but for the layers.
+        tokens: in one row; None for two rows of 64.
+    """
+
+    way: str
+    model: ModelSpec
+    width: str = "narrow"
+    tokens: int | None = None
+
+    def __str__(self) -> str:
+        rows = "2 x 64" if self.tokens is None else f"1 x {self.tokens}"
+        return f"{count_layers(self.model.layers)}, {rows} tokens, {self.way}"
+
+    @property
+    def mode(self) -> str:
+        """One of ``MODES``."""
+        return "training" if self.model.grad else "inference"
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> StepSpec:
+        """Reads what ``dataclasses.asdict`` wrote."""
+        return cls(**{**options, "model": ModelSpec(**options["model"])})

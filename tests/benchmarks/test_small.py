@@ -13,11 +13,13 @@ from repository import ROOT
 from benchmarks.common import processes
 from benchmarks.common.environment import Machine
 from benchmarks.detours import __main__ as detours
+from benchmarks.distributed.timeline import Kernel
 from benchmarks.first_step.__main__ import main
 from benchmarks.jitter import __main__ as jitter
 from benchmarks.jitter.events import Reading
 from benchmarks.jitter.worker import summarize
 from benchmarks.step_overhead import __main__ as step_overhead
+from benchmarks.step_overhead.kernels import OTHERS, sort_kernel, sum_kernels
 from benchmarks.store import commands
 
 
@@ -42,10 +44,45 @@ def test_step_overhead_takes_a_later_step_apart(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     (point,) = json.loads(file.read_text())["points"]
     assert set(point["milliseconds"]) == {"prologue", "forward", "backward", "step", "fastest", "wall"}
-    assert point["reserved_bytes"] is None
+    assert point["reserved_bytes"] is point["peak_bytes"] is point["kernels"] is None
     assert min(point["milliseconds"].values()) > 0
     assert point["counts"]["python"] > 0
     assert point["counts"]["torch"] > point["counts"]["symbols"] > 0 < point["counts"]["operations"]
+
+
+def test_step_overhead_takes_a_forward_pass_without_gradients(tmp_path, monkeypatch):
+    pytest.importorskip("litgpt")
+    forks.use(monkeypatch)
+    file = tmp_path / "steps.json"
+    options = ("--layers", "1", "--steps", "2", "--backend", "eager", "--ways", "fusioncache", "--json", str(file))
+    done = CliRunner().invoke(step_overhead.main, [*options, "--mode", "inference", "--tokens", "8"])
+    assert done.exit_code == 0, done.output
+    (point,) = json.loads(file.read_text())["points"]
+    assert set(point["milliseconds"]) == {"prologue", "forward", "step", "fastest", "wall"}
+    assert (point["tokens"], point["mode"], point["width"]) == (8, "inference", "narrow")
+    assert point["counts"]["symbols"] > 0
+
+
+def test_kernels_are_summed_by_who_made_them():
+    names = {
+        "nvfuser_reduction_f0_c1_r0_g0(Tensor<float>)": "nvFuser",
+        "_ZN3nvf30nvfuser_pointwise_f0_c1_r0_g0E": "nvFuser",
+        "triton_poi_fused_mul_0": "Triton",
+        "nvjet_tst_64x64_64x13_1x2_h_bz_TNT": "products",
+        "sm90_xmma_gemm_bf16bf16_bf16f32": "products",
+        "void cublasLt::splitKreduce_kernel<32>": "products",
+        "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(Params)": "attention",
+        "void pytorch_flash::flash_fwd_kernel<>": "attention",
+        "Memset (Device)": "copies and fills",
+        "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>>": OTHERS,
+    }
+    assert {name: sort_kernel(name) for name in names} == names
+    kernels = [Kernel("nvfuser_a", 0.0, 30.0), Kernel("nvfuser_b", 30.0, 40.0), Kernel("Memcpy DtoD", 40.0, 42.0)]
+    found = {
+        "nvFuser": {"milliseconds": 0.02, "kernels": 1.0},
+        "copies and fills": {"milliseconds": 0.001, "kernels": 0.5},
+    }
+    assert sum_kernels(kernels, 2) == found
 
 
 def test_jitter_explains_the_slowest_steps(tmp_path, monkeypatch):

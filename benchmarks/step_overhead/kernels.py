@@ -1,0 +1,41 @@
+"""What a GPU does in a step, by who made the kernels."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from benchmarks.distributed.timeline import Kernel
+
+KINDS = {
+    "nvFuser": r"nvfuser",
+    "Triton": r"^triton_|^_?add$",
+    "attention": r"fmha|flash|attention|cudnn.*sdpa",
+    "products": r"gemm|nvjet|cutlass|cublas|splitK|xmma|gemv",
+    "copies and fills": r"^mem(cpy|set)|FillFunctor",
+}
+"""The kinds of kernels by what is in their names; the first that fits. Whatever is left is ``OTHERS``."""
+
+OTHERS = "others of torch's"
+
+_PATTERNS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in KINDS.items()}
+
+
+def sort_kernel(name: str) -> str:
+    """Returns the kind of a kernel of this name."""
+    return next((kind for kind, pattern in _PATTERNS.items() if pattern.search(name)), OTHERS)
+
+
+def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, float]]:
+    """Returns milliseconds and how many kernels there were in one of so many steps, by kind."""
+    taken, counts = Counter[str](), Counter[str]()
+    for kernel in kernels:
+        kind = sort_kernel(kernel.name)
+        taken[kind] += kernel.end - kernel.start
+        counts[kind] += 1
+    return {
+        kind: {"milliseconds": round(taken[kind] / 1e3 / steps, 4), "kernels": counts[kind] / steps}
+        for kind in (*KINDS, OTHERS)
+        if counts[kind]
+    }
