@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 
+from benchmarks.common.kernels import profile_kernels
 from benchmarks.common.steps import synchronize
 from benchmarks.common.tensors import digest
-from benchmarks.distributed.profile import profile_kernels
 from benchmarks.distributed.shared import Shared
 from benchmarks.distributed.spec import PEERS, PointSpec
 from benchmarks.distributed.timeline import read_timeline

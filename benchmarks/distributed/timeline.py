@@ -6,36 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from benchmarks.common.kernels import Kernel
+
 _GAP = 20.0
 """Microseconds for which a device that does nothing is worth a count."""
 
 Span = tuple[float, float]
 """From when to when."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel, copy or filling of memory.
-
-    Attributes:
-        name: of the kernel.
-        start: in microseconds.
-        end: the same.
-    """
-
-    name: str
-    start: float
-    end: float
-
-    @property
-    def communicates(self) -> bool:
-        """Whether it is one of NCCL's."""
-        return self.name.startswith("nccl")
-
-    @property
-    def copies(self) -> bool:
-        """Whether it moves data from one place of a device to another, and computes nothing."""
-        return any(word in self.name for word in ("Memcpy DtoD", "CatArrayBatchedCopy", "direct_copy", "chunk_cat"))
 
 
 @dataclass(frozen=True, slots=True)

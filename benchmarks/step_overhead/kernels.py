@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from benchmarks.distributed.timeline import Kernel
+from benchmarks.common.kernels import Kernel
 
 KINDS = {
     "nvFuser": r"nvfuser",
@@ -29,7 +29,8 @@ def sort_kernel(name: str) -> str:
 
 def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, float]]:
     """Returns milliseconds and how many kernels there were in one of so many steps, by kind."""
-    taken, counts = Counter[str](), Counter[str]()
+    taken: defaultdict[str, float] = defaultdict(float)
+    counts = Counter[str]()
     for kernel in kernels:
         kind = sort_kernel(kernel.name)
         taken[kind] += kernel.end - kernel.start

@@ -149,7 +149,7 @@ def _watch_kernels(subject: Subject) -> dict[str, dict[str, float]] | None:
     """Returns what a GPU does in a step by kind of kernel; None without one."""
     if subject.spec.model.device != "cuda":
         return None
-    from benchmarks.distributed.profile import profile_kernels
+    from benchmarks.common.kernels import profile_kernels
     from benchmarks.step_overhead.kernels import sum_kernels
 
     return sum_kernels(profile_kernels(subject.step, _PROFILED), _PROFILED)

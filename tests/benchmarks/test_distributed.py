@@ -8,11 +8,12 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.common.environment import Machine
+from benchmarks.common.kernels import Kernel
 from benchmarks.distributed import __main__ as distributed
 from benchmarks.distributed import job
 from benchmarks.distributed.measure import checksum
 from benchmarks.distributed.spec import PointSpec
-from benchmarks.distributed.timeline import Kernel, read_timeline
+from benchmarks.distributed.timeline import read_timeline
 
 
 def test_exposed_is_communication_with_nothing_beside_it():

@@ -12,8 +12,8 @@ from repository import ROOT
 
 from benchmarks.common import processes
 from benchmarks.common.environment import Machine
+from benchmarks.common.kernels import Kernel
 from benchmarks.detours import __main__ as detours
-from benchmarks.distributed.timeline import Kernel
 from benchmarks.first_step.__main__ import main
 from benchmarks.jitter import __main__ as jitter
 from benchmarks.jitter.events import Reading

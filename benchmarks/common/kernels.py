@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.distributed.timeline import Kernel
-
 _CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 """Of the profiler's events those that are work of a device. Its annotations are not: they span other events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel, copy or filling of memory.
+
+    Attributes:
+        name: of the kernel.
+        start: in microseconds.
+        end: the same.
+    """
+
+    name: str
+    start: float
+    end: float
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it is one of NCCL's."""
+        return self.name.startswith("nccl")
+
+    @property
+    def copies(self) -> bool:
+        """Whether it moves data from one place of a device to another, and computes nothing."""
+        return any(word in self.name for word in ("Memcpy DtoD", "CatArrayBatchedCopy", "direct_copy", "chunk_cat"))
 
 
 def profile_kernels(step: Callable[[], object], steps: int) -> list[Kernel]:
