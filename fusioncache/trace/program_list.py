@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any
@@ -23,7 +24,7 @@ from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.graph_capture import capture_entry
 from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
-from fusioncache.tracing.lengths.arguments import ArgumentSizes, find_sizes
+from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place, find_sizes
 from fusioncache.tracing.passes.collector import without_collector
 from fusioncache.tracing.replacement import Replacement
 
@@ -52,7 +53,7 @@ class ProgramList(list[Any]):
         self.lengths = Lengths()
         self.compile_data: ref[Any] | None = None
         self._derivations: dict[int, Derivation] = {}
-        self._sizes: dict[int, ArgumentSizes] = {}
+        self._made_for: defaultdict[frozenset[tuple[Place, tuple[int, ...]]], list[tuple[int, Any]]] = defaultdict(list)
 
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
@@ -76,8 +77,14 @@ class ProgramList(list[Any]):
                 yield search.answer
 
     def _order(self, sizes: ArgumentSizes) -> Iterator[Any]:
-        """Yields the entries, those first that were made for arguments of these sizes: their prologues decide."""
-        yield from sorted(super().__reversed__(), key=lambda entry: self._sizes.get(id(entry)) != sizes)
+        """Yields the entries, those first that were made for arguments of these sizes: their prologues decide.
+
+        The others are looked at only where none of these fits: there may be thousands.
+        """
+        places = self._made_for.get(frozenset(sizes.items()), ())
+        first = {place: entry for place, entry in reversed(places) if place < len(self) and self[place] is entry}
+        yield from first.values()
+        yield from (self[place] for place in reversed(range(len(self))) if place not in first)
 
     def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
         """Returns the entries that there are in the order in which Thunder tries them for such arguments."""
@@ -101,9 +108,7 @@ class ProgramList(list[Any]):
             self.kept += derivation.finish(entry)
             self.lengths.learn(derivation, entry)
         entry = self.capture(entry)
-        if derivation is not None:
-            self._note_sizes(entry, derivation)
-        super().append(entry)
+        self._append(entry, derivation)
 
     def capture(self, entry: Any) -> Any:
         """Returns an entry as it is to be called: its programs are captured in CUDA graphs, if that was asked for."""
@@ -111,11 +116,13 @@ class ProgramList(list[Any]):
 
     def append_loaded(self, entry: Any, derivation: Derivation) -> None:
         """Adds an entry that was loaded for a call."""
-        self._note_sizes(entry, derivation)
-        super().append(entry)
+        self._append(entry, derivation)
 
-    def _note_sizes(self, entry: Any, derivation: Derivation) -> None:
-        self._sizes[id(entry)] = find_sizes(derivation.call.args, derivation.call.kwargs)
+    def _append(self, entry: Any, derivation: Derivation | None) -> None:
+        if derivation is not None:
+            sizes = find_sizes(derivation.call.args, derivation.call.kwargs)
+            self._made_for[frozenset(sizes.items())].append((len(self), entry))
+        super().append(entry)
 
     def expect(self, derivation: Derivation | None) -> None:
         """Says what this thread derives next; None for nothing that is to be kept."""

@@ -280,6 +280,22 @@ def test_of_processes_that_derive_the_same_at_once_one_keeps_it(tmp_path, monkey
     assert counts(transform) == (1, 0, {})
 
 
+def test_what_was_made_for_the_sizes_of_a_call_is_tried_first(cell):
+    directory, model, x = cell
+    compiled, _ = compile_anew(model, directory)
+    for is_training in (True, False):
+        model.train(is_training)
+        for rows in (2, 3, 5, 6):
+            compiled(x[:1].expand(rows, -1))
+    entries = thunder.compile_stats(compiled).interpreter_cache
+    assert len(entries) == 8
+    found = entries.list_for((x,), {})
+    assert [entries.index(each) for each in found] == [5, 1, 7, 6, 4, 3, 2, 0]
+    # Whoever takes entries out has the others tried as Thunder does.
+    del entries[0]
+    assert [entries.index(each) for each in entries.list_for((x,), {})] == [*reversed(range(7))]
+
+
 def test_a_copy_of_the_entries_is_a_list(cell):
     directory, model, x = cell
     compiled, _ = compile_anew(model, directory)
