@@ -43,7 +43,7 @@ from fusioncache.tracing.passes import (
     symbols,
     tensors,
 )
-from fusioncache.tracing.replacement import Replacement
+from fusioncache.tracing.replacement import Importers, Replacement
 from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.tracing.watch import hooks
 
@@ -106,9 +106,10 @@ def install(groups: Iterable[str] = tuple(GROUPS)) -> None:
     if explain_untried():
         return
     with _lock:
-        for name in GROUPS:
-            if name in groups:
-                _install(name, GROUPS[name])
+        missing = [name for name in GROUPS if name in groups and not _is_in_place(name)]
+        importers = Importers() if missing else None
+        for name in missing:
+            _install(name, GROUPS[name], importers)
 
 
 def install_more(name: str, replacements: Callable[[], Iterable[Replacement]]) -> None:
@@ -121,15 +122,14 @@ def install_more(name: str, replacements: Callable[[], Iterable[Replacement]]) -
     if explain_untried():
         return
     with _lock:
-        _install(name, replacements)
+        if not _is_in_place(name):
+            _install(name, replacements)
 
 
-def _install(name: str, replacements: Callable[[], Iterable[Replacement]]) -> None:
-    if _is_in_place(name):
-        return
+def _install(name: str, replacements: Callable[[], Iterable[Replacement]], importers: Importers | None = None) -> None:
     try:
         found = tuple(replacements())
-        there = [_put(replacement) for replacement in found]
+        there = [_put(replacement, importers) for replacement in found]
         if all(there):
             _whole[name] = found
     except Exception as error:  # whatever is otherwise in this Thunder, tracing goes on
@@ -142,7 +142,7 @@ def _is_in_place(name: str) -> bool:
     return name in _whole and all(id(replacement.get()) in ours for replacement in _whole[name])
 
 
-def _put(replacement: Replacement) -> bool:
+def _put(replacement: Replacement, importers: Importers | None) -> bool:
     """Installs a replacement, and returns whether it is there."""
     own = replacement.get()
     if any(_is_there(replacement, each) if replacement.around else own is new for each, _, new in _installed):
@@ -153,7 +153,7 @@ def _put(replacement: Replacement) -> bool:
     new = replacement.make(own)
     _interpret_own(replacement, own, new)
     _installed.append((replacement, own, new))
-    replacement.swap(own, new)
+    replacement.swap(own, new, importers)
     return True
 
 
@@ -189,8 +189,9 @@ def uninstall() -> None:
     What somebody else has replaced since stays as they left it.
     """
     with _lock:
+        importers = Importers() if _installed else None
         while _installed:
             replacement, own, new = _installed.pop()
-            replacement.swap(new, own)
+            replacement.swap(new, own, importers)
             _lookasides().pop(new, None)
         _whole.clear()

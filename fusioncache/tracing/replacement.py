@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import repeat
-from operator import is_
 from types import ModuleType
 from typing import Any
 
@@ -44,8 +43,14 @@ class Replacement:
             return vars(self.holder).get(self.key)
         return getattr(self.holder, self.key, None)
 
-    def swap(self, old: Any, new: Any) -> None:
-        """Puts something into every place of what is there now, or nothing. What became of the other places stays."""
+    def swap(self, old: Any, new: Any, importers: Importers | None = None) -> None:
+        """Puts something into every place of what is there now, or nothing. What became of the other places stays.
+
+        Args:
+            old: what is there now.
+            new: what to put there.
+            importers: the modules, if they were looked through already.
+        """
         if self.get() is old:
             if isinstance(self.holder, dict) and new is None:
                 self.holder.pop(self.key, None)
@@ -54,20 +59,41 @@ class Replacement:
             else:
                 setattr(self.holder, self.key, new)
         if self.everywhere:
-            exchange_everywhere(old, new)
+            (importers or Importers()).exchange(old, new)
 
     def fits(self) -> bool:
         """Tells whether the holder has what the shortcut was written for."""
         return self.source is None or is_known(self.get(), self.source)
 
 
-def exchange_everywhere(old: Any, new: Any) -> None:
-    """Puts something into the place of another in each module of Thunder's or ours that has that, by whichever name."""
-    for names in _namespaces():
-        # Most modules do not have it, which is found out without looking at each name.
-        if any(map(is_, list(names.values()), repeat(old))):
+class Importers:
+    """The modules of Thunder's and ours, by what they have under some name: looked through once for many exchanges."""
+
+    __slots__ = ("_by_value", "_modules")
+
+    def __init__(self) -> None:
+        self._look()
+
+    def exchange(self, old: Any, new: Any) -> None:
+        """Puts something into the place of another in each module that has that, by whichever name."""
+        if self._modules != len(sys.modules):  # one was imported meanwhile
+            self._look()
+        # What a module had is looked at again: it may have something else by now.
+        for names in tuple(self._by_value.get(id(old), ())):
             for name in [name for name, value in list(names.items()) if value is old]:
                 names[name] = new
+                self._by_value[id(new)].append(names)
+
+    def _look(self) -> None:
+        self._modules, self._by_value = len(sys.modules), defaultdict[int, list[dict[str, Any]]](list)
+        for names in _namespaces():
+            for value in list(names.values()):
+                self._by_value[id(value)].append(names)
+
+
+def exchange_everywhere(old: Any, new: Any) -> None:
+    """Puts something into the place of another in each module of Thunder's or ours that has that, by whichever name."""
+    Importers().exchange(old, new)
 
 
 def _namespaces() -> Iterator[dict[str, Any]]:

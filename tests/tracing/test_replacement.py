@@ -89,6 +89,23 @@ def test_everywhere_is_where_it_was_imported_by_name(install, module):
     assert importer.twice == "somebody else's"
 
 
+def test_a_module_that_is_imported_while_others_are_installed_has_it_too(install, module):
+    home = module("thunder.home", original=original, first=len)
+
+    def import_one(_):
+        module("thunder.late", renamed=original)
+        return max
+
+    twice = Replacement(home, "original", None, shorten, everywhere=True, around=True)
+    known = Replacement(home, "original", digest_source(original), lambda own: lambda: own(), everywhere=True)
+    install(Replacement(home, "first", None, import_one), known, twice)
+    late = sys.modules["thunder.late"]
+    assert late.renamed is home.original
+    assert home.original() == "shortened original"
+    installation.uninstall()
+    assert late.renamed is home.original is original
+
+
 def test_it_is_taken_out_where_somebody_replaced_it_at_home(install, module):
     home, importer = (module(name, original=original) for name in ("thunder.home", "thunder.importer"))
     install(Replacement(home, "original", digest_source(original), shorten, everywhere=True))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from fusioncache.process import forks
 from fusioncache.tracing.lengths.sizes import SymbolicSize
-from fusioncache.tracing.replacement import Replacement
+from fusioncache.tracing.replacement import Importers, Replacement
 
 
 class Listener(Protocol):
@@ -47,13 +47,15 @@ def know_symbols() -> Iterator[None]:
     )
     with _ONE_AT_A_TIME:
         swapped = [(each, old := each.get(), each.make(old)) for each in replacements]
+        importers = Importers()
         for each, old, new in swapped:
-            each.swap(old, new)
+            each.swap(old, new, importers)
         try:
             yield
         finally:
+            importers = Importers()
             for each, old, new in swapped:
-                each.swap(new, old)
+                each.swap(new, old, importers)
 
 
 def _keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
