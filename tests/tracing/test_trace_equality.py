@@ -1,21 +1,27 @@
-"""Every group of shortcuts by itself, and all but each, leaves all traces of a small model as Thunder makes them.
+"""Groups of shortcuts two by two, and all but each, leave all traces of a small model as Thunder makes them.
 
-``benchmarks/trace_equality.py`` does this for every model of the zoo.
+Each pair is a group of the interpreter's and one of the passes', which never meet. ``benchmarks/trace_equality.py``
+has each by itself, for every model of the zoo.
 """
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import zip_longest
 
 import pytest
 import torch
 
 from benchmarks.trace_equality.pieces import Piece
-from benchmarks.trace_equality.spec import KINDS, name_sets
+from benchmarks.trace_equality.spec import name_sets
 from benchmarks.trace_equality.texts import find_difference
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
 
-SETS = dict(name_sets(KINDS, tuple(GROUPS)))
+NAMES = list(GROUPS)
+_PASSES, _AROUND = NAMES.index("collector"), NAMES.index("hooks")  # where those begin, and those around others
+PAIRS = [tuple(filter(None, pair)) for pair in zip_longest(NAMES[:_PASSES], NAMES[_PASSES:_AROUND])]
+PAIRS += [(name,) for name in NAMES[_AROUND:]]
+SETS = {" and ".join(pair): pair for pair in PAIRS} | dict(name_sets(("all", "without"), NAMES))
 
 
 class Model(torch.nn.Module):

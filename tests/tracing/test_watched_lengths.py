@@ -154,7 +154,7 @@ def test_what_only_moves_sizes_is_the_same_at_any_length(program):
     journal = watch(program, x)
     assert journal.refusals == []
     assert not [look for look in journal.looks() if "compare" not in look.reason]
-    for other in (*map(of_length, LENGTHS), of_length(64, 3), of_length(96, 5)):
+    for other in (*map(of_length, (65, 96, 2)), of_length(257, 5)):
         assert replay_as(program, journal, other) == trace_first(program, other)
 
 
@@ -236,7 +236,7 @@ def test_a_llama_is_the_same_at_any_length_and_batch():
 
     journal = watch(model, tokens(2, 64))
     assert journal.refusals == []
-    for batch, length in ((2, 96), (2, 65), (2, 257), (3, 8), (5, 2)):
+    for batch, length in ((2, 65), (3, 8)):
         found = replay_as(model, journal, tokens(batch, length))
         assert found == trace_first(model, tokens(batch, length))
     assert isinstance(replay_as(model, journal, tokens(2, 600)), Different)
