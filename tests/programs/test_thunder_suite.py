@@ -1,4 +1,9 @@
-"""Thunder's own tests end with fusioncache as they do without, and a difference would be seen."""
+"""Thunder's own tests end with fusioncache as they do without, and a difference would be seen.
+
+How they end without is written down, with the versions of what that depends on; with others they run here. One that
+ends otherwise than that runs again in both ways. ``python tests/helpers/thunder_suite/run.py --suite ci --record
+tests/helpers/thunder_suite/ci.jsonl`` writes down anew.
+"""
 
 import json
 import re
@@ -12,14 +17,14 @@ import pytest
 from repository import HELPERS
 from thunder_suite.compare import Difference, again, differences
 from thunder_suite.explained import EXPLAINED
-from thunder_suite.outcomes import Counts, Result, Run, load
+from thunder_suite.outcomes import Counts, Result, Run, find_versions, is_up_to_date, load, write_record
 from thunder_suite.recording import picked
 from thunder_suite.report import Comparison, as_json, print_comparison
 from thunder_suite.running import folder_of_tests
 from thunder_suite.settings import Selection, Settings
 from thunder_suite.suites import SUITES
 
-_SCRIPT = HELPERS / "thunder_suite" / "run.py"
+_SCRIPT, _RECORD = (HELPERS / "thunder_suite" / name for name in ("run.py", "ci.jsonl"))
 _NEEDED = ("pytest_benchmark", "looseversion", "litgpt", "xdist")  # by Thunder's tests, and not by Thunder
 
 
@@ -30,6 +35,7 @@ def test_thunders_own_tests_end_alike(tmp_path: Path) -> None:
     # Each job imports and collects all anew, and the other core has the other tests of this run to do.
     command = [sys.executable, str(_SCRIPT), "--suite", "ci", "--jobs", "0", "--time-limit", "540", "--reruns", "1"]
     command += ["--backend", "eager", "--json", str(result), "--directory", str(tmp_path / "runs")]
+    command += ["--without", str(_RECORD)] if is_up_to_date(_RECORD) else []
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(result.read_text())
@@ -128,6 +134,17 @@ def test_a_run_that_was_stopped_left_tests_unreached(tmp_path: Path) -> None:
     assert not run.finished
     assert run.result("a").outcome == "passed"
     assert run.result("b").outcome == "unreached"
+
+
+def test_a_record_has_how_each_test_ended_and_is_of_these_versions(tmp_path: Path) -> None:
+    run = _run(one="passed", two="failed", three="xfailed", four="error", five="crashed")
+    write_record(tmp_path / "record.jsonl", run)
+    assert load(tmp_path / "record.jsonl") == run
+    assert is_up_to_date(tmp_path / "record.jsonl")
+    for name, other in find_versions().items():
+        changed = (tmp_path / "record.jsonl").read_text().replace(f'"{name}": "{other}"', f'"{name}": "other"')
+        (tmp_path / "changed.jsonl").write_text(changed)
+        assert not is_up_to_date(tmp_path / "changed.jsonl"), name
 
 
 def test_counts_are_added_up(tmp_path: Path) -> None:

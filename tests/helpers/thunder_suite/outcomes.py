@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,7 @@ class Run:
 
 
 def load(file: Path) -> Run:
-    """Reads what ``recording`` wrote."""
+    """Reads what ``recording`` or ``write_record`` wrote."""
     events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     by_id: dict[str, list[dict[str, Any]]] = {}
     collected: list[str] = []
@@ -79,9 +81,31 @@ def load(file: Path) -> Run:
     finished = any("finished" in event for event in events)
     nothing = Result("missing" if finished else "unreached")
     results = {id_: _result(found, nothing) for id_, found in by_id.items()}
+    results |= {id_: Result(ended) for event in events for id_, ended in event.get("recorded", {}).items()}
     for id_ in collected:
         results.setdefault(id_, nothing)
     return Run(results, finished)
+
+
+def write_record(file: Path, run: Run) -> None:
+    """Writes how each test of a whole run ended, for ``load``, behind a line with what that depends on."""
+    recorded = [{"recorded": {id_: result.outcome}} for id_, result in sorted(run.results.items())]
+    events = [{"versions": find_versions()}, *recorded, {"finished": 0}]
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def is_up_to_date(file: Path) -> bool:
+    """Tells whether a record was made with the versions of today."""
+    with file.open() as lines:
+        return bool(json.loads(next(lines))["versions"] == find_versions())
+
+
+def find_versions() -> dict[str, str]:
+    """Returns what the ends of Thunder's tests depend on besides fusioncache."""
+    import torch
+
+    versions = {name: version(name) for name in ("lightning-thunder", "torch", "litgpt")}
+    return {**versions, "python": ".".join(platform.python_version_tuple()[:2]), "CUDA": str(torch.cuda.is_available())}
 
 
 def _result(events: list[dict[str, Any]], nothing: Result) -> Result:

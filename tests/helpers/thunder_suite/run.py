@@ -22,7 +22,7 @@ sys.path[:0] = [str(_ROOT), str(_ROOT / "tests" / "helpers")]
 
 from thunder_suite import compare, running  # noqa: E402
 from thunder_suite.explained import EXPLAINED, OF_IMPORT  # noqa: E402
-from thunder_suite.outcomes import Run, load  # noqa: E402
+from thunder_suite.outcomes import Run, load, write_record  # noqa: E402
 from thunder_suite.report import Comparison, as_json, print_comparison  # noqa: E402
 from thunder_suite.settings import TRACING, Selection, Settings  # noqa: E402
 from thunder_suite.suites import SUITES  # noqa: E402
@@ -129,7 +129,13 @@ def _files(suite: str, files: str, sample: int) -> dict[str, Selection]:
     type=click.Path(path_type=Path, exists=True),
     metavar="FILE",
     help="Take the run without fusioncache from an earlier one, on the same kind of machine: without.jsonl in its "
-    "directory.",
+    "directory, or what --record wrote.",
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write how tests ended without fusioncache, for --without.",
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the result.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Keep logs and results here.  [default: a new one]")
@@ -138,6 +144,7 @@ def main(
     files: str,
     sample: int,
     time_limit: float,
+    record: Path | None,
     json_file: Path | None,
     directory: Path | None,
     **options: Any,
@@ -157,6 +164,8 @@ def main(
             click.echo(f"{name}: one test of {selection.sample}")
     comparison = compared(plan)
     print_comparison(comparison)
+    if record and comparison.without.finished:
+        write_record(record, comparison.without)
     if json_file:
         selected = {name: asdict(selection) for name, selection in plan.files.items()}
         _write(json_file, comparison, options | {"suite": suite, "files": selected, "time_limit": time_limit})
