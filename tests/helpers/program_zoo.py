@@ -1,14 +1,14 @@
-"""What people compile, each as small as can be, and a process that trains all of it over a store.
+"""What people compile, each as small as can be, and a process that trains all of it over stores.
 
-    python program_zoo.py STORE [--loads] [--at-once NUMBER] [--cases CASE ...]
+    python program_zoo.py JOBS
 
-prints for each case, as JSON, a digest of the results of three training steps, and what became of its programs. With
-``--loads`` nothing may be interpreted. With a number that many processes do it at once, and each prints a line.
+does one job after the other, each in processes of its own, and prints what they found: a list of lists, as JSON. For
+each case that is a digest of the results of three training steps, and what became of its programs. Jobs are ``Job``'s
+attributes by name, as JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import importlib
@@ -16,7 +16,8 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -218,29 +219,53 @@ def run_case(name: str, directory: Path) -> dict[str, Any]:
     return {"digest": hashlib.sha256(content).hexdigest(), "loaded": loaded, "made": made, "refused": refused}
 
 
+@dataclass(frozen=True)
+class Job:
+    """What processes do at once, which are forks of one that has imported torch and Thunder, and done nothing else.
+
+    Attributes:
+        store: the directory that each case has one in.
+        cases: their names; empty for all.
+        loads: whether nothing may be interpreted.
+        processes: how many do the same.
+        verify: whether programs are derived anew, and compared.
+    """
+
+    store: str
+    cases: Sequence[str] = ()
+    loads: bool = False
+    processes: int = 1
+    verify: bool = False
+
+    def start(self) -> tuple[int, int]:
+        """Starts a process; returns its id, and where it writes what it found."""
+        found, tell = os.pipe()
+        child = os.fork()
+        if child:
+            os.close(tell)
+            return child, found
+        os.environ["FUSIONCACHE_VERIFY"] = str(int(self.verify))
+        output = json.dumps(run_cases(self.cases or list(CASES), Path(self.store), loads=self.loads))
+        with os.fdopen(tell, "w") as file:
+            file.write(output)
+        os._exit(0)
+
+    def run(self) -> list[dict[str, Any]]:
+        """Returns what each process found."""
+        started, done = [self.start() for _ in range(self.processes)], []
+        for child, found in started:
+            with os.fdopen(found) as file:
+                done.append(json.load(file))
+            assert os.waitpid(child, 0)[1] == 0
+        return done
+
+
 def main() -> None:
     """The process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("store", type=Path)
-    parser.add_argument("--loads", action="store_true")
-    parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--cases", nargs="*", default=list(CASES))
-    options = parser.parse_args()
     warnings.simplefilter("ignore")
     import thunder  # noqa: F401  # before forks, each of which would take seconds for it
 
-    children: list[int] = []
-    while len(children) < options.at_once - 1:
-        child = os.fork()
-        if child == 0:
-            break
-        children.append(child)
-    output = json.dumps(run_cases(options.cases, options.store, loads=options.loads)) + "\n"
-    os.write(sys.stdout.fileno(), output.encode())
-    if len(children) < options.at_once - 1:
-        os._exit(0)
-    for child in children:
-        assert os.waitpid(child, 0)[1] == 0
+    print(json.dumps([Job(**job).run() for job in json.loads(sys.argv[1])]))
 
 
 def run_cases(names: list[str], directory: Path, *, loads: bool) -> dict[str, Any]:
