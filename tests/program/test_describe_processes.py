@@ -1,11 +1,10 @@
-"""Two processes say the same of the same: with other hashes, in another directory, with another past."""
+"""Two processes say the same of the same, and make the same keys: other hashes, another directory, another past."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-from repository import import_path
+from repository import HELPERS, import_path
 
 PROGRAM = """
 import collections, dataclasses, enum, functools, sys, torch
@@ -52,18 +51,28 @@ for name, text in describer.classes.items():
     print(name, text)
 for value in (Model, scale, Settings(), torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.linear):
     print(describer.describe(value))
+
+import fusioncache, program_keys, thunder
+from thunder.transforms.prune_prologue_checks import PrunePrologueChecks
+
+model = program_keys.Model()
+model.extra = {"names": {"b", "a", "c"}, "frozen": frozenset("xyz"), "function": lambda x: x in {"p", "q"}}
+model.norm.register_forward_hook(lambda module, args, output: None)
+transforms = [fusioncache.FusionCache(backend="eager"), PrunePrologueChecks()]
+key = program_keys.key_of(program_keys.jit(model, transforms=transforms), torch.zeros(3, 4), names={"b", "a", "c"})
+print(key.digest)
 """
 
 
-def test_two_processes_have_the_same_texts(tmp_path):
+def test_two_processes_have_the_same_texts_and_keys(tmp_path):
     processes = []
     for number, past in enumerate(((), ("with a past",))):
         folder = tmp_path / f"place {number}"
         folder.mkdir()
         (folder / "program.py").write_text("\n" * number + PROGRAM)
         command = [sys.executable, "-W", "ignore", str(folder / "program.py"), *past]
-        environment = {**os.environ, "PYTHONHASHSEED": str(number + 1), "PYTHONPATH": import_path(Path.cwd())}
+        environment = {**os.environ, "PYTHONHASHSEED": str(number + 1), "PYTHONPATH": import_path(HELPERS)}
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment))
     first, second = (process.communicate()[0].splitlines() for process in processes)
-    assert len(first) > 40
+    assert len(first) > 40 and len(first[-1]) == 64
     assert first == second
