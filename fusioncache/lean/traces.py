@@ -12,6 +12,7 @@ from typing import Any
 
 from fusioncache.backends.symbols import written_values
 from fusioncache.lean.views import Leaner, is_own, list_unchanging, simplify_views
+from fusioncache.lean.writes import simplify_writes
 
 MATRICES = "dimensions of a product looked at"
 
@@ -28,7 +29,7 @@ def simplify(trace: Any) -> Leaner:
     # What lets go of values is made anew.
     symbols = tuple(symbol for symbol in trace.bound_symbols if symbol.sym.id is not PrimIDs.DEL)
     writes = any(True for symbol in symbols for _ in written_values(symbol))
-    views = Leaner(symbols, {}) if writes else simplify_views(symbols)
+    views = simplify_writes(symbols) if writes else simplify_views(symbols)
     products = simplify_products(views.symbols)
     taken: Mapping[str, int] = {**views.taken, **products.taken}
     return Leaner(products.symbols, taken)

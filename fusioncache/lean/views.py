@@ -26,8 +26,12 @@ FAR = 32
 
 _RESHAPES = frozenset({"reshape", "torch_prims_reshape_impl"})
 _OTHERS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
-_SHAPED = _RESHAPES | {"expand"}
+_SUBSCRIPT = "__getitem__"
+_SHAPED = _RESHAPES | {"expand", _SUBSCRIPT}
 _VIEWS = _RESHAPES | _OTHERS
+_SKIPPED = _VIEWS | {_SUBSCRIPT}
+_WHOLE = ((None, None), (0, None), (None, 1), (0, 1))
+"""Where slices begin, and in which steps they go, that have all elements if they have as many."""
 _MADE = frozenset({"arange"})
 """What makes the same values each time."""
 _PRODUCTS = frozenset({"matmul", "mm", "linear"})
@@ -56,6 +60,12 @@ def simplify_views(symbols: Iterable[Any]) -> Leaner:
     return Leaner(tuple(_drop_unused(symbols, held)), taken)
 
 
+def skip_views(symbols: Sequence[Any]) -> Leaner:
+    """Leaves out views that are as what they are of, as it may be done also where something is written into memory."""
+    taken = Counter[str]()
+    return Leaner(tuple(_skip(symbols, _find_held(symbols), taken)), taken)
+
+
 def _find_held(symbols: Sequence[Any]) -> frozenset[str]:
     """Returns the names of values that leave the program, which have to be tensors of their own."""
     from thunder.core.prims import PrimIDs
@@ -65,17 +75,21 @@ def _find_held(symbols: Sequence[Any]) -> frozenset[str]:
 
 
 def is_own(symbol: Any, names: frozenset[str]) -> bool:
-    """Tells whether a bound symbol calls an operation of torch's with one of these names, which gives one tensor."""
+    """Tells the same as ``is_torchs``, of an operation that gives one tensor."""
     from thunder.core.proxies import TensorProxy
 
+    return is_torchs(symbol, names) and type(symbol.output) is TensorProxy
+
+
+def is_torchs(symbol: Any, names: frozenset[str]) -> bool:
+    """Tells whether a bound symbol calls an operation of torch's with one of these names."""
     executor = symbol.sym.executor
-    is_torchs = executor is not None and executor.name == "torch" and symbol.sym.name in names
-    return is_torchs and type(symbol.output) is TensorProxy
+    return executor is not None and executor.name == "torch" and symbol.sym.name in names
 
 
 def _merge(symbols: Iterable[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
     """Leaves out what was computed before."""
-    swaps = _Swaps()
+    swaps = Swaps()
     known: dict[Any, tuple[int, Any]] = {}
     for place, original in enumerate(symbols):
         symbol = swaps.apply(original)
@@ -130,10 +144,10 @@ def _reshaped_by(symbol: Any, makers: Mapping[str, Any]) -> Any:
 
 def _skip(symbols: Iterable[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
     """Leaves out views that are as what they are of."""
-    swaps = _Swaps()
+    swaps = Swaps()
     for original in symbols:
         symbol = swaps.apply(original)
-        if is_own(symbol, _VIEWS) and symbol.output.name not in held and _changes_nothing(symbol):
+        if is_own(symbol, _SKIPPED) and symbol.output.name not in held and _changes_nothing(symbol):
             taken[NOTHING] += 1
             swaps.add(symbol.output, symbol.args[0])
         else:
@@ -144,7 +158,16 @@ def _changes_nothing(symbol: Any) -> bool:
     source = symbol.args[0]
     if symbol.sym.name == "permute":
         return tuple(symbol.args[1]) == tuple(range(source.ndim))
+    if symbol.sym.name == _SUBSCRIPT and not _starts_where_it_does(symbol.args[1]):
+        return False
     return symbol.sym.name in _SHAPED and _has_shape(source, symbol.output)
+
+
+def _starts_where_it_does(subscript: Any) -> bool:
+    """Tells whether a part of a tensor leaves out nothing but at the end of a dimension."""
+    parts = subscript if isinstance(subscript, tuple) else (subscript,)
+    slices = [part for part in parts if part is not Ellipsis]
+    return all(type(each) is slice and (each.start, each.step) in _WHOLE for each in slices)
 
 
 def _has_shape(one: Any, other: Any) -> bool:
@@ -172,7 +195,7 @@ def _drop_unused(symbols: Sequence[Any], held: frozenset[str]) -> list[Any]:
     return kept[::-1]
 
 
-class _Swaps:
+class Swaps:
     """Values in the place of others."""
 
     def __init__(self) -> None:

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fusioncache.lean import row_writes
 from fusioncache.lean.installation import shorten_calls
 from fusioncache.lean.traces import simplify
 from fusioncache.trace.program_list import order_entries
 from fusioncache.trace.rewrite import derive
+from fusioncache.tracing.installation import install_more
 
 
 class LeanSteps:
@@ -25,6 +27,7 @@ class LeanSteps:
 
     Attributes:
         option: the same.
+        writes_rows: whether rows are written in place in programs that compute no gradient: see ``row_writes.py``.
     """
 
     def __init__(
@@ -33,6 +36,8 @@ class LeanSteps:
         if option not in ("auto", "thunder"):
             raise ValueError(f'lean must be "auto" or "thunder", got {option!r}')
         self.option = option
+        self.writes_rows = option == "auto"
+        install_more("rows written in place", row_writes.replacements)
         self._count = count
         self._failed = failed
 

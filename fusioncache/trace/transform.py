@@ -111,8 +111,8 @@ class FusionCache(Transform):
             With ``FSDPType.ZERO3`` shards are saved for backward, which gathers them again. Every bit stays the same.
             ``"thunder"`` leaves all as Thunder has it: gathers first, reduces last, gathered parameters saved.
         lean: ``"auto"`` leaves out of a later step what changes nothing: functions of Thunder's around each call of a
-            module, and views and products in its programs that are computed twice or in a roundabout way. Every bit
-            stays the same. ``"thunder"`` leaves all as Thunder has it.
+            module, views and products in its programs that are computed twice or in a roundabout way, and copies
+            of what rows are written into. Every bit stays the same. ``"thunder"`` leaves all as Thunder has it.
         in_flight_bytes: with ``schedule="auto"``: how many bytes of gathers, and as many of reduces, may be under way
             at a time. None is 512 MiB.
         bucket_bytes: with ``schedule="auto"``: how many bytes of gathers, and of reduces between two ranks, may travel
@@ -162,7 +162,7 @@ class FusionCache(Transform):
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
         self._collectives = CollectivePasses(moving, self._report_left, self._report_failure)
-        self._lean = LeanSteps(lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
+        self.lean = LeanSteps(lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
         when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
@@ -219,7 +219,7 @@ class FusionCache(Transform):
         them: it is what programs are tried with, and what it puts into a trace is not kept.
         """
         compiler = "" if self._untried else name_backend(self.backend)
-        options = f"{self._options} {self._collectives.options} lean={self._lean.option}"
+        options = f"{self._options} {self._collectives.options} lean={self.lean.option}"
         return f"backend={self.backend} ({compiler}) fold={self._fold} {options}"
 
     def calls(self) -> tuple[TemplateCall, ...]:
@@ -240,7 +240,7 @@ class FusionCache(Transform):
     def transform_module(self, module: Any) -> None:
         """Thunder's hook: called with the module that ``thunder.jit`` returns."""
         if not self._untried:
-            self._lean.shorten(module)
+            self.lean.shorten(module)
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
         """Thunder's hook: called with the forward trace, then with the backward trace."""
@@ -271,7 +271,7 @@ class FusionCache(Transform):
         if forward and forward.resharding:
             trace = gather_again(trace, forward.resharding)
         trace, resharding = self._collectives.place(trace, notes.record_placement)
-        trace = self._lean.simplify(trace)
+        trace = self.lean.simplify(trace)
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
             state = ForwardState(notes.forward_trace, planned.recompute, foresight.layouts, generation, resharding)
             self._handover.put(trace, state)

@@ -1,0 +1,134 @@
+"""Rows that are written into a buffer where they belong, as a key-value cache has it for each token.
+
+Thunder takes such a write apart into two copies of the whole buffer:
+
+    t1 = torch.index_copy(cache, -2, position, rows)      a copy with the rows in it
+    t2 = copy_(t1, cache, grad_enabled=False)             which is copied into the cache
+
+Here its executor for torch claims it whole, as the operation that the model called:
+
+    t2 = write_rows_(cache, -2, position, rows)
+
+The same rows go into the same memory, and all else there stays, which has the bits of its copy. What comes before the
+write and what behind it is as with Thunder, which has given the buffer a name for each: nothing comes between the two
+copies. Only what computes no gradients has it so: Thunder asks for leaves that are written, and backward may want what
+was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fusioncache.tracing.replacement import Replacement, is_known
+
+NAME = "write_rows_"
+"""What it is called in programs. Names that end so are known to write into what they are given."""
+
+_IN_PLACE, _COPIED = "c4e7c153e316e8d7", "859c231d4403c02c"
+"""The sources of Thunder's functions for such a write, and for a copy with the rows in it."""
+
+
+def replacements() -> Iterator[Replacement]:
+    """Yields what has Thunder's executor for torch claim such a write, where a transform asks for it."""
+    import thunder.torch as ltorch
+    from thunder.executors.torchex import ex
+    from thunder.extend import ImplInfo
+
+    # Now, and not when a trace first has it: a program that was stored by another process names it.
+    operation = register_operator()
+    if is_known(ltorch.index_copy_.meta, _IN_PLACE) and is_known(ltorch.index_copy.meta, _COPIED):
+        implementation = ImplInfo(checker=may_write, execution_transform=_make_writer(operation, ex.opmap["copy_"]))
+        yield Replacement(ex.implmap, ltorch.index_copy_.id, None, lambda own: own or implementation)
+
+
+def register_operator() -> Any:
+    """Returns the operation that Thunder's executor for torch runs. A process has one."""
+    from thunder.core.prims import OpTags
+    from thunder.executors.torchex import ex
+
+    tags = (OpTags.DONT_DCE, OpTags.IN_PLACE)
+    return ex.opmap.get(NAME) or ex.register_operator(NAME, meta=infer, fn=write_rows_, tags=tags)
+
+
+def _make_writer(operation: Any, copy: Any) -> Callable[..., Any]:
+    """Returns what calls the operation in a trace.
+
+    Where Thunder parts forward from backward it knows what is written by one name only, ``copy_``: a write whose result
+    nobody needs would be taken for a part of backward. So the tensor is copied onto itself, which torch sees and does
+    nothing, and which is left out of final traces.
+    """
+
+    def write(a: Any, /, dim: int, index: Any, source: Any) -> Any:
+        return copy(operation(a, dim, index, source), a, grad_enabled=False)
+
+    return write
+
+
+def may_write(a: Any, /, dim: int, index: Any, source: Any) -> bool:
+    """Tells whether rows may be written in place in the program that Thunder compiles at this moment."""
+    from thunder.core.compile_data import get_compile_data
+    from thunder.core.proxies import TensorProxy
+
+    compiled = get_compile_data()
+    if compiled is None or compiled.is_grad_enabled or not _is_asked_for(compiled) or not keeps_order(compiled):
+        return False
+    are_plain = all(type(each) is TensorProxy and not each.requires_grad for each in (a, index, source))
+    return are_plain and a.dtype == source.dtype and not _is_done_otherwise(compiled.executors_list)
+
+
+def _is_asked_for(compiled: Any) -> bool:
+    return any(getattr(getattr(each, "lean", None), "writes_rows", False) for each in compiled.transforms)
+
+
+def keeps_order(compiled: Any) -> bool:
+    """Tells whether all that is done to a program has reads and writes in the order in which the model has them.
+
+    Otherwise Thunder's names for memory that is written say all that is known of the order, or not even these do.
+    """
+    options = compiled.compile_options
+    return options.get("fusion_type") in (None, "consecutive") and not options.get("skip_inplace_alias_updates")
+
+
+def _is_done_otherwise(executors: Any) -> bool:
+    """Tells whether another executor than torch's would have made the copy with the rows in it."""
+    import thunder.torch as ltorch
+    from thunder.core import prims
+    from thunder.executors.torchex import ex
+
+    parts = ltorch.index_copy.id, prims.index_copy.id
+    return any(part in each.implmap for each in executors if each is not ex for part in parts)
+
+
+def infer(a: Any, /, dim: int, index: Any, source: Any) -> Any:
+    """Returns the buffer behind the write, as Thunder knows it before anything is computed."""
+    from thunder.core.proxies import TensorProxy
+
+    return TensorProxy(like=a)
+
+
+def write_rows_(a: torch.Tensor, /, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Writes rows into a tensor, and returns that.
+
+    Args:
+        a: the tensor, of any shape.
+        dim: the dimension along which its rows are counted.
+        index: where each row belongs, 64-bit integers of shape (rows,).
+        source: the rows: of the tensor's dtype, and of its shape but for so many rows along the dimension.
+
+    Raises:
+        IndexError: if a row belongs to no place. Others may have been written by then, as with torch.
+        RuntimeError: if torch refuses to write into the tensor, as where several of its elements lie in one place.
+    """
+    memory = a.untyped_storage().data_ptr()
+    if source.untyped_storage().data_ptr() == memory or index.untyped_storage().data_ptr() == memory:
+        return a.copy_(torch.index_copy(a, dim, index, source))
+    try:
+        return a.index_copy_(dim, index, source)
+    except RuntimeError:
+        if not a.is_inference():
+            raise
+    with torch.inference_mode():  # as regions do, which torch does not see write
+        return a.index_copy_(dim, index, source)
