@@ -1,9 +1,6 @@
 """One compile for all ranks of a job, and no rank that waits for ever."""
 
-import json
 import os
-import subprocess
-import sys
 import warnings
 from functools import partial
 from pathlib import Path
@@ -15,7 +12,7 @@ import torch
 import torch.distributed as distributed
 from hypothesis import given
 from hypothesis import strategies as st
-from repository import HELPERS, import_path
+from sharded_training import run_ranks
 from store_processes import Process, X, Y, make_region
 from threads_at_once import run_at_once
 
@@ -108,27 +105,15 @@ def test_a_message_comes_back_whole_or_not_at_all(artifacts, place):
         unpack(bytes(message))
 
 
-_RANK = """
-import json, sys, torch, torch.distributed as distributed
-from pathlib import Path
-from store_processes import Process, X, Y, make_region
-distributed.init_process_group("gloo")
-one = Process(Path(sys.argv[1]) / str(distributed.get_rank()))
-sine, difference = one.run(make_region(), X, Y)
-assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
-distributed.barrier()
-told = [None, None]
-distributed.all_gather_object(told, one.told)
-if distributed.get_rank() == 0:
-    print(json.dumps(sorted(told)))
-"""
+def compile_on_rank(rank: int, folder: Path) -> bool:
+    """Returns whether a rank of a real job, with a directory of its own, was told what the other one compiled."""
+    one = Process(folder / str(rank))
+    sine, difference = one.run(make_region(), X, Y)
+    assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
+    distributed.barrier()
+    (told,) = one.told
+    return told
 
 
 def test_two_ranks_of_a_real_job_compile_once(tmp_path):
-    (tmp_path / "rank.py").write_text(_RANK)
-    environment = os.environ | {"PYTHONPATH": import_path(HELPERS), "OMP_NUM_THREADS": "1"}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, str(tmp_path / "rank.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [[False], [True]]
+    assert sorted(run_ranks(partial(compile_on_rank, folder=tmp_path))) == [False, True]

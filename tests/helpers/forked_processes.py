@@ -14,10 +14,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from subprocess import CompletedProcess
+from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from repository import ROOT, import_path
+from repository import HELPERS, ROOT, import_path
 
 if TYPE_CHECKING:
     import pytest
@@ -52,10 +53,20 @@ def run(command: Sequence[str], **options: Any) -> CompletedProcess[Any]:
     return CompletedProcess(command, int(server.stdout.readline()))
 
 
+def ask(module: str, *arguments: str, **variables: str) -> str:
+    """Returns what a module prints in such a process, whose environment is this one's but for these variables."""
+    with NamedTemporaryFile("r", suffix=".log") as output:
+        command, environment = [sys.executable, "-m", module, *arguments], {**os.environ, **variables}
+        done = run(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        said = output.read()
+    assert done.returncode == 0, said
+    return said
+
+
 @cache
 def _server() -> subprocess.Popen[str]:
     """One for all tests of this process. It ends when its standard input does."""
-    environment = {**os.environ, "PYTHONPATH": import_path(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": import_path(ROOT, HELPERS)}
     command = [sys.executable, __file__]
     pipe = subprocess.PIPE
     server = subprocess.Popen(command, env=environment, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)

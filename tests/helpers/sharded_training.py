@@ -110,7 +110,8 @@ def run_ranks(work: Callable[[int], Any], world: int = 2, backend: str = "gloo")
 def choose_start_method(backend: str) -> Literal["spawn", "forkserver"]:
     if backend == "nccl":
         return "spawn"
-    torch.multiprocessing.set_forkserver_preload(["thunder"])
+    # Each process would import for itself what is not there when it is forked.
+    torch.multiprocessing.set_forkserver_preload(["thunder", "pytest", "fusioncache.distributed", "sharded_training"])
     return "forkserver"
 
 
