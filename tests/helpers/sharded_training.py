@@ -29,13 +29,12 @@ class Block(torch.nn.Module):
         return x + self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y))
 
 
-def make_model(width: int = 16, vocabulary: int = 33) -> torch.nn.Module:
-    """Makes a small language model of two blocks, the same on every rank; its vocabulary is padded for two ranks."""
+def make_model(width: int = 16, vocabulary: int = 33, blocks: int = 2) -> torch.nn.Module:
+    """Makes a small language model, the same on every rank; its vocabulary is padded for two ranks."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Embedding(vocabulary, width),
-        Block(width),
-        Block(width),
+        *(Block(width) for _ in range(blocks)),
         torch.nn.RMSNorm(width),
         torch.nn.Linear(width, vocabulary, bias=False),
     )

@@ -36,8 +36,13 @@ ORDERS = {
     "narrow": {"in_flight_bytes": 1},
 }
 """Thunder's order, and ours: as it is, and with one message in flight."""
-WEIGHTS, PRODUCTS = 13, 7
+WEIGHTS, PRODUCTS = 8, 4
 """How many parameters the model has, and how many of them backward needs whole."""
+
+
+def make_small(**options: int) -> torch.nn.Module:
+    """Makes a model of one block: gathers and reduces pass three norms and four products of each direction."""
+    return make_model(blocks=1, **options)
 
 
 def make_transform(**options: object) -> fusioncache.FusionCache:
@@ -81,19 +86,19 @@ def share_at_once(mode: str) -> torch.nn.Module:
     cache = fusioncache.Cache(record=False, store=False)
     options = {"cache": cache, "backend": "eager", "jobs": 0, "programs": False}
     if mode == "ddp":
-        shared = fusioncache.distributed.ddp(make_model(), **options)
+        shared = fusioncache.distributed.ddp(make_small(), **options)
     else:
         device = torch.device("cpu")
-        shared = fusioncache.distributed.fsdp(make_model(), reshard=mode == "zero3", device=device, **options)
+        shared = fusioncache.distributed.fsdp(make_small(), reshard=mode == "zero3", device=device, **options)
     assert find_time_limits(shared.process_group_for_ddp) == find_time_limits(None)
     return shared
 
 
 def accumulate(rank: int, **options: object) -> list[torch.Tensor]:
     """Returns gradients of two steps, of which the first leaves none; of a model with a frozen and a tied weight."""
-    model = make_model()
-    model[3].weight.requires_grad_(False)
-    model[4].weight = model[0].weight
+    model = make_small()
+    model[-2].weight.requires_grad_(False)
+    model[-1].weight = model[0].weight
     jitted = thunder.jit(model, executors=fusioncache.executors(), transforms=[make_transform(**options)])
     jitted = share(jitted, "zero3")
     tokens = torch.arange(16).reshape(2, 8) + rank
@@ -108,7 +113,7 @@ def accumulate(rank: int, **options: object) -> list[torch.Tensor]:
 
 def run_differing(rank: int) -> str:
     """Returns what ends a rank if one of them has another vocabulary."""
-    model = make_model(vocabulary=33 * (1 + rank))
+    model = make_small(vocabulary=33 * (1 + rank))
     jitted = share(thunder.jit(model, executors=fusioncache.executors(), transforms=[make_transform()]), "zero2")
     try:
         jitted(torch.zeros(2, 8, dtype=torch.int64))
@@ -119,7 +124,7 @@ def run_differing(rank: int) -> str:
 
 def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
     transform = make_transform(**ORDERS[order])
-    jitted = thunder.jit(make_model(), executors=fusioncache.executors(), transforms=[transform])
+    jitted = thunder.jit(make_small(), executors=fusioncache.executors(), transforms=[transform])
     jitted = jitted if mode == "alone" else share(jitted, mode)
     values = train(jitted, rank)
     return {

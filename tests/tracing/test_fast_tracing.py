@@ -18,7 +18,7 @@ import fusioncache
 from benchmarks.trace_equality.texts import read_texts
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.interpreter.frames import sleep_for_frame
+from fusioncache.tracing.interpreter.frames import _Stack, sleep_for_frame
 
 SCALE = 3
 TABLE = {"half": 0.5, 1: 2.0}
@@ -279,6 +279,25 @@ def test_frames_are_as_thunder_makes_them(line):
         assert getattr(ours.f_code, attribute) == getattr(own.f_code, attribute)
     assert (ours.f_lineno, ours.f_lasti) == (own.f_lineno, own.f_lasti)
     assert ours.f_lineno == (number or code.co_firstlineno)
+
+
+def test_who_called_what_is_traced_is_described_as_thunder_does():
+    def find_callsite():
+        return interpreter.InterpreterRuntimeCtx(False, None)._original_callsite
+
+    def call():
+        own = find_callsite()
+        tracing.install()
+        return own, find_callsite()
+
+    own, ours = call()
+    assert own.frame is ours.frame and (own.function, own.filename) == ("call", __file__)
+    assert own.code_context == ["        own = find_callsite()\n"]
+    assert ours.code_context == ["        return own, find_callsite()\n"]
+    assert (ours.lineno, ours.positions.lineno) == (own.lineno + 2,) * 2
+    assert [type(each) for each in ours] == [type(each) for each in own]
+    with pytest.raises(IndexError):
+        _Stack(sys._getframe())[10_000]
 
 
 def test_what_goes_wrong_with_a_frame_is_raised():
