@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from fusioncache.ir import Const, Graph, Instance, Op, TensorType
 from fusioncache.ir.graph import Arg
 from fusioncache.ir.types import ValueType
+from fusioncache.program.annotations import Shapes, mark_sizes
 from fusioncache.program.references import (
     CudaGraphReference,
     Reference,
@@ -28,6 +30,8 @@ from fusioncache.tracing.lengths.expressions import Expression, evaluate
 
 type Numbers = Mapping[int, int]
 type New = Callable[[int], int]
+
+_NO_SHAPES: Shapes = MappingProxyType({})
 
 WORD = re.compile(r"-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?")
 """A name with its dots, or a number with all that belongs to it. Traces compute nothing, so that a minus is a sign."""
@@ -70,12 +74,15 @@ class GeneralProgram:
         return tuple(value for (value,) in found)
 
 
-def generalize(programs: Sequence[tuple[ProgramText, Numbers]], expressions: Collection[Expression]) -> GeneralProgram:
+def generalize(
+    programs: Sequence[tuple[ProgramText, Numbers]], expressions: Collection[Expression], shapes: Shapes = _NO_SHAPES
+) -> GeneralProgram:
     """Returns what several programs have in common.
 
     Args:
         programs: each with the numbers that it was made for.
         expressions: of which each number that is no constant is one.
+        shapes: of tensors whose sizes are in comments alone, and may be none of the expressions.
 
     Raises:
         NumbersUnknown: if they differ in something else, or a number is none of these.
@@ -91,7 +98,11 @@ def generalize(programs: Sequence[tuple[ProgramText, Numbers]], expressions: Col
     same = [(each, values[0]) for values, some in known.items() if len(set(values)) == 1 for each in some]
     # What is told of is the simplest.
     unchanged = dict(sorted(same, key=lambda item: len(str(item[0]))))
-    explained = [_explain(known, each) for each in zip(*lists, strict=True)]
+    told = _find_told(blanks[0], shapes, lists[0])
+    explained = [
+        _explain(known, values) if size is None else _check_told(size, values, programs)
+        for size, values in zip(told, zip(*lists, strict=True), strict=True)
+    ]
     positions = {each: position for position, each in enumerate(dict.fromkeys(explained))}
     waiting = iter(explained)
     places = map_numbers(blanks[0], lambda _: positions[next(waiting)])
@@ -104,6 +115,21 @@ def _explain(known: Mapping[tuple[int, ...], list[Expression]], values: tuple[in
     if values not in known:
         raise NumbersUnknown(f"a number is {', '.join(map(str, values))}, and none of what Thunder computed")
     return tuple(known[values])
+
+
+def _find_told(program: ProgramText, shapes: Shapes, numbers: Sequence[int]) -> Sequence[Expression | None]:
+    """Returns what is told of each number of a program by the name of the tensor that has it for a size."""
+    first = max(map(abs, numbers), default=0) + 1
+    marked, sizes = mark_sizes(program, shapes, first)
+    return [sizes[number - first] if number >= first else None for number in take_numbers(marked)[1]]
+
+
+def _check_told(
+    size: Expression, values: tuple[int, ...], programs: Sequence[tuple[ProgramText, Numbers]]
+) -> tuple[Expression]:
+    if values != tuple(evaluate(size, numbers) for _, numbers in programs):
+        raise NumbersUnknown(f"a size is {', '.join(map(str, values))}, and not {size}")
+    return (size,)
 
 
 def take_numbers(program: ProgramText) -> tuple[ProgramText, tuple[int, ...]]:

@@ -3,7 +3,8 @@
 What is stored is JSON::
 
     passes   = { format, values: [ value ], sizes: [ [ place, [ number of a value ] ] ], looks: [ look ],
-                 unequal: [ [ [ number ], [ number ] ] ], decisions: [ decision ], expressions: [ number ] }
+                 unequal: [ [ [ number ], [ number ] ] ], decisions: [ decision ], expressions: [ number ],
+                 shapes: [ [ name, [ number ] ] ] }
     value    = integer | [ position, name ] | [ symbol, number, number ]
     look     = [ symbol, number, number, outcome, reason, place of source ]
     decision = { function, args: [ asked ], answer }
@@ -26,7 +27,7 @@ from fusioncache.tracing.lengths.expressions import ARITHMETIC, COMPARISONS, Exp
 from fusioncache.tracing.lengths.journal import Look
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 
-_FIELDS = ("values", "sizes", "looks", "unequal", "decisions", "expressions")
+_FIELDS = ("values", "sizes", "looks", "unequal", "decisions", "expressions", "shapes")
 _TYPE = re.compile(r"[a-z]\w*")
 
 
@@ -47,6 +48,7 @@ def encode_passes(passes: PassJournal) -> dict[str, Any]:
         "unequal": [[list(map(number, one)), list(map(number, other))] for one, other in passes.unequal],
         "decisions": [_encode_decision(each, values) for each in passes.decisions],
         "expressions": [number(each) for each in sorted(passes.expressions, key=repr)],
+        "shapes": [[name, list(map(number, shape))] for name, shape in sorted(passes.shapes.items())],
     }
     return {"values": values.written, **written}
 
@@ -57,7 +59,7 @@ def decode_passes(content: Value) -> PassJournal:
     Raises:
         ValueError: if this is anything else.
     """
-    values, sizes, looks, unequal, decisions, expressions = content.fields(*_FIELDS)
+    values, sizes, looks, unequal, decisions, expressions, shapes = content.fields(*_FIELDS)
     known = _decode_values(values)
     places = decode_places(sizes)
     arguments = {place: tuple(_take(size, known) for size in each.items()) for place, each in places.items()}
@@ -70,6 +72,7 @@ def decode_passes(content: Value) -> PassJournal:
         tuple(_decode_pair(pair, known) for pair in unequal.items()),
         tuple(_decode_decision(decision, known) for decision in decisions.items()),
         frozenset(_take(each, known) for each in expressions.items()),
+        dict(_decode_shape(pair, known) for pair in shapes.items()),
     )
 
 
@@ -176,6 +179,11 @@ def _decode_pair(value: Value, known: list[Expression]) -> tuple[tuple[Expressio
     if len(one) != len(other):
         raise value.error("two lists of one length")
     return one, other
+
+
+def _decode_shape(value: Value, known: list[Expression]) -> tuple[str, tuple[Expression, ...]]:
+    name, sizes = value.items(2)
+    return name.text(), tuple(_take(each, known) for each in sizes.items())
 
 
 def _decode_decision(value: Value, known: list[Expression]) -> Decision:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FORMAT = 3
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
 
-FAMILY_FORMAT = 1
+FAMILY_FORMAT = 2
 """Of a form, and of what is stored for it: see ``kept_passes.py`` and ``trace/kept_families.py``."""
 
 

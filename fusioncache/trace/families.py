@@ -82,7 +82,7 @@ class Family:
 
     def _generalize(self, known: Sequence[KnownProgram]) -> GeneralProgram:
         programs = [(each.text, self.passes.read(each.sizes)) for each in known]
-        return generalize(programs, self.passes.expressions)
+        return generalize(programs, self.passes.expressions, self.passes.shapes)
 
     def is_same(self, other: Family) -> bool:
         """Tells whether another family is of the same programs, whichever of these it knows."""

@@ -38,6 +38,7 @@ JOURNALS = st.builds(
     st.lists(LISTS.map(lambda one: (one, tuple(reversed(one)))), max_size=2).map(tuple),
     st.lists(DECISIONS, max_size=2).map(tuple),
     st.frozensets(EXPRESSIONS, max_size=4),
+    st.dictionaries(st.sampled_from(["t1", "t96"]), st.lists(EXPRESSIONS, max_size=3).map(tuple), max_size=2),
 )
 
 
@@ -61,6 +62,7 @@ EXAMPLE = PassJournal(
     (((NUMBERS[0],), (Operation("+", NUMBERS[0], NUMBERS[1]),)),),
     (Decision("_fused_sdp_choice", (AskedTensor((2, NUMBERS[1]), "cpu", "float32", False), True, 0.5), "MATH"),),
     frozenset(NUMBERS),
+    {"t96": (2, Operation("*", NUMBERS[1], 16))},
 )
 
 

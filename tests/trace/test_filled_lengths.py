@@ -111,7 +111,7 @@ def test_a_later_step_looks_at_its_own_program_whatever_others_there_are(tmp_pat
 def test_a_program_that_differs_in_more_than_sizes_is_found_among_many(tmp_path):
     """With one size there may be several: those that are no other program's are tried as ever."""
     model = Program(rows)
-    compiled, _ = compile_anew(model, tmp_path)
+    compiled, _ = compile_anew(model, tmp_path / "store")
     own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
     for length in range(40, 46):
         train(compiled, model, length)
@@ -127,7 +127,7 @@ def test_a_program_that_differs_in_more_than_sizes_is_found_among_many(tmp_path)
 def test_each_length_has_thunders_bits(compute, tmp_path):
     model = Program(compute)
     own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
-    compiled, transform = compile_anew(model, tmp_path)
+    compiled, transform = compile_anew(model, tmp_path / "store")
     for length in LENGTHS:
         for count in (2,) if length != 200 else (2, 3):
             expected, found = train(own, model, length, count), train(compiled, model, length, count)

@@ -8,6 +8,10 @@ import pytest
 import thunder
 import torch
 from stored_programs import compile_anew
+from thunder.core import devices, dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.extend import OperatorExecutor
 
 from fusioncache.trace import lengths
 from fusioncache.tracing.lengths import passes, stand_ins
@@ -229,3 +233,30 @@ def test_thunder_is_left_as_it_was(tmp_path, monkeypatch):
     before = look()
     go_through(Model(), tmp_path / "one", (2, 64, 16), monkeypatch)
     assert all(map(operator.is_, look(), before))
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_seen):
+    """As attention rounds the length up for what it saves, and its backward alone reads."""
+    executor = OperatorExecutor("own")
+
+    def round_up(a):
+        return TensorProxy(like=a), TensorProxy(like=a, shape=(math.ceil(a.shape[0] / 32) * 32,))
+
+    forward = executor.register_operator("forward", meta=round_up, fn=None)
+    backward = executor.register_operator("backward", meta=lambda a, b: TensorProxy(like=a), fn=None)
+    trace = TraceCtx()
+    with tracectx(trace):
+        shape = passes.PassWitness().make_symbols((LENGTH,), (96,))
+        x = TensorProxy(shape=shape, device=devices.cpu, dtype=dtypes.float32)
+        y, statistics = forward(x)
+        backward(y, statistics)
+        if is_seen:
+            thunder.torch.neg(statistics)
+        thunder.core.prims.python_return((y, statistics))
+    found = passes._Findings(iter(trace.bound_symbols))
+    rounded = found.list_shapes({LENGTH, *found.expressions}).get(statistics.name)
+    assert (rounded is None) == is_seen
+    if not is_seen:
+        assert [evaluate(rounded[0], {1: length}) for length in (64, 65, 200)] == [64, 96, 224]
+        assert not found.expressions & {*rounded}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 from fusioncache.tracing.lengths.decisions import Decision
@@ -12,6 +13,8 @@ from fusioncache.tracing.lengths.journal import Look
 from fusioncache.tracing.lengths.replay import Different
 
 type Expressions = tuple[Expression, ...]
+
+_NO_SHAPES: Mapping[str, Expressions] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class PassJournal:
         looks: comparisons.
         unequal: arguments of operations that would be the same operation if they were equal.
         decisions: of others.
-        expressions: each that is in a final trace.
+        expressions: each that may be in a final trace or a region.
+        shapes: of tensors with a size that is none of these, by name: whoever computes with them runs as a whole.
     """
 
     sizes: Mapping[Place, tuple[int | Number, ...]]
@@ -31,6 +35,7 @@ class PassJournal:
     unequal: tuple[tuple[Expressions, Expressions], ...]
     decisions: tuple[Decision, ...]
     expressions: frozenset[Expression]
+    shapes: Mapping[str, tuple[Expression, ...]] = _NO_SHAPES
 
     def check(self, arguments: ArgumentSizes) -> Mapping[int, int]:
         """Returns the value of each number where the arguments have these sizes.

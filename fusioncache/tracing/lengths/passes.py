@@ -10,7 +10,7 @@ What is gone through here is thrown away but for that: no program is made of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import combinations
 from typing import Any
 
@@ -56,8 +56,8 @@ def go_through_passes(
         LISTENER.reset(token)
         witness.is_done = True
     expressions = found.expressions | {size for each in numbered.values() for size in each}
-    decisions = tuple(witness.decisions)
-    return PassJournal(numbered, tuple(witness.looks), tuple(found.unequal()), decisions, frozenset(expressions))
+    looks, unequal, decisions = tuple(witness.looks), tuple(found.unequal()), tuple(witness.decisions)
+    return PassJournal(numbered, looks, unequal, decisions, frozenset(expressions), found.list_shapes(expressions))
 
 
 def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
@@ -163,23 +163,38 @@ def _apply(trace: Any, compiled: Any) -> list[Any]:
     return [each for each in split_into_forward_and_backward(trace) if each is not None]
 
 
+_OPEN = frozenset({"torch", "python"})
+"""Executors whose operations have arguments that passes of ours make others of."""
+_MOVING = ("unpack", "python_return", "python_del", "clear_")
+"""What the names of symbols begin with that hand tensors on and do nothing with them."""
+
+
+def _runs_whole(symbol: Any) -> bool:
+    """Tells whether a symbol is in a program as it is: nobody sees the sizes of its tensors but in comments."""
+    executor = symbol.sym.executor
+    is_whole = executor is not None and not symbol.sym.is_fusion and executor.name not in _OPEN
+    return is_whole or symbol.sym.name.startswith(_MOVING)
+
+
 class _Findings:
     """What is in final traces.
 
     Attributes:
-        expressions: of all sizes.
+        expressions: of all sizes that may be in a program, but in comments.
     """
 
     def __init__(self, symbols: Iterator[Any]) -> None:
         self.expressions: set[Expression] = set()
+        self._shapes: dict[str, Expressions] = {}
         self._alike: dict[Any, dict[Expressions, tuple[int, ...]]] = {}
         for symbol in symbols:
             self._see(symbol)
 
     def _see(self, symbol: Any) -> None:
         blank, sizes, values = [symbol.sym.id or symbol.sym.name], [], []
+        is_whole = _runs_whole(symbol)
         for leaf in (*symbol.flat_args, *symbol.flat_outs):
-            self._find(leaf)
+            self._find(leaf, is_whole=is_whole)
         for leaf in symbol.flat_args:
             if isinstance(leaf, SymbolicSize) or type(leaf) is int:
                 sizes.append(express(leaf))
@@ -192,10 +207,20 @@ class _Findings:
         for each in symbol.subsymbols:
             self._see(each)
 
-    def _find(self, leaf: Any) -> None:
-        for size in getattr(leaf, "shape", (leaf,)) or ():
-            if isinstance(size, SymbolicSize):
-                self.expressions.add(size.expression)
+    def _find(self, leaf: Any, *, is_whole: bool) -> None:
+        shape, name = getattr(leaf, "shape", None), getattr(leaf, "name", None)
+        if shape is not None and is_whole and isinstance(name, str):
+            self._shapes[name] = tuple(map(express, shape))
+            return
+        self.expressions.update(size.expression for size in shape or (leaf,) if isinstance(size, SymbolicSize))
+
+    def list_shapes(self, expressions: Collection[Expression]) -> dict[str, Expressions]:
+        """Returns the shapes of tensors, by name, in which there is more than constants and these expressions."""
+        return {
+            name: shape
+            for name, shape in self._shapes.items()
+            if not all(isinstance(size, int) or size in expressions for size in shape)
+        }
 
     def unequal(self) -> Iterator[tuple[Expressions, Expressions]]:
         """Yields arguments of two operations that differ in sizes alone, and might not at other sizes."""
