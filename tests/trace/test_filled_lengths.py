@@ -1,11 +1,18 @@
 """Programs in which Thunder's passes go another way at another size: always Thunder's own result."""
 
+import math
 import sys
 
 import pytest
 import thunder
+import thunder.torch as ltorch
 import torch
 from stored_programs import compile_anew
+from thunder.core.proxies import TensorProxy
+from thunder.core.transforms import get_grad, put_grad
+from thunder.extend import OperatorExecutor, deregister_executor, register_executor
+
+import fusioncache
 
 LENGTHS = (64, 96, 65, 200, 128, 100, 8, 40, 96)
 WIDTH = 40
@@ -139,3 +146,64 @@ def test_each_length_has_thunders_bits(compute, tmp_path):
     reasons = " ".join(stats.passes_repeated)
     assert ("are the same at these sizes" in reasons) is (compute is same_twice)
     assert "failed" not in reasons
+
+
+def compute_tanh(x):
+    return torch.tanh(x), x.new_zeros(math.ceil(x.shape[1] / 32) * 32)
+
+
+def compute_backward(gradient, y, padded):
+    assert padded.shape == (math.ceil(y.shape[1] / 32) * 32,)
+    return gradient * (1 - y * y)
+
+
+class PaddingExecutor(OperatorExecutor):
+    """Has an operation with a second result, padded to a multiple of 32, that its backward alone reads."""
+
+    def __init__(self):
+        super().__init__("padding")
+        self.tanh = self.register_operator("padded_tanh", meta=self.infer, fn=compute_tanh)
+        self.backward = self.register_operator("padded_backward", like=lambda x, y, padded: x, fn=compute_backward)
+        self.register_implementation(
+            ltorch.tanh, execution_transform=lambda x: self.tanh(x)[0], grad_transform=self.differentiate
+        )
+
+    def differentiate(self, x):
+        y, padded = self.tanh(x)
+        put_grad(x, self.backward(get_grad(y), y, padded))
+        return y
+
+    def cache_key(self):
+        return "to a multiple of 32"
+
+    @staticmethod
+    def infer(x):
+        return TensorProxy(like=x), TensorProxy(like=x, shape=(math.ceil(x.shape[1] / 32) * 32,))
+
+
+@pytest.fixture(name="padding")
+def _padding():
+    """The executor, under a name by which another process would find it."""
+    yield register_executor(PaddingExecutor())
+    deregister_executor("padding")
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_a_size_that_only_an_operation_sees_is_taken_for_no_other(is_trained, padding, tmp_path):
+    """128 and 96 are multiples of 32, so that each number could be one that is padded."""
+    model = Program(lambda x, weight: (torch.tanh(x) @ weight).reshape(-1, WIDTH))
+    jit = {"executors": [padding, *fusioncache.executors()]}
+    compiled, transform = compile_anew(model, tmp_path / "store", jit=jit)
+    own, _ = compile_anew(model, tmp_path / "own", jit=jit, programs=False, sizes="static")
+    for length in (128, 96, 65, 200):
+        if is_trained:
+            assert all(map(torch.equal, train(compiled, model, length), train(own, model, length)))
+        else:
+            with torch.no_grad():
+                x = torch.randn(2, length, WIDTH)
+                assert torch.equal(compiled(x), own(x))
+    assert "padded_tanh" in str(thunder.last_traces(compiled)[-1])
+    if is_trained:
+        assert '"cpu f32[224]"' in str(thunder.last_backward_traces(compiled)[-1])
+    stats = transform.stats()
+    assert (stats.programs_filled, dict(stats.passes_repeated)) == (2, {}), stats.programs_refused
