@@ -18,7 +18,7 @@ import fusioncache
 from benchmarks.trace_equality.texts import read_texts
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
-from fusioncache.tracing.interpreter.frames import _Stack, sleep_for_frame
+from fusioncache.tracing.interpreter.frames import describe_one_frame, sleep_for_frame
 
 SCALE = 3
 TABLE = {"half": 0.5, 1: 2.0}
@@ -297,7 +297,7 @@ def test_who_called_what_is_traced_is_described_as_thunder_does():
     assert (ours.lineno, ours.positions.lineno) == (own.lineno + 2,) * 2
     assert [type(each) for each in ours] == [type(each) for each in own]
     with pytest.raises(IndexError):
-        _Stack(sys._getframe())[10_000]
+        describe_one_frame(lambda: inspect.stack()[10_000])()
 
 
 def test_what_goes_wrong_with_a_frame_is_raised():
