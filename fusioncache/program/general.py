@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import isfinite
 from types import MappingProxyType
+from typing import Any
 
 from fusioncache.ir import Const, Graph, Instance, Op, TensorType
 from fusioncache.ir.graph import Arg
@@ -26,10 +29,10 @@ from fusioncache.program.references import (
     TraceText,
 )
 from fusioncache.program.text import ProgramText
-from fusioncache.tracing.lengths.expressions import Expression, evaluate
+from fusioncache.tracing.lengths.expressions import Expression, evaluate, write_constant
 
 type Numbers = Mapping[int, int]
-type New = Callable[[int], int]
+type New = Callable[[Any], Any]
 
 _NO_SHAPES: Shapes = MappingProxyType({})
 
@@ -52,26 +55,27 @@ class GeneralProgram:
         places: the program, with a position among ``values`` in the place of each number. Its templates have numbers
             for names, and no digests.
         values: what numbers are made of: all expressions that have been right so far. Each is there once.
-        unchanged: expressions that have one value in all programs it was made of, which may be a constant's by chance.
+        unchanged: expressions that have one value in all programs it was made of, which may be a constant's by chance,
+            and that.
     """
 
     places: ProgramText
     values: tuple[tuple[Expression, ...], ...]
-    unchanged: Mapping[Expression, int]
+    unchanged: Mapping[Expression, Expression]
 
-    def evaluate(self, numbers: Numbers) -> tuple[int, ...]:
+    def evaluate(self, numbers: Numbers) -> tuple[int | float, ...]:
         """Returns the values at other sizes.
 
         Raises:
             NumbersUnknown: if one is not known.
         """
         for expression, value in self.unchanged.items():
-            if evaluate(expression, numbers) != value:
+            if _evaluate(expression, numbers) != value:
                 raise NumbersUnknown(f"{expression} was {value} so far")
-        found = [{evaluate(one, numbers) for one in each} for each in self.values]
+        found = [{_evaluate(one, numbers) for one in each} for each in self.values]
         if any(len(values) > 1 for values in found):
             raise NumbersUnknown("a number may be one of several")
-        return tuple(value for (value,) in found)
+        return tuple(evaluate(value, {}) for (value,) in found)
 
 
 def generalize(
@@ -91,17 +95,18 @@ def generalize(
     rests, lists = zip(*map(take_numbers, blanks), strict=True)
     if any(rest != rests[0] for rest in rests):
         raise NumbersUnknown("they differ in more than numbers")
-    known: dict[tuple[int, ...], list[Expression]] = {}
+    known: dict[tuple[Expression, ...], list[Expression]] = {}
     for expression in expressions:
-        values = tuple(evaluate(expression, numbers) for _, numbers in programs)
+        values = tuple(_evaluate(expression, numbers) for _, numbers in programs)
         known.setdefault(values, []).append(expression)
     same = [(each, values[0]) for values, some in known.items() if len(set(values)) == 1 for each in some]
     # What is told of is the simplest.
     unchanged = dict(sorted(same, key=lambda item: len(str(item[0]))))
     told = _find_told(blanks[0], shapes, lists[0])
+    lines = [tuple(map(write_constant, each)) for each in zip(*lists, strict=True)]
     explained = [
         _explain(known, values) if size is None else _check_told(size, values, programs)
-        for size, values in zip(told, zip(*lists, strict=True), strict=True)
+        for size, values in zip(told, lines, strict=True)
     ]
     positions = {each: position for position, each in enumerate(dict.fromkeys(explained))}
     waiting = iter(explained)
@@ -109,7 +114,21 @@ def generalize(
     return GeneralProgram(places, tuple(positions), unchanged)
 
 
-def _explain(known: Mapping[tuple[int, ...], list[Expression]], values: tuple[int, ...]) -> tuple[Expression, ...]:
+def _evaluate(expression: Expression, numbers: Numbers) -> Expression:
+    """Returns what an expression comes to as a constant, by which 1 is not 1.0.
+
+    Raises:
+        NumbersUnknown: if it cannot be computed.
+    """
+    try:
+        return write_constant(evaluate(expression, numbers))
+    except ArithmeticError as error:
+        raise NumbersUnknown(str(error)) from error
+
+
+def _explain(
+    known: Mapping[tuple[Expression, ...], list[Expression]], values: tuple[Expression, ...]
+) -> tuple[Expression, ...]:
     if len(set(values)) == 1:
         return values[:1]
     if values not in known:
@@ -117,28 +136,29 @@ def _explain(known: Mapping[tuple[int, ...], list[Expression]], values: tuple[in
     return tuple(known[values])
 
 
-def _find_told(program: ProgramText, shapes: Shapes, numbers: Sequence[int]) -> Sequence[Expression | None]:
+def _find_told(program: ProgramText, shapes: Shapes, numbers: Sequence[int | float]) -> Sequence[Expression | None]:
     """Returns what is told of each number of a program by the name of the tensor that has it for a size."""
-    first = max(map(abs, numbers), default=0) + 1
+    first = max((abs(number) for number in numbers if isinstance(number, int)), default=0) + 1
     marked, sizes = mark_sizes(program, shapes, first)
-    return [sizes[number - first] if number >= first else None for number in take_numbers(marked)[1]]
+    found = take_numbers(marked)[1]
+    return [sizes[each - first] if isinstance(each, int) and each >= first else None for each in found]
 
 
 def _check_told(
-    size: Expression, values: tuple[int, ...], programs: Sequence[tuple[ProgramText, Numbers]]
+    size: Expression, values: tuple[Expression, ...], programs: Sequence[tuple[ProgramText, Numbers]]
 ) -> tuple[Expression]:
-    if values != tuple(evaluate(size, numbers) for _, numbers in programs):
+    if values != tuple(_evaluate(size, numbers) for _, numbers in programs):
         raise NumbersUnknown(f"a size is {', '.join(map(str, values))}, and not {size}")
     return (size,)
 
 
-def take_numbers(program: ProgramText) -> tuple[ProgramText, tuple[int, ...]]:
+def take_numbers(program: ProgramText) -> tuple[ProgramText, tuple[int | float, ...]]:
     """Returns a program with zeros for numbers, and these in the order in which ``map_numbers`` comes to them."""
-    found: list[int] = []
+    found: list[int | float] = []
 
-    def take(number: int) -> int:
+    def take(number: int | float) -> int | float:
         found.append(number)
-        return 0
+        return type(number)(0)
 
     return map_numbers(program, take), tuple(found)
 
@@ -202,7 +222,8 @@ def map_numbers(program: ProgramText, new: New) -> ProgramText:
 
     Args:
         program: the program.
-        new: returns what to have in place of a number. Numbers in names, and those that are no integers, are none.
+        new: returns what to have in place of a number. Numbers in names are none, nor is what Python would write
+            otherwise.
     """
     return program.map_traces(lambda trace: _map_trace(trace, new))
 
@@ -213,10 +234,15 @@ def _map_trace(trace: TraceText, new: New) -> TraceText:
     return TraceText(trace.name, source, context)
 
 
-def read_number(word: str) -> int | None:
-    """Returns the integer that a word of a text is, or None. Digits behind zeros are part of a text."""
-    is_number = word.removeprefix("-").isdecimal() and str(int(word)) == word
-    return int(word) if is_number else None
+def read_number(word: str) -> int | float | None:
+    """Returns the number that a word of a text is, or None if Python would not write it so: "007" is part of a text."""
+    if not word.removeprefix("-")[:1].isdecimal():
+        return None
+    for kind in (int, float):
+        with suppress(ValueError):
+            if str(kind(word)) == word:
+                return kind(word)
+    return None
 
 
 def _exchange(word: str, new: New) -> str:
@@ -264,6 +290,20 @@ def _map_type[T: ValueType | None](type_: T, new: New) -> T:
 def _map_arg(arg: Arg, new: New) -> Arg:
     if isinstance(arg, tuple):
         return tuple(_map_arg(each, new) for each in arg)
-    if isinstance(arg, Const) and arg.kind == "int":
-        return Const("int", str(new(int(arg.text))))
-    return arg
+    if not isinstance(arg, Const):
+        return arg
+    number = _read_constant(arg)
+    return arg if number is None else _write_constant(arg.kind, new(number))
+
+
+def _read_constant(arg: Const) -> int | float | None:
+    """Returns the number that a constant is; in the places of a general program, the position of one."""
+    if arg.kind == "int" or (arg.kind == "float" and arg.text.isdecimal()):
+        return int(arg.text)
+    if arg.kind == "float" and isfinite(value := float.fromhex(arg.text)):
+        return value
+    return None
+
+
+def _write_constant(kind: str, number: int | float) -> Const:
+    return Const(kind, number.hex() if isinstance(number, float) else str(number))

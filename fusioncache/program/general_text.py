@@ -17,12 +17,13 @@ from typing import Any
 from fusioncache.program.bytecode import compile_trace, name_file
 from fusioncache.program.general import TEMPLATE, WORD, GeneralProgram, NumbersUnknown, read_number
 from fusioncache.program.references import TraceText
+from fusioncache.tracing.lengths.expressions import Expression, Float, gives_float
 
 _FIRST, _DIGITS = "7317317", 9
 """What a mark begins with, and how many other digits it has, which say for which number it stands."""
-_MARK = re.compile(rf"{_FIRST}(\d{{{_DIGITS}}})")
+_MARK = re.compile(rf"{_FIRST}(\d{{{_DIGITS}}})(?:\.0)?")
 _MARKS = range(int(_FIRST) * 10**_DIGITS, (int(_FIRST) + 1) * 10**_DIGITS)
-_WITHOUT_NUMBERS = (type(None), bool, float, complex, type(...))
+_WITHOUT_NUMBERS = (type(None), bool, complex, type(...))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Words:
         names: of templates, by what stands for them.
     """
 
-    numbers: Sequence[int]
+    numbers: Sequence[int | float]
     names: Mapping[str, str]
 
     def list_all(self) -> list[str]:
@@ -57,8 +58,9 @@ class Words:
         match constant:
             case bool():
                 return constant
-            case int():
-                return self.numbers[constant - _MARKS.start] if constant in _MARKS else constant
+            case int() | float():
+                is_mark = _MARKS.start <= constant < _MARKS.stop
+                return self.numbers[int(constant) - _MARKS.start] if is_mark else constant
             case str():
                 return self.fill_text(constant)
             case tuple() | frozenset():
@@ -104,7 +106,7 @@ class GeneralText:
                 places.append(place)
                 pieces.append("")
         pieces[-1] += trace.source[end:]
-        marks = [_MARKS[position] for position in range(len(general.values))]
+        marks = [_make_mark(*item) for item in enumerate(general.values)]
         names = {name: name for name in general.places.templates()}
         marked = _join(pieces, places, Words(marks, names).list_all())
         return cls(tuple(pieces), tuple(places), marked, _compile(replace(trace, source=marked)))
@@ -126,12 +128,16 @@ def _find_place(word: str, general: GeneralProgram) -> int | str:
     if word.startswith(TEMPLATE):
         return len(general.values) + int(word.removeprefix(TEMPLATE))
     position = read_number(word)
-    if position is None:
+    if not isinstance(position, int):
         return word
     match general.values[position]:
-        case (int() as constant,):
+        case (int() | Float() as constant,):
             return str(constant)
     return position
+
+
+def _make_mark(position: int, expressions: Sequence[Expression]) -> int | float:
+    return float(_MARKS[position]) if any(map(gives_float, expressions)) else _MARKS[position]
 
 
 def _join(pieces: Sequence[str], places: Sequence[int], words: Sequence[str]) -> str:
@@ -151,7 +157,7 @@ def _compile(trace: TraceText) -> CodeType:
     except ValueError as error:
         raise NumbersUnknown(str(error)) from error
     for constant in _list_constants(code.co_consts):
-        if not isinstance(constant, (int, str, *_WITHOUT_NUMBERS)):
+        if not isinstance(constant, (int, float, str, *_WITHOUT_NUMBERS)):
             raise NumbersUnknown(f"it has a constant of type {type(constant).__qualname__}")
     return code
 

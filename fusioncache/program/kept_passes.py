@@ -5,7 +5,7 @@ What is stored is JSON::
     passes   = { format, values: [ value ], sizes: [ [ place, [ number of a value ] ] ], looks: [ look ],
                  unequal: [ [ [ number ], [ number ] ] ], decisions: [ decision ], expressions: [ number ],
                  shapes: [ [ name, [ number ] ] ] }
-    value    = integer | [ position, name ] | [ symbol, number, number ]
+    value    = integer | number with a point, as a text | [ position, name ] | [ symbol, number, number ]
     look     = [ symbol, number, number, outcome, reason, place of source ]
     decision = { function, args: [ asked ], answer }
     asked    = null | true | false | float | { size: number } | { shape: [ number ], device, dtype, requires_grad }
@@ -23,12 +23,20 @@ from typing import Any
 from fusioncache.ir.strict_json import LARGEST, Value
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 from fusioncache.tracing.lengths.decisions import DECIDERS, Asked, AskedTensor, Decision
-from fusioncache.tracing.lengths.expressions import ARITHMETIC, COMPARISONS, Expression, Number, Operation
+from fusioncache.tracing.lengths.expressions import (
+    ARITHMETIC,
+    COMPARISONS,
+    Expression,
+    Float,
+    Number,
+    Operation,
+)
 from fusioncache.tracing.lengths.journal import Look
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 
 _FIELDS = ("values", "sizes", "looks", "unequal", "decisions", "expressions", "shapes")
 _TYPE = re.compile(r"[a-z]\w*")
+_FLOAT = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def encode_passes(passes: PassJournal) -> dict[str, Any]:
@@ -128,6 +136,8 @@ class _Values:
                 return [position, name]
             case Operation(symbol, left, right):
                 return [symbol, self.number(left), self.number(right)]
+            case Float(text):
+                return text
         return expression
 
 
@@ -139,6 +149,8 @@ def _decode_values(content: Value) -> list[Expression]:
 
 
 def _decode_value(value: Value, known: list[Expression]) -> Expression:
+    if isinstance(value.content, str):
+        return Float(repr(float(value.text(_FLOAT))))
     if not isinstance(value.content, list):
         return value.integer(-LARGEST)
     if len(value.content) == 2:
@@ -163,8 +175,8 @@ def _find_numbers(known: Iterable[Expression]) -> set[Number]:
 
 
 def _check_size(size: Expression) -> int | Number:
-    if isinstance(size, Operation):
-        raise ValueError(f"a size of an argument is computed: {size.symbol}")
+    if isinstance(size, Operation | Float):
+        raise ValueError(f"a size of an argument is computed: {size}")
     return size
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from fusioncache.program import lookup
 from fusioncache.program.introspection import ABSENT, find_in_class, find_in_first, ids_of, is_static, mro_of
-from fusioncache.tracing.lengths.sizes import Size
+from fusioncache.tracing.lengths.sizes import WATCHED
 
 _ATOMS: tuple[type, ...] = (
     int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range,
@@ -49,7 +49,7 @@ def _constant_types() -> frozenset[int]:
     import torch
 
     of_torch = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
-    return ids_of(*_ATOMS, slice, Size, *of_torch)
+    return ids_of(*_ATOMS, slice, *WATCHED, *of_torch)
 
 
 @lru_cache(maxsize=1)
@@ -292,7 +292,7 @@ def _is_harmless(found: Any) -> bool:
 def explain_instance_check(value: Any, cls: Any) -> str | None:
     """Returns whose code may run to tell whether a value is an object of a class; None if nobody's."""
     # Thunder's proxies say that they are tensors and numbers, and a size that is watched says that it is an integer.
-    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_thunders_types(), Size))):
+    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_thunders_types(), *WATCHED))):
         return f"{_name(type(value))}.__class__"
     return explain_class_check(cls)
 

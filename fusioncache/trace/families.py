@@ -99,8 +99,10 @@ class Family:
         if len(self._known) >= MOST_KNOWN or any(each.sizes == program.sizes for each in self._known):
             return False
         try:
-            self.passes.check(program.sizes)
+            numbers = self.passes.check(program.sizes)
         except Different:
+            return False
+        if not self.passes.can_compute_all(numbers):
             return False
         known = (*self._known, program)
         self._general, self._known, self._form = self._generalize(known), known, None

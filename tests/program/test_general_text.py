@@ -13,7 +13,7 @@ from fusioncache.program.text import ProgramText
 from fusioncache.tracing.lengths.expressions import Number, Operation
 
 LENGTH = Number(1, "length")
-NEGATIVE = Operation("-", 0, LENGTH)
+NEGATIVE, QUOTIENT = Operation("-", 0, LENGTH), Operation("/", LENGTH, 1)
 LINES = {
     "a number": "x = {n}",
     "less than none": "x = f(-{n})",
@@ -21,22 +21,26 @@ LINES = {
     "in tuples": "x = f((({n}, (2, {n})), 1.5, None, True), ..., 'a')",
     "in a set": "x = y in {{{n}, 64}}",
     "by name": "x = f(a, dim={n}, other='{n}')",
+    "with a point": "x = f({n}, {f}, (-1.5, {f}, -{f}), 'of {f} {n}')  # {f}",
     "in a text": "x = f('{n}', 'h {n} 07', 'cuda:{n}', '{n}\\x31')",
     "in a slice": "x = y[:, :{n}, -{n}:]",
     "in a function": "def g(z={n}):\n    return z, {n}\n  x = g()",
     "in an annotation": 'x: "int {n}" = f({n})  # x: "cpu f32[{n}, 64]"',
 }
-NO_NUMBERS = ["t_{n}w", "a.b{n}", "1e{n}", "0.{n}", "0x{n}", "'h.{n}'", "'0{n}'", "'\\x31{n}'", "'n{n}'"]
+NO_NUMBERS = ["t_{n}w", "a.b{n}", "1e{n}", "0.{n}0", "0x{n}", "'h.{n}'", "'0{n}'", "'\\x31{n}'", "'n{n}'"]
 
 
 def make_program(lines, number):
-    body = "\n  ".join(lines).format(n=number)
+    body = "\n  ".join(lines).format(n=number, f=float(number))
     computation = TraceText("computation", f"# Constructed by f\ndef computation(a, y, f):\n  {body}\n  return x\n")
     return ProgramText(TraceText("prologue", "x = 0\n"), computation, None, TraceText("epilogue", "x = 64\n"))
 
 
 def fill(lines, number, known=(96, 128)):
-    general = generalize([(make_program(lines, each), {1: each}) for each in known], {LENGTH, NEGATIVE})
+    general = generalize(
+        [(make_program(lines, each), {1: each}) for each in known],
+        {LENGTH, NEGATIVE, QUOTIENT, Operation("-", 0, QUOTIENT)},
+    )
     return ProgramForm(general).fill({1: number}, lambda templates: {})
 
 

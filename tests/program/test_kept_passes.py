@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from fusioncache.ir import strict_json
 from fusioncache.program.kept_passes import decode_passes, decode_sizes, encode_passes, encode_sizes
 from fusioncache.tracing.lengths.decisions import DECIDERS, AskedTensor, Decision
-from fusioncache.tracing.lengths.expressions import ARITHMETIC, COMPARISONS, Number, Operation
+from fusioncache.tracing.lengths.expressions import ARITHMETIC, COMPARISONS, Number, Operation, write_constant
 from fusioncache.tracing.lengths.journal import Look
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 
 NUMBERS = [Number(1, "x[0]"), Number(2, "x[1]")]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
 EXPRESSIONS = st.recursive(
-    st.sampled_from(NUMBERS) | st.integers(-9, 9),
+    st.sampled_from(NUMBERS)
+    | st.integers(-9, 9)
+    | st.floats(allow_nan=False, allow_infinity=False).map(write_constant),
     lambda inner: st.builds(Operation, st.sampled_from(sorted(ARITHMETIC)), inner, inner),
     max_leaves=6,
 )
@@ -59,7 +61,7 @@ def test_all_of_it_comes_back(journal):
 EXAMPLE = PassJournal(
     {0: (*NUMBERS, 1)},
     (Look("<", NUMBERS[0], 100, True, "compares", "model.py:1"),),
-    (((NUMBERS[0],), (Operation("+", NUMBERS[0], NUMBERS[1]),)),),
+    (((NUMBERS[0],), (Operation("+", NUMBERS[0], write_constant(0.5)),)),),
     (Decision("_fused_sdp_choice", (AskedTensor((2, NUMBERS[1]), "cpu", "float32", False), True, 0.5), "MATH"),),
     frozenset(NUMBERS),
     {"t96": (2, Operation("*", NUMBERS[1], 16))},

@@ -170,7 +170,7 @@ def test_behind_dynamo_with_symbols_from_the_first_call_on(program, tmp_path):
     """A number with a point is among the arguments as well. It is a tensor there, which is read in each call."""
 
     def scaled(x, number, scale):
-        return program(x * scale + scale * scale, number)
+        return program(x * scale + scale * scale + 1 / number, number)
 
     compiled, transform = compile_behind_dynamo(scaled, store=tmp_path, dynamic=True)
     for number, scale in ((6, 0.3), (9, 0.7), (5, 0.3), (20, -1.5)):

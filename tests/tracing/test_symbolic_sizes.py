@@ -16,10 +16,10 @@ from thunder.extend import OperatorExecutor
 from fusioncache.trace import lengths
 from fusioncache.tracing.lengths import passes, stand_ins
 from fusioncache.tracing.lengths.decisions import Decision, describe_asked
-from fusioncache.tracing.lengths.expressions import Number, evaluate
+from fusioncache.tracing.lengths.expressions import Number, evaluate, gives_float
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 from fusioncache.tracing.lengths.replay import Different
-from fusioncache.tracing.lengths.sizes import SymbolicSize
+from fusioncache.tracing.lengths.sizes import Size, SymbolicSize, to_float
 
 LENGTH = Number(1, "length")
 
@@ -63,12 +63,75 @@ def test_arithmetic_is_no_look(size, compute):
     assert {kind for kind, _ in size.witness.seen} <= {"==", "<", "!="}  # of what is divided by
 
 
+@pytest.mark.parametrize("kind", [Size, SymbolicSize])
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda size: 1 / size,
+        lambda size: (size - 2) / 7 + size / 3 - 2 / size,
+        lambda size: -(1 / size) * 0.1 + size * (1 / 3),
+        lambda size: (size / 7 // 0.25 + size / 7 % 0.3) / (size + 1),
+        lambda size: 5 - 3 * (size / 7) * (size / 3),
+    ],
+)
+def test_a_number_with_a_point_is_the_one_that_python_computes(compute, kind):
+    witness = Witness()
+    found = compute(kind(96, LENGTH, witness))
+    assert isinstance(found, float)
+    assert not witness.seen
+    for number in (96, 3, 64, 257, 10**9 + 7):
+        assert evaluate(found.expression, {1: number}).hex() == compute(number).hex()
+        assert gives_float(found.expression)
+
+
+@pytest.mark.parametrize("number", [1, 96, 2**53 + 1, 3**40])
+def test_a_size_as_a_number_with_a_point(number):
+    found = to_float(SymbolicSize(number, LENGTH, Witness()))
+    assert evaluate(found.expression, {1: number}).hex() == float(number).hex()
+    assert to_float(found) is found
+
+
+@pytest.mark.parametrize("number", [96, 64, 200])
+def test_zero_with_a_sign_is_no_number_of_any_length(size, number):
+    """0.0 and -0.0 are equal to each other, and what is made of them is not."""
+    found = (size - number) * 0.5
+    if number == 96:
+        assert size.witness.seen and type(found) is float
+        return
+    assert not size.witness.seen
+    with pytest.raises(ArithmeticError, match=r"is 0\.0"):
+        evaluate(found.expression, {1: number})
+    assert (size - 96 == 0) and (size / 7) * 1e400 == math.inf
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "{}".format, str, repr, int, float, round, math.sqrt, math.isfinite, math.trunc, "%f".__mod__, copy.copy,
+        lambda part: part**2, lambda part: 2.0**part, lambda part: part.hex(), lambda part: part.is_integer(),
+        lambda part: part == 96 / 7, lambda part: part < 13.8, lambda part: part * 1j, lambda part: part.real,
+        lambda part: math.floor(part * 1.0), lambda part: divmod(part, 0.5)[0] > 1,
+        lambda part: part != math.inf,
+    ],
+)  # fmt: skip
+def test_whatever_needs_the_value_of_one_with_a_point_is_a_look(size, look):
+    expected, found = look(96 / 7), look(size / 7)
+    assert repr(found) == repr(expected)
+    assert size.witness.seen
+
+
+def test_one_with_a_point_is_no_key(size):
+    for keep in (hash, {}.get, {0.5}.__contains__):
+        with pytest.raises(TypeError, match="hashed"):
+            keep(size / 7)
+
+
 @pytest.mark.parametrize(
     "look",
     [
         range, list(range(200)).__getitem__, "{}".format, str, repr, int, float, math.sqrt, math.isfinite, hex,
         operator.index, "%d".__mod__, lambda size: [0] * size, lambda size: torch.empty(2, size), lambda size: size**2,
-        lambda size: 1.0 / size, lambda size: size / 0.5, lambda size: size * 0.5, lambda size: size**0.5,
+        lambda size: size**0.5, lambda size: 0.5**size,
         lambda size: size == 96.0, lambda size: size < 96.5, lambda size: size << 1, lambda size: size | 1,
         lambda size: size.bit_length(), lambda size: size.real, lambda size: round(size), copy.deepcopy, copy.copy,
         lambda size: torch.zeros(200)[:size], lambda size: bytes(size), lambda size: torch.zeros(3).reshape(size // 32),
@@ -226,7 +289,8 @@ def test_thunder_is_left_as_it_was(tmp_path, monkeypatch):
     def look():
         return (
             clang.math, dtypes._numberclass_to_numbertype, proxies.TensorProxy.__init__, pytree.tree_map,
-            utils._fused_sdp_choice, thunder.core.transforms.tree_map,
+            utils._fused_sdp_choice, thunder.core.transforms.tree_map, pytree.tree_flatten,
+            clang.maybe_convert_to_dtype,
         )  # fmt: skip
 
     compile_anew(Model(), tmp_path)  # shortcuts are in place from here on

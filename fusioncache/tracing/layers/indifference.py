@@ -15,10 +15,10 @@ import operator
 import types
 from typing import Any
 
-from fusioncache.tracing.lengths.sizes import Size
+from fusioncache.tracing.lengths.sizes import WATCHED
 from fusioncache.tracing.watch.instructions import has_type
 
-_ATOMS = (int, float, bool, complex, str, bytes, type(None), slice, range, type(Ellipsis), Size)
+_ATOMS = (int, float, bool, complex, str, bytes, type(None), slice, range, type(Ellipsis), *WATCHED)
 _KEYED = (dict, collections.OrderedDict, set, frozenset)
 _WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
 _NUMBERS = (int, float, bool, complex)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.tracing.lengths.expressions import Expression, Number, Operation, evaluate
-from fusioncache.tracing.lengths.sizes import SymbolicSize, express
+from fusioncache.tracing.lengths.sizes import SYMBOLIC, express
 
 DECIDERS = frozenset({"_fused_sdp_choice"})
 """The functions of ``thunder.executors.utils`` that decide by sizes, and by what else they are asked about."""
@@ -85,7 +85,7 @@ def describe_asked(arg: Any) -> Asked:
     if isinstance(arg, TensorProxy):
         dtype = str(to_torch_dtype(arg.dtype)).removeprefix("torch.")
         return AskedTensor(tuple(map(express, arg.shape)), arg.device.device_str(), dtype, bool(arg.requires_grad))
-    if type(arg) is SymbolicSize:
+    if type(arg) in SYMBOLIC:
         return arg.expression
     if arg is None or type(arg) in (bool, int, float):
         return arg  # type: ignore[no-any-return]

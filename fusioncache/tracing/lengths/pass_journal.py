@@ -44,6 +44,13 @@ class PassJournal:
             Different: if the passes might do something else there.
         """
         numbers = self.read(arguments)
+        try:
+            self._check(numbers)
+        except ArithmeticError as error:
+            raise Different(str(error)) from error
+        return numbers
+
+    def _check(self, numbers: Mapping[int, int]) -> None:
         for look in self.looks:
             left, right = (evaluate(each, numbers) for each in (look.left, look.right))
             if COMPARISONS[look.symbol](left, right) is not look.outcome:
@@ -54,7 +61,13 @@ class PassJournal:
         for decision in self.decisions:
             if decision.ask(numbers) != decision.answer:
                 raise Different(f"{decision.function} decides otherwise")
-        return numbers
+
+    def can_compute_all(self, numbers: Mapping[int, int]) -> bool:
+        """Tells whether there is each number of the final traces where sizes have these values."""
+        try:
+            return all(evaluate(each, numbers) is not None for each in self.expressions)
+        except ArithmeticError:
+            return False
 
     def read(self, arguments: ArgumentSizes) -> Mapping[int, int]:
         """Returns the value of each number where the arguments have these sizes.

@@ -16,12 +16,14 @@ from typing import Any
 
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place, name_argument
 from fusioncache.tracing.lengths.decisions import Decision, decide, describe_asked
-from fusioncache.tracing.lengths.expressions import Expression, Number
+from fusioncache.tracing.lengths.expressions import Expression, Float, Number
 from fusioncache.tracing.lengths.journal import Journal, Look
 from fusioncache.tracing.lengths.pass_journal import Expressions, PassJournal
 from fusioncache.tracing.lengths.replay import Different, find_stats, perform
-from fusioncache.tracing.lengths.sizes import SymbolicSize, express, plain
+from fusioncache.tracing.lengths.sizes import SYMBOLIC, SymbolicSize, express, plain
 from fusioncache.tracing.lengths.stand_ins import LISTENER, know_symbols
+
+_CONSTANT = (int, Float)
 
 
 def go_through_passes(
@@ -90,7 +92,7 @@ class PassWitness:
 
     def see_value(self, size: Any, reason: str) -> None:
         """Notes that something depends on the value of a size."""
-        self._look("==", size.expression, plain(size), True, reason)
+        self._look("==", size.expression, express(plain(size)), True, reason)
 
     def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
         """Notes that something depends on how two numbers compare."""
@@ -196,10 +198,10 @@ class _Findings:
         for leaf in (*symbol.flat_args, *symbol.flat_outs):
             self._find(leaf, is_whole=is_whole)
         for leaf in symbol.flat_args:
-            if isinstance(leaf, SymbolicSize) or type(leaf) is int:
+            if type(leaf) in (*SYMBOLIC, int, float):
                 sizes.append(express(leaf))
                 values.append(plain(leaf))
-                blank.append(int)
+                blank.append(Number)
             else:
                 blank.append(getattr(leaf, "name", None) or repr(leaf))
         if sizes:
@@ -212,7 +214,7 @@ class _Findings:
         if shape is not None and is_whole and isinstance(name, str):
             self._shapes[name] = tuple(map(express, shape))
             return
-        self.expressions.update(size.expression for size in shape or (leaf,) if isinstance(size, SymbolicSize))
+        self.expressions.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
 
     def list_shapes(self, expressions: Collection[Expression]) -> dict[str, Expressions]:
         """Returns the shapes of tensors, by name, in which there is more than constants and these expressions."""
@@ -227,6 +229,6 @@ class _Findings:
         for known in self._alike.values():
             for one, other in combinations(known, 2):
                 parts = [(left, right) for left, right in zip(one, other, strict=True) if left != right]
-                is_certain = any(isinstance(left, int) and isinstance(right, int) for left, right in parts)
+                is_certain = any(isinstance(left, _CONSTANT) and isinstance(right, _CONSTANT) for left, right in parts)
                 if known[one] != known[other] and not is_certain:
                     yield tuple(left for left, _ in parts), tuple(right for _, right in parts)

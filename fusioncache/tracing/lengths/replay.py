@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
-from fusioncache.tracing.lengths.expressions import COMPARISONS, Number, Operation, evaluate
+from fusioncache.tracing.lengths.expressions import COMPARISONS, Expression, Number, Operation, evaluate
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
 from fusioncache.tracing.lengths.sizes import is_whole, plain
@@ -114,7 +114,7 @@ class _Performance:
         self.trace.name_ctr += before - self._names
 
     def _look(self, look: Look) -> None:
-        left, right = (evaluate(each, self._numbers) for each in (look.left, look.right))
+        left, right = (self._evaluate(each) for each in (look.left, look.right))
         if COMPARISONS[look.symbol](left, right) is not look.outcome:
             raise Different(str(look))
 
@@ -156,7 +156,13 @@ class _Performance:
             if leaf.name not in self._tensors:
                 raise Different(f"nobody knows where {leaf.name} is from")
             return self._tensors[leaf.name]
-        return evaluate(leaf, self._numbers) if isinstance(leaf, Number | Operation) else leaf
+        return self._evaluate(leaf) if isinstance(leaf, Number | Operation) else leaf
+
+    def _evaluate(self, expression: Expression) -> Any:
+        try:
+            return evaluate(expression, self._numbers)
+        except ArithmeticError as error:
+            raise Different(str(error)) from error
 
     def _match(self, known: Any, new: Any) -> None:
         """Notes what an operation returned, where it returned something of the same kind as at the first sizes."""

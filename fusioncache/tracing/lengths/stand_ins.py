@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from fusioncache.process import forks
-from fusioncache.tracing.lengths.sizes import SymbolicSize
+from fusioncache.tracing.lengths.sizes import SYMBOLIC, SymbolicFraction, SymbolicSize, to_float
 from fusioncache.tracing.replacement import Importers, Replacement
 
 
@@ -40,9 +40,11 @@ def know_symbols() -> Iterator[None]:
 
     replacements = (
         Replacement(pytree, "tree_map", None, _keep_symbols, everywhere=True),
+        Replacement(pytree, "tree_flatten", None, _flatten_symbols, everywhere=True),
         Replacement(utils, "_fused_sdp_choice", None, note_decision, everywhere=True),
         Replacement(TensorProxy, "__init__", None, _count_symbols),
         Replacement(clang, "math", None, _ask_no_symbol),
+        Replacement(clang, "maybe_convert_to_dtype", None, _convert_symbols, everywhere=True),
         Replacement(dtypes, "_numberclass_to_numbertype", None, _know_their_type, everywhere=True),
     )
     with _ONE_AT_A_TIME:
@@ -67,6 +69,19 @@ def _keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(_to_integer if is_converting else func, tree, *rests, **options)
 
     return tree_map
+
+
+def _flatten_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a symbol be a tree of one leaf, as a number is that an operation returned."""
+
+    @wraps(original)
+    def tree_flatten(args: Any, **options: Any) -> Any:
+        if type(args) not in SYMBOLIC:
+            return original(args, **options)
+        _, spec = original(0, **options)
+        return [args], spec
+
+    return tree_flatten
 
 
 def _to_integer(value: Any) -> Any:
@@ -99,18 +114,31 @@ def _count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a symbol be an integer where Thunder asks of which class a number is."""
+    """Has a symbol be a number where Thunder asks of which class a number is."""
 
     @wraps(original)
     def find_type(cls: type) -> Any:
-        return original(int if cls is SymbolicSize else cls)
+        return original(int if cls is SymbolicSize else float if cls is SymbolicFraction else cls)
 
     return find_type
+
+
+def _convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Has what is converted to a number with a point stay a symbol, as ``float`` may return nothing but floats."""
+    from thunder.core.utils import dtype_to_numbertype
+
+    @wraps(original)
+    def maybe_convert_to_dtype(a: Any, dtype: Any, **options: Any) -> Any:
+        if type(a) in SYMBOLIC and dtype_to_numbertype(dtype) is float:
+            return to_float(a)
+        return original(a, dtype, **options)
+
+    return maybe_convert_to_dtype
 
 
 def _ask_no_symbol(original: ModuleType) -> ModuleType:
     """Has no symbol asked whether it is finite."""
     copy = ModuleType(original.__name__, original.__doc__)
     vars(copy).update(vars(original))
-    vars(copy)["isfinite"] = lambda value: isinstance(value, SymbolicSize) or original.isfinite(value)
+    vars(copy)["isfinite"] = lambda value: type(value) in SYMBOLIC or original.isfinite(value)
     return copy

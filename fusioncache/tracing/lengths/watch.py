@@ -16,7 +16,7 @@ from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
 from fusioncache.tracing.lengths.operations import Operations
 from fusioncache.tracing.lengths.repetition import Repetition, Unlike, find_entries
-from fusioncache.tracing.lengths.sizes import Size, is_whole, plain
+from fusioncache.tracing.lengths.sizes import WATCHED, Size, express, is_whole, plain, to_float
 from fusioncache.tracing.lengths.structure import Unknown, exchange, find_leaves
 from fusioncache.tracing.watch.hooks import Observer
 
@@ -51,7 +51,7 @@ class Watch(Observer):
 
     def see_value(self, size: Size, reason: str) -> None:
         """Notes that something depends on the value of a size."""
-        self._look("==", size.expression, plain(size), True, reason)
+        self._look("==", size.expression, express(plain(size)), True, reason)
 
     def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
         """Notes that something depends on how two numbers compare."""
@@ -79,8 +79,11 @@ class Watch(Observer):
         if fn is self._seen:
             self._seen = None
             return original(fn, *args, **kwargs)
-        if _is_of_sizes(fn) or (fn is bool and args and type(args[0].value) is Size):
+        is_of_size = len(args) == 1 and type(args[0].value) in WATCHED
+        if _is_of_sizes(fn) or (fn is bool and is_of_size):
             return interpreter_needs_wrap(fn)
+        if fn is float and is_of_size:
+            return interpreter_needs_wrap(to_float)
         if fn is getattr and _is_private(args):
             self.journal.refuse("looks at what Thunder keeps of a tensor")
         found = original(fn, *args, **kwargs)
@@ -111,7 +114,7 @@ class Watch(Observer):
         except Unknown as error:
             self.journal.refuse(f"{_name(fn)} is called with {error}")
             return False
-        shown = [leaf for leaf in leaves if type(leaf) is Size]
+        shown = [leaf for leaf in leaves if type(leaf) in WATCHED]
         for leaf in () if movers.is_about_kinds(fn) or movers.is_keyed(fn) else leaves:
             if not movers.is_transparent(leaf):
                 if _is_tagging():
@@ -216,7 +219,7 @@ class Watch(Observer):
         """Returns what is written down of a leaf of arguments or results."""
         from thunder.core.proxies import Proxy
 
-        if type(leaf) is Size:
+        if type(leaf) in WATCHED:
             if leaf.witness is not self:
                 self.journal.refuse("meets a size of another trace")
             return leaf.expression
@@ -241,7 +244,7 @@ class Watch(Observer):
             self.journal.refuse("compares objects, which may hold sizes")
         if not all(is_whole(leaf) or leaf is None or type(leaf) is str for leaf in leaves):
             for size in leaves:
-                if type(size) is Size:
+                if type(size) in WATCHED:
                     self.see_value(size, "compares")
 
     def give_back(self, value: Any) -> Any:
@@ -250,7 +253,7 @@ class Watch(Observer):
             return type(value)((self.give_back(key), self.give_back(each)) for key, each in value.items())
         if type(value) in (tuple, list):
             return type(value)(map(self.give_back, value))
-        if type(value) is Size:
+        if type(value) in WATCHED:
             self.see_value(value, "returns it")
         return plain(value)
 

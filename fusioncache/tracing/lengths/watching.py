@@ -21,7 +21,7 @@ from fusioncache.tracing.interpreter.wrapped import wrap_globals
 from fusioncache.tracing.lengths.expressions import ARITHMETIC, COMPARISONS
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
-from fusioncache.tracing.lengths.sizes import Size, is_whole, plain
+from fusioncache.tracing.lengths.sizes import WATCHED, combine, is_number, plain
 from fusioncache.tracing.lengths.watch import Watch, strip
 from fusioncache.tracing.replacement import Replacement
 from fusioncache.tracing.watch import hooks
@@ -102,7 +102,7 @@ def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
         before = self.computation_trace.name_ctr
         given, value.value = value.value, plain(value.value)
         proxy = original(self, value)
-        if type(given) is Size:
+        if type(given) in WATCHED:
             value.value = given
         if isinstance(proxy, Proxy):
             watch.note_reading(proxy, (before, self.computation_trace.name_ctr))
@@ -156,13 +156,13 @@ def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _binary_op(stack: Any, op: Any, a: Any, b: Any) -> Any:
-        if CURRENT.get() is None or Size not in (type(a.value), type(b.value)):
+        if CURRENT.get() is None or not any(type(each.value) in WATCHED for each in (a, b)):
             return original(stack, op, a, b)
-        symbol, _, compute = OPERATIONS[op.value % len(OPERATIONS)]
-        if is_whole(a.value) and is_whole(b.value) and symbol in ARITHMETIC:
+        symbol, *_ = OPERATIONS[op.value % len(OPERATIONS)]
+        if is_number(a.value) and is_number(b.value) and symbol in ARITHMETIC:
             try:
-                result = compute(a.value, b.value)
-            except ZeroDivisionError as error:
+                result = combine(symbol, a.value, b.value)
+            except ArithmeticError as error:
                 return do_raise(error)
             stack.append(result)
             return None
@@ -173,7 +173,7 @@ def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
             stack.append(result)
             return None
         for each in (a, b):
-            if type(each.value) is Size:
+            if type(each.value) in WATCHED:
                 each.value.witness.see_value(each.value, f"computes {symbol}")
         return original(stack, op, strip(a), strip(b))
 
@@ -185,7 +185,7 @@ def watch_negation(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def unary_negative_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
-        if type(stack.getitem_wrapped(-1).value) is not Size:
+        if type(stack.getitem_wrapped(-1).value) not in WATCHED:
             return original(inst, stack=stack, **kwargs)
         stack.append(-stack.pop())
         return None
@@ -194,14 +194,14 @@ def watch_negation(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_identity(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells of integers that are compared by identity, which says nothing that would stay so."""
+    """Tells of numbers that are compared by identity, which says nothing that would stay so."""
 
     @wraps(original)
     def is_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
         pair = [stack.getitem_wrapped(place).value for place in (-1, -2)]
         watch = CURRENT.get()
-        if watch is not None and all(map(is_whole, pair)) and Size in map(type, pair):
-            watch.journal.refuse("integers are compared by identity")
+        if watch is not None and all(map(is_number, pair)) and any(type(each) in WATCHED for each in pair):
+            watch.journal.refuse("numbers are compared by identity")
         return original(inst, stack=stack, **kwargs)
 
     return is_op_handler
