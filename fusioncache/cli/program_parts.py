@@ -55,7 +55,7 @@ def describe_key(program: KeptProgram) -> Part:
         (escape_controls(name), str(_count_lines(text)), digests.get(name, "")[:ID_DIGITS])
         for name, text in program.texts.items()
     ]
-    return Part(_format_block("key", format_table(_INGREDIENT_COLUMNS, rows) if rows else NONE), data)
+    return Part(format_block("key", format_table(_INGREDIENT_COLUMNS, rows) if rows else NONE), data)
 
 
 def describe_reads(reads: Sequence[Read]) -> Part:
@@ -63,7 +63,7 @@ def describe_reads(reads: Sequence[Read]) -> Part:
     data = [{"kind": read.kind, "name": read.name, "text": read.text} for read in reads]
     rows = [(read.kind, *(cut(escape_controls(text), _LONGEST) for text in (read.name, read.text))) for read in reads]
     heading = format_count(len(reads), "read", "reads")
-    return Part(_format_block(heading, format_table(_READ_COLUMNS, rows) if rows else NONE), data)
+    return Part(format_block(heading, format_table(_READ_COLUMNS, rows) if rows else NONE), data)
 
 
 def describe_traces(text: ProgramText, names: Sequence[str]) -> Part:
@@ -78,5 +78,6 @@ def _count_lines(text: str) -> int:
     return text.rstrip("\n").count("\n") + 1 if text.strip("\n") else 0
 
 
-def _format_block(heading: str, text: str) -> str:
+def format_block(heading: str, text: str) -> str:
+    """Returns a text, indented below a heading."""
     return "\n".join([heading, *(f"  {line}" for line in text.split("\n"))])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusioncache.cli.kept_entries import KeptEntry, list_entries
 from fusioncache.cli.lookup import make_ambiguity_error
-from fusioncache.cli.storage import is_expected, open_disk, read_entries, report_store_errors
-from fusioncache.cli.terminal import ID_DIGITS, cut
+from fusioncache.cli.storage import is_expected
+from fusioncache.cli.terminal import cut
 from fusioncache.ir.key_text import read_key, read_values
 
 if TYPE_CHECKING:
     from fusioncache.program.reads import Read
     from fusioncache.program.text import ProgramText, TraceText
-    from fusioncache.store import Entry
-    from fusioncache.store.disk import DiskStore
-    from fusioncache.store.folders import EntryFile
 
 TRACES = ("prologue", "forward", "backward", "epilogue")
 """The traces of a program, in the order in which they are shown."""
@@ -36,46 +33,8 @@ _LONGEST = 48
 
 
 @dataclass(frozen=True, slots=True)
-class KeptProgram:
-    """A program that a store has.
-
-    Attributes:
-        entry: of the store.
-        file: of the entry.
-        alone: whether no other program has its key.
-        disk: where its artifacts are.
-    """
-
-    entry: Entry
-    file: EntryFile
-    alone: bool
-    disk: DiskStore
-
-    @property
-    def id(self) -> str:
-        """What people call it: the start of its key's digest, and its slot's number where the key has several."""
-        number = "" if self.alone else f"-{_slot_number(self.entry.backend)}"
-        return f"{self.entry.digest[:ID_DIGITS]}{number}"
-
-    @property
-    def name(self) -> str:
-        """Class of the module, or name of the function."""
-        return self.entry.name
-
-    @property
-    def seconds(self) -> float:
-        """That deriving it took."""
-        return self.entry.seconds
-
-    @property
-    def size(self) -> int:
-        """Of its artifacts and of its entry, which has the whole text of the key, in bytes."""
-        return self.file.size + sum(artifact.size for artifact in self.entry.artifacts)
-
-    @property
-    def used(self) -> float:
-        """When it was last used, in seconds since the epoch."""
-        return self.file.used / 1e9
+class KeptProgram(KeptEntry):
+    """A program that a store has."""
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -98,7 +57,7 @@ class KeptProgram:
         """
         from fusioncache.program.text import decode
 
-        return self._decode("program", decode)
+        return self.decode("program", decode)  # type: ignore[no-any-return]
 
     def read_reads(self) -> Sequence[Read]:
         """Reads what its derivation read.
@@ -108,7 +67,7 @@ class KeptProgram:
         """
         from fusioncache.program.reads import decode_reads
 
-        return self._decode("reads", decode_reads)
+        return self.decode("reads", decode_reads)  # type: ignore[no-any-return]
 
     def find_templates(self) -> Sequence[str] | None:
         """Returns the names of the templates that its traces call; None if they cannot be read."""
@@ -118,20 +77,8 @@ class KeptProgram:
             return None
 
     def data(self) -> dict[str, Any]:
-        """Returns what the commands' JSON says of it. ``created`` and ``used`` are in seconds since the epoch."""
-        entry = self.entry
-        about = {"id": self.id, "digest": entry.digest, "slot": entry.backend, "name": entry.name}
-        origin = {"created": entry.created, "used": self.used, "seconds": entry.seconds, "pid": entry.pid}
-        return {**about, **origin, "host": entry.host, "size": self.size, "inputs": self.inputs}
-
-    def _decode(self, name: str, decode: Any) -> Any:
-        from fusioncache.store.errors import Refusal
-
-        try:
-            (artifact,) = [artifact for artifact in self.entry.artifacts if artifact.name == name]
-            return decode(self.disk.content(artifact))
-        except (Refusal, ValueError, OSError) as error:
-            raise click.ClickException(f"the {name} of {self.id} cannot be read: {error}") from error
+        """Returns what the commands' JSON says of it."""
+        return {**self.origin(), "inputs": self.inputs}
 
 
 def list_programs(directory: Path | None) -> tuple[Path, tuple[KeptProgram, ...]]:
@@ -142,13 +89,7 @@ def list_programs(directory: Path | None) -> tuple[Path, tuple[KeptProgram, ...]
     """
     from fusioncache.store.slots import is_program
 
-    with report_store_errors():
-        disk = open_disk(directory)
-        files = disk.entries.list_files()
-        found = list(read_entries(disk, (id_ for id_ in files if is_program(id_.partition(".")[2]))))
-    digests = Counter(entry.digest for entry in found)
-    programs = (KeptProgram(entry, files[entry.id], digests[entry.digest] == 1, disk) for entry in found)
-    return disk.directory.path, tuple(sorted(programs, key=lambda one: (-one.entry.created, one.entry.id)))
+    return list_entries(directory, KeptProgram, is_program)
 
 
 def find_programs(wanted: str, directory: Path | None) -> Sequence[KeptProgram]:
@@ -156,8 +97,7 @@ def find_programs(wanted: str, directory: Path | None) -> Sequence[KeptProgram]:
     if not wanted or not is_expected(directory):
         return ()
     _, programs = list_programs(directory)
-    head, _, number = wanted.partition("-")
-    found = [one for one in programs if one.entry.digest.startswith(head) and _has_number(one, number)]
+    found = [one for one in programs if one.is_called(wanted)]
     named = [one for one in programs if one.name == wanted] or [one for one in programs if one.name.startswith(wanted)]
     return found or named
 
@@ -217,11 +157,3 @@ def format_inputs(arguments: str) -> str:
 def _shorten(text: str) -> str:
     short = _TENSOR.sub(lambda tensor: f"{tensor[1]}[{tensor[2].rstrip(',')}] {tensor[3]}", text[:_LOOKED_AT])
     return cut(short, _LONGEST)
-
-
-def _slot_number(slot: str) -> int:
-    return int(slot.partition("-")[2] or 0)
-
-
-def _has_number(program: KeptProgram, number: str) -> bool:
-    return not number or str(_slot_number(program.entry.backend)) == number

@@ -2,7 +2,8 @@
 
 What is stored is JSON::
 
-    passes   = { format, values: [ value ], sizes: [ [ place, [ number of a value ] ] ], looks: [ look ],
+    outline  = { format, passes, sizes: [ sizes of the arguments of each program ] }
+    passes   = { values: [ value ], sizes: [ [ place, [ number of a value ] ] ], looks: [ look ],
                  unequal: [ [ [ number ], [ number ] ] ], decisions: [ decision ], expressions: [ number ],
                  shapes: [ [ name, [ number ] ] ] }
     value    = integer | number with a point, as a text | [ position, name ] | [ symbol, number, number ]
@@ -17,9 +18,10 @@ than this, and what is shared stays so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fusioncache.ir import strict_json
 from fusioncache.ir.strict_json import LARGEST, Value
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 from fusioncache.tracing.lengths.decisions import DECIDERS, Asked, AskedTensor, Decision
@@ -34,9 +36,35 @@ from fusioncache.tracing.lengths.expressions import (
 from fusioncache.tracing.lengths.journal import Look
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 
+FAMILY_FORMAT = 2
+"""Of a form, and of what is stored for it: what is written here, and in ``trace/kept_families.py``."""
+
 _FIELDS = ("values", "sizes", "looks", "unequal", "decisions", "expressions", "shapes")
 _TYPE = re.compile(r"[a-z]\w*")
 _FLOAT = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+
+
+def encode_outline(passes: PassJournal, sizes: Sequence[ArgumentSizes]) -> bytes:
+    """Returns what passes looked at, and the sizes of the programs that a family is made of. Equal ones are equal.
+
+    Raises:
+        ValueError: if there is a number in it that JSON has not.
+    """
+    body = {"format": FAMILY_FORMAT, "passes": encode_passes(passes), "sizes": list(map(encode_sizes, sizes))}
+    return strict_json.encode(body)
+
+
+def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ...]]:
+    """Returns what ``encode_outline`` was given.
+
+    Raises:
+        ValueError: if this is anything else.
+    """
+    passes, listed = strict_json.decode(content, "family", format=FAMILY_FORMAT).fields("passes", "sizes")
+    journal, sizes = decode_passes(passes), tuple(map(decode_sizes, listed.items()))
+    if any(_count_sizes(each) != _count_sizes(journal.sizes) for each in sizes):
+        raise listed.error("sizes of the same arguments")
+    return journal, sizes
 
 
 def encode_passes(passes: PassJournal) -> dict[str, Any]:
@@ -82,6 +110,10 @@ def decode_passes(content: Value) -> PassJournal:
         frozenset(_take(each, known) for each in expressions.items()),
         dict(_decode_shape(pair, known) for pair in shapes.items()),
     )
+
+
+def _count_sizes(sizes: Mapping[Place, tuple[Any, ...]]) -> Mapping[Place, int]:
+    return {place: len(each) for place, each in sizes.items()}
 
 
 def encode_sizes(sizes: ArgumentSizes) -> list[Any]:

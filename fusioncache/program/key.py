@@ -14,6 +14,7 @@ from fusioncache.ir.key_text import NamedValue, read_values, write_values
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
 from fusioncache.program.function_map import FOREIGN, read_function_map
+from fusioncache.program.kept_passes import FAMILY_FORMAT
 from fusioncache.program.options import read_options
 from fusioncache.program.process_groups import find_groups, read_groups
 from fusioncache.program.refusal import NotKept, NoValue
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
-
-FAMILY_FORMAT = 2
-"""Of a form, and of what is stored for it: see ``kept_passes.py`` and ``trace/kept_families.py``."""
 
 
 def program_key(definitions: Definitions, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:

@@ -19,6 +19,11 @@ def is_program(backend: str) -> bool:
     return backend in PROGRAM_SLOTS
 
 
+def is_family(backend: str) -> bool:
+    """Returns whether an entry with this word is a family."""
+    return backend in FAMILY_SLOTS
+
+
 def is_compiled(backend: str) -> bool:
     """Returns whether an entry with this word is what a backend made of a graph."""
     return backend not in (*PROGRAM_SLOTS, *FAMILY_SLOTS, SIZES_SLOT)

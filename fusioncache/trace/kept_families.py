@@ -4,7 +4,7 @@ A family is kept under the form of its programs, with what tells where it is rig
 passes looked at. Whoever finds one compares all of that as for any program. The artifacts are ``family``, ``reads``,
 and for each program that is known ``program-0``, ``program-1`` and so on, and ``regions-0`` where that is known::
 
-    family = JSON object: format, passes, sizes: [ sizes of the arguments of each program ]
+    family = the outline that ``program/kept_passes.py`` writes: what passes looked at, and the sizes of each program
 
 The traces are the bytes of programs that are stored themselves, mostly, so that they take no room of their own. What is
 filled in from a family that is stored is not stored itself: a later process fills it in as well.
@@ -15,10 +15,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from fusioncache.ir import Key, strict_json
+from fusioncache.ir import Key
 from fusioncache.program.general import NumbersUnknown
-from fusioncache.program.kept_passes import decode_passes, decode_sizes, encode_passes, encode_sizes
-from fusioncache.program.key import FAMILY_FORMAT
+from fusioncache.program.kept_passes import decode_outline, encode_outline
 from fusioncache.program.reads import decode_reads, encode_reads
 from fusioncache.program.text import decode, encode
 from fusioncache.store import Store
@@ -81,9 +80,8 @@ def encode_family(family: Family) -> Mapping[str, bytes]:
     Raises:
         ValueError: if something in it cannot be written.
     """
-    sizes = [encode_sizes(each.sizes) for each in family.known]
-    body = {"format": FAMILY_FORMAT, "passes": encode_passes(family.passes), "sizes": sizes}
-    artifacts = {_FAMILY: strict_json.encode(body), _READS: encode_reads(family.reads)}
+    outline = encode_outline(family.passes, [each.sizes for each in family.known])
+    artifacts = {_FAMILY: outline, _READS: encode_reads(family.reads)}
     for number, program in enumerate(family.known):
         artifacts[f"{_PROGRAM}{number}"] = encode(program.text)
         if program.regions is not None:
@@ -98,16 +96,14 @@ def decode_family(artifacts: Mapping[str, bytes]) -> Family:
         ValueError: if these are the artifacts of none.
     """
     try:
-        content = strict_json.decode(artifacts[_FAMILY], "family", format=FAMILY_FORMAT)
-        passes, listed = content.fields("passes", "sizes")
-        sizes = tuple(map(decode_sizes, listed.items()))
+        passes, sizes = decode_outline(artifacts[_FAMILY])
         if not 2 <= len(sizes) <= MOST_KNOWN:
-            raise listed.error(f"sizes of 2 to {MOST_KNOWN} programs")
+            raise ValueError(f"it is of {len(sizes)} programs")
         known = [
             KnownProgram(decode(artifacts[f"{_PROGRAM}{number}"]), each, artifacts.get(f"{_REGIONS}{number}"))
             for number, each in enumerate(sizes)
         ]
-        return Family(decode_reads(artifacts[_READS]), decode_passes(passes), known)
+        return Family(decode_reads(artifacts[_READS]), passes, known)
     except ValueError:
         raise
     except Exception as error:  # programs that are none of one family

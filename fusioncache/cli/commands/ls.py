@@ -1,4 +1,4 @@
-"""The command ls: which templates a run had, or what the store has: what was compiled, or the programs."""
+"""The command ls: which templates a run had, or what the store has: what was compiled, programs, or families."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from fusioncache.cli.families import KeptFamily, format_lengths, list_families
 from fusioncache.cli.json_output import encode_summary, encode_template, print_json
 from fusioncache.cli.lookup import pick_run
 from fusioncache.cli.options import directory_option, json_option, run_option
@@ -37,6 +38,7 @@ _STORE_ORDERS: Mapping[str, Callable[[Any], Any]] = {
 @run_option
 @click.option("--store", "of_store", is_flag=True, help="List the executables of the store instead, newest first.")
 @click.option("--programs", "of_models", is_flag=True, help="List the programs instead, newest first.")
+@click.option("--families", "of_lengths", is_flag=True, help="List what is known of programs at any length.")
 @click.option("--name", metavar="TEXT", help="Only those with this in their name.")
 @click.option("--backend", metavar="NAME", help="Only those of this backend: nvfuser, inductor or eager.")
 @click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
@@ -51,6 +53,7 @@ def ls(
     run_id: str | None,
     of_store: bool,
     of_models: bool,
+    of_lengths: bool,
     sort: Sort | None,
     limit: int | None,
     as_json: bool,
@@ -68,6 +71,9 @@ def ls(
     --programs lists what Thunder made of models, each for one kind of input: a process that has the same need not
     trace. The seconds are those that this took.
 
+    --families lists what programs that differ in lengths alone have in common, from which a process fills in those at
+    further lengths, with the lengths of the programs that each is made of.
+
     A terminal gets what fits it: the start of each id, which is all that the commands need, and names without their
     middle.
 
@@ -79,19 +85,23 @@ def ls(
         fusioncache ls --run 5f3a --json
         fusioncache ls --store --sort size
         fusioncache ls --programs
+        fusioncache ls --families
     """
-    if of_store or of_models:
-        _refuse("--programs" if of_models else "--store", run_id, only["text"], sort)
-    if of_models:
-        if of_store or only["backend"]:
-            raise click.UsageError("--programs lists what Thunder made: leave out --store and --backend.")
-        listed = _Filter(only["name"], None, sort, limit)
-        _list_kept(only["directory"], listed, as_json=as_json, wide=only["wide"])
+    kept = "--families" if of_lengths else "--programs" if of_models else None
+    if kept or of_store:
+        _refuse(kept or "--store", run_id, only["text"], sort)
+    if kept:
+        if of_store or only["backend"] or (of_models and of_lengths):
+            raise click.UsageError(f"{kept} lists what Thunder made: leave out --store, --backend and the other one.")
+        if of_lengths and sort == "seconds":
+            raise click.UsageError("--families has no seconds: sort by name or size.")
+        listed, print_kept = _Filter(only["name"], None, sort, limit), _list_lengths if of_lengths else _list_kept
+        print_kept(only["directory"], listed, as_json=as_json, wide=only["wide"])
     elif of_store:
         listed = _Filter(only["name"], only["backend"], sort, limit)
         _list_executables(only["directory"], listed, as_json=as_json, wide=only["wide"])
     elif only["directory"]:
-        raise click.UsageError("--dir names a store: use it with --store or --programs.")
+        raise click.UsageError("--dir names a store: use it with --store, --programs or --families.")
     else:
         most = None if limit is None else min(limit, sys.maxsize)  # which is what sqlite can count
         listing = Listing(only["name"], only["backend"], only["text"], sort or "seconds", most)
@@ -135,7 +145,7 @@ class _Filter:
         """Returns those of these executables that are meant."""
         return self.arrange([one for one in executables if self.backend in (None, one.backend)])
 
-    def arrange[T: Summary | KeptProgram](self, listed: Sequence[T]) -> Sequence[T]:
+    def arrange[T: Summary | KeptProgram | KeptFamily](self, listed: Sequence[T]) -> Sequence[T]:
         """Returns those of these that have the name, in their order."""
         found = [one for one in listed if (self.name or "") in one.name]
         return (sorted(found, key=_STORE_ORDERS[self.sort]) if self.sort else found)[: self.limit]
@@ -163,6 +173,18 @@ def _list_kept(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: 
         print_table(_KEPT_COLUMNS, [_kept_row(program, now) for program in found], wide=wide)
     if not found:
         click.echo(f"{path} has {len(programs) or 'no'} programs{', none like that' if programs else ''}.", err=True)
+
+
+def _list_lengths(directory: Path | None, wanted: _Filter, *, as_json: bool, wide: bool) -> None:
+    path, families = list_families(directory)
+    found = wanted.arrange(families)
+    if as_json:
+        print_json({"store": str(path), "families": [family.data() for family in found]})
+    else:
+        now = time.time()
+        print_table(_FAMILY_COLUMNS, [_family_row(family, now) for family in found], wide=wide)
+    if not found:
+        click.echo(f"{path} has {len(families) or 'no'} families{', none like that' if families else ''}.", err=True)
 
 
 def _kept_data(program: KeptProgram) -> dict[str, Any]:
@@ -202,6 +224,17 @@ _KEPT_COLUMNS = (
     Column("age", number=True, rank=4),
     Column("used", number=True, rank=3),
     Column("seconds", number=True),
+)
+
+
+_FAMILY_COLUMNS = (
+    Column("id"),
+    Column("name", cut=True),
+    Column("lengths", cut=True),
+    Column("guards", number=True, rank=1),
+    Column("size", number=True),
+    Column("age", number=True, rank=3),
+    Column("used", number=True, rank=2),
 )
 
 
@@ -262,4 +295,17 @@ def _kept_row(program: KeptProgram, now: float) -> tuple[str, ...]:
         format_bytes(program.size),
         *ages,
         format_seconds(program.seconds),
+    )
+
+
+def _family_row(family: KeptFamily, now: float) -> tuple[str, ...]:
+    outline = family.find_outline()
+    ages = (format_age(now - family.entry.created), format_age(now - family.used))
+    return (
+        family.id,
+        escape_controls(family.name) or "-",
+        format_lengths(outline.lengths) if outline else "damaged",
+        str(len(outline.guards)) if outline else "-",
+        format_bytes(family.size),
+        *ages,
     )

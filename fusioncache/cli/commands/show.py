@@ -1,4 +1,4 @@
-"""The command show: one template, or one program of a model."""
+"""The command show: one template, one program of a model, or one family of programs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from fusioncache.cli import program_parts, template_parts
+from fusioncache.cli import family_parts, program_parts, template_parts
 from fusioncache.cli.executables import describe_code, find_reasons_not_kept
+from fusioncache.cli.families import KeptFamily, pick_family
 from fusioncache.cli.json_output import encode_template, print_json
 from fusioncache.cli.lookup import find_regions, find_varying, pick_template
 from fusioncache.cli.options import TemplateId, directory_option, json_option
@@ -38,12 +39,16 @@ _SOURCES = ("definition", "code", "repro")
 @directory_option
 @json_option
 def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...], reads: bool, **chosen: bool) -> None:
-    """Show one template, or one program of a model. What it is made of, and what it is for.
+    """Show one template, one program of a model, or what is known of a program at any length. What it is made of.
 
     Of a template it is the counts, what its key is made of, and the regions that have it. Of a program, which is what
     Thunder makes of a model for one kind of input, it is what its key is made of, in short, and what Thunder read
     beside that. ID of a program is one that 'ls --programs' shows, or the start of its name; --trace and --reads are
     for programs, all other options that name a part for templates.
+
+    Of a family, which is what programs that differ in lengths alone have in common, it is the sizes of the programs
+    that it is made of, what has to come out the same at a further length so that a program is filled in there, and what
+    they read. ID is one that 'ls --families' shows.
 
     Of a template, ID is the start of the digest or name, or the whole. The counts are those of the newest run that had
     it. Where the ops say constant0 or attribute0, the constants and attributes below them say what that is. What of it
@@ -64,8 +69,13 @@ def show(id_: str, as_json: bool, directory: Path | None, traces: tuple[str, ...
     """
     if traces or reads or not _is_template(id_):
         programs = find_programs(id_, directory)
+        family = None if programs or traces else pick_family(id_, directory)
+        if family is not None:
+            _refuse_parts(id_, "family", [name for name, is_chosen in chosen.items() if is_chosen])
+            _print_family(family, reads=reads, as_json=as_json)
+            return
         if programs or traces or reads:
-            _refuse_parts(id_, [name for name, is_chosen in chosen.items() if is_chosen])
+            _refuse_parts(id_, "program", [name for name, is_chosen in chosen.items() if is_chosen])
             program = pick_one(id_, programs) if programs else pick_program(id_, directory)
             _print_program(program, traces, reads=reads, as_json=as_json)
             return
@@ -100,9 +110,22 @@ def _is_template(id_: str) -> bool:
         return False
 
 
-def _refuse_parts(id_: str, chosen: Sequence[str]) -> None:
+def _refuse_parts(id_: str, kind: str, chosen: Sequence[str]) -> None:
     for name in chosen:
-        raise click.UsageError(f"--{name} is about a template, and {id_} is a program: leave one of them out.")
+        raise click.UsageError(f"--{name} is about a template, and {id_} is a {kind}: leave one of them out.")
+
+
+def _print_family(family: KeptFamily, *, reads: bool, as_json: bool) -> None:
+    found = {"reads": program_parts.describe_reads(family.read_reads())}
+    if not reads:
+        outline = family.read_outline()
+        parts = {"programs": family_parts.describe_sizes(outline), "guards": family_parts.describe_guards(outline)}
+        found = {**parts, **found}
+    if as_json:
+        print_json({**family.data(), **{name: part.data for name, part in found.items()}})
+        return
+    heading = [] if reads else [family_parts.describe_family(family)]
+    click.echo("\n\n".join(part.text for part in (*heading, *found.values())))
 
 
 def _print_program(program: KeptProgram, traces: Sequence[str], *, reads: bool, as_json: bool) -> None:
