@@ -268,12 +268,21 @@ def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch
         describe_asked("a text")
 
 
-def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch):
-    """What is broadcast to the length and to 100 is one operation where the length is 100."""
+def broadcasts_twice(x, length):
+    return x * torch.ones(length, 16) * torch.ones(100, 16).sum()
+
+
+def scales_twice(x, length):
+    return x * float(length) + x * 100.0
+
+
+@pytest.mark.parametrize("compute", [broadcasts_twice, scales_twice])
+def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch, compute):
+    """What is done with the length and with 100 is one operation where the length is 100."""
 
     class Twice(Model):
         def forward(self, x):
-            return super().forward(x) * torch.ones(x.shape[1], 16) * torch.ones(100, 16).sum()
+            return compute(super().forward(x), x.shape[1])
 
     journal = go_through(Twice(), tmp_path, (2, 64, 16), monkeypatch)
     assert journal.check({0: (5, 200, 16)})

@@ -16,14 +16,12 @@ from typing import Any
 
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place, name_argument
 from fusioncache.tracing.lengths.decisions import Decision, decide, describe_asked
-from fusioncache.tracing.lengths.expressions import Expression, Float, Number
+from fusioncache.tracing.lengths.expressions import Expression, Float, Number, evaluate
 from fusioncache.tracing.lengths.journal import Journal, Look
 from fusioncache.tracing.lengths.pass_journal import Expressions, PassJournal
 from fusioncache.tracing.lengths.replay import Different, find_stats, perform
 from fusioncache.tracing.lengths.sizes import SYMBOLIC, SymbolicSize, express, plain
 from fusioncache.tracing.lengths.stand_ins import LISTENER, know_symbols
-
-_CONSTANT = (int, Float)
 
 
 def go_through_passes(
@@ -229,6 +227,12 @@ class _Findings:
         for known in self._alike.values():
             for one, other in combinations(known, 2):
                 parts = [(left, right) for left, right in zip(one, other, strict=True) if left != right]
-                is_certain = any(isinstance(left, _CONSTANT) and isinstance(right, _CONSTANT) for left, right in parts)
+                is_certain = any(_never_equal(left, right) for left, right in parts)
                 if known[one] != known[other] and not is_certain:
                     yield tuple(left for left, _ in parts), tuple(right for _, right in parts)
+
+
+def _never_equal(one: Expression, other: Expression) -> bool:
+    """Tells whether two expressions are constants that Thunder tells apart, as it does not 1 and 1.0."""
+    are_constant = isinstance(one, int | Float) and isinstance(other, int | Float)
+    return are_constant and evaluate(one, {}) != evaluate(other, {})
