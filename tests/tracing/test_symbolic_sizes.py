@@ -327,7 +327,7 @@ def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_s
         if is_seen:
             thunder.torch.neg(statistics)
         thunder.core.prims.python_return((y, statistics))
-    found = passes._Findings(iter(trace.bound_symbols))
+    found = passes.Findings(iter(trace.bound_symbols))
     rounded = found.list_shapes({LENGTH, *found.expressions}).get(statistics.name)
     assert (rounded is None) == is_seen
     if not is_seen:

@@ -51,7 +51,7 @@ def go_through_passes(
             traces = _apply(perform(journal, symbols, compiled), compiled)
             for trace in traces:
                 then(trace)
-        found = _Findings(symbol for trace in traces for symbol in trace.bound_symbols)
+        found = Findings(symbol for trace in traces for symbol in trace.bound_symbols)
     finally:
         LISTENER.reset(token)
         witness.is_done = True
@@ -176,7 +176,7 @@ def _runs_whole(symbol: Any) -> bool:
     return is_whole or symbol.sym.name.startswith(_MOVING)
 
 
-class _Findings:
+class Findings:
     """What is in final traces.
 
     Attributes:
