@@ -41,7 +41,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         y = torch.tanh(self.linear(x))[:, None]
         y = torch.nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True)[:, 0] * SCALE**self.power
-        return scale(y) + x if x.shape[1] < 100 else y
+        return scale(y) + x / x.shape[1] if x.shape[1] < 100 else y
 
 
 def make_input(length, rows=2):
