@@ -20,6 +20,7 @@ contents_of_module: Callable[[types.ModuleType], dict[str, Any]] = vars(types.Mo
 _flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
 _HEAP = 1 << 9
 _IMMUTABLE = 1 << 8
+_DICTIONARY = 1 << 29
 
 
 def is_static(cls: type) -> bool:
@@ -30,6 +31,11 @@ def is_static(cls: type) -> bool:
 def is_written_in_python(cls: type) -> bool:
     """Returns whether a class is one whose attributes can be set, as those that a ``class`` statement makes."""
     return _flags_of(cls) & (_HEAP | _IMMUTABLE) == _HEAP
+
+
+def is_dictionary(cls: type) -> bool:
+    """Returns whether the instances of a class are dictionaries."""
+    return bool(_flags_of(cls) & _DICTIONARY)
 
 
 def is_derived(cls: type, base: type) -> bool:

@@ -1,25 +1,75 @@
 """What objects refer to at one moment: whether it is the same later is known in a few milliseconds.
 
 To name ten thousand functions takes many times as long as to compare, one by one and by identity, what they refer to.
-Nothing of an object's own is called, and none is asked for its ``id``, which is an event for hooks that audit.
+Python's collector is asked what that is, in C: the fields of an object, the code, the defaults and the cells of a
+function. What it leaves out is asked beside it: the keys of dictionaries, and in which order their values are. Behind
+each object comes a mark, so that what went over from one to the next is seen. A tuple never refers to anything else: it
+is opened once. Nothing of an object's own is called, and none is asked for its ``id``, which is an event for hooks that
+audit.
 """
 
 from __future__ import annotations
 
 import gc
+import types
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from operator import is_
 from types import CellType, CodeType, FunctionType
 from typing import Any
+
+from fusioncache.program.introspection import is_dictionary
 
 _DEEPEST = 100
 _MOST = 500_000
 """How deep functions are opened, and how many objects their parts may refer to at one depth. What goes beyond refers to
 itself."""
 
-Layer = tuple[Sequence[Any], Sequence[Any]]
-"""Objects, and what they refer to."""
+_MARK = (object(),)
+"""Stands behind each object, and refers to what nothing else refers to."""
+
+_FIXED = frozenset(
+    {
+        tuple,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.ClassMethodDescriptorType,
+        types.GetSetDescriptorType,
+        types.MemberDescriptorType,
+    }
+)
+"""Types whose objects refer to the same as long as they live."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """Objects, and what they referred to.
+
+    Attributes:
+        objects: they, with marks.
+        referents: what they referred to.
+        tables: the keys of dictionaries, with marks.
+        keys: which they were.
+        dictionaries: those that were not empty.
+        values: what was in these.
+    """
+
+    objects: Sequence[Any]
+    referents: Sequence[Any]
+    tables: Sequence[Iterable[Any]]
+    keys: Sequence[Any]
+    dictionaries: Sequence[dict[Any, Any]]
+    values: Sequence[Any]
+
+    def holds(self) -> bool:
+        """Tells whether each object refers to the very same ones."""
+        return (
+            are_same(gc.get_referents(*self.objects), self.referents)
+            and are_same([*chain.from_iterable(self.tables)], self.keys)
+            and are_same(_list_values(self.dictionaries), self.values)
+        )
 
 
 class Snapshot:
@@ -32,49 +82,98 @@ class Snapshot:
     __slots__ = ("_layers",)
 
     def __init__(self, objects: Iterable[Any]):
-        self._layers = list(_open(tuple(objects)))
+        self._layers = tuple(_open(tuple(objects)))
 
     def holds(self) -> bool:
         """Tells whether each object refers to the very same ones as when the snapshot was taken.
 
         As long as one layer does, the next one consists of the same objects.
         """
-        return all(_are_same(gc.get_referents(*objects), referents) for objects, referents in self._layers)
+        return all(layer.holds() for layer in self._layers)
 
 
-def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Tells whether two sequences are of the very same objects."""
     return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _open(objects: Collection[Any]) -> Iterator[Layer]:
     """Yields objects, then the functions among them and what they refer to, then parts of these, and so on."""
-    others = [each for each in objects if type(each) is not FunctionType]
-    referents = gc.get_referents(*others)
-    yield others, referents
-    # In an order, as what is compared is lists.
-    yield from _open_functions(dict.fromkeys(each for each in (*objects, *referents) if type(each) is FunctionType))
+    first = _look_at(each for each in objects if type(each) is not FunctionType and type(each) not in _FIXED)
+    yield first
+    yield from _open_functions(_find_functions((*objects, *first.referents, *first.values)))
 
 
-def _open_functions(functions: Collection[FunctionType]) -> Iterator[Layer]:
+def _open_functions(functions: Mapping[FunctionType, None]) -> Iterator[Layer]:
     """Yields what functions refer to, then what their parts refer to; functions inside of others are such parts."""
-    opened, parts = set(functions), list[Any](functions)
+    opened = dict(functions)
     for _ in range(_DEEPEST):
-        if not parts:
+        if not functions:
             return
-        referents = gc.get_referents(*parts)
-        if len(referents) > _MOST:
+        beside = _look_at(part for function in functions for part in _list_parts(function))
+        # Its code and its names are in one order, and never missing: marks would say no more.
+        layer = Layer((*functions,), gc.get_referents(*functions), (), (), (), ())
+        if len(layer.referents) + len(beside.referents) > _MOST:
             break
-        yield parts, referents
-        inner = dict.fromkeys(each for each in referents if type(each) is FunctionType and each not in opened)
-        opened.update(inner)
-        parts = [*(each for each in referents if _is_part(each)), *inner]
-    yield (), [object()]  # nobody knows
+        yield layer
+        yield beside
+        found = _find_functions((*layer.referents, *beside.referents, *beside.values))
+        functions = {each: None for each in found if each not in opened}
+        opened.update(functions)
+    yield Layer((), [object()], (), (), (), ())  # nobody knows
 
 
-def _is_part(value: Any) -> bool:
-    """Tells whether a value is a tuple, a cell or a dictionary of a function; the names of its module are no part."""
-    kind = type(value)
-    return kind is tuple or kind is CellType or (kind is dict and "__name__" not in value)
+def _list_parts(function: FunctionType) -> Iterator[Any]:
+    """Yields what may change in a function while it refers to the same. What it is annotated with does nothing."""
+    yield function.__dict__
+    yield from (function.__closure__ or ())
+    if function.__kwdefaults__ is not None:
+        yield function.__kwdefaults__
+
+
+def _look_at(objects: Iterable[Any]) -> Layer:
+    dictionaries: list[dict[Any, Any]] = []
+    filled, empty, others = list[Any](), list[Any](), list[Any]()
+    for each in objects:
+        kind = type(each)
+        if kind is CellType:
+            (filled if gc.get_referents(each) else empty).append(each)
+        elif kind is dict and not each:
+            empty.append(each)
+        elif is_dictionary(kind):
+            dictionaries.append(each)
+            others += () if kind is dict else (each,)
+        else:
+            others.append(each)
+    ordered = (each for each in dictionaries if type(each) is OrderedDict)  # its order is not that of the dict in it
+    tables = _mark((*map(dict.keys, dictionaries), *ordered))
+    # A cell refers to one object at most, so that filled ones need no marks; an empty one gets a referent first.
+    looked_at = (*_mark(others), *filled, _MARK, *empty)
+    keys = [*chain.from_iterable(tables)]
+    return Layer(looked_at, gc.get_referents(*looked_at), tables, keys, dictionaries, _list_values(dictionaries))
+
+
+def _mark(objects: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns objects with a mark behind each, so that nothing goes over from one to the next unnoticed."""
+    return (*chain.from_iterable(zip(objects, repeat(_MARK))),)
+
+
+def _list_values(dictionaries: Iterable[dict[Any, Any]]) -> list[Any]:
+    return [*chain.from_iterable(map(dict.values, dictionaries))]
+
+
+def _find_functions(objects: Iterable[Any]) -> dict[FunctionType, None]:
+    """Returns the functions among objects, and in the tuples among these, in an order."""
+    return dict.fromkeys(each for each in _open_tuples(objects) if type(each) is FunctionType)
+
+
+def _open_tuples(objects: Iterable[Any]) -> Iterator[Any]:
+    """Yields objects, then what is in the tuples among them, and in the tuples in these."""
+    found = list(objects)
+    while found:
+        yield from found
+        tuples = [each for each in found if type(each) is tuple]
+        found = gc.get_referents(*tuples) if tuples else []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +192,7 @@ class Summary:
 
     def is_of(self, names: Sequence[str], values: Sequence[Any]) -> bool:
         """Tells whether it was made of these very values, under these names."""
-        return self.names == tuple(names) and _are_same(self.values, values)
+        return self.names == tuple(names) and are_same(self.values, values)
 
 
 @dataclass(frozen=True, slots=True)

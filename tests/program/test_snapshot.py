@@ -184,7 +184,77 @@ def test_what_refers_to_itself_ends():
 
     function = outer()
     snapshot = Snapshot([function, functools.partial(function)])
-    assert not snapshot.holds()  # nobody knows
+    assert snapshot.holds()
+    with changed(function, "mark", 1):
+        assert not snapshot.holds()
+
+
+def test_what_is_too_deep_is_not_known():
+    function: Callable[[], Any] = dict
+    for _ in range(200):
+        function = wrapped(function)
+    assert not Snapshot([function]).holds()
+
+
+def wrapped(inner: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: inner()
+
+
+def move_last(first: list[int], second: list[int]) -> None:
+    second.insert(0, first.pop())
+
+
+def move_item(first: dict[str, int], second: dict[str, int]) -> None:
+    key, value = first.popitem()
+    items = dict(second)
+    second.clear()
+    second.update({key: value}, **items)
+
+
+def move_content(first: types.CellType, second: types.CellType) -> None:
+    second.cell_contents = first.cell_contents
+    del first.cell_contents
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "move"),
+    [
+        ([1, 2], [3], move_last),
+        ([1], [], move_last),
+        ({"a": 1, "b": 2}, {"c": 3}, move_item),
+        ({"a": 1}, {}, move_item),
+        (types.CellType(1), types.CellType(), move_content),
+    ],
+)
+def test_what_went_over_to_its_neighbour_is_noticed(first, second, move):
+    """All of them together refer to the same, in the same order."""
+    snapshot = Snapshot([first, second])
+    assert snapshot.holds()
+    move(first, second)
+    assert not snapshot.holds()
+
+
+def test_the_order_of_values_is_not_that_in_which_a_table_keeps_them():
+    class Point:
+        def __init__(self) -> None:
+            self.a, self.b = 1, 2
+
+    table = vars(Point())  # which shares its keys with those of other points
+    table["a"] = table.pop("a")
+    snapshot = Snapshot([table])
+    assert snapshot.holds()
+    table["c"] = 3
+    del table["c"]
+    table.update(a=2, b=1)
+    assert not snapshot.holds()
+
+
+def test_a_cell_that_was_empty_is_noticed():
+    cell = types.CellType()
+    snapshot = Snapshot([[1], cell])
+    assert snapshot.holds()
+    cell.cell_contents = 1
+    assert not snapshot.holds()
 
 
 def test_the_order_of_a_table_is_a_part_of_it():
@@ -193,6 +263,24 @@ def test_the_order_of_a_table_is_a_part_of_it():
     assert snapshot.holds()
     table["a"] = table.pop("a")
     assert not snapshot.holds()
+
+
+def test_the_keys_of_a_table_are_a_part_of_it():
+    table = {"a": 1, "b": 2}
+    snapshot = Snapshot([table])
+    table["c"] = table.pop("b")
+    assert not snapshot.holds()
+
+
+def test_a_function_in_a_tuple_is_opened():
+    def inner() -> None:
+        pass
+
+    for objects in ([(inner, 1)], [((inner,),)], [[(inner,)]], [lambda x=((inner,),): x]):
+        snapshot = Snapshot(objects)
+        assert snapshot.holds()
+        with changed(inner, "mark", 1):
+            assert not snapshot.holds()
 
 
 def test_a_derivation_watches_what_it_named(monkeypatch):
