@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -21,19 +21,20 @@ from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.program.literals import digest
+from fusioncache.program.code_places import LONGEST_NAME, CodePlaces
+from fusioncache.program.literals import digest, write_string
 from fusioncache.program.lookup import find_attribute
-from fusioncache.program.places import is_known, place_of, shorten_file, sum_code
+from fusioncache.program.places import has_only_attributes, is_generated, is_known, place_of
 from fusioncache.program.refusal import NoValue
-from fusioncache.program.snapshot import Snapshot, Summary, WatchedNames
+from fusioncache.program.snapshot import Snapshot
+from fusioncache.program.watched_names import Summary, WatchedNames
+from fusioncache.program.watched_tables import WatchedTables
 
 if TYPE_CHECKING:
     from fusioncache.program.describe import Describer
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, bytes, type(...), type(NotImplemented)})
-_LONGEST_TEXT = 200
 _MOST_WRAPPERS = 30
-_LONGEST_NAME = 200
 _BEGINNING = 60
 _BYSTANDERS = {
     "torch.compile": "a model that calls it Thunder refuses, and what an executor makes with it only steps call",
@@ -58,27 +59,21 @@ class Definitions:
         from thunder.core.symbol import Symbol, default_python_printer
 
         self.describer = describer
+        is_known = earlier is not None and earlier.snapshot.holds()
+        self._watched = earlier if is_known else None
+        self._known: Mapping[int | FunctionType, str] = earlier.names if earlier and is_known else {}
+        self._places = earlier.places.copy() if earlier and is_known else CodePlaces()
+        self._summaries: dict[str, Summary] = dict(earlier.summaries) if earlier and is_known else {}
         self._names: dict[int | FunctionType, str] = {}
         self._held: dict[int | FunctionType, Any] = {}
         self._attributes: list[Mapping[str, Any]] = []
-        self._codes: list[CodeType] = []
-        self._described = 0  # how often the describer was asked
-        self._renewed: list[int | FunctionType] = []
-        self._watched: WatchedNames | None = None
-        self._files: dict[str, str] = {}
-        self._places: dict[int, str] = {}
-        self._chains: dict[tuple[int, ...], str] = {}
+        self._passing = 0  # how often a name was made or used that the next key does not take over
+        self._renewed: set[int | FunctionType] = set()
         self._foreign: dict[str, None] = {}
-        self._summaries: dict[str, Summary] = {}
         self._bystanders = [unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS]
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
         self._symbol = Symbol
-        if earlier is not None and earlier.snapshot.holds():
-            self._watched = earlier
-            self._names = dict(earlier.names)
-            self._places, self._chains = dict(earlier.places), dict(earlier.chains)
-            self._summaries = dict(earlier.summaries)
 
     def watch(self) -> WatchedNames:
         """Returns the names with what they were made of; where earlier ones were taken over, these."""
@@ -90,12 +85,10 @@ class Definitions:
             if type(value) is self._symbol:
                 with suppress(TypeError):  # of one that has no hash nothing is remembered
                     hash(value)  # which it remembers from then on
-        renewed = set(self._renewed)
-        names = {key: name for key, name in self._names.items() if key not in renewed}
-        held = [value for key, value in self._held.items() if key not in renewed]
+        names = {key: name for key, name in self._names.items() if key not in self._renewed}
+        held = [value for key, value in self._held.items() if key not in self._renewed]
         snapshot = Snapshot([*held, *self._attributes])
-        places, chains = dict(self._places), dict(self._chains)
-        return WatchedNames(names, places, chains, tuple(self._codes), snapshot, dict(self._summaries))
+        return WatchedNames(names, self._places.copy(), snapshot, dict(self._summaries))
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.
@@ -107,11 +100,16 @@ class Definitions:
         if kind in _PLAIN:
             return repr(value)
         if kind is str:
-            return repr(value) if len(value) <= _LONGEST_TEXT else self._describe(value)
+            return write_string(value)
         # Each call of ``id`` is an event for hooks that audit. Functions are keys themselves.
         key = value if kind is FunctionType else id(value)
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        is_passing = self._watched is not None
         known = self._names.get(key)
         if known is not None:
+            self._passing += is_passing or key in self._renewed
             return known
         # What leads back to a value, on the way to its name, names it by its class.
         self._names[key] = f"^{kind.__name__}"
@@ -119,26 +117,38 @@ class Definitions:
         maker = self._makers.get(kind)
         if maker is None:
             maker = self._makers[kind] = self._find_maker(kind)
-        described = self._described
+        passing = self._passing
+        self._passing += is_passing
         name = maker(value)
-        if self._described > described:
-            self._renewed.append(key)
-        if len(name) > _LONGEST_NAME:
+        if self._passing > passing:
+            self._renewed.add(key)
+        if len(name) > LONGEST_NAME:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
         self._names[key] = name
         return name
 
     def summarize(
-        self, place: str, names: Sequence[str], values: Sequence[Any], make: Callable[[], Iterable[str]]
-    ) -> Sequence[str]:
-        """Returns lines made of what values are called in a place and named here; as before, where all is the same."""
+        self,
+        place: str,
+        table: Mapping[Any, Any],
+        watch: Callable[[], WatchedTables],
+        make: Callable[[], Iterable[str]],
+    ) -> tuple[str, ...]:
+        """Returns lines made of what a table holds and what that is named here; as before, where all is the same.
+
+        Args:
+            place: what the table is called.
+            table: it.
+            watch: returns the table, with all others that the lines are made of, as they are now.
+            make: returns the lines.
+        """
         known = self._summaries.get(place)
-        if known is not None and known.is_of(names, values):
+        if known is not None and known.table is table and known.tables.hold():
             return known.lines
-        described = self._described
+        tables, passing = watch(), self._passing
         lines = tuple(make())
-        if self._described == described:  # what somebody else wrote is described anew each time
-            self._summaries[place] = Summary(tuple(names), tuple(values), lines)
+        if self._passing == passing:
+            self._summaries[place] = Summary(table, tables, lines)
         return lines
 
     @property
@@ -156,7 +166,7 @@ class Definitions:
     def is_foreign(self, value: Any) -> bool:
         """Tells whether a function or a class was written by somebody else."""
         if isinstance(value, FunctionType):
-            return not (self._places.get(id(value.__code__)) or self._place_code(value.__code__))
+            return not self._places.find(value.__code__)
         return isinstance(value, type) and not is_known(value.__module__)
 
     def _list_makers(self) -> dict[type, Callable[[Any], str]]:
@@ -169,7 +179,7 @@ class Definitions:
             staticmethod: lambda value: f"static {self.name(value.__func__)}",
             classmethod: lambda value: f"class {self.name(value.__func__)}",
             property: lambda value: "property" + self._name_all("(", (value.fget, value.fset, value.fdel)),
-            functools.cached_property: lambda value: f"cached {self.name(value.func)}",
+            functools.cached_property: self._name_cached,
             functools.partial: self._name_partial,
             types.BuiltinFunctionType: self._name_builtin,
             types.UnionType: lambda value: "union" + self._name_all("(", value.__args__),
@@ -197,7 +207,7 @@ class Definitions:
             return self._name_mapping
         if kind.__module__ == "typing":
             return repr
-        return self._name_own_object if _has_only_attributes(kind) else self._name_object
+        return self._name_own_object if has_only_attributes(kind) else self._name_object
 
     def _name_function(self, function: FunctionType) -> str:
         """Returns where a function is defined, and what it wraps; of one that wraps none, what it closes over.
@@ -216,7 +226,7 @@ class Definitions:
             if type(inner) is not FunctionType:
                 break
             function = inner
-        text = self._place_chain(codes)
+        text = self._places.find_chain(codes)
         if not text:
             return self._describe_foreign(outer, codes)
         text += beside
@@ -226,10 +236,10 @@ class Definitions:
 
     def _describe_foreign(self, function: FunctionType, codes: Iterable[CodeType]) -> str:
         """Describes a function by its code, and takes note of it if somebody else wrote that, or any that it wraps."""
-        is_own = all(self._places[id(code)] or _is_generated(code.co_filename, function.__module__) for code in codes)
+        is_own = all(self._places.find(code) or is_generated(code.co_filename, function.__module__) for code in codes)
         if not is_own and not any(unwrap(function) is each for each in self._bystanders):
             self._foreign[place_of(function)] = None
-        self._described += 1
+        self._passing += 1
         return self.describer.describe_function(function)
 
     def _name_beside(self, function: FunctionType) -> str:
@@ -238,35 +248,8 @@ class Definitions:
         given = self._name_all(" =", function.__defaults__ or ()) + self._name_items("=", function.__kwdefaults__ or {})
         return given + self._name_items("@", attributes)
 
-    def _place_chain(self, codes: Sequence[CodeType]) -> str:
-        """Returns where the code of functions stands of which each wraps the next; empty if one is somebody else's."""
-        if len(codes) == 1:
-            text = self._places.get(id(codes[0]))
-            return self._place_code(codes[0]) if text is None else text
-        chain = tuple(map(id, codes))
-        text = self._chains.get(chain)
-        if text is None:
-            places = [self._places.get(id(code)) or self._place_code(code) for code in codes]
-            text = " of ".join(places) if all(places) else ""
-            if len(text) > _LONGEST_NAME:
-                text = f"{places[-1]} {digest(text)}"
-            self._chains[chain] = text
-        return text
-
-    def _place_code(self, code: CodeType) -> str:
-        """Returns where a code object stands in the sources; empty if that is somebody else's."""
-        file = self._files.get(code.co_filename)
-        if file is None:
-            file = self._files[code.co_filename] = shorten_file(code.co_filename)
-        text = ""
-        with suppress(ValueError):  # what has other constants than code comes with is not what stands in the sources
-            text = f"{file}:{code.co_firstlineno}:{code.co_qualname} {sum_code(code):x}" if file else ""
-        self._places[id(code)] = text
-        self._codes.append(code)
-        return text
-
     def _describe(self, value: Any) -> str:
-        self._described += 1
+        self._passing += 1
         return self.describer.describe(value)
 
     def _name_class(self, value: type) -> str:
@@ -297,9 +280,13 @@ class Definitions:
         """
         if type(function) is not FunctionType or function.__code__.co_freevars != _OF_BINDING:
             return self.name(function)
-        text = self._places.get(id(function.__code__)) or self._place_code(function.__code__)
+        text = self._places.find(function.__code__)
         inner = _content_of(function.__closure__[0]) if function.__closure__ else None
         return self.name(function) if not text else text if inner is None else f"{text} ^{self.name(inner)}"
+
+    def _name_cached(self, value: functools.cached_property[Any]) -> str:
+        self._attributes.append(value.__dict__)
+        return f"cached {self.name(value.func)}"
 
     def _name_partial(self, value: functools.partial[Any]) -> str:
         given = self._name_all("(", value.args) + self._name_items("*", value.keywords)
@@ -378,19 +365,6 @@ _DESCRIPTORS = (
 
 _STATELESS = frozenset({"_abc._abc_data", "collections._tuplegetter"})
 """Classes written in C of which the objects say nothing that matters or is not said elsewhere."""
-
-
-def _has_only_attributes(kind: type) -> bool:
-    """Tells whether all that there is to an object of a class is in its ``__dict__``, where only Thunder put it."""
-    bases = [base for base in kind.__mro__ if base is not object]
-    own = all(base.__module__.startswith("thunder.") and not vars(base).get("__slots__") for base in bases)
-    return own and kind.__dictoffset__ != 0
-
-
-def _is_generated(file: str, module: str | None) -> bool:
-    """Tells whether Python itself made a function: for a dataclass or a named tuple, or from a source in its core."""
-    has_module = module is not None and (is_known(module) or module.startswith("namedtuple_"))
-    return file.startswith("<frozen ") or (file == "<string>" and has_module)
 
 
 def _content_of(cell: CellType) -> Any:

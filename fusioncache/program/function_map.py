@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import importlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from fusioncache.ir.key_text import NamedValue
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.literals import digest
+from fusioncache.program.watched_tables import WatchedTables
 
 _MODULES = (
     "thunder",
@@ -146,14 +147,24 @@ def _split_line(line: str) -> NamedValue:
 
 def _summarize_module(definitions: Definitions, module: ModuleType) -> Sequence[str]:
     """Returns a digest of what a module holds, then a line for each thing in it that was written by others."""
-    found = dict(_iterate_definitions(module))
 
     def make() -> Iterator[str]:
+        found = dict(_iterate_definitions(module))
         lines = {name: f"{name} {definitions.name(value)}" for name, value in found.items()}
         yield digest("\n".join(sorted(lines.values())))
         yield from (f"{module.__name__}.{lines[name]}" for name in found if definitions.is_foreign(found[name]))
 
-    return definitions.summarize(module.__name__, list(found), list(found.values()), make)
+    return definitions.summarize(module.__name__, vars(module), lambda: _watch_module(module), make)
+
+
+def _watch_module(module: ModuleType) -> WatchedTables:
+    """Returns what a module and its own classes hold now, but for what always changes."""
+    changing = [name for place, name in _CHANGING if place == module.__name__]
+    tables: list[tuple[Mapping[str, Any], Collection[str]]] = [(vars(module), changing)]
+    for name, value in vars(module).items():
+        if name not in changing and _is_own_class(module, value):
+            tables.append((vars(value), [key for key in vars(value) if f"{name}.{key}" in changing]))
+    return WatchedTables(tables)
 
 
 def _modules_of(executors: Iterable[Any]) -> Iterator[str]:
@@ -186,9 +197,13 @@ def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
         if name in _SKIPPED or (module.__name__, name) in _CHANGING or _is_own_module(module, name, value):
             continue
         yield name, value
-        if isinstance(value, type) and value.__module__ == module.__name__:
+        if _is_own_class(module, value):
             members = ((f"{name}.{key}", each) for key, each in vars(value).items() if key not in _SKIPPED_IN_CLASSES)
             yield from (each for each in members if (module.__name__, each[0]) not in _CHANGING)
+
+
+def _is_own_class(module: ModuleType, value: Any) -> bool:
+    return isinstance(value, type) and value.__module__ == module.__name__
 
 
 def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:
@@ -200,16 +215,16 @@ def _summarize_entries(definitions: Definitions) -> Sequence[str]:
     """Returns a line for each function of torch's that Thunder has one for."""
     from thunder.torch import _torch_to_thunder_function_map
 
-    entries = dict(_torch_to_thunder_function_map)
+    entries = _torch_to_thunder_function_map
 
     def make() -> Iterator[str]:
-        for key, value in entries.items():
+        for key, value in list(entries.items()):
             text = definitions.name(value)
             # Several functions may be called the same. Whether keys are equal the digests of the modules decide.
             checksum = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
             yield f"map.{write_callable(key)} {f'{text} {checksum}' if definitions.is_foreign(value) else checksum}"
 
-    return definitions.summarize("entries", (), [*entries, *entries.values()], lambda: sorted(make()))
+    return definitions.summarize("entries", entries, lambda: WatchedTables([(entries, ())]), lambda: sorted(make()))
 
 
 def write_callable(function: Any) -> str:

@@ -32,6 +32,19 @@ def is_known(module: str) -> bool:
     return package in _PACKAGES or package in sys.stdlib_module_names
 
 
+def has_only_attributes(kind: type) -> bool:
+    """Tells whether all that there is to an object of a class is in its ``__dict__``, where only Thunder put it."""
+    bases = [base for base in kind.__mro__ if base is not object]
+    own = all(base.__module__.startswith("thunder.") and not vars(base).get("__slots__") for base in bases)
+    return own and kind.__dictoffset__ != 0
+
+
+def is_generated(file: str, module: str | None) -> bool:
+    """Tells whether Python itself made a function: for a dataclass or a named tuple, or from a source in its core."""
+    has_module = module is not None and (is_known(module) or module.startswith("namedtuple_"))
+    return file.startswith("<frozen ") or (file == "<string>" and has_module)
+
+
 def shorten_file(file: str) -> str:
     """Returns the path of a source from where its package begins; empty if it is in none of those."""
     folders = _list_folders()

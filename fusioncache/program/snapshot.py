@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import is_
-from types import CellType, CodeType, FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from fusioncache.program.introspection import is_dictionary
@@ -146,14 +146,14 @@ def _look_at(objects: Iterable[Any]) -> Layer:
         else:
             others.append(each)
     ordered = (each for each in dictionaries if type(each) is OrderedDict)  # its order is not that of the dict in it
-    tables = _mark((*map(dict.keys, dictionaries), *ordered))
+    tables = mark((*map(dict.keys, dictionaries), *ordered))
     # A cell refers to one object at most, so that filled ones need no marks; an empty one gets a referent first.
-    looked_at = (*_mark(others), *filled, _MARK, *empty)
+    looked_at = (*mark(others), *filled, _MARK, *empty)
     keys = [*chain.from_iterable(tables)]
     return Layer(looked_at, gc.get_referents(*looked_at), tables, keys, dictionaries, _list_values(dictionaries))
 
 
-def _mark(objects: Iterable[Any]) -> tuple[Any, ...]:
+def mark(objects: Iterable[Any]) -> tuple[Any, ...]:
     """Returns objects with a mark behind each, so that nothing goes over from one to the next unnoticed."""
     return (*chain.from_iterable(zip(objects, repeat(_MARK))),)
 
@@ -174,44 +174,3 @@ def _open_tuples(objects: Iterable[Any]) -> Iterator[Any]:
         yield from found
         tuples = [each for each in found if type(each) is tuple]
         found = gc.get_referents(*tuples) if tuples else []
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Summary:
-    """Lines that were made of the names of values.
-
-    Attributes:
-        names: what the values are called where they are.
-        values: in their order. They are kept alive.
-        lines: what was made.
-    """
-
-    names: tuple[str, ...]
-    values: tuple[Any, ...]
-    lines: tuple[str, ...]
-
-    def is_of(self, names: Sequence[str], values: Sequence[Any]) -> bool:
-        """Tells whether it was made of these very values, under these names."""
-        return self.names == tuple(names) and are_same(self.values, values)
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedNames:
-    """Names of one process, and what they were made of at one moment.
-
-    Attributes:
-        names: of values, but for those that the describer took part in: whoever takes the others over has to meet their
-            classes, too.
-        places: where code stands, by its id.
-        chains: the same of functions of which each wraps the next, by the ids of their code.
-        codes: what these ids are of.
-        snapshot: of all that has these names, which it keeps alive.
-        summaries: what was made of these names, by what it is about.
-    """
-
-    names: Mapping[int | FunctionType, str]
-    places: Mapping[int, str]
-    chains: Mapping[tuple[int, ...], str]
-    codes: Sequence[CodeType]
-    snapshot: Snapshot
-    summaries: Mapping[str, Summary]

@@ -33,8 +33,8 @@ from fusioncache.program.key import program_key
 from fusioncache.program.reads import Read, ReadDifference, find_difference
 from fusioncache.program.references import TemplateReference
 from fusioncache.program.refusal import NotKept
-from fusioncache.program.snapshot import WatchedNames
 from fusioncache.program.text import ProgramText
+from fusioncache.program.watched_names import WatchedNames
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.generations import Generations
 from fusioncache.trace.program_jobs import find_job_references, resolve_of_job

@@ -4,7 +4,7 @@ import functools
 import gc
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -18,7 +18,9 @@ import fusioncache
 from fusioncache.ir import Key
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.snapshot import Snapshot, WatchedNames
+from fusioncache.program.snapshot import Snapshot
+from fusioncache.program.watched_names import WatchedNames
+from fusioncache.program.watched_tables import WatchedTables
 
 X = torch.zeros(3, 4)
 SYMBOL = thunder.torch.silu.__wrapped__ if hasattr(thunder.torch.silu, "__wrapped__") else thunder.torch.silu
@@ -119,44 +121,77 @@ def test_names_are_not_made_again_while_nothing_changed(jitted, named):
     assert not any(Definitions(Describer()).name(each) is names.names[each] for each in functions)
 
 
-def summarize(names: WatchedNames | None, values: dict[str, Any]) -> tuple[Definitions, Sequence[str], int]:
-    """Returns lines that are made of values, and how often they were made."""
+def summarize(names: WatchedNames | None, table: dict[str, Any]) -> tuple[Definitions, tuple[str, ...], int]:
+    """Returns lines that are made of a table, and how often they were made."""
     definitions, made = Definitions(Describer(), names), []
 
     def make() -> list[str]:
         made.append(1)
-        return [f"{name} {definitions.name(value)}" for name, value in values.items()]
+        return [f"{name} {definitions.name(value)}" for name, value in table.items()]
 
-    return definitions, definitions.summarize("here", list(values), list(values.values()), make), len(made)
+    return definitions, definitions.summarize("here", table, lambda: WatchedTables([(table, ())]), make), len(made)
+
+
+@contextmanager
+def renamed(table: dict[str, Any], old: str, new: str) -> Iterator[None]:
+    """Has the last item of a table under another key meanwhile."""
+    table[new] = table.pop(old)
+    yield
+    table[old] = table.pop(new)
 
 
 def test_lines_are_made_again_where_a_name_a_value_or_what_it_is_made_of_changed(monkeypatch):
-    values = {"check": utils.check, "table": {"sum": utils.check_type}}
-    first, lines, _ = summarize(None, values)
+    table = {"check": utils.check, "table": {"sum": utils.check_type}}
+    first, lines, _ = summarize(None, table)
     names = first.watch()
-    assert summarize(names, values)[1:] == (lines, 0)
-    for other in (
-        {"other": utils.check, "table": values["table"]},
-        {**values, "check": utils.check_same_dtype},
-        {**values, "more": utils.check},
-        dict(reversed(values.items())),
+    assert summarize(names, table)[1:] == (lines, 0)
+    assert summarize(names, dict(table))[2] == 1  # which may be another one the next time
+    for change in (
+        renamed(table, "table", "other"),
+        changed(table, "check", utils.check_same_dtype),
+        changed(table, "more", utils.check),
+        changed(table["table"], "more", utils.check),
     ):
-        assert summarize(names, other)[2] == 1
-    values["table"]["more"] = utils.check
-    assert summarize(names, values)[2] == 1
-    del values["table"]["more"]
-    assert summarize(first.watch(), values)[1:] == (lines, 0)
+        with change:
+            assert summarize(names, table)[2] == 1
+    assert summarize(first.watch(), table)[1:] == (lines, 0)
     monkeypatch.setattr(utils.check, "__defaults__", (1,))
-    assert summarize(names, values)[1:] != (lines, 0)
+    assert summarize(names, table)[1:] != (lines, 0)
 
 
 def test_lines_with_what_somebody_else_wrote_are_made_each_time():
     def mine() -> None:
         pass
 
-    values = {"mine": mine, "check": utils.check}
-    first, lines, _ = summarize(None, values)
-    assert summarize(first.watch(), values)[1:] == (lines, 1)
+    table = {"mine": mine, "check": utils.check}
+    first, lines, _ = summarize(None, table)
+    assert summarize(first.watch(), table)[1:] == (lines, 1)
+
+
+def test_what_is_made_of_somebody_elses_name_is_named_anew():
+    """Also where that name was given before, by itself."""
+
+    def mine() -> None:
+        pass
+
+    pair, first = [mine], Definitions(Describer())
+    first.name(mine)
+    before, lines = first.name(pair), first.summarize("here", {}, lambda: WatchedTables(()), lambda: [first.name(mine)])
+    names = first.watch()
+    mine.__defaults__ = (1,)
+    second = Definitions(Describer(), names)
+    assert second.name(pair) != before
+    assert second.summarize("here", {}, lambda: WatchedTables(()), lambda: [second.name(mine)]) != lines
+
+
+def test_what_came_later_is_named_anew_as_nobody_watches_it(monkeypatch):
+    first = Definitions(Describer())
+    first.name(utils.check)
+    table = {"later": [utils.check]}
+    second, lines, _ = summarize(first.watch(), table)
+    names = second.watch()
+    table["later"][0] = utils.check_type
+    assert summarize(names, table)[1] != lines
 
 
 def test_what_was_described_is_described_again():
