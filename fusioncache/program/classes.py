@@ -83,12 +83,11 @@ def _note_unknown(writer: Writer, cls: type, name: str, reason: str) -> None:
 def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
     parts = writer.parts
     if type(value) is types.FunctionType:
-        value = find_original(value)
+        value = _find_original(writer, value)
     if name == "__annotations__" and type(value) is dict:
         parts.append(", ".join(f"{write_name(key)}: {_describe_annotation(item)}" for key, item in value.items()))
     elif name == "_abc_impl":
-        registered = (reference() for reference in _abc._get_dump(cls)[0])
-        parts.append(", ".join(sorted(write_class_name(other) for other in registered if other is not None)))
+        parts.append(write_registered(cls))
     elif type(value) is types.MemberDescriptorType and value.__objclass__ is cls:
         parts.append("slot")
     else:
@@ -101,9 +100,26 @@ def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
 def _describe_annotation(value: object) -> str:
     """Returns the name of a type: what an annotation stands for is not called."""
     literal = LITERALS.get(id(type(value)))
-    if literal is not None:
-        return literal(value)
-    return write_class_name(cast(type, value) if is_derived(type(value), type) else type(value))
+    return literal(value) if literal is not None else write_class_name(class_of_annotation(value))
+
+
+def class_of_annotation(value: object) -> type:
+    """Returns the class by which an annotation is called."""
+    return cast(type, value) if is_derived(type(value), type) else type(value)
+
+
+def write_registered(cls: type) -> str:
+    """Returns the names of the classes that were registered with an abstract one."""
+    registered = (reference() for reference in _abc._get_dump(cls)[0])
+    return ", ".join(sorted(write_class_name(other) for other in registered if other is not None))
+
+
+def _find_original(writer: Writer, function: types.FunctionType) -> types.FunctionType:
+    """Returns the function that is described in place of one that stands around it, which was met as well."""
+    original = find_original(function)
+    if original is not function and writer.memory.met is not None:
+        writer.memory.met += (function, *(function.__closure__ or ()))
+    return original
 
 
 def digest_graph(memory: Memory, cls: type) -> str:

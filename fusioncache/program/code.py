@@ -85,7 +85,7 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
         writer.write(function.__kwdefaults__)
     for cell in function.__closure__ or ():
         writer.parts.append(" ")
-        write_cell(writer, cell)
+        writer.write(cell)
     if function.__dict__:
         writer.parts.append(" attributes ")
         writer.write(function.__dict__)

@@ -17,17 +17,18 @@ from contextvars import ContextVar
 from dataclasses import replace
 from enum import Enum
 from inspect import unwrap
+from itertools import islice
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.program.code_places import LONGEST_NAME, CodePlaces
-from fusioncache.program.literals import digest, write_string
+from fusioncache.program.literals import LITERALS, digest, write_string
 from fusioncache.program.lookup import find_attribute
 from fusioncache.program.places import has_only_attributes, is_generated, is_known, place_of
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.snapshot import Snapshot
-from fusioncache.program.watched_names import Summary, WatchedNames
+from fusioncache.program.watched_names import Noted, Summary, WatchedNames
 from fusioncache.program.watched_tables import WatchedTables
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Definitions:
 
     Attributes:
         describer: describes what was written by somebody else.
+        bystanders: functions that take no part in deriving a program, although Thunder holds them.
     """
 
     def __init__(self, describer: Describer, earlier: WatchedNames | None = None):
@@ -67,13 +69,38 @@ class Definitions:
         self._names: dict[int | FunctionType, str] = {}
         self._held: dict[int | FunctionType, Any] = {}
         self._attributes: list[Mapping[str, Any]] = []
-        self._passing = 0  # how often a name was made or used that the next key does not take over
+        self._passing: list[int | FunctionType | None] = []  # names made or used that the next key does not take over
         self._renewed: set[int | FunctionType] = set()
         self._foreign: dict[str, None] = {}
-        self._bystanders = [unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS]
+        self.bystanders = tuple(unwrap(find_attribute(*name.rsplit(".", 1))) for name in _BYSTANDERS)
         self._makers = self._list_makers()
         self._usual_printer = default_python_printer
         self._symbol = Symbol
+
+    @property
+    def earlier(self) -> WatchedNames | None:
+        """The names that were taken over."""
+        return self._watched
+
+    def meet(self, foreign: Iterable[str]) -> None:
+        """Takes note of what somebody else wrote and that was named before, by its place."""
+        self._foreign.update(dict.fromkeys(foreign))
+
+    @contextmanager
+    def noting(self) -> Iterator[Noted]:
+        """Takes note of what is named in its body."""
+        noted, foreign, self._foreign = Noted(), self._foreign, {}
+        held, attributes, passing = len(self._held), len(self._attributes), len(self._passing)
+        try:
+            with self.describer.recording() as learned:
+                yield noted
+        finally:
+            noted.foreign = tuple(self._foreign)
+            self._foreign = {**foreign, **self._foreign}
+        noted.held = (*islice(self._held.values(), held, None), *self._attributes[attributes:])
+        # What was named before may have been described, and then somebody else watches that.
+        if set(islice(self._held, held)).isdisjoint(self._passing[passing:]):
+            noted.record = learned.record
 
     def watch(self) -> WatchedNames:
         """Returns the names with what they were made of; where earlier ones were taken over, these."""
@@ -109,7 +136,8 @@ class Definitions:
         is_passing = self._watched is not None
         known = self._names.get(key)
         if known is not None:
-            self._passing += is_passing or key in self._renewed
+            if is_passing or key in self._renewed:
+                self._passing.append(key)
             return known
         # What leads back to a value, on the way to its name, names it by its class.
         self._names[key] = f"^{kind.__name__}"
@@ -117,10 +145,11 @@ class Definitions:
         maker = self._makers.get(kind)
         if maker is None:
             maker = self._makers[kind] = self._find_maker(kind)
-        passing = self._passing
-        self._passing += is_passing
+        passing = len(self._passing)
+        if is_passing:
+            self._passing.append(key)
         name = maker(value)
-        if self._passing > passing:
+        if len(self._passing) > passing:
             self._renewed.add(key)
         if len(name) > LONGEST_NAME:
             name = f"{name[:_BEGINNING]}...{digest(name)}"
@@ -145,9 +174,9 @@ class Definitions:
         known = self._summaries.get(place)
         if known is not None and known.table is table and known.tables.hold():
             return known.lines
-        tables, passing = watch(), self._passing
+        tables, passing = watch(), len(self._passing)
         lines = tuple(make())
-        if self._passing == passing:
+        if len(self._passing) == passing:
             self._summaries[place] = Summary(table, tables, lines)
         return lines
 
@@ -194,6 +223,8 @@ class Definitions:
         from thunder.core.symbol import Symbol
         from thunder.extend import Executor
 
+        if id(kind) in LITERALS:
+            return LITERALS[id(kind)]
         if issubclass(kind, type):
             return self._name_class
         if issubclass(kind, Executor):
@@ -237,9 +268,9 @@ class Definitions:
     def _describe_foreign(self, function: FunctionType, codes: Iterable[CodeType]) -> str:
         """Describes a function by its code, and takes note of it if somebody else wrote that, or any that it wraps."""
         is_own = all(self._places.find(code) or is_generated(code.co_filename, function.__module__) for code in codes)
-        if not is_own and not any(unwrap(function) is each for each in self._bystanders):
+        if not is_own and not any(unwrap(function) is each for each in self.bystanders):
             self._foreign[place_of(function)] = None
-        self._passing += 1
+        self._passing.append(None)
         return self.describer.describe_function(function)
 
     def _name_beside(self, function: FunctionType) -> str:
@@ -249,7 +280,7 @@ class Definitions:
         return given + self._name_items("@", attributes)
 
     def _describe(self, value: Any) -> str:
-        self._passing += 1
+        self._passing.append(None)
         return self.describer.describe(value)
 
     def _name_class(self, value: type) -> str:

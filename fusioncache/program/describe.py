@@ -15,16 +15,20 @@ A describer is made anew for each comparison. It remembers classes and code, so 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 
 from fusioncache.program.classes import digest_graph, make_content
 from fusioncache.program.introspection import is_derived, mro_of
+from fusioncache.program.known_classes import KnownClasses
 from fusioncache.program.literals import digest, write_class_name, write_name
-from fusioncache.program.memory import Memory
+from fusioncache.program.memory import ClassContent, Memory
 from fusioncache.program.modules import describe_frame, list_parts
 from fusioncache.program.objects import Layout, find_handler, find_layout, write_fixed_state
+from fusioncache.program.records import Record, Recording, recording
 from fusioncache.program.refusal import NoValue
 from fusioncache.program.reviewed import LEFT_OUT
 from fusioncache.program.writer import Handler, Writer
@@ -33,12 +37,18 @@ _LONGEST_PART = 120
 
 
 class Describer:
-    """Describes values, and remembers what it described."""
+    """Describes values, and remembers what it described.
 
-    __slots__ = ("_graphs", "_layouts", "_memory")
+    Args:
+        memory: what it knows already; nothing if there is none.
+        known: classes that need not be described again, if there are any.
+    """
 
-    def __init__(self, memory: Memory | None = None) -> None:
+    __slots__ = ("_graphs", "_known", "_layouts", "_memory")
+
+    def __init__(self, memory: Memory | None = None, known: KnownClasses | None = None) -> None:
         self._memory = memory if memory is not None else Memory()
+        self._known = known if known is not None else KnownClasses()
         self._graphs: dict[int, str] = {}
         self._layouts: dict[int, Layout] = {}
 
@@ -59,6 +69,28 @@ class Describer:
         writer = self._writer(digests=True)
         self._write(writer, value)
         return writer.text()
+
+    def outline(self, values: Iterable[object]) -> list[str]:
+        """Returns each value as a line without what its classes are; the reason in place of one that has no value.
+
+        Raises:
+            NoValue: if there is too much of them.
+        """
+        lines = []
+        for value in values:
+            writer = self._writer()
+            with torch._C.DisableTorchFunction():
+                reason = writer.attempt(partial(writer.write, value))
+            lines.append(writer.text() if reason is None else f"none: {reason}")
+        return lines
+
+    def recording(self) -> AbstractContextManager[Recording]:
+        """Records what is learned in its body."""
+        return recording(self._memory)
+
+    def learn(self, record: Record) -> bool:
+        """Learns what another describer learned, if it would be the same here; returns whether it would."""
+        return record.teach(self._memory)
 
     def describe_function(self, function: types.FunctionType) -> str:
         """Returns module, qualified name and the hash of all that a function consists of but its globals.
@@ -209,10 +241,19 @@ class Describer:
         while pending:
             cls = pending.pop()
             try:
-                self._memory.contents[id(cls)] = make_content(self._writer(), cls)
+                content = self._known.recall(cls, self._memory)
+                self._memory.contents[id(cls)] = content if content is not None else self._describe_class(cls)
             except NoValue:  # there is too much of it
                 pending.append(cls)
                 raise
+
+    def _describe_class(self, cls: type) -> ClassContent:
+        if not self._known.is_learning:
+            return make_content(self._writer(), cls)
+        with self.recording() as noted:
+            content = make_content(self._writer(), cls)
+        self._known.learn(cls, content, noted.record)
+        return content
 
     def _digest_class(self, cls: type) -> str:
         self._look_at_classes()

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import importlib
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from fusioncache.ir.key_text import NamedValue
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.literals import digest
-from fusioncache.program.watched_tables import WatchedTables
+from fusioncache.program.watched_tables import Table, WatchedTables
 
-_MODULES = (
+MODULES = (
     "thunder",
     "thunder.clang",
     "thunder.clang.langctx",
@@ -116,19 +116,35 @@ _SKIPPED_IN_CLASSES = frozenset(
 """What nobody asks while a program is derived, or is said elsewhere: of dataclasses by the methods made for them."""
 
 
-def read_function_map(definitions: Definitions, executors: Iterable[Any]) -> Iterator[NamedValue]:
+ReadThunder = Callable[[Definitions, Iterable[Any]], Iterable[NamedValue]]
+
+
+def read_function_map(
+    definitions: Definitions, executors: Iterable[Any], read: ReadThunder | None = None
+) -> Iterator[NamedValue]:
     """Yields what was written by others, by its place, then a digest of each entry of the function map and each module.
 
     Args:
         definitions: names what is found.
         executors: those that a program is derived for.
+        read: what reads all that is Thunder's; ``read_thunder`` if there is none.
 
     Raises:
         NoValue: if something that was put there cannot be described.
     """
-    modules = [importlib.import_module(name) for name in dict.fromkeys((*_MODULES, *_modules_of(executors)))]
+    yield from (read or read_thunder)(definitions, executors)
+    # Executors were named before: these are all that are not trusted.
+    yield from ((f"{FOREIGN}{place}", "is run by Thunder") for place in definitions.foreign)
+
+
+def read_thunder(definitions: Definitions, executors: Iterable[Any]) -> Iterator[NamedValue]:
+    """Yields the same, but not whose code Thunder runs.
+
+    Raises:
+        NoValue: as ``read_function_map`` does.
+    """
     digests: list[NamedValue] = []
-    for module in modules:
+    for module in _list_modules(executors):
         content, *foreign = _summarize_module(definitions, module)
         digests.append((module.__name__, content))
         yield from map(_split_line, foreign)
@@ -136,8 +152,30 @@ def read_function_map(definitions: Definitions, executors: Iterable[Any]) -> Ite
     yield from digests
     yield from _read_parts(definitions)
     yield from _read_pytrees(definitions)
-    # Executors were named before: these are all that are not trusted.
-    yield from ((f"{FOREIGN}{place}", "is run by Thunder") for place in definitions.foreign)
+
+
+def watch_thunder(executors: Iterable[Any]) -> WatchedTables:
+    """Returns all tables that are read by ``read_thunder``, with what is in them now, but for what always changes.
+
+    What the things in them are is not watched here.
+    """
+    from thunder.torch import _torch_to_thunder_function_map
+
+    tables = [table for module in _list_modules(executors) for table in _list_tables(module)]
+    return WatchedTables([*tables, (_torch_to_thunder_function_map, ())], lambda: _list_others(executors))
+
+
+def _list_modules(executors: Iterable[Any]) -> list[ModuleType]:
+    return [importlib.import_module(name) for name in dict.fromkeys((*MODULES, *_modules_of(executors)))]
+
+
+def _list_others(executors: Iterable[Any]) -> Iterator[Any]:
+    """Yields what else is read: the modules, single functions, and what is registered."""
+    yield from map(vars, _list_modules(executors))
+    for module, names in _PARTS.items():
+        yield from map(vars(importlib.import_module(module)).get, names)
+    for cls, entry in _list_pytrees():
+        yield from (cls, entry.flatten_func, entry.unflatten_func)
 
 
 def _split_line(line: str) -> NamedValue:
@@ -154,17 +192,16 @@ def _summarize_module(definitions: Definitions, module: ModuleType) -> Sequence[
         yield digest("\n".join(sorted(lines.values())))
         yield from (f"{module.__name__}.{lines[name]}" for name in found if definitions.is_foreign(found[name]))
 
-    return definitions.summarize(module.__name__, vars(module), lambda: _watch_module(module), make)
+    return definitions.summarize(module.__name__, vars(module), lambda: WatchedTables(_list_tables(module)), make)
 
 
-def _watch_module(module: ModuleType) -> WatchedTables:
-    """Returns what a module and its own classes hold now, but for what always changes."""
+def _list_tables(module: ModuleType) -> Iterator[Table]:
+    """Yields what a module and its own classes hold, each with what always changes in it."""
     changing = [name for place, name in _CHANGING if place == module.__name__]
-    tables: list[tuple[Mapping[str, Any], Collection[str]]] = [(vars(module), changing)]
-    for name, value in vars(module).items():
+    yield vars(module), changing
+    for name, value in list(vars(module).items()):
         if name not in changing and _is_own_class(module, value):
-            tables.append((vars(value), [key for key in vars(value) if f"{name}.{key}" in changing]))
-    return WatchedTables(tables)
+            yield vars(value), [key for key in list(vars(value)) if f"{name}.{key}" in changing]
 
 
 def _modules_of(executors: Iterable[Any]) -> Iterator[str]:
@@ -181,14 +218,19 @@ def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
 
 def _read_pytrees(definitions: Definitions) -> Iterator[NamedValue]:
     """Yields how values are taken apart whose class somebody registered with optree: Thunder sees their parts then."""
+    for cls, entry in _list_pytrees():
+        functions = (entry.flatten_func, entry.unflatten_func)
+        yield f"pytree.{write_callable(cls)}", " ".join(map(definitions.name, functions))
+
+
+def _list_pytrees() -> Iterator[tuple[type, Any]]:
     from optree import PyTreeKind, register_pytree_node
     from thunder.core.pytree import OPTREE_NAMESPACE
 
     registry: Any = register_pytree_node  # whose types speak of one class, not of all
     for cls, entry in registry.get(namespace=OPTREE_NAMESPACE).items():
         if not cls.__module__.startswith("optree") and entry.kind is PyTreeKind.CUSTOM:
-            functions = (entry.flatten_func, entry.unflatten_func)
-            yield f"pytree.{write_callable(cls)}", " ".join(map(definitions.name, functions))
+            yield cls, entry
 
 
 def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from fusioncache.ir import Key
 from fusioncache.ir.key_text import NamedValue, read_values, write_values
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
-from fusioncache.program.function_map import FOREIGN, read_function_map
+from fusioncache.program.function_map import FOREIGN, ReadThunder, read_function_map
 from fusioncache.program.kept_passes import FAMILY_FORMAT
 from fusioncache.program.options import read_options
 from fusioncache.program.process_groups import find_groups, read_groups
@@ -30,7 +30,13 @@ FORMAT = 3
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
 
 
-def program_key(definitions: Definitions, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+def program_key(
+    definitions: Definitions,
+    compile_data: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    read_thunder: ReadThunder | None = None,
+) -> Key:
     """Returns the key of the program for these arguments.
 
     Args:
@@ -38,13 +44,14 @@ def program_key(definitions: Definitions, compile_data: Any, args: Sequence[Any]
         compile_data: Thunder's ``CompileData`` of the function, whose ``transforms`` are set.
         args: as the function is called.
         kwargs: as the function is called.
+        read_thunder: as in ``read_function_map``.
 
     Raises:
         NotKept: if something takes part that cannot be compared.
     """
     # Names are made for ten thousand functions, and all but the key is gone when this returns.
     with without_collector():
-        return _make_key(definitions, compile_data, args, kwargs)
+        return _make_key(definitions, compile_data, args, kwargs, read_thunder)
 
 
 def form_key(key: Key, tensors: Mapping[int | str, torch.Tensor], integers: Mapping[int | str, int]) -> Key:
@@ -76,7 +83,13 @@ def _name_argument(place: int | str) -> str:
     return f"args.{place}" if isinstance(place, int) else f"kwargs.{escape_name(place)}"
 
 
-def _make_key(definitions: Definitions, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+def _make_key(
+    definitions: Definitions,
+    compile_data: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    read_thunder: ReadThunder | None,
+) -> Key:
     describer = definitions.describer
     texts = {"program format": str(FORMAT)}
     for name, values in {
@@ -84,7 +97,7 @@ def _make_key(definitions: Definitions, compile_data: Any, args: Sequence[Any], 
         "arguments": _read_arguments(describer, args, kwargs),
         "state": read_state(compile_data),
         "jit options": read_options(describer, definitions, compile_data),
-        "function map": read_function_map(definitions, compile_data.executors_list),
+        "function map": read_function_map(definitions, compile_data.executors_list, read_thunder),
         "program versions": read_versions(),
         "variables": read_variables_of_thunder(),
         # Last, as all that was described before has met its classes.

@@ -37,6 +37,8 @@ class Memory:
         names: the names that last, by the object's identity.
         storages: the name of the first tensor in each storage, and the storage, by its address.
         held: each object that was described, by its identity.
+        met: each value that was written and is more than a literal, as often as it was; None if nobody wants to know.
+        named: the classes whose names somebody wanted, and these, if somebody wants to know.
         codes: each code object that was described.
         loose_globals: the namespaces of functions that are no module's, by identity and the names that were looked up.
         code_digests: the hash of each code object that was looked at.
@@ -54,6 +56,8 @@ class Memory:
     names: dict[int, str] = field(default_factory=dict)
     storages: dict[int, tuple[str, object]] = field(default_factory=dict)
     held: dict[int, object] = field(default_factory=dict)
+    met: list[object] | None = None
+    named: dict[int, tuple[type, str]] | None = None
     codes: dict[int, types.CodeType] = field(default_factory=dict)
     loose_globals: dict[tuple[int, str], object] = field(default_factory=dict)
     code_digests: dict[int, tuple[types.CodeType, str]] = field(default_factory=dict)
@@ -75,11 +79,17 @@ class Memory:
     def name_class(self, cls: type) -> str:
         """Returns the name of a class, with a number if another class has the same one."""
         known = self.class_names.get(id(cls))
-        if known is not None:
-            return known[1]
-        name = write_class_name(cls)
-        count = self.taken[name] = self.taken.get(name, 0) + 1
-        label = name if count == 1 else f"{name}({count})"
+        if known is None:
+            name = write_class_name(cls)
+            count = self.taken.get(name, 0) + 1
+            known = cls, name if count == 1 else f"{name}({count})"
+            self.note_class(cls, name, known[1])
+        if self.named is not None:
+            self.named[id(cls)] = known
+        return known[1]
+
+    def note_class(self, cls: type, name: str, label: str) -> None:
+        """Notes what a class is called, and that it is to be looked at."""
+        self.taken[name] = self.taken.get(name, 0) + 1
         self.class_names[id(cls)] = cls, label
         self.pending.append(cls)
-        return label

@@ -34,6 +34,7 @@ from fusioncache.program.tensors import TENSORS, write_foreign_tensor
 from fusioncache.program.writer import Handler, Writer
 
 _POINTER = 8
+_IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset)
 
 _base_of = type.__dict__["__base__"].__get__
 _size_of = type.__dict__["__basicsize__"].__get__
@@ -114,20 +115,9 @@ def find_handler(cls: type) -> Handler:
     Raises:
         NoValue: if these have no value.
     """
-    handler = FUNCTIONS.get(id(cls)) or CONTAINERS.get(id(cls)) or TENSORS.get(id(cls))
+    handler = _find_special(cls)
     if handler is not None:
         return handler
-    reviewed = find_reviewed(cls)
-    if reviewed is not None:
-        return reviewed
-    if is_derived(cls, type):
-        return _write_class
-    if is_derived(cls, torch.Tensor):
-        return write_foreign_tensor
-    if is_derived(cls, types.ModuleType):
-        return write_module
-    if cls is object:
-        return _write_bare_object
     layout = find_layout(cls)
     is_module = is_derived(cls, torch.nn.Module)
 
@@ -140,6 +130,38 @@ def find_handler(cls: type) -> Handler:
             writer.parts.append(">")
 
     return write
+
+
+def find_plain_layout(cls: type) -> Layout | None:
+    """Returns where objects have all of their state that may change; None if they have more, or are of a special kind.
+
+    It is in slots and attributes. The content of a number, a text or a tuple never changes.
+    """
+    if _find_special(cls) is not None:
+        return None
+    try:
+        layout = find_layout(cls)
+    except NoValue:
+        return None
+    is_fixed = layout.content is write_nothing or any(is_derived(cls, each) for each in _IMMUTABLE)
+    return layout if is_fixed else None
+
+
+def _find_special(cls: type) -> Handler | None:
+    """Returns what writes the instances of a class of which there is more to know than where they keep their state."""
+    handler = FUNCTIONS.get(id(cls)) or CONTAINERS.get(id(cls)) or TENSORS.get(id(cls))
+    if handler is not None:
+        return handler
+    reviewed = find_reviewed(cls)
+    if reviewed is not None:
+        return reviewed
+    if is_derived(cls, type):
+        return _write_class
+    if is_derived(cls, torch.Tensor):
+        return write_foreign_tensor
+    if is_derived(cls, types.ModuleType):
+        return write_module
+    return _write_bare_object if cls is object else None
 
 
 def write_fixed_state(writer: Writer, value: object, layout: Layout) -> None:

@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from fusioncache.program.code_places import CodePlaces
+from fusioncache.program.records import Record
 from fusioncache.program.snapshot import Snapshot
 from fusioncache.program.watched_tables import WatchedTables
 
@@ -43,3 +44,18 @@ class WatchedNames:
     places: CodePlaces
     snapshot: Snapshot
     summaries: Mapping[str, Summary]
+
+
+@dataclass(slots=True)
+class Noted:
+    """What was named meanwhile.
+
+    Attributes:
+        held: the values, and the dicts in which some of them keep what they consist of.
+        foreign: what somebody else wrote, by its place.
+        record: what the describer learned; None if the names depend on what was named or described before.
+    """
+
+    held: tuple[Any, ...] = ()
+    foreign: tuple[str, ...] = ()
+    record: Record | None = None

@@ -101,6 +101,8 @@ class Writer:
         if literal is not None:
             self.parts.append(literal(value))
             return
+        if self.memory.met is not None:
+            self.memory.met.append(value)
         self._depth += 1
         if self._depth > DEEPEST:
             raise TooMuch(f"values are nested more than {DEEPEST} deep")

@@ -20,6 +20,7 @@ from typing import Any
 from weakref import ref
 
 from fusioncache.program.candidates import Candidate
+from fusioncache.program.known_parts import LastKey
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.graph_capture import capture_entry
 from fusioncache.trace.lengths import Lengths
@@ -43,6 +44,7 @@ class ProgramList(list[Any]):
         derived: the digests of the keys for which Thunder derived a program here. Nothing is looked for twice.
         kept: how many of these programs were kept.
         lengths: what is known of these programs at other lengths.
+        last_key: what is known of the key that was made last.
         compile_data: a weak reference to what Thunder knows of the function; None before its first call.
     """
 
@@ -51,6 +53,7 @@ class ProgramList(list[Any]):
         self.derived: set[str] = set()
         self.kept = 0
         self.lengths = Lengths()
+        self.last_key = LastKey()
         self.compile_data: ref[Any] | None = None
         self._derivations: dict[int, Derivation] = {}
         self._made_for: defaultdict[frozenset[tuple[Place, tuple[int, ...]]], list[tuple[int, Any]]] = defaultdict(list)
@@ -196,7 +199,7 @@ class Search:
         if self._keeper is None:
             return
         call = Call(compile_data, args, kwargs)
-        key, definitions = self._keeper.describe(call)
+        key, definitions = self._keeper.describe(call, self._programs.last_key)
         if key.digest in self._programs.derived:
             return
         self._derivation = Derivation(self._keeper, call, key, definitions)

@@ -29,7 +29,7 @@ from fusioncache.program.definitions import Definitions
 from fusioncache.program.derived import write_program
 from fusioncache.program.describe import Describer
 from fusioncache.program.filling import Identity
-from fusioncache.program.key import program_key
+from fusioncache.program.known_parts import LastKey
 from fusioncache.program.reads import Read, ReadDifference, find_difference
 from fusioncache.program.references import TemplateReference
 from fusioncache.program.refusal import NotKept
@@ -205,15 +205,19 @@ class ProgramKeeper:
         finally:
             self.ledger.add_program_seconds(part, time.perf_counter() - start)
 
-    def describe(self, call: Call) -> tuple[Key, Definitions]:
+    def describe(self, call: Call, last: LastKey | None = None) -> tuple[Key, Definitions]:
         """Returns the key of the program for a call, and what named the values that it depends on.
+
+        Args:
+            call: the call.
+            last: what is known of the last key of its function, and will be of this one. Without it all is new.
 
         Raises:
             NotKept: if something in it has no value that can be compared.
         """
         with self.time("key"):
-            definitions = Definitions(Describer(), self.names.watched)
-            key = program_key(definitions, call.compile_data, call.args, call.kwargs)
+            last = LastKey() if last is None else last
+            key, definitions = last.make_next(self.names.watched, call.compile_data, call.args, call.kwargs)
             # Where only one program is loaded, nobody asks for names again.
             if self.names.asked:
                 self.watch(definitions)

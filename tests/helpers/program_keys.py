@@ -62,17 +62,24 @@ def jit(fn: Any, **options: Any) -> Any:
     return thunder.jit(fn, **{**usual, **options})
 
 
-def key_of(jitted: Any, *args: Any, definitions: Definitions | None = None, **kwargs: Any) -> Key:
-    """Returns the key for a call of a compiled function, at the moment in which Thunder looks for a program."""
+@contextmanager
+def called(jitted: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    """The moment of a call of a compiled function in which Thunder looks for a program: yields its compile data."""
     data, stats = jitted._lc_cd, jitted._lc_cs
     before = list(data.autocast_stack.stack)
     data.populate_cache_info({}, *args, **kwargs)
     try:
         with langctx(data.langctx), compile_data_and_stats(data, stats):
-            return program_key(definitions or Definitions(Describer()), data, args, kwargs)
+            yield data
     finally:
         data.autocast_stack.stack.clear()
         data.autocast_stack.stack.extend(before)
+
+
+def key_of(jitted: Any, *args: Any, definitions: Definitions | None = None, **kwargs: Any) -> Key:
+    """Returns the key for a call of a compiled function."""
+    with called(jitted, *args, **kwargs) as data:
+        return program_key(definitions or Definitions(Describer()), data, args, kwargs)
 
 
 def assert_names(expected: str, key: Key, other: Key) -> None:

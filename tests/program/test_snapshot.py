@@ -18,6 +18,7 @@ import fusioncache
 from fusioncache.ir import Key
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
+from fusioncache.program.known_parts import KnownParts
 from fusioncache.program.snapshot import Snapshot
 from fusioncache.program.watched_names import WatchedNames
 from fusioncache.program.watched_tables import WatchedTables
@@ -358,3 +359,17 @@ def test_names_are_kept_without_what_was_described():
     del option, definitions
     gc.collect()
     assert lives() is None and names.snapshot.holds()
+
+
+def test_a_new_length_makes_use_of_it(monkeypatch):
+    """Through ``thunder.jit``, from the fifth length on at the latest: the first ones change what Thunder knows."""
+    monkeypatch.setenv("FUSIONCACHE_STORE", "1")
+    held: list[bool] = []
+    own = KnownParts.take
+    compiled = jit(torch.nn.Linear(4, 9))
+    for length in range(3, 8):
+        compiled(torch.zeros(length, 4))
+    monkeypatch.setattr(KnownParts, "take", lambda *given: held.append(True) or own(*given))
+    for length in range(8, 11):
+        compiled(torch.zeros(length, 4))
+    assert held == []

@@ -1,0 +1,120 @@
+"""What a describer learns while it writes something, so that another one that knows as much need not write it again.
+
+A text is the same in two descriptions if it was made of the same things, and if what was described before it does not
+show in it. The first is for others to see (``watched_objects.py``). The second is seen here: nothing in the text has a
+name by which an object that was described before is called, and its classes are called the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from types import CodeType
+from typing import Any
+
+from fusioncache.program.literals import write_class_name
+from fusioncache.program.memory import Memory
+
+_TABLES = ("codes", "loose_globals", "held", "unknown", "handlers")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Record:
+    """What was learned while something was written. The tables are those of ``Memory``.
+
+    Attributes:
+        met: the values that were written.
+        identities: of these.
+        classes: those that were named, none of which shares its name with another one, in this order.
+        names: the names that last and were given, in this order.
+        first: how many such names there were before, if any was given.
+        codes: of the memory.
+        loose_globals: of the memory.
+        held: of the memory.
+        unknown: of the memory.
+        values: how many values were written.
+    """
+
+    met: tuple[object, ...]
+    identities: frozenset[int]
+    classes: tuple[tuple[type, str], ...]
+    names: Mapping[int, str]
+    first: int
+    codes: Mapping[int, CodeType]
+    loose_globals: Mapping[tuple[int, str], object]
+    held: Mapping[int, object]
+    unknown: Mapping[tuple[str, str], str]
+    values: int
+
+    def teach(self, memory: Memory) -> bool:
+        """Teaches another describer what was learned, if its texts would be the same; returns whether they would."""
+        if self.names and memory.lasting != self.first:
+            return False
+        if not memory.names.keys().isdisjoint(self.identities):
+            return False
+        for cls, label in self.classes:
+            known = memory.class_names.get(id(cls))
+            if memory.taken.get(label, 0) != (known is not None) or (known is not None and known[1] != label):
+                return False
+        for cls, label in self.classes:
+            if id(cls) not in memory.class_names:
+                memory.note_class(cls, label, label)
+            if memory.named is not None:
+                memory.named[id(cls)] = cls, label
+        for name in ("names", "codes", "loose_globals", "held", "unknown"):
+            getattr(memory, name).update(getattr(self, name))
+        memory.lasting += len(self.names)
+        memory.values += self.values
+        if memory.met is not None:
+            memory.met += self.met
+        return True
+
+
+@dataclass(slots=True)
+class Recording:
+    """What is learned in the body of ``recording``.
+
+    Attributes:
+        record: what was; None if it shows in the texts what was described before.
+    """
+
+    record: Record | None = field(default=None)
+
+
+@contextmanager
+def recording(memory: Memory) -> Iterator[Recording]:
+    """Records what is learned in its body. A recording may be in the body of another one."""
+    result = Recording()
+    outer = {name: getattr(memory, name) for name in _TABLES}
+    met, named = memory.met, memory.named
+    before = (len(memory.names), len(memory.storages), memory.lasting, memory.values)
+    for name in _TABLES:
+        setattr(memory, name, {})
+    memory.met, memory.named = [], {}
+    try:
+        yield result
+        result.record = _make_record(memory, *before)
+    finally:
+        for name, table in outer.items():
+            table.update(getattr(memory, name))
+            setattr(memory, name, table)
+        if met is not None:
+            met += memory.met
+        if named is not None:
+            named.update(memory.named)
+        memory.met, memory.named = met, named
+
+
+def _make_record(memory: Memory, names: int, storages: int, lasting: int, values: int) -> Record | None:
+    given = dict(islice(memory.names.items(), names, None))
+    met, classes = memory.met or [], tuple((memory.named or {}).values())
+    identities = frozenset(map(id, met))
+    is_alone = memory.names.keys().isdisjoint(identities - given.keys())
+    # Tensors are told by their storages as well; who has a name with a number shares it.
+    is_plain = len(memory.storages) == storages and all(label == write_class_name(cls) for cls, label in classes)
+    if not is_alone or not is_plain or len(given) != memory.lasting - lasting:
+        return None
+    tables: dict[str, Any] = {name: dict(getattr(memory, name)) for name in _TABLES if name != "handlers"}
+    return Record(tuple(met), identities, classes, given, lasting, **tables, values=memory.values - values)
