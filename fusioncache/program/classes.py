@@ -34,6 +34,9 @@ _SAYS_NOTHING = {
 }
 """Attributes of any class that are not described, with the reason. A program that reads one is not kept."""
 
+_LONGEST_PART = 120
+"""Characters of the longest part of a class that is written out for people."""
+
 _name_of = type.__dict__["__name__"].__get__
 
 
@@ -139,5 +142,9 @@ def digest_graph(memory: Memory, cls: type) -> str:
 
 def make_content(writer: Writer, cls: type) -> ClassContent:
     """Returns what a class is by itself."""
-    attributes = tuple(write_content(writer, cls))
+    attributes = tuple((name, _shorten(text)) for name, text in write_content(writer, cls))
     return ClassContent(digest(writer.text()), tuple(writer.classes), attributes)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_PART else f"{text[:_LONGEST_PART]}... hash {digest(text)}"

@@ -33,8 +33,6 @@ from fusioncache.program.refusal import NoValue
 from fusioncache.program.reviewed import LEFT_OUT
 from fusioncache.program.writer import Handler, Writer
 
-_LONGEST_PART = 120
-
 
 class Describer:
     """Describes values, and remembers what it described.
@@ -83,6 +81,11 @@ class Describer:
                 reason = writer.attempt(partial(writer.write, value))
             lines.append(writer.text() if reason is None else f"none: {reason}")
         return lines
+
+    def end_key(self) -> None:
+        """Describes all classes from now on that were not met: they were known as they were when a key was made."""
+        self._look_at_classes()
+        self._known = KnownClasses()
 
     def recording(self) -> AbstractContextManager[Recording]:
         """Records what is learned in its body."""
@@ -139,7 +142,7 @@ class Describer:
         named = ((name, self._memory.contents[identity]) for identity, (_, name) in self._memory.class_names.items())
         for name, content in sorted(named, key=lambda each: each[0]):
             yield name, content.digest
-            yield from ((f"{name}:{attribute}", _shorten(text)) for attribute, text in content.attributes)
+            yield from ((f"{name}:{attribute}", text) for attribute, text in content.attributes)
 
     @property
     def unknown(self) -> Mapping[tuple[str, str], str]:
@@ -271,7 +274,3 @@ def escape_name(name: object) -> str:
     if type(name) is not str:
         raise NoValue("the name of an attribute is not a string")
     return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in name)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _LONGEST_PART else f"{text[:_LONGEST_PART]}... hash {digest(text)}"

@@ -127,6 +127,7 @@ class LastKey:
         earlier = definitions.earlier
         reader = MapReader(parts.map if parts else None, is_learning and (not parts or parts.may_learn_map(earlier)))
         key = program_key(definitions, compile_data, args, kwargs, reader.read)
+        definitions.describer.end_key()
         if parts is not None and reader.found is parts.map:
             self.parts, self.vain = parts, 0
         elif is_learning:

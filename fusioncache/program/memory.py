@@ -21,7 +21,8 @@ class ClassContent:
     Attributes:
         digest: the hash of its text, in which other classes stand by their names.
         classes: the classes that the text names.
-        attributes: the parts of the text that stand for its own attributes, each with the attribute's name.
+        attributes: the parts of the text that stand for its own attributes, each with the attribute's name; of a long
+            one the beginning, and its hash.
     """
 
     digest: str

@@ -22,6 +22,7 @@ import gc
 import re
 import types
 import typing
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -87,10 +88,17 @@ _functions_of = attrgetter("fget", "fset", "fdel")
 _names_of = tuple(type.__dict__[name].__get__ for name in ("__module__", "__qualname__", "__name__"))
 
 
+_LEFT_ALONE = (torch.Tensor, torch.nn.Module, weakref.ReferenceType)
+
+
 def can_be_watched(values: Iterable[object]) -> bool:
-    """Tells whether values can be: not tensors, which share memory with others, and modules, which change often."""
+    """Tells whether values can be.
+
+    Not tensors, which share memory with others, nor modules, which change often; nor what has weak references, as what
+    is watched is kept alive.
+    """
     kinds = {id(type(value)): type(value) for value in values}.values()
-    return not any(is_derived(kind, torch.Tensor) or is_derived(kind, torch.nn.Module) for kind in kinds)
+    return not any(is_derived(kind, each) for kind in kinds for each in _LEFT_ALONE)
 
 
 @dataclass(slots=True)

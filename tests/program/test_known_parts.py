@@ -4,6 +4,7 @@ Of Thunder a small part stands for the whole here: a key that is made without an
 """
 
 import gc
+import importlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
-from changed_things import OF_A_MODEL, OF_THUNDER, THINGS, Kind, Marked, Model, Settings, make_things
+from changed_things import OF_A_MODEL, OF_THUNDER, THINGS, Kind, Marked, Model, Settings, assigned, make_things
 from program_keys import assert_same, called, changed, jit, key_of
 from thunder.core import jit_ext, rematerialization, symbol, transforms, utils
 
@@ -21,6 +22,7 @@ from fusioncache.ir import Key
 from fusioncache.program import function_map
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
+from fusioncache.program.dynamo_tags import MARK, find_original
 from fusioncache.program.known_parts import LastKey
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.watched_names import WatchedNames
@@ -106,7 +108,9 @@ def _of_function(few: None) -> Known:
 @pytest.fixture(scope="module", name="of_class")
 def _of_class(few: None) -> Known:
     """A function with a class in whose body the things are."""
-    return Known(with_attributes({"kind": type("Body", (), make_things("class"))}))
+    things = make_things("class")
+    del things["weak"]
+    return Known(with_attributes({"kind": type("Body", (), things)}))
 
 
 def with_attributes(attributes: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -127,7 +131,7 @@ def test_what_changed_is_seen(what, of_function):
     of_function.assert_seen(lambda: THINGS[what](of_function.fn))
 
 
-@pytest.mark.parametrize("what", THINGS)
+@pytest.mark.parametrize("what", [each for each in THINGS if each != "what a weak reference is of"])
 def test_what_changed_in_a_class_is_seen(what, of_class):
     body = of_class.fn.kind
     assert id(body) in of_class.last.parts.classes
@@ -178,6 +182,21 @@ def test_who_takes_no_part_in_it_is_asked_each_time(known):
     known.key = known.make()
 
 
+def test_what_tags_modules_is_asked_each_time(monkeypatch):
+    """What Dynamo has in place of a constructor is described as the constructor, as long as it is Dynamo's."""
+    for name in ("__init__", "__setstate__"):
+        monkeypatch.setattr(torch.nn.Module, name, find_original(vars(torch.nn.Module)[name]))
+    monkeypatch.setattr(torch.nn.Module, MARK, True, raising=False)
+    monkeypatch.delattr(torch.nn.Module, MARK)
+    guard = importlib.import_module("torch._dynamo.mutation_guard")
+    guard.install_generation_tagging_init()
+    known, wrapper = Known(Model()), vars(torch.nn.Module)["__init__"]
+    code = wrapper.__code__.replace(co_consts=(*wrapper.__code__.co_consts, 1))
+    known.assert_seen(lambda: changed(guard.GenerationTracker, "tag", classmethod(lambda cls, module: None)))
+    known.assert_seen(lambda: assigned(wrapper, "__code__", code))
+    known.assert_seen(lambda: assigned(wrapper.__closure__[0], "cell_contents", lambda self: None))
+
+
 def test_a_class_with_which_another_one_is_registered(of_class):
     key = of_class.key
     assert of_class.make() == key
@@ -223,6 +242,16 @@ def test_two_classes_of_one_name_are_told_apart(of_class):
         assert_same(of_class.make(X, more=first), of_class.make_anew(X, more=first))
         with changed(of_class.fn, "another", first), changed(of_class.fn, "kind", body):
             assert_same(of_class.make(), of_class.make_anew())
+
+
+def test_what_a_class_refers_to_weakly_is_not_kept_alive():
+    target = Settings()
+    lives = weakref.ref(target)
+    known = Known(with_attributes({"kind": type("Body", (), {"weak": lives})}))
+    assert known.make() == known.key
+    del target
+    gc.collect()
+    assert lives() is None and known.make() == known.make_anew() != known.key
 
 
 def test_a_class_that_holds_a_tensor_or_a_module_is_described_each_time():
@@ -324,6 +353,17 @@ def test_a_derivation_sees_what_is_known_as_described(known):
         assert some.covers(code) is other.covers(code)
     for value in (norm, norm.forward, torch.nn.Module.__call__, norm.gain, X, utils.check):
         assert (some.holds(value), some.names(value)) == (other.holds(value), other.names(value))
+
+
+def test_what_a_derivation_meets_is_described_as_it_is_then(of_class):
+    """A class that was known for an earlier key and was not met for this one may have changed since."""
+    body = of_class.fn.kind
+    with changed(of_class.fn, "kind", None), called(of_class.compiled, X) as data:
+        _, definitions = of_class.last.make_next(of_class.names, data, (X,), {})
+        assert of_class.last.parts is not None and id(body) in of_class.last.parts.classes
+        with changed(body, "another", 1):
+            assert definitions.describer.describe(body) == Describer().describe(body)
+    assert of_class.make() == of_class.key
 
 
 def test_threads_make_the_same_keys(known):
