@@ -52,6 +52,10 @@ class Settings:
     steps: int = 2
 
 
+class Written:
+    """Is in an annotation, and nowhere else."""
+
+
 class Named(type):
     """The class of a class."""
 
@@ -59,6 +63,7 @@ class Named(type):
 class Marked(metaclass=Named):
     """A class that is changed."""
 
+    other: Written
     note: int
     size = 3
 
@@ -287,6 +292,7 @@ THINGS: dict[str, Callable[[Any], Any]] = {
     "a method": lambda m: assigned(Marked, "method", lambda self: 2),
     "a property": lambda m: assigned(Marked, "half", property(lambda self: 2.5)),
     "an annotation": lambda m: put(Marked.__annotations__, "note", str),
+    "the name of a class in an annotation": lambda m: assigned(Written, "__qualname__", "Other"),
     "the name of an annotation": lambda m: rename(Marked.__annotations__, "note", "rest"),
     "the name of a class": lambda m: assigned(Marked, "__name__", "Other"),
     "the qualified name of a class": lambda m: assigned(Marked, "__qualname__", "Other"),
