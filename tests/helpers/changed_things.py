@@ -26,6 +26,10 @@ class Kind(abc.ABC):  # noqa: B024
     """A class with which others are registered."""
 
 
+class Registered:
+    """Is registered with an abstract class, for ever."""
+
+
 class Slotted:
     __slots__ = ("first", "second")
 

@@ -7,84 +7,33 @@ import gc
 import importlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import thunder
 import torch
-from changed_things import OF_A_MODEL, OF_THUNDER, THINGS, Kind, Marked, Model, Settings, assigned, make_things
-from program_keys import assert_same, called, changed, jit, key_of
-from thunder.core import jit_ext, rematerialization, symbol, transforms, utils
+from changed_things import (
+    OF_A_MODEL,
+    OF_THUNDER,
+    THINGS,
+    Kind,
+    Marked,
+    Model,
+    Registered,
+    Settings,
+    assigned,
+    make_things,
+)
+from known_keys import Known, X, few_of_thunder, with_attributes
+from program_keys import assert_same, called, changed, key_of
+from thunder.core import rematerialization, utils
 
 import fusioncache
-from fusioncache.ir import Key
-from fusioncache.program import function_map
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.dynamo_tags import MARK, find_original
 from fusioncache.program.known_parts import LastKey
-from fusioncache.program.refusal import NotKept
-from fusioncache.program.watched_names import WatchedNames
-
-X = torch.zeros(3, 4)
-
-
-class Registered:
-    """Is registered with an abstract class, for ever."""
-
-
-def few_of_thunder() -> pytest.MonkeyPatch:
-    """Has keys made of a few of Thunder's modules and functions."""
-    patch = pytest.MonkeyPatch()
-    modules = ("rematerialization", "symbol", "transforms", "jit_ext")
-    patch.setattr(function_map, "MODULES", tuple(f"thunder.core.{each}" for each in modules))
-    for module in (rematerialization, symbol, transforms, jit_ext, thunder.torch):
-        for name, table in list(vars(module).items()):
-            if isinstance(table, dict) and len(table) > 20 and not name.startswith("__"):
-                patch.setattr(module, name, dict(list(table.items())[:20]))
-    return patch
-
-
-class Known:
-    """What is compiled, and what is known of its keys."""
-
-    def __init__(self, fn: Any, **options: Any) -> None:
-        self.fn, self.compiled = fn, jit(fn, executors=(), **options)
-        definitions = Definitions(Describer())
-        key_of(self.compiled, X, definitions=definitions)
-        self.names: WatchedNames | None = definitions.watch()
-        self.last = LastKey(made=1)
-        self.key = self.make()
-        assert isinstance(self.key, Key)
-        assert self.last.parts is not None
-
-    def make(self, x: torch.Tensor = X, **kwargs: Any) -> Key | str:
-        """Returns the key as a keeper makes it, or why there is none."""
-        with called(self.compiled, x, **kwargs) as data:
-            try:
-                return self.last.make_next(self.names, data, (x,), kwargs)[0]
-            except NotKept as reason:
-                return str(reason)
-
-    def make_anew(self, x: torch.Tensor = X, **kwargs: Any) -> Key | str:
-        """Returns the key as it is made without any memory, or why there is none."""
-        try:
-            return key_of(self.compiled, x, **kwargs)
-        except NotKept as reason:
-            return str(reason)
-
-    def assert_seen(self, change: Callable[[], Any]) -> None:
-        """Sees to it that a change makes the key that is made without any memory, and so does its end."""
-        assert self.make() == self.key
-        parts = self.last.parts
-        assert self.make() == self.key
-        assert self.last.parts is parts is not None  # which is how it is where nothing changed
-        self.last.vain = 9  # or what changed would be learned
-        with change():
-            after, anew = self.make(), self.make_anew()
-            assert after == anew != self.key
-        self.last.parts, self.last.vain = parts, 0
 
 
 @pytest.fixture(scope="module", name="few", autouse=True)
@@ -111,14 +60,6 @@ def _of_class(few: None) -> Known:
     things = make_things("class")
     del things["weak"]
     return Known(with_attributes({"kind": type("Body", (), things)}))
-
-
-def with_attributes(attributes: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return x + 1.0
-
-    vars(function).update(attributes)
-    return function
 
 
 @pytest.mark.parametrize("what", OF_A_MODEL)
@@ -171,6 +112,19 @@ def test_what_came_into_thunder_later_is_watched_as_well():
         known.assert_seen(lambda: changed(table["mine"], "mode", "other"))
         known.assert_seen(lambda: changed(Marked, "size", 7))
         known.assert_seen(lambda: changed(table["made"].__self__, "size", 7))
+
+
+def test_the_function_map_is_read_each_time_where_somebody_else_knows_what_is_in_it():
+    """A tensor may share memory with those of a model; what is an option as well is watched with the options."""
+    known, mine = Known(Model()), with_attributes({})
+    for thing, change in (
+        ([torch.zeros(2)], lambda: changed(rematerialization, "another", [known.fn.table])),
+        (mine, lambda: changed(mine, "mark", 1)),
+    ):
+        with changed(rematerialization, "another", thing), changed(known.compiled._lc_cd, "another", mine):
+            known.key, known.last = known.make(), LastKey(made=1)
+            assert known.make() == known.key and known.last.parts is not None and known.last.parts.map is None
+            known.assert_seen(change)
 
 
 def test_who_takes_no_part_in_it_is_asked_each_time(known):
@@ -301,7 +255,8 @@ def test_other_names_and_other_executors_are_noticed(known):
     assert_same(known.make(), known.make_anew())
     assert known.last.parts is not before
     known.names, known.last.parts = names, before
-    known.assert_seen(lambda: changed(known.compiled._lc_cd, "executors_list", [thunder.get_executor("sdpa")]))
+    others = [*known.compiled._lc_cd.executors_list, thunder.get_executor("torchcompile")]  # which has a module more
+    known.assert_seen(lambda: changed(known.compiled._lc_cd, "executors_list", others))
 
 
 def test_what_a_model_lost_is_not_kept_alive():

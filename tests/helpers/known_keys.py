@@ -1,0 +1,81 @@
+"""Keys as a keeper makes them, one after the other, beside those that are made without any memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from program_keys import called, jit, key_of
+from thunder.core import jit_ext, rematerialization, symbol, transforms
+
+from fusioncache.ir import Key
+from fusioncache.program import function_map
+from fusioncache.program.definitions import Definitions
+from fusioncache.program.describe import Describer
+from fusioncache.program.known_parts import LastKey
+from fusioncache.program.refusal import NotKept
+from fusioncache.program.watched_names import WatchedNames
+
+X = torch.zeros(3, 4)
+
+
+def few_of_thunder() -> pytest.MonkeyPatch:
+    """Has keys made of a few of Thunder's modules and functions."""
+    patch = pytest.MonkeyPatch()
+    modules = ("rematerialization", "symbol", "transforms", "jit_ext")
+    patch.setattr(function_map, "MODULES", tuple(f"thunder.core.{each}" for each in modules))
+    for module in (rematerialization, symbol, transforms, jit_ext, thunder.torch):
+        for name, table in list(vars(module).items()):
+            if isinstance(table, dict) and len(table) > 20 and not name.startswith("__"):
+                patch.setattr(module, name, dict(list(table.items())[:20]))
+    return patch
+
+
+class Known:
+    """What is compiled, and what is known of its keys."""
+
+    def __init__(self, fn: Any, **options: Any) -> None:
+        self.fn, self.compiled = fn, jit(fn, executors=(), **options)
+        definitions = Definitions(Describer())
+        key_of(self.compiled, X, definitions=definitions)
+        self.names: WatchedNames | None = definitions.watch()
+        self.last = LastKey(made=1)
+        self.key = self.make()
+        assert isinstance(self.key, Key)
+        assert self.last.parts is not None
+
+    def make(self, x: torch.Tensor = X, **kwargs: Any) -> Key | str:
+        """Returns the key as a keeper makes it, or why there is none."""
+        with called(self.compiled, x, **kwargs) as data:
+            try:
+                return self.last.make_next(self.names, data, (x,), kwargs)[0]
+            except NotKept as reason:
+                return str(reason)
+
+    def make_anew(self, x: torch.Tensor = X, **kwargs: Any) -> Key | str:
+        """Returns the key as it is made without any memory, or why there is none."""
+        try:
+            return key_of(self.compiled, x, **kwargs)
+        except NotKept as reason:
+            return str(reason)
+
+    def assert_seen(self, change: Callable[[], Any]) -> None:
+        """Sees to it that a change makes the key that is made without any memory, and so does its end."""
+        assert self.make() == self.key
+        parts = self.last.parts
+        assert self.make() == self.key
+        assert self.last.parts is parts is not None  # which is how it is where nothing changed
+        self.last.vain = 9  # or what changed would be learned
+        with change():
+            after, anew = self.make(), self.make_anew()
+            assert after == anew != self.key
+        self.last.parts, self.last.vain = parts, 0
+
+
+def with_attributes(attributes: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1.0
+
+    vars(function).update(attributes)
+    return function
