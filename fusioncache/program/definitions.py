@@ -369,21 +369,10 @@ class Definitions:
 
 _read_function = attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__", "__closure__")
 _read_symbol = attrgetter(
-    "id",
-    "name",
-    "meta",
-    "python_printer",
-    "_bind_postprocess",
-    "tags",
-    "executor",
-    "python_impl",
-    "_module",
-    "is_prim",
-    "is_fusion",
-    "_print_as_impl",
-)
+    "id", "name", "meta", "python_printer", "_bind_postprocess", "tags", "executor", "python_impl", "_module",
+    "is_prim", "is_fusion", "_print_as_impl",
+)  # fmt: skip
 _OF_BINDING = ("bind_postprocess", "call_ctx")
-
 
 _DESCRIPTORS = (
     types.MethodDescriptorType,
@@ -392,7 +381,6 @@ _DESCRIPTORS = (
     types.MemberDescriptorType,
     types.ClassMethodDescriptorType,
 )
-
 
 _STATELESS = frozenset({"_abc._abc_data", "collections._tuplegetter"})
 """Classes written in C of which the objects say nothing that matters or is not said elsewhere."""
