@@ -58,6 +58,8 @@ class Replacement:
                 self.holder[self.key] = new
             else:
                 setattr(self.holder, self.key, new)
+            if importers is not None and isinstance(self.holder, ModuleType):
+                importers.note(vars(self.holder), new)
         if self.everywhere:
             (importers or Importers()).exchange(old, new)
 
@@ -82,7 +84,11 @@ class Importers:
         for names in tuple(self._by_value.get(id(old), ())):
             for name in [name for name, value in list(names.items()) if value is old]:
                 names[name] = new
-                self._by_value[id(new)].append(names)
+                self.note(names, new)
+
+    def note(self, names: dict[str, Any], new: Any) -> None:
+        """Takes note that a module has something now."""
+        self._by_value[id(new)].append(names)
 
     def _look(self) -> None:
         self._modules, self._by_value = len(sys.modules), defaultdict[int, list[dict[str, Any]]](list)

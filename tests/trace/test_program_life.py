@@ -5,8 +5,10 @@ import gc
 import logging
 import os
 import re
+import sys
 import weakref
 from dataclasses import replace
+from types import FunctionType
 
 import pytest
 import torch
@@ -304,11 +306,23 @@ def test_a_copy_of_the_entries_is_a_list(cell):
     assert type(copy.copy(entries)) is list and len(copy.copy(entries)) == 1
 
 
+def list_replaced():
+    """Returns what Thunder's modules have that is written in ours, by module and name."""
+    named = [(module, item) for module in list(sys.modules.values()) for item in list(vars(module).items())]
+    return [
+        (module.__name__, name)
+        for module, (name, value) in named
+        if module.__name__.partition(".")[0] == "thunder" and isinstance(value, FunctionType)
+        if value.__code__.co_filename.startswith(os.path.dirname(fusioncache.__file__))
+    ]
+
+
 def test_uninstall_gives_thunder_its_own_back(cell):
     directory, model, x = cell
     compiled, transform = compile_anew(model, directory)
     fusioncache.tracing.uninstall()
     try:
+        assert list_replaced() == []
         assert type(thunder.common.CompileStats().interpreter_cache) is list
         for inputs in (x, x[:2]):
             assert torch.equal(compiled(inputs), model(inputs))
