@@ -281,10 +281,12 @@ def _map_op(op: Op, new: New) -> Op:
     return Op(op.name, args, tuple(_map_type(each, new) for each in op.outputs), kwargs)
 
 
-def _map_type[T: ValueType | None](type_: T, new: New) -> T:
+def _map_type[T: ValueType | None](type_: T, new: New) -> T | TensorType:
     if not isinstance(type_, TensorType):
         return type_
-    return replace(type_, shape=tuple(new(size) if isinstance(size, int) else size for size in type_.shape))
+    # Not by replace: there are a thousand of these in a program of four layers.
+    shape = tuple([new(size) if isinstance(size, int) else size for size in type_.shape])
+    return TensorType(type_.dtype, shape, type_.device)
 
 
 def _map_arg(arg: Arg, new: New) -> Arg:
