@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from fusioncache.backends.symbols import written_values
+from fusioncache.lean.masks import find_masks, share_masks
 from fusioncache.lean.views import Leaner, is_own, list_unchanging, simplify_views
 from fusioncache.lean.writes import simplify_writes
 
@@ -30,14 +31,15 @@ def simplify(trace: Any) -> Leaner:
     symbols = tuple(symbol for symbol in trace.bound_symbols if symbol.sym.id is not PrimIDs.DEL)
     writes = any(True for symbol in symbols for _ in written_values(symbol))
     views = simplify_writes(symbols) if writes else simplify_views(symbols)
-    products = simplify_products(views.symbols)
-    taken: Mapping[str, int] = {**views.taken, **products.taken}
+    masks = share_masks(trace, views.symbols)
+    products = simplify_products(masks.symbols)
+    taken: Mapping[str, int] = {**views.taken, **masks.taken, **products.taken}
     return Leaner(products.symbols, taken)
 
 
 def look_at_sizes(trace: Any) -> None:
     """Compares the sizes in a final trace that ``simplify`` goes by, so that whoever watches them is told."""
-    for _ in list_unchanging(trace.bound_symbols):
+    for _ in (*list_unchanging(trace.bound_symbols), *find_masks(trace.bound_symbols)):
         pass
 
 

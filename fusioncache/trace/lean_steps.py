@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusioncache.lean import row_writes
+from fusioncache.lean import masks, row_writes
 from fusioncache.lean.installation import shorten_calls
 from fusioncache.lean.traces import simplify
 from fusioncache.trace.program_list import order_entries
@@ -38,6 +38,7 @@ class LeanSteps:
         self.option = option
         self.writes_rows = option == "auto"
         install_more("rows written in place", row_writes.replacements)
+        install_more("masks prepared once", masks.replacements)
         self._count = count
         self._failed = failed
 
