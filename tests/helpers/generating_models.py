@@ -28,7 +28,7 @@ def make_prompt(length: int) -> torch.Tensor:
 
 def generate(call: Callable[..., Any], prompt: torch.Tensor, count: int) -> list[torch.Tensor]:
     """Returns the logits of that many tokens, each of which is the most likely one behind those before."""
-    tokens, positions, found = prompt, torch.arange(prompt.shape[1]), []
+    tokens, positions, found = prompt, torch.arange(prompt.shape[1], device=prompt.device), []
     for _ in range(count):
         logits = call(tokens, positions)
         found.append(logits.clone())
