@@ -153,7 +153,8 @@ class PersistentBuilder(Builder):
             start = time.perf_counter()
             compiled = self.backend.persist(instance.region, pick(args, instance.inputs))
             seconds = time.perf_counter() - start
-            function, own = BuiltFunction(compiled.run, instance, key), self._artifacts(compiled)
+            function = BuiltFunction(compiled.run, instance, key, exact=compiled.exact)
+            own = self._artifacts(compiled)
             if own is None or not self._is_still_for(key, request_, instance):
                 return function, None
             artifacts = {**own, REGION: codec.encode(instance), REQUEST: request.encode(request_)}

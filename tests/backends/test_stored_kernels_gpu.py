@@ -71,6 +71,22 @@ def test_another_process_computes_the_same_bits_without_nvfuser(elsewhere):
             assert are_same(written, item.written), item.name
 
 
+def test_the_process_that_compiled_launches_what_it_stored():
+    items = [item for item in persist_regions() if item.compiled.artifacts is not None]
+    assert all(item.compiled.exact is not None for item in items)
+    for item in items:
+        written = copy_all(item.args)
+        assert are_same(list(item.compiled.exact(written)), item.outputs), item.name
+        assert are_same(written, item.written), item.name
+
+
+def test_what_is_aligned_otherwise_goes_to_nvfuser():
+    item = find_region("pointwise-0")
+    moved = [torch.cat([arg.flatten()[:1], arg.flatten()])[1:].view(arg.shape) for arg in item.args]
+    assert all(arg.data_ptr() % 16 for arg in moved)
+    assert are_same(list(item.compiled.exact(moved)), item.outputs)
+
+
 @pytest.mark.parametrize("name", ["pointwise-0", "whole-reduction-0", "two-segments-0"])
 def test_a_loaded_run_can_be_captured(name):
     item = find_region(name)

@@ -8,7 +8,7 @@ from sample_recipe import FLAT, RECIPE, make_launch
 
 from fusioncache.backends.nvfuser.driver import DriverError
 from fusioncache.backends.nvfuser.launch import lay_out_parameters
-from fusioncache.backends.nvfuser.recipe import Fill, Fresh, Input, Pointer, Recipe
+from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Pointer, Recipe
 from fusioncache.backends.nvfuser.written_run import MOST_BUFFERS, can_write, write_run, write_text
 
 ADD = Recipe(
@@ -73,7 +73,7 @@ class Steps:
         return (code,)
 
 
-def call(recipe, steps, args=(32, 64), *, current=0, stream=5, collect=None):
+def call(recipe, steps, args=(32, 64), *, current=0, stream=5, outputs=(0,)):
     """Calls what is written for a recipe with addresses in place of tensors."""
     functions = {
         "data_ptr": int,
@@ -83,11 +83,11 @@ def call(recipe, steps, args=(32, 64), *, current=0, stream=5, collect=None):
     }
     threads = {(0, threading.get_ident()): steps} if steps else {}
     allocators = [lambda place=1024 * (1 + index): place for index in range(len(recipe.allocations))]
-    return write_run(recipe, lambda args: "in general", threads, functions, allocators, collect)(args)
+    return write_run(recipe, lambda args: "in general", threads, functions, allocators, outputs)(args)
 
 
 def test_the_text_of_a_run():
-    assert "\n".join(write_text(ADD, collects=False)) == WRITTEN.strip()
+    assert "\n".join(write_text(ADD, [0])) == WRITTEN.strip()
 
 
 def test_a_launch_is_given_addresses_where_its_parameters_lie():
@@ -140,7 +140,8 @@ def test_what_fails_behind_the_first_step_raises():
 
 
 def test_outputs_are_collected():
-    assert call(ADD, Steps(0), collect=lambda args, fresh: (args, fresh)) == ((32, 64), [1024])
+    outputs = [lambda args, fresh: (args, fresh), 0, Duplicate(0)]
+    assert call(ADD, Steps(0), outputs=outputs) == [((32, 64), (1024,)), 1024, ((32, 64), (1024,))]
 
 
 def test_what_nothing_is_written_for():

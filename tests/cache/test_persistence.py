@@ -1,6 +1,7 @@
 """Executables that are stored: loaded where they can be, compiled once otherwise, and never in a model's way."""
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,28 @@ def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):
     second.run(make_region(), X, Y)
     assert torch.equal(second.run(make_region(), X.mT.contiguous().mT, Y)[0], torch.sin(X))
     assert second.told == [True, False]
+
+
+def test_what_is_quicker_is_called_with_the_layouts_that_it_was_made_for(tmp_path):
+    """Where the compiler's own function takes other strides as well, only that is called with these."""
+
+    class WithExact(PersistentEager):
+        def layout(self, args: Any) -> Any:
+            return len(args)
+
+        def persist(self, graph: Any, args: Any) -> Any:
+            compiled = super().persist(graph, args)
+            return replace(
+                compiled, exact=lambda args: called.append([arg.stride() for arg in args]) or compiled.run(args)
+            )
+
+    called: list[Any] = []
+    process = Process(tmp_path, WithExact())
+    columns = [each.mT.contiguous().mT for each in (X, Y)]
+    for x, y in ((X, Y), columns, (X, Y)):
+        difference, sine = process.run(make_region(swapped=True), y, x)
+        assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
+    assert called == [[(3, 1), (3, 1)]] * 2 and len(process.backend.compiled) == 1
 
 
 @pytest.mark.parametrize("changed", ["backend", "versions", "machine"])

@@ -69,7 +69,8 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled:
     database = kernel_database()
     compiled = database.compile(switches, lambda: compile_definition(graph, args, switches, (OPTION,)))
     try:
-        return Compiled(compiled.run, _make_artifacts(compiled, find_device(graph, args), args, switches), None)
+        artifacts, launched = _make_artifacts(compiled, find_device(graph, args), args, switches)
+        return Compiled(compiled.run, artifacts, None, exact=launched)
     except NotPersistable as refusal:
         return _refuse(compiled.run, refusal)
     except Exception as error:  # nvFuser's own function works, whatever this is
@@ -173,7 +174,8 @@ def check_tensors(args: Sequence[Any]) -> None:
 
 def _make_artifacts(
     compiled: CompiledDefinition, device: int | None, args: Sequence[Any], switches: Switches
-) -> Mapping[str, bytes]:
+) -> tuple[Mapping[str, bytes], Run]:
+    """Returns what is to be stored, and what launches it here: nvFuser looks at each argument in every call."""
     if compiled.device not in (None, device):
         raise NotPersistableNow("a definition that is written for another device")
     with torch.cuda.device(device), torch.no_grad():
@@ -183,8 +185,8 @@ def _make_artifacts(
         compiled.run(own)  # so that nothing is left to prepare for tensors that lie as these do
         captured = capture(driver(), compiled.run, own, others)
         artifacts = pack(captured, compiled, own, switches)
-        verify(artifacts, captured, compiled.run, others, driver())
-    return artifacts
+        verified = verify(artifacts, captured, compiled.run, others, driver())
+    return artifacts, verified.launching(compiled.run).run
 
 
 def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], switches: Switches) -> dict[str, bytes]:

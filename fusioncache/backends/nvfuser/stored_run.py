@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import Any
 
 import torch
-from torch._C._dynamo import guards
 
 from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.driver import Driver, DriverError
 from fusioncache.backends.nvfuser.launch import LoadedSteps, NothingLaunched, check_cubin
-from fusioncache.backends.nvfuser.recipe import Duplicate, Fresh, Layout, Output, Recipe, View
+from fusioncache.backends.nvfuser.outputs import Allocate, Collect, make_allocators, make_collector, write_outputs
+from fusioncache.backends.nvfuser.recipe import Recipe
 from fusioncache.backends.nvfuser.written_run import can_write, write_run
 from fusioncache.process import forks
 
 logger = logging.getLogger("fusioncache")
-
-_POISON = 255
 
 MOST_THREADS = 64
 """How many threads have steps of their own at a time."""
@@ -30,12 +28,6 @@ _data_ptr, _get_device = torch.Tensor.data_ptr, torch.Tensor.get_device
 # Torch without CUDA has neither.
 _current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-
-Allocate = Callable[[], Any]
-"""Makes a tensor on the current GPU."""
-
-Collect = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
-"""Takes the arguments and the allocations, and returns the outputs."""
 
 
 class StoredRun:
@@ -48,6 +40,9 @@ class StoredRun:
         driver: the driver of CUDA.
         home: the number of the GPU that a recipe without inputs is for.
         poison: whether new memory is filled with ones first, so that what reads it before it is written shows.
+
+    Attributes:
+        run: takes the arguments and returns the outputs.
     """
 
     def __init__(
@@ -70,8 +65,9 @@ class StoredRun:
         self._driver = driver
         self._home = home
         self._threads: dict[tuple[int, int], LoadedSteps] = {}
+        self._functions: dict[int, tuple[int, ...]] = {}
         self._loading = forks.lock()
-        self.run = self._make_run(otherwise, make_allocators(recipe, poison), make_collector(recipe, poison))
+        self.run = self._make_run(otherwise, poison)
 
     def load(self, device: int) -> LoadedSteps:
         """Returns the steps on a device, which must be the current one, for this thread, which waits for no other then.
@@ -84,15 +80,37 @@ class StoredRun:
             own = device, threading.get_ident()
             steps = self._threads.get(own)
             if steps is None:
-                others = [each.functions for (number, _), each in self._threads.items() if number == device]
-                if len(others) >= MOST_THREADS:  # most of these threads are no more
+                if len(self._threads) >= MOST_THREADS:  # most of these threads are no more
                     self._threads.clear()
-                steps = LoadedSteps(self._recipe, self._cubins, self._driver, device, others[0] if others else None)
-                self._threads[own] = steps
+                known = self._functions.get(device)
+                steps = LoadedSteps(self._recipe, self._cubins, self._driver, device, known)
+                self._threads[own], self._functions[device] = steps, steps.functions
             return steps
 
-    def _make_run(self, otherwise: Run, allocators: Sequence[Allocate], collect: Collect | None) -> Run:
+    def launching(self, otherwise: Run) -> StoredRun:
+        """Returns another run of the same that fills no memory, and computes what it is not for in another way.
+
+        Cubins that are loaded for this one are not loaded again.
+        """
+        other = StoredRun(self._recipe, self._cubins, otherwise, self._driver, self._home)
+        other._functions.update(self._functions)
+        return other
+
+    def _make_run(self, otherwise: Run, poison: bool) -> Run:
         """Returns what launches the recipe; where that is worth it, as a function that is written for it."""
+        allocators, outputs = make_allocators(self._recipe, poison), write_outputs(self._recipe, poison)
+        run = self._make_general_run(otherwise, allocators, make_collector(outputs))
+        if not can_write(self._recipe):
+            return run
+        functions = {
+            "data_ptr": _data_ptr,
+            "get_device": _get_device,
+            "current_device": _current_device,
+            "current_stream": _current_stream,
+        }
+        return write_run(self._recipe, run, self._threads, functions, allocators, outputs)
+
+    def _make_general_run(self, otherwise: Run, allocators: Sequence[Allocate], collect: Collect) -> Run:
         are_aligned, threads, load = make_alignment_check(self._recipe), self._threads, self.load
         home = self._home
         broken: set[int] = set()
@@ -119,7 +137,7 @@ class StoredRun:
                 steps.launch(addresses, _current_stream(device))
             except NothingLaunched as error:
                 return compile_instead(args, device, error)
-            return fresh if collect is None else collect(args, fresh)
+            return collect(args, fresh)
 
         def compile_instead(args: Sequence[Any], device: int, error: Exception) -> Sequence[Any]:
             broken.add(device)
@@ -127,15 +145,7 @@ class StoredRun:
             logger.warning("a stored kernel does not launch, so its region is compiled: %s", error)
             return otherwise(args)
 
-        if not can_write(self._recipe):
-            return run
-        functions = {
-            "data_ptr": _data_ptr,
-            "get_device": _get_device,
-            "current_device": _current_device,
-            "current_stream": _current_stream,
-        }
-        return write_run(self._recipe, run, threads, functions, allocators, collect)
+        return run
 
     def _forget(self, device: int) -> None:
         """Takes the steps on a device away, so that no thread launches them any more."""
@@ -175,94 +185,3 @@ def make_alignment_check(recipe: Recipe) -> Callable[[Sequence[int]], bool]:
     return lambda addresses: all(
         address % modulus == rest for address, (modulus, rest) in zip(addresses, expected, strict=True)
     )
-
-
-def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
-    """Returns what makes each allocation: the output that fills it, else bytes, which are all ones with ``poison``."""
-    sole = find_sole_outputs(recipe, poison)
-    return [
-        _allocate_tensor(sole[index]) if index in sole else _allocate_bytes(size, poison)
-        for index, size in enumerate(recipe.allocations)
-    ]
-
-
-def find_sole_outputs(recipe: Recipe, poison: bool) -> dict[int, Layout]:
-    """Returns the layout of each allocation that is one output and no more. Takes what ``make_allocators`` takes."""
-    if poison:
-        return {}
-    fresh = [output for output in recipe.outputs if isinstance(output, Fresh)]
-    counts = [output.allocation for output in fresh]
-    return {
-        output.allocation: output.layout
-        for output in fresh
-        if counts.count(output.allocation) == 1
-        and output.offset == 0
-        and recipe.allocations[output.allocation] == output.layout.extent
-    }
-
-
-def _allocate_tensor(layout: Layout) -> Allocate:
-    dtype, shape, strides = getattr(torch, layout.dtype), layout.shape, layout.strides
-    quick: Any = getattr(guards, "_empty_strided_cuda", None)  # on the current device
-    if quick is None:
-        return partial(torch.empty_strided, shape, strides, dtype=dtype, device=torch.device("cuda"))
-    return partial(quick, shape, strides, dtype)
-
-
-def _allocate_bytes(size: int, poison: bool) -> Allocate:
-    if poison:
-        return partial(torch.full, (size,), _POISON, dtype=torch.uint8, device=torch.device("cuda"))
-    return partial(torch.empty, size, dtype=torch.uint8, device=torch.device("cuda"))
-
-
-def make_collector(recipe: Recipe, poison: bool) -> Collect | None:
-    """Returns what makes the outputs of arguments and allocations; None if the latter are the outputs.
-
-    Takes what ``make_allocators`` takes.
-    """
-    sole, outputs = find_sole_outputs(recipe, poison), recipe.outputs
-    indices = [output.allocation for output in outputs if isinstance(output, Fresh) and output.allocation in sole]
-    if len(indices) == len(outputs):
-        if indices == list(range(len(recipe.allocations))):
-            return None
-        return lambda args, fresh: [fresh[index] for index in indices]
-    makers = [_make_output(output, sole) for output in outputs]
-
-    def collect(args: Sequence[Any], fresh: Sequence[Any]) -> Sequence[Any]:
-        collected: list[Any] = []
-        for make in makers:
-            collected.append(make(args, fresh, collected))
-        return collected
-
-    return collect
-
-
-def _make_output(
-    output: Output, sole: Mapping[int, Layout]
-) -> Callable[[Sequence[Any], Sequence[Any], list[Any]], Any]:
-    """Returns what makes one output of the arguments, the allocations and the outputs before it."""
-    if isinstance(output, Duplicate):
-        return lambda args, fresh, earlier: earlier[output.output]
-    shape, strides = output.layout.shape, output.layout.strides
-    if isinstance(output, View):
-        index, offset = output.input, output.offset
-        if output.itself:
-            return lambda args, fresh, earlier: args[index]
-
-        def view(args: Sequence[Any], fresh: Sequence[Any], earlier: list[Any]) -> Any:
-            arg = args[index].detach()  # autograd knows of nothing that a region does
-            return arg.as_strided(shape, strides, arg.storage_offset() + offset)
-
-        return view
-    allocation, dtype = output.allocation, getattr(torch, output.layout.dtype)
-    if allocation in sole:
-        return lambda args, fresh, earlier: fresh[allocation]
-    first = output.offset // dtype.itemsize
-
-    def make(args: Sequence[Any], fresh: Sequence[Any], earlier: list[Any]) -> Any:
-        # A tensor of its own rather than a view: what it shares its memory with is known to nobody else.
-        memory = fresh[allocation]
-        tensor = torch.empty(0, dtype=dtype, device=memory.device)
-        return tensor.set_(memory.untyped_storage(), first, shape, strides)
-
-    return make

@@ -19,11 +19,16 @@ _APART = 512
 """Copies are as far off a multiple of so many bytes as their original. Torch's own blocks start at a multiple."""
 
 
-def verify(artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Sequence[Any], driver: Driver) -> None:
+def verify(
+    artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Sequence[Any], driver: Driver
+) -> StoredRun:
     """Launches from the bytes that are to be stored, and compares all outputs and all inputs with those of ``run``.
 
     The arguments lie on the current device. They are others than those that nvFuser compiled for, aligned as these, and
     may be written into.
+
+    Returns:
+        What was launched, which fills new memory first.
 
     Raises:
         NotPersistable: if there is any difference.
@@ -46,6 +51,7 @@ def verify(artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Seq
     if not all(map(have_equal_bits, again, args)):
         raise NotPersistable("other writes into inputs than nvFuser's")
     torch.cuda.current_stream().synchronize()
+    return stored
 
 
 def _refuse_arguments(args: Sequence[Any]) -> Sequence[Any]:

@@ -39,6 +39,7 @@ from typing import Any
 
 from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.launch import DEFAULT_STREAM, LoadedSteps, lay_out_parameters
+from fusioncache.backends.nvfuser.outputs import Allocate, Written
 from fusioncache.backends.nvfuser.recipe import Fill, Recipe
 
 MOST_BUFFERS = 256
@@ -55,8 +56,8 @@ def write_run(
     otherwise: Run,
     threads: Mapping[tuple[int, int], LoadedSteps],
     functions: Mapping[str, Callable[..., Any]],
-    allocators: Sequence[Callable[[], Any]],
-    collect: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None,
+    allocators: Sequence[Allocate],
+    outputs: Sequence[Written],
 ) -> Run:
     """Returns a function that launches a recipe.
 
@@ -67,7 +68,7 @@ def write_run(
         functions: of torch's: ``data_ptr`` and ``get_device`` of a tensor, ``current_device``, and ``current_stream``
             of a device.
         allocators: make the allocations.
-        collect: makes the outputs of arguments and allocations; None if the latter are the outputs.
+        outputs: what each output is.
     """
     known: dict[str, Any] = {
         **functions,
@@ -75,10 +76,10 @@ def write_run(
         "threads": threads,
         "current_thread": threading.get_ident,
         "DEFAULT": DEFAULT_STREAM,
-        "collect": collect,
         **{f"allocate{index}": allocate for index, allocate in enumerate(allocators)},
+        **{f"make{index}": output for index, output in enumerate(outputs) if callable(output)},
     }
-    exec(_compile("\n".join(write_text(recipe, collects=collect is not None))), known)
+    exec(_compile("\n".join(write_text(recipe, outputs))), known)
     run: Run = known["run"]
     return run
 
@@ -89,8 +90,8 @@ def _compile(text: str) -> CodeType:
     return compile(text, "fusioncache.nvfuser_run", "exec")
 
 
-def write_text(recipe: Recipe, *, collects: bool) -> Iterator[str]:
-    """Yields the lines of the function, which makes outputs of the allocations where ``collects``."""
+def write_text(recipe: Recipe, outputs: Sequence[Written]) -> Iterator[str]:
+    """Yields the lines of the function, which returns such outputs."""
     inputs = range(len(recipe.inputs))
     yield "def run(args):"
     yield f"  {', '.join(f'a{index}' for index in inputs)}, = args"
@@ -110,7 +111,19 @@ def write_text(recipe: Recipe, *, collects: bool) -> Iterator[str]:
     yield "  if stream != steps.stream:"
     yield "    steps.use(stream)"
     yield from _write_steps(recipe)
-    yield f"  return collect(args, [{', '.join(fresh)}])" if collects else f"  return [{', '.join(fresh)}]"
+    yield from _write_return(outputs, fresh)
+
+
+def _write_return(outputs: Sequence[Written], fresh: Sequence[str]) -> Iterator[str]:
+    """Yields the lines that make the outputs, in their order, of arguments and of allocations of these names."""
+    names: list[str] = []
+    for index, output in enumerate(outputs):
+        if callable(output):
+            yield f"  o{index} = make{index}(args, ({''.join(f'{name}, ' for name in fresh)}))"
+            names.append(f"o{index}")
+        else:
+            names.append(fresh[output] if isinstance(output, int) else names[output.output])
+    yield f"  return [{', '.join(names)}]"
 
 
 def _write_misalignment(recipe: Recipe) -> str:
