@@ -65,7 +65,10 @@ class NvFuser(Backend):
         problem = nvfuser_problem()
         if problem:
             raise ValueError(f"backend 'nvfuser' does not work here: {problem}")
+        from fusioncache.backends.nvfuser.repeated_sizes import Pace
+
         self.switches = tuple(enable), tuple(disable)
+        self._pace = Pace()
 
     @classmethod
     def problem(cls, device: str) -> str | None:
@@ -138,6 +141,7 @@ class NvFuser(Backend):
         """See ``Backend``. Where a kernel does not do for other sizes, nvFuser compiles another one by itself."""
         from fusioncache.backends.bound_symbols import read_numbers
         from fusioncache.backends.nvfuser.general import define_general
+        from fusioncache.backends.nvfuser.repeated_sizes import launch_if_repeated
 
         def numbers_of(values: Sequence[Value]) -> Sequence[int | float]:
             return read_numbers([value for value, place in zip(values, general.places, strict=True) if place is None])
@@ -147,7 +151,7 @@ class NvFuser(Backend):
 
         def fit(args: Sequence[Any], values: Sequence[Value]) -> Run:
             numbers = numbers_of(values)
-            return lambda args: run([*args, *numbers])
+            return launch_if_repeated(lambda args: run([*args, *numbers]), self._pace)
 
         return fit
 

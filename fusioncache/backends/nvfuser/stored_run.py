@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class StoredRun:
         driver: the driver of CUDA.
         home: the number of the GPU that a recipe without inputs is for.
         poison: whether new memory is filled with ones first, so that what reads it before it is written shows.
+        functions: that of each launch, for each GPU that has them already. Without cubins it runs on no other.
 
     Attributes:
         run: takes the arguments and returns the outputs.
@@ -54,18 +56,16 @@ class StoredRun:
         home: int,
         *,
         poison: bool = False,
+        functions: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     ):
-        missing = set(recipe.cubins) - set(cubins)
-        if missing:
-            raise ValueError(f"a recipe without its cubin {min(missing)}")
-        for name in recipe.cubins:
-            check_cubin(cubins[name])
+        if not functions:
+            _check_cubins(recipe, cubins)
         self._recipe = recipe
         self._cubins = cubins
         self._driver = driver
         self._home = home
         self._threads: dict[tuple[int, int], LoadedSteps] = {}
-        self._functions: dict[int, tuple[int, ...]] = {}
+        self._functions = dict(functions)
         self._loading = forks.lock()
         self.run = self._make_run(otherwise, poison)
 
@@ -92,9 +92,7 @@ class StoredRun:
 
         Cubins that are loaded for this one are not loaded again.
         """
-        other = StoredRun(self._recipe, self._cubins, otherwise, self._driver, self._home)
-        other._functions.update(self._functions)
-        return other
+        return StoredRun(self._recipe, self._cubins, otherwise, self._driver, self._home, functions=self._functions)
 
     def _make_run(self, otherwise: Run, poison: bool) -> Run:
         """Returns what launches the recipe; where that is worth it, as a function that is written for it."""
@@ -152,6 +150,15 @@ class StoredRun:
         with self._loading:
             for own in [each for each in self._threads if each[0] == device]:
                 del self._threads[own]
+
+
+def _check_cubins(recipe: Recipe, cubins: Mapping[str, bytes]) -> None:
+    """Raises ``ValueError`` if a cubin is missing or damaged."""
+    missing = set(recipe.cubins) - set(cubins)
+    if missing:
+        raise ValueError(f"a recipe without its cubin {min(missing)}")
+    for name in recipe.cubins:
+        check_cubin(cubins[name])
 
 
 def check_arguments(recipe: Recipe, args: Sequence[Any]) -> None:

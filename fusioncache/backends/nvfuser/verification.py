@@ -38,11 +38,21 @@ def verify(
         raise NotPersistable("a recipe that reads otherwise than it was written")
     check_arguments(recipe, args)
     device = torch.cuda.current_device()
-    stored = StoredRun(recipe, artifacts, _refuse_arguments, driver, device, poison=True)
+    stored = StoredRun(recipe, artifacts, refuse_arguments, driver, device, poison=True)
     steps = stored.load(device)
     for ours, theirs in zip(steps.functions, capture.functions, strict=True):
         if driver.describe_code(ours) != driver.describe_code(theirs):
             raise NotPersistable(f"a cubin that is not that of {shorten(driver.function_name(theirs))}")
+    compare(stored, run, args)
+    return stored
+
+
+def compare(stored: StoredRun, run: Run, args: Sequence[Any]) -> None:
+    """Compares all outputs and all inputs of a launch, which fills new memory first, with those of ``run``.
+
+    Raises:
+        NotPersistable: if there is any difference.
+    """
     again = [copy_tensor(arg) for arg in args]
     expected = run(args)
     outputs = stored.run(again)
@@ -51,10 +61,14 @@ def verify(
     if not all(map(have_equal_bits, again, args)):
         raise NotPersistable("other writes into inputs than nvFuser's")
     torch.cuda.current_stream().synchronize()
-    return stored
 
 
-def _refuse_arguments(args: Sequence[Any]) -> Sequence[Any]:
+def refuse_arguments(args: Sequence[Any]) -> Sequence[Any]:
+    """Says of a launch that is tried that it is for other arguments.
+
+    Raises:
+        NotPersistable: always.
+    """
     raise NotPersistable("inputs that are not aligned as those that were captured")
 
 
