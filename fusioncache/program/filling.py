@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from types import CodeType
 
 from fusioncache.program.bytecode import CompiledProgram
-from fusioncache.program.general import TEMPLATE, GeneralProgram, Numbers, map_template
+from fusioncache.program.general import TEMPLATE, GeneralProgram, Numbers
 from fusioncache.program.general_prologue import GeneralPrologue
+from fusioncache.program.general_templates import GeneralTemplates
 from fusioncache.program.general_text import GeneralText, Words
 from fusioncache.program.references import CudaGraphReference, Reference, TemplateReference, TraceText
 from fusioncache.program.text import ProgramText
@@ -56,12 +57,13 @@ class ProgramForm:
         NumbersUnknown: if a number is where none can be filled in.
     """
 
-    __slots__ = ("_general", "_prologue", "_texts")
+    __slots__ = ("_general", "_prologue", "_templates", "_texts")
 
     def __init__(self, general: GeneralProgram):
         self._general = general
         self._texts = tuple(GeneralText.cut(trace, general) for trace in general.places.texts())
         self._prologue = GeneralPrologue(self._texts[0])
+        self._templates = GeneralTemplates(general.places.templates(), general.values)
 
     def fill(self, numbers: Numbers, identify: Identify) -> FilledProgram:
         """Returns the program at other sizes.
@@ -74,7 +76,7 @@ class ProgramForm:
             NumbersUnknown: if a number is not known.
         """
         values, places = self._general.evaluate(numbers), self._general.places
-        templates = {name: map_template(each, values.__getitem__) for name, each in places.templates().items()}
+        templates = self._templates.fill(values)
         identities = identify(templates)
         known = {name: replace(each, digest=identities[name].digest) for name, each in templates.items()}
         words = Words(values, {name: each.name for name, each in identities.items()})

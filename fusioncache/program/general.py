@@ -253,13 +253,13 @@ def _exchange(word: str, new: New) -> str:
 def _map_reference(reference: Reference, new: New) -> Reference:
     match reference:
         case TemplateReference():
-            return map_template(reference, new)
+            return _map_template(reference, new)
         case CudaGraphReference(trace):
             return replace(reference, trace=_map_trace(trace, new))
     return reference
 
 
-def map_template(reference: TemplateReference, new: New) -> TemplateReference:
+def _map_template(reference: TemplateReference, new: New) -> TemplateReference:
     """Returns a template with other numbers, and the regions for which it is called."""
     uses = tuple(_map_use(use, new) for use in reference.uses)
     return replace(reference, graph=_map_graph(reference.graph, new), uses=uses)
@@ -294,11 +294,11 @@ def _map_arg(arg: Arg, new: New) -> Arg:
         return tuple(_map_arg(each, new) for each in arg)
     if not isinstance(arg, Const):
         return arg
-    number = _read_constant(arg)
-    return arg if number is None else _write_constant(arg.kind, new(number))
+    number = read_constant(arg)
+    return arg if number is None else write_number(arg.kind, new(number))
 
 
-def _read_constant(arg: Const) -> int | float | None:
+def read_constant(arg: Const) -> int | float | None:
     """Returns the number that a constant is; in the places of a general program, the position of one."""
     if arg.kind == "int" or (arg.kind == "float" and arg.text.isdecimal()):
         return int(arg.text)
@@ -307,5 +307,6 @@ def _read_constant(arg: Const) -> int | float | None:
     return None
 
 
-def _write_constant(kind: str, number: int | float) -> Const:
+def write_number(kind: str, number: int | float) -> Const:
+    """Returns a constant of this kind that is a number."""
     return Const(kind, number.hex() if isinstance(number, float) else str(number))

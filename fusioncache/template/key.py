@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 
 from fusioncache.ir import Graph, Ingredient, Instance, Key, codec
 from fusioncache.ir.ingredients import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level
@@ -133,7 +134,13 @@ def _check_levels(texts: Mapping[str, str], levels: tuple[Level, ...]) -> dict[s
 
 def _assemble(texts: Mapping[str, str]) -> Key:
     text = write_key(texts)
-    return Key(_digest(text), text, tuple(Ingredient(name, part, _digest(part)) for name, part in texts.items()))
+    return Key(_digest(text), text, tuple(_make_ingredient(name, part) for name, part in texts.items()))
+
+
+@lru_cache(maxsize=512)
+def _make_ingredient(name: str, text: str) -> Ingredient:
+    """Returns an ingredient. Most are the same in key after key."""
+    return Ingredient(name, text, _digest(text))
 
 
 def _digest(text: str) -> str:
