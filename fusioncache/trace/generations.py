@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from fusioncache.cache.sizes import Generation
 from fusioncache.process import forks
+from fusioncache.trace.dynamo_graphs import describe_graph, is_graph
 
 logger = logging.getLogger("fusioncache")
 
@@ -41,7 +42,7 @@ class Generations:
             last = self._last_of_graphs.get(name, last)
             new = replace(last, number=last.number + 1) if last else Generation(object(), 0, name)
             self._last[compile_data] = new
-            if name and _is_graph(compile_data.fn):
+            if name and is_graph(compile_data.fn):
                 self._last_of_graphs[name] = new
             return new
 
@@ -53,30 +54,11 @@ def _name_function(function: Any) -> str:
     function are generalized, as a model of other widths has regions of the same skeletons.
     """
     try:
-        lines = list(_describe_graph(function) if _is_graph(function) else _describe_function(function))
+        lines = list(describe_graph(function) if is_graph(function) else _describe_function(function))
     except Exception as error:  # whatever a model's own ``named_parameters`` does
         logger.info("a function without a name for later processes", exc_info=error)
         return ""
     return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest() if lines else ""
-
-
-def _is_graph(function: Any) -> bool:
-    import torch
-
-    return isinstance(function, torch.fx.GraphModule)
-
-
-def _describe_graph(module: Any) -> Iterator[str]:
-    """Yields what Dynamo's graphs of one function have in common: what they compute, but for sizes."""
-    import torch
-
-    for node in module.graph.nodes:
-        value = node.meta.get("example_value")
-        if isinstance(value, torch.nn.Parameter):
-            yield f"parameter {value.dtype} {tuple(value.shape)}"
-        elif not isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
-            target = getattr(node.target, "__qualname__", node.target)
-            yield f"{node.op} {'' if node.op == 'placeholder' else target} {getattr(value, 'dtype', '')}"
 
 
 def _describe_function(function: Any) -> Iterator[str]:

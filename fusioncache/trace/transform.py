@@ -38,7 +38,7 @@ from fusioncache.schedule.placement import Placement
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
-from fusioncache.trace import grouped_products, program_list
+from fusioncache.trace import dynamo_graphs, grouped_products, program_list
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
@@ -176,6 +176,7 @@ class FusionCache(Transform):
         check_fold(fold)
         self._fold = fold
         install_more("grouped products", grouped_products.replacements)
+        dynamo_graphs.separate_graphs()
         if fast_tracing:
             install()
         self._ledger = Ledger(self.cache.ledger)
@@ -199,11 +200,9 @@ class FusionCache(Transform):
             replays = shares is not Sizes.STATIC
             if replays:
                 install_more("sizes", watching.replacements)
-            verifies = when is not None
             self.program_keeper = ProgramKeeper(
-                self.cache, self._ledger, templates, explains=explains, verifies=verifies, replays=replays
+                self.cache, self._ledger, templates, explains=explains, verifies=when is not None, replays=replays
             )
-
         self.graphs = make_graphs(graphs, self._ledger, verifies=when is not None) if compiler else None
         if self.graphs:
             install_more("CUDA graphs", program_list.replacements)
@@ -240,6 +239,7 @@ class FusionCache(Transform):
     def transform_module(self, module: Any) -> None:
         """Thunder's hook: called with the module that ``thunder.jit`` returns."""
         if not self._untried:
+            dynamo_graphs.separate_graphs()
             self.lean.shorten(module)
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:

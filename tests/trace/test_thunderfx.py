@@ -1,6 +1,7 @@
 """Lengths behind Dynamo: what is compiled at each, and that it computes what it should."""
 
 import pytest
+import thunder
 import torch
 from behind_dynamo import compile_behind_dynamo
 from fake_graphs import FakeRecorder
@@ -61,6 +62,19 @@ def test_a_number_of_a_module_may_change():
     assert not transform.stats().own_sizes
 
 
+def test_each_graph_has_transforms_of_its_own():
+    """Thunder gives all of them one list, to which it appends what it is not to check in the last one."""
+    compiled, transform = compile_behind_dynamo(ScaledNorm())
+    for length in (6, 9, 1):
+        compiled(torch.randn(2, length, 8))
+    graphs = [graph for info in compiled._backend.subgraph_infos for graph in info.thunder_compiled_fns]
+    found = [thunder.compile_data(graph).transforms for graph in graphs]
+    assert [[each.skip_check_on_input_tensors for each in others] for _, *others in found] == [[True], [False], [True]]
+    assert {own for own, *_ in found} == {transform}
+    prologues = [str(thunder.last_prologue_traces(graph)[-1]) for graph in graphs]
+    assert ["check_tensor_metadata" in prologue for prologue in prologues] == [False, True, False]
+
+
 def test_a_program_that_computes_with_numbers_of_a_module_is_kept(monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_STORE", "1")
     counts, model = [], ScaledNorm()
@@ -79,7 +93,6 @@ def test_a_program_that_computes_with_numbers_of_a_module_is_kept(monkeypatch):
 
 def test_computing_with_numbers_alone_is_no_part_of_a_region():
     """A region that takes what was computed is right for any number."""
-    import thunder
 
     def function(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         number = scale.item()
