@@ -1,6 +1,7 @@
 """Symbols for sizes, and what Thunder's passes look at."""
 
 import copy
+import gc
 import math
 import operator
 
@@ -333,3 +334,15 @@ def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_s
     if not is_seen:
         assert [evaluate(rounded[0], {1: length}) for length in (64, 65, 200)] == [64, 96, 224]
         assert not found.expressions & {*rounded}
+
+
+def test_who_stands_in_for_a_function_leaves_it_as_it_is():
+    """Keys watch what Thunder's functions refer to."""
+
+    def decide(size: int) -> int:
+        return size
+
+    assert decide.__dict__ == {}  # which is made when somebody asks for it, as a snapshot does
+    before = gc.get_referents(decide)
+    assert stand_ins.note_decision(decide).__wrapped__ is decide
+    assert all(one is other for one, other in zip(before, gc.get_referents(decide), strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -28,6 +28,10 @@ LISTENER: ContextVar[Listener | None] = ContextVar("fusioncache_passes", default
 """Who is told of the passes that go over a program here."""
 
 _ONE_AT_A_TIME = forks.lock()
+
+# Whoever asks a function for its annotations makes a dictionary of them, once, in the function: that would pass for a
+# change where it is watched, and all names would be made anew for the next key.
+_wraps = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
 
 
 @contextmanager
@@ -63,7 +67,7 @@ def know_symbols() -> Iterator[None]:
 def _keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has what is converted to integers stay a symbol, as ``int`` may return nothing but integers."""
 
-    @wraps(original)
+    @_wraps(original)
     def tree_map(func: Callable[..., Any], tree: Any, /, *rests: Any, **options: Any) -> Any:
         is_converting = func is int and LISTENER.get() is not None
         return original(_to_integer if is_converting else func, tree, *rests, **options)
@@ -74,7 +78,7 @@ def _keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
 def _flatten_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a symbol be a tree of one leaf, as a number is that an operation returned."""
 
-    @wraps(original)
+    @_wraps(original)
     def tree_flatten(args: Any, **options: Any) -> Any:
         if type(args) not in SYMBOLIC:
             return original(args, **options)
@@ -91,7 +95,7 @@ def _to_integer(value: Any) -> Any:
 def note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a decision that depends on sizes noted, so that it is asked for again at others."""
 
-    @wraps(original)
+    @_wraps(original)
     def decide(*args: Any, **kwargs: Any) -> Any:
         listener = LISTENER.get()
         if listener is None or kwargs:
@@ -104,7 +108,7 @@ def note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
 def _count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has the number of elements of a tensor be a symbol, which Thunder makes a kind of integer of."""
 
-    @wraps(original)
+    @_wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if isinstance(self._numel, SymbolicSize):
@@ -116,7 +120,7 @@ def _count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
 def _know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a symbol be a number where Thunder asks of which class a number is."""
 
-    @wraps(original)
+    @_wraps(original)
     def find_type(cls: type) -> Any:
         return original(int if cls is SymbolicSize else float if cls is SymbolicFraction else cls)
 
@@ -127,7 +131,7 @@ def _convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has what is converted to a number with a point stay a symbol, as ``float`` may return nothing but floats."""
     from thunder.core.utils import dtype_to_numbertype
 
-    @wraps(original)
+    @_wraps(original)
     def maybe_convert_to_dtype(a: Any, dtype: Any, **options: Any) -> Any:
         if type(a) in SYMBOLIC and dtype_to_numbertype(dtype) is float:
             return to_float(a)
