@@ -13,6 +13,7 @@ Point = Mapping[str, Any]
 _COUNTS = ("python", "torch", "operations", "symbols")
 _PARTS = ("forward", "backward", "step", "fastest", "wall")
 _QUANTILES = ("median", "0.99", "0.999", "slowest")
+_KERNELS = ("products", "attention", "nvFuser", "copies and fills", "others of torch's")
 
 
 def tabulate_calls(result: Result) -> str:
@@ -34,6 +35,24 @@ def _list_times(point: Point) -> list[str]:
     times = [f"{point['milliseconds'][name]:.2f}" for name in _PARTS]
     counts = [str(point["counts"].get(name, "")) for name in _COUNTS]
     return [str(point["layers"]), point["way"], *times, f"{point['reserved_bytes'] / 2**20:.0f}", *counts]
+
+
+def tabulate_kernels(*results: Result) -> str:
+    """Shows milliseconds of a step on the host, of one of many, and of a GPU, also by who made the kernels."""
+    columns = (*("<mode", "<width", "layers", "<tokens", "<way"), *("host, ms", "wall, ms", "GPU, ms"), *_KERNELS, "GiB")
+    return make_table(columns, (_list_kernels(point) for result in results for point in result["points"]))
+
+
+def _list_kernels(point: Point) -> list[str]:
+    milliseconds = {name: kernels["milliseconds"] for name, kernels in point["kernels"].items()}
+    tokens = "2 x 64" if point["tokens"] is None else f"1 x {point['tokens']}"
+    return [
+        *(point["mode"], point["width"], str(point["layers"]), tokens, point["way"]),
+        *(f"{point['milliseconds'][name]:.2f}" for name in ("step", "wall")),
+        f"{sum(milliseconds.values()):.2f}",
+        *(f"{milliseconds.get(name, 0.0):.2f}" for name in _KERNELS),
+        f"{point['reserved_bytes'] / 2**30:.2f}",
+    ]
 
 
 def tabulate_jitter(result: Result) -> str:

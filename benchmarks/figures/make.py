@@ -60,6 +60,10 @@ def make_figures() -> dict[str, str]:
         "step-overhead": _figure(later_steps.tabulate_calls, "step-overhead", folder=CPU),
         "step-times": _figure(later_steps.tabulate_times, "step-overhead"),
         "step-times-before": _figure(later_steps.tabulate_times, "step-overhead-8f7a969"),
+        "step-kernels": _figure(
+            later_steps.tabulate_kernels,
+            *("step-overhead-32", "step-overhead-real", "step-overhead-real-inference"),
+        ),
         "inference": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
         "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter"),
