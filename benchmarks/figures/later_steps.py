@@ -39,7 +39,12 @@ def _list_times(point: Point) -> list[str]:
 
 def tabulate_kernels(*results: Result) -> str:
     """Shows milliseconds of a step on the host, of one of many, and of a GPU, also by who made the kernels."""
-    columns = (*("<mode", "<width", "layers", "<tokens", "<way"), *("host, ms", "wall, ms", "GPU, ms"), *_KERNELS, "GiB")
+    columns = (
+        *("<mode", "<width", "layers", "<tokens", "<way"),
+        *("host, ms", "wall, ms", "GPU, ms"),
+        *_KERNELS,
+        "GiB",
+    )
     return make_table(columns, (_list_kernels(point) for result in results for point in result["points"]))
 
 

@@ -31,7 +31,7 @@ _LATER = 100
 """How many calls there are between two tries, where something of the moment forbids it."""
 MOST_BYTES = 64 << 20
 """How many bytes arguments may have: with more a GPU is busy for longer than nvFuser's call takes. They are copied."""
-_PART = 20
+PART = 20
 """A capture is made when so many times as long as the last one took went by: at most this part of all time is spent."""
 
 
@@ -43,17 +43,13 @@ class Pace:
         self._lock = forks.lock()
 
     def begin(self) -> bool:
-        """Tells whether a capture may be made now. Whoever is told so says when it is made."""
-        with self._lock:
-            begins = time.monotonic() >= self._free
-            if begins:
-                self._free = float("inf")
-            return begins
+        """Tells whether a capture may be made now. Whoever is told so says when it is made. Nobody waits."""
+        return time.monotonic() >= self._free and self._lock.acquire(blocking=False)
 
     def end(self, seconds: float) -> None:
         """Says that the capture was made, and how long it took."""
-        with self._lock:
-            self._free = time.monotonic() + _PART * seconds
+        self._free = time.monotonic() + PART * seconds
+        self._lock.release()
 
 
 def launch_if_repeated(run: Run, pace: Pace) -> Run:
