@@ -60,10 +60,10 @@ def _list_kernels(point: Point) -> list[str]:
     ]
 
 
-def tabulate_jitter(result: Result) -> str:
+def tabulate_jitter(*results: Result) -> str:
     """Shows quantiles of later steps in milliseconds, by way and what ran beside it, and why the slowest were slow."""
     columns = ("<way", "<beside", "steps", *(f"{name}, ms" for name in _QUANTILES), "<causes of the slowest thousandth")
-    return make_table(columns, _list_jitter(result["points"]))
+    return make_table(columns, (row for result in results for row in _list_jitter(result["points"])))
 
 
 def _list_jitter(points: list[Point]) -> Iterator[list[str]]:

@@ -66,7 +66,7 @@ def make_figures() -> dict[str, str]:
         ),
         "inference": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
-        "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter"),
+        "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter", "jitter-3000"),
         "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
     }
 
