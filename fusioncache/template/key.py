@@ -14,6 +14,9 @@ from fusioncache.template.operand_order import depends_on_operand_order
 from fusioncache.template.skeleton import Skeleton
 from fusioncache.template.text import write_graph
 
+_SHORT = 4096
+"""Up to how many characters the text of an ingredient has that is remembered."""
+
 
 def template_key(graph: Graph, environment: Mapping[str, str]) -> Key:
     """Returns the key of what several regions have in common.
@@ -134,13 +137,19 @@ def _check_levels(texts: Mapping[str, str], levels: tuple[Level, ...]) -> dict[s
 
 def _assemble(texts: Mapping[str, str]) -> Key:
     text = write_key(texts)
-    return Key(_digest(text), text, tuple(_make_ingredient(name, part) for name, part in texts.items()))
+    return Key(_digest(text), text, tuple(_find_ingredient(name, part) for name, part in texts.items()))
 
 
-@lru_cache(maxsize=512)
+def _find_ingredient(name: str, text: str) -> Ingredient:
+    """Returns an ingredient. Those of an environment are short, and the same in key after key."""
+    return _make_short(name, text) if len(text) <= _SHORT else _make_ingredient(name, text)
+
+
 def _make_ingredient(name: str, text: str) -> Ingredient:
-    """Returns an ingredient. Most are the same in key after key."""
     return Ingredient(name, text, _digest(text))
+
+
+_make_short = lru_cache(maxsize=512)(_make_ingredient)
 
 
 def _digest(text: str) -> str:
