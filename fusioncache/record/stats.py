@@ -47,7 +47,8 @@ class Stats:
         programs_loaded: programs that came from the store: what Thunder makes of a model for one kind of input, so that
             it interpreted nothing for it.
         loaded_program_seconds: seconds that deriving them took, where they were derived.
-        programs_made: programs that Thunder derived here and that are kept for later processes.
+        programs_made: programs that Thunder derived here and that are kept for later processes; of Dynamo's graphs also
+            the second one, which is derived with the first.
         programs_refused: programs that Thunder derived here and that are not kept, or that were found and not used, by
             reason.
         programs_replayed: programs whose operations were called again at another length, and that nobody interpreted.

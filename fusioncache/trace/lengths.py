@@ -26,6 +26,7 @@ from fusioncache.program.reads import Read
 from fusioncache.store import Store
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.families import Family, KnownProgram, list_digests
+from fusioncache.trace.graph_sizes import has_symbols
 from fusioncache.trace.kept_families import find_families, forget_family, keep_family
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, find_integers, find_sizes, find_tensors
 from fusioncache.tracing.lengths.first_traces import FirstTraces
@@ -106,7 +107,7 @@ class Lengths:
         if not keeper.replays or keeper.verifies or find_groups(derivation.call.compile_data):
             return None
         reason = None
-        for family in self._list_families(derivation, _note_form(derivation)):
+        for family in self._list_families(derivation, note_form(derivation)):
             try:
                 _check_reads(family.reads, derivation)
                 with keeper.time("fill"):
@@ -130,9 +131,11 @@ class Lengths:
         return iter(tuple(self._families[form]))
 
     def _replay(self, derivation: Derivation) -> Any | None:
-        form = _note_form(derivation)
+        form = note_form(derivation)
         reason = self._hopeless.get(form)
         for way in self._find_ways(form):
+            if not way.is_proved and self._count_instances(form) == 1:
+                continue  # it is that one
             try:
                 traces = self._do_again(way, derivation)
                 if not way.is_proved:
@@ -157,9 +160,13 @@ class Lengths:
             return replay(way.journal, derivation.sizes, derivation.call.compile_data)
 
     def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
-        form = _note_form(derivation)
+        form = note_form(derivation)
         is_known = any(each.form == form and each.sizes != derivation.sizes for each in self._instances)
-        if not is_known or form in self._hopeless or len(list(self._find_ways(form))) >= MOST_WAYS:
+        if (
+            not (is_known or has_symbols(derivation.call.compile_data.fn))
+            or form in self._hopeless
+            or len(list(self._find_ways(form))) >= MOST_WAYS
+        ):
             return _interpret_as_called(derivation, interpret)
         foreign = _find_foreign_transform(derivation.call.compile_data)
         if foreign is not None:
@@ -168,6 +175,22 @@ class Lengths:
         call = derivation.call
         results, derivation.journal = watch_sizes(interpret, call.compile_data, call.args, call.kwargs)
         return results
+
+    def is_first(self, derivation: Derivation) -> bool:
+        """Tells whether a program is kept, and the only one of its form that is known."""
+        same = [each.known for each in self._instances if each.form == derivation.form]
+        return derivation.program is not None and same == [derivation.program]
+
+    def try_again(self, derivation: Derivation) -> None:
+        """Calls the operations again that are known of a program's form, and does nothing with what comes of it.
+
+        Raises:
+            Different: if interpreting the program might do something else, such as raise.
+        """
+        ways = list(self._find_ways(note_form(derivation)))
+        if not ways:
+            raise Different("its operations are not known")
+        self._do_again(ways[0], derivation)
 
     def learn(self, derivation: Derivation, entry: Any) -> None:
         """Takes note of a program that was interpreted.
@@ -195,7 +218,7 @@ class Lengths:
             self._ways.append(way)
             for each in self._instances:
                 self._prove(way, each, derivation)
-        if sum(each.form == form for each in self._instances) <= MOST_WAYS:
+        if self._count_instances(form) <= MOST_WAYS:
             self._instances.append(new)
 
     def _prove(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
@@ -252,6 +275,9 @@ class Lengths:
                 self._families[form].remove(family)
                 _forget(family, derivation, form)
 
+    def _count_instances(self, form: Key) -> int:
+        return sum(each.form == form for each in self._instances)
+
     def _find_ways(self, form: Key) -> Iterator[WatchedProgram]:
         return (each for each in tuple(self._ways) if each.instance.form == form)
 
@@ -273,7 +299,7 @@ def _interpret_as_called(derivation: Derivation, interpret: Interpret) -> Any:
     return interpret(derivation.call.args, dict(derivation.call.kwargs))
 
 
-def _note_form(derivation: Derivation) -> Key:
+def note_form(derivation: Derivation) -> Key:
     """Notes what the program of a call has in common with those at other sizes, and the sizes of its arguments."""
     if derivation.form is None:
         arguments = derivation.call.args, derivation.call.kwargs

@@ -21,6 +21,7 @@ from weakref import ref
 
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.known_parts import LastKey
+from fusioncache.trace.ahead import derive_ahead, is_ahead
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.graph_capture import capture_entry
 from fusioncache.trace.lengths import Lengths
@@ -110,6 +111,7 @@ class ProgramList(list[Any]):
             self.derived.add(derivation.key.digest)
             self.kept += derivation.finish(entry)
             self.lengths.learn(derivation, entry)
+            derive_ahead(derivation, self.lengths, self.last_key)
         entry = self.capture(entry)
         self._append(entry, derivation)
 
@@ -239,7 +241,8 @@ class Search:
         """Ends the search without a program, and says what Thunder derives now."""
         self.ended, self.answer = True, None
         if derivation is not None:
-            derivation.explain()
+            if not is_ahead():
+                derivation.explain()
             if self._programs.kept >= MOST_KINDS:
                 derivation.keeper.refuse(f"more than {MOST_KINDS} kinds of input in one process")
                 derivation.is_kept = False

@@ -38,7 +38,7 @@ from fusioncache.schedule.placement import Placement
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.instance import instance_of
 from fusioncache.template.plan import Arities, Plan, choose_plan
-from fusioncache.trace import dynamo_graphs, grouped_products, program_list
+from fusioncache.trace import ahead, dynamo_graphs, grouped_products, program_list
 from fusioncache.trace.calls import Compilers
 from fusioncache.trace.executors import origin_of, why_unfused
 from fusioncache.trace.foresight import Foresight
@@ -309,7 +309,7 @@ class FusionCache(Transform):
         shared = [region for region in found if region is not None]
         wanted = arities_by_template(shared)
         calls = {region.position: self._call_of(region, wanted[region.call.template.key], notes) for region in shared}
-        if self._helpers:
+        if self._helpers and not ahead.is_ahead():
             self._hand_over(self._helpers, trace, shared, foresight)
         trace = replace_symbols(trace, calls, start) if calls else trace
         notes.note_rewritten()
