@@ -1,26 +1,13 @@
 """What all tests share."""
 
-import gc
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-# Tracing makes and keeps very many objects. By default the collector looks through them so often that it takes a tenth
-# of the time of all tests and more. What a test wants collected it collects itself.
-gc.set_threshold(100_000, 50, 50)
-
-# Every process in which TorchInductor compiles would first start six more that import torch, to see whether what the
-# compiler makes for each kind of vector runs. Not asked, it goes by the processor, and an older compiler fails.
-os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-
-# And each that has Dynamo compile would start one more that imports torch, and has processes ready for kernels of
-# Triton's, which no test here compiles.
-os.environ.setdefault("TORCH_WARM_POOL", "0")
+import quick_process
 
 
 @pytest.fixture(scope="session")
@@ -80,11 +67,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may trace a model
 def pytest_runtest_setup() -> None:
-    """Forgets the modules of earlier tests.
+    """Has nothing asked that is known, and forgets the modules of earlier tests.
 
     Once Dynamo ran, each new one is put into a dictionary of weak references. Thunder iterates over that where a model
     makes a module in its forward pass, as litgpt's do, and fails if one of them dies just then.
     """
+    quick_process.take_vectors_on_trust()
     guard = sys.modules.get("torch._dynamo.mutation_guard")
     if guard is not None:
         guard.GenerationTracker.clear()

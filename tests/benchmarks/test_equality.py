@@ -19,7 +19,7 @@ def test_a_model_is_compared_and_its_templates_counted(tmp_path, monkeypatch):
     pytest.importorskip("litgpt")
     file = tmp_path / "equal.json"
     options = ["--models", "falcon", "--layers", "1", "--backend", "eager", "--host-time", "--rounds", "2"]
-    forks.use(monkeypatch)
+    forks.use(monkeypatch, shortcuts=True)
     done = CliRunner().invoke(main, [*options, "--json", str(file)])
     assert done.exit_code == 0, done.output
     result = json.loads(file.read_text())

@@ -16,7 +16,7 @@ from benchmarks.length_equality.worker import cut
 def test_a_model_is_right_at_every_length_and_compiles_for_two_of_them(tmp_path, monkeypatch):
     pytest.importorskip("litgpt")
     file = tmp_path / "lengths.json"
-    forks.use(monkeypatch)
+    forks.use(monkeypatch, shortcuts=True)
     options = ["--models", "falcon", "--layers", "1", "--backend", "eager", "--batches", "2", "--lengths", "8,12,9"]
     done = CliRunner().invoke(main, [*options, "--json", str(file)])
     assert done.exit_code == 0, done.output

@@ -21,7 +21,7 @@ SPEC = ZooSpec("falcon", 1, "inductor", "cpu", "float32")
 def test_a_second_process_trains_a_model_with_a_stored_program(tmp_path, monkeypatch):
     pytest.importorskip("litgpt")
     file = tmp_path / "programs.json"
-    forks.use(monkeypatch)
+    forks.use(monkeypatch, shortcuts=True)
     done = CliRunner().invoke(main, ["--models", "falcon", "--layers", "1", "--backend", "eager", "--json", str(file)])
     assert done.exit_code == 0, done.output
     (point,) = json.loads(file.read_text())["points"]

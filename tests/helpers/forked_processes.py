@@ -1,18 +1,20 @@
-"""Processes that start in a tenth of a second: forks of one that has imported torch and Thunder, and done nothing else.
+"""Processes that start in a tenth of a second: forks of one that has imported torch, Thunder and fusioncache.
 
-For tests that need what a process has of its own: caches, patches, counts. What depends on the interpreter's start, the
-order of imports, a seed of hashes or a variable that is read at import needs a process of its own.
+It has done nothing else. For tests that need what a process has of its own: caches, patches, counts. What depends on
+the interpreter's start, the order of imports, a seed of hashes or a variable that a library reads at import needs a
+process of its own.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from subprocess import CompletedProcess
 from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
@@ -24,19 +26,27 @@ if TYPE_CHECKING:
     import pytest
 
 
-def use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the benchmarks' processes start so in this test."""
+def use(monkeypatch: pytest.MonkeyPatch, shortcuts: bool = False) -> None:
+    """Lets the benchmarks' processes start so in this test.
+
+    Args:
+        monkeypatch: takes it back.
+        shortcuts: whether Thunder traces faster there from the start, also what is a reference: to the same traces.
+    """
     from benchmarks.common import processes
 
-    stand_in = SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+    stand_in = SimpleNamespace(
+        run=partial(run, shortcuts=shortcuts), DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
+    )
     monkeypatch.setattr(processes, "subprocess", stand_in)
 
 
-def run(command: Sequence[str], **options: Any) -> CompletedProcess[Any]:
+def run(command: Sequence[str], *, shortcuts: bool = False, **options: Any) -> CompletedProcess[Any]:
     """What ``subprocess.run`` does, for ``[sys.executable, "-m", module, *arguments]``.
 
     Args:
         command: as above.
+        shortcuts: as in ``use``.
         options: ``cwd``, ``env``, and ``stdout`` with ``stderr`` as one file, as for ``subprocess.run``, and a
             ``timeout`` that nothing here reaches; no others.
     """
@@ -46,6 +56,7 @@ def run(command: Sequence[str], **options: Any) -> CompletedProcess[Any]:
     assert options["stderr"] is output and set(options) <= {"cwd", "env", "stdin", "stdout", "stderr", "timeout"}
     request = {"module": module, "arguments": arguments, "output": output.name}
     request |= {"directory": str(options["cwd"]), "environment": dict(options["env"])}
+    request["shortcuts"] = shortcuts
     server = _server()
     assert server.stdin and server.stdout
     server.stdin.write(json.dumps(request) + "\n")
@@ -78,9 +89,14 @@ def _server() -> subprocess.Popen[str]:
 
 def _serve() -> None:
     """Forks for each line, and answers each with the exit code."""
+    import quick_process  # isort: split
     import litgpt  # noqa: F401
     import thunder  # noqa: F401
 
+    import fusioncache.trace.transform  # noqa: F401
+
+    quick_process.take_vectors_on_trust()
+    gc.freeze()  # what is never looked through is not copied for each fork
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         child = os.fork()
@@ -97,6 +113,9 @@ def _become(request: Mapping[str, Any]) -> None:
     import tempfile
     import traceback
 
+    from fusioncache import tracing
+    from fusioncache.backends import torch_settings
+
     output = os.open(request["output"], os.O_WRONLY | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
@@ -105,8 +124,12 @@ def _become(request: Mapping[str, Any]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
     tempfile.tempdir = None  # it depends on a variable
+    torch_settings.VARIABLES_AT_START.clear()  # of this process, which starts now
+    torch_settings.VARIABLES_AT_START.update(os.environ)
     sys.path[0] = request["directory"]
     sys.argv = [request["module"], *request["arguments"]]
+    if request["shortcuts"]:
+        tracing.install()
     code = 1
     try:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

@@ -110,7 +110,9 @@ def choose_start_method(backend: str) -> Literal["spawn", "forkserver"]:
     if backend == "nccl":
         return "spawn"
     # Each process would import for itself what is not there when it is forked.
-    torch.multiprocessing.set_forkserver_preload(["thunder", "pytest", "fusioncache.distributed", "sharded_training"])
+    torch.multiprocessing.set_forkserver_preload(
+        ["quick_process", "thunder", "pytest", "fusioncache.distributed", "sharded_training"]
+    )
     return "forkserver"
 
 
