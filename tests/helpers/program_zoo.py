@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import quick_process  # isort: split
+
 import torch
 from expert_layers import Experts
 from stored_programs import Cell, counts, without_interpreter
@@ -264,6 +266,10 @@ def main() -> None:
     """The process."""
     warnings.simplefilter("ignore")
     import thunder  # noqa: F401  # before forks, each of which would take seconds for it
+
+    import fusioncache.trace.transform  # noqa: F401
+
+    quick_process.take_vectors_on_trust()
 
     print(json.dumps([Job(**job).run() for job in json.loads(sys.argv[1])]))
 
