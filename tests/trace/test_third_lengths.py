@@ -9,7 +9,6 @@ import pytest
 import thunder
 import torch
 from instructions import list_instructions
-from litgpt import GPT, Config
 from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.program.bytecode import compile_trace
@@ -308,10 +307,35 @@ def test_arguments_that_vary_together(known, tmp_path):
         train(compiled, model, tokens(300), weights=torch.rand(2, 200, requires_grad=True))
 
 
+class Block(torch.nn.Module):
+    """Looks at all tokens, and has a mask made of the length."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x, mask):
+        scores = torch.where(mask, x @ x.transpose(1, 2), -1e9)
+        return x + self.linear(torch.softmax(scores, -1) @ x)
+
+
+class Deep(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 16)
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, tokens):
+        x, length = self.embedding(tokens), tokens.shape[1]
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        for block in self.blocks:
+            x = block(x, mask)
+        return x
+
+
 def test_blocks_that_are_written_out_are_called_again(tmp_path):
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # from now on Dynamo tags each new module
-    sizes = {"n_layer": 4, "n_embd": 16, "n_head": 2, "n_query_groups": 2, "head_size": 8, "intermediate_size": 24}
-    model = GPT(Config.from_name("Llama-2-7b-hf", padded_vocab_size=50, block_size=256, **sizes))
+    model = Deep()
     compiled, transform = compile_anew(model, tmp_path)
     for length in (64, 96):
         train(compiled, model, tokens(length))

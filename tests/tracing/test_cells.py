@@ -6,7 +6,7 @@ from types import CellType
 import pytest
 import thunder
 import torch
-from same_traces import trace_with
+from same_traces import OWN, trace_with
 
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
@@ -113,8 +113,8 @@ PROGRAMS = [
 
 @pytest.mark.parametrize(("program", "args", "kwargs"), PROGRAMS)
 def test_traces_and_errors_stay_the_same(program, args, kwargs):
-    own = trace_with((), program, *args, **kwargs)
-    assert trace_with(["cells"], program, *args, **kwargs) == own
+    own = trace_with(OWN, program, *args, **kwargs)
+    assert trace_with([*OWN, "cells"], program, *args, **kwargs) == own
     assert trace_with(GROUPS, program, *args, **kwargs) == own
 
 

@@ -6,14 +6,11 @@ from unittest import mock
 import pytest
 import thunder
 import torch
-from same_traces import trace_with
+from same_traces import OWN, trace_with
 from thunder.core import interpreter
 
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
-
-OWN = ["frames"]
-"""Thunder as it is, but that it does not wait 5 ms for each exception."""
 
 X = torch.linspace(-1, 1, 4)
 

@@ -5,14 +5,11 @@ import operator
 import pytest
 import thunder
 import torch
-from same_traces import trace_with
+from same_traces import OWN, trace_with
 
 from fusioncache import tracing
 from fusioncache.tracing.installation import GROUPS
 from fusioncache.tracing.interpreter import operators
-
-OWN = ["frames"]
-"""Thunder as it is, but that it does not wait 5 ms for each exception."""
 
 X = torch.linspace(-1, 1, 4)
 WHOLE = torch.arange(1, 5)

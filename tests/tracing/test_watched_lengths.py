@@ -7,6 +7,7 @@ import pytest
 import torch
 from first_traces import replay_as, trace_first, watch, watch_first
 from litgpt import GPT, Config
+from same_traces import OWN
 
 from fusioncache import tracing
 from fusioncache.tracing.lengths.replay import Different
@@ -17,8 +18,9 @@ BY_LENGTH = {64: 1.0, 96: 2.0}
 
 
 @pytest.fixture(autouse=True)
-def _uninstalled():
+def _few_shortcuts():
     tracing.uninstall()
+    tracing.install(OWN)
     yield
     tracing.uninstall()
 
