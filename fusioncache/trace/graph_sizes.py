@@ -46,7 +46,8 @@ def vary_sizes(graph: Any, args: Sequence[Any]) -> tuple[Any, ...] | None:
     known = _read_symbols(sizes, args)
     if not known or not all(node.expr.free_symbols <= known.keys() for node, _ in varying):
         return None
-    values = _choose_values(known, varying[0][0].shape_env)
+    present = frozenset(chain.from_iterable(map(_list_sizes, args)))
+    values = _choose_values(known, present, varying[0][0].shape_env)
     return None if values is None else tuple(_vary(*each, values) for each in zip(args, sizes, strict=True))
 
 
@@ -80,11 +81,14 @@ def _read_symbols(sizes: Iterable[tuple[Any, ...]], args: Sequence[Any]) -> Valu
     }
 
 
-def _choose_values(known: Values, environment: Any) -> Values | None:
-    """Returns another value for each symbol, which no other one has or had; None if one may have none."""
+def _choose_values(known: Values, present: frozenset[int], environment: Any) -> Values | None:
+    """Returns another value for each symbol, which none of the sizes has that are present; None if one may have none.
+
+    A length that is as large as a width would be another program, in which both are one.
+    """
     values = dict(known)
     for symbol, actual in known.items():
-        taken = {*known.values(), *values.values()}
+        taken = {*present, *values.values()}
         others = [actual + step for step in _list_steps(actual)]
         fitting = (each for each in others if each > 1 and each not in taken)
         found = next((each for each in fitting if _holds(environment, {**values, symbol: each})), None)

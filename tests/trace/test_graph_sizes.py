@@ -56,6 +56,12 @@ def test_guards_hold(program, other):
     assert found is None if other is None else list_sizes(found) == [other, (2, other)]
 
 
+def test_no_size_is_that_of_something_else():
+    width = torch.zeros(160)
+    graph, args = capture(lambda x: x.sum(1, keepdim=True) * width, (torch.zeros(2, 90),), (torch.zeros(2, 96),))
+    assert (2, 32) in list_sizes(vary_sizes(graph, args))  # 160 would be next
+
+
 def test_symbols_are_told_apart():
     def flatten(x, y):
         return x.reshape(x.shape[0] * x.shape[1], 3) + y
