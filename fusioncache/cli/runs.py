@@ -256,6 +256,7 @@ def print_counts(run: Run, lifetime: Lifetime) -> None:
         ("seconds of what they spare", format_seconds(stats.loaded_program_seconds)),
         ("captures", str(stats.captures)),
         ("graph replays", str(stats.graph_replays)),
+        ("gradients copied", str(stats.gradients_copied)),
         ("not captured", str(sum(stats.not_captured.values()))),
         *((f"  {escape_controls(reason)}", str(count)) for reason, count in sorted(stats.not_captured.items())),
         ("saved seconds", f"{format_seconds(stats.saved_seconds)} (an estimate)"),

@@ -10,9 +10,15 @@ from typing import Any
 
 
 class Aliases:
-    """Makes tensors for the memory of others; those that share memory share it again."""
+    """Makes tensors for the memory of others; those that share memory share it again.
 
-    def __init__(self) -> None:
+    Args:
+        keeper: something that lives as long as anybody has one of the tensors, a view of it, or its memory. None where
+            somebody else sees to it that the memory is there.
+    """
+
+    def __init__(self, keeper: object = None) -> None:
+        self._keeper = keeper
         self._storages: dict[int, Any] = {}
 
     def make(self, tensor: Any) -> Any:
@@ -39,5 +45,6 @@ class Aliases:
         found = self._storages.get(address)
         if found is None:
             found = torch._C._construct_storage_from_data_pointer(address, tensor.device, own.nbytes())
+            found.keeper = self._keeper
             self._storages[address] = found
         return found

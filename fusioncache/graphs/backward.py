@@ -9,7 +9,7 @@ from typing import Any
 from fusioncache.graphs.calls import MOST_KINDS, KindReader, Warm
 from fusioncache.graphs.captured_backward import BackwardFunction, CapturedBackward
 from fusioncache.graphs.failures import Failures
-from fusioncache.graphs.memory import PROMISED, GraphMemory
+from fusioncache.graphs.memory import GraphMemory
 from fusioncache.graphs.promises import Promise, find_promise
 from fusioncache.graphs.recorder import NotCaptured
 
@@ -116,18 +116,16 @@ class BackwardProgram:
         try:
             if not promise.captured.knows(saved, promise):
                 raise NotCaptured("saved tensors that something else took the place of")
-            captured = promise.captured.backward
+            memory.loans.settle()
+            captured = promise.captured.backwards.find(kind)
             if captured is None:
                 captured = self._capture(warm, promise, others, (saved, cotangents), kind, memory)
-            if captured.kind != kind or not captured.is_free():
-                promise.captured.renew()
-                same = captured.kind == kind
-                raise NotCaptured(PROMISED if same else "gradients that lie otherwise than when it was captured")
             gradients = captured.run(saved, cotangents)
             promise.end()
         finally:
             memory.end()
         self._failures.tally.count_graph_replay()
+        self._failures.tally.count_gradients_copied(captured.count_copies())
         for emptied in (saved, cotangents, saved_for_backward):
             emptied.clear()
         return gradients
@@ -143,15 +141,15 @@ class BackwardProgram:
     ) -> CapturedBackward:
         import torch
 
-        if not memory.allows_capture():
-            raise NotCaptured(PROMISED)
+        pool = promise.captured.backwards.find_pool(kind)
         try:
             with torch.inference_mode(False), torch.no_grad():
-                captured = CapturedBackward(self._function, promise, others, given, kind, memory)
+                captured = CapturedBackward(self._function, promise, others, given, kind, memory, pool)
         except Exception as error:
             warm.refused = self._failures.explain(error, "a backward program")
             raise NotCaptured(warm.refused) from None
-        promise.captured.backward = captured
+        promise.captured.backwards.add(captured)
+        promise.captured.let_go()
         self._failures.tally.count_capture()
         return captured
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from fusioncache.graphs.buffers import make_buffer
+from fusioncache.graphs.copies import find_memory
+from fusioncache.graphs.loans import Keeper, Loan, can_lend
 from fusioncache.graphs.memory import GraphMemory
 from fusioncache.graphs.promises import Promise
 from fusioncache.graphs.results import Arguments, Results
@@ -18,8 +20,8 @@ BackwardFunction = Callable[[list[Any], list[Any]], Any]
 class CapturedBackward:
     """A backward program as it was captured after one forward program.
 
-    What that saved lies where it was captured, and goes to this capture as memory as soon as it is used up. Gradients
-    of outputs are copied in, those of inputs are copied out: autograd keeps or adds to what it is given.
+    What that saved is read where it lies. Gradients of outputs are copied in. Those of inputs are lent as they lie, or
+    copied where that cannot be.
 
     Args:
         function: the program.
@@ -28,9 +30,11 @@ class CapturedBackward:
         given: the saved tensors and the gradients of this call. It is not run.
         kind: of the gradients.
         memory: of the device.
+        pool: where it is captured.
 
     Attributes:
         kind: the same.
+        pool: the same.
 
     Raises:
         NotCaptured: if it cannot be.
@@ -45,41 +49,69 @@ class CapturedBackward:
         given: tuple[Sequence[Any], Sequence[Any]],
         kind: Hashable,
         memory: GraphMemory,
+        pool: int,
     ):
         self.kind = kind
+        self.pool = pool
         saved, gradients = given
-        self._safe = memory.list_promised()
-        self._memory = memory
+        self._loans = memory.loans
+        self._safe = memory.loans.list_names(pool)
         self._copied = tuple(make_buffer(gradient) for gradient in gradients)
-        inside = promise.captured.take_saved()
-        outside = [(place, inside[place]) for place in promise.captured.saved_outside]
+        inputs = promise.captured.list_inputs(saved)
+        outside = [(place, inputs[place]) for place in promise.captured.saved_outside]
         outside += [(len(saved) + place, buffer.tensor) for place, buffer in enumerate(self._copied)]
-        inside += [buffer.tensor for buffer in self._copied]
+        inputs += [buffer.tensor for buffer in self._copied]
         builds: list[Build] = []
-        count = len(saved)
+        count, others = len(saved), tuple(others)
 
         def record(arguments: list[Any]) -> list[Any]:
             tensors, cotangents = arguments[:count], arguments[count:]
             arguments.clear()
-            leaves, build = take_apart(function([tensors, tuple(others)], cotangents))
+            leaves, build = take_apart(function([tensors, others], cotangents))
             builds.append(build)
             return leaves
 
-        recording = memory.recorder.record(record, inside)
+        recording = memory.recorder.record(record, inputs.copy(), pool)
         self._replay, self._build = recording.replay, builds[-1]
-        self._results = Results(recording.results, Arguments(outside), (), memory.recorder.device)
+        keeper = Keeper(recording.replay)
+        self._results = Results(recording.results, Arguments(outside), (), memory.recorder.device, keeper)
+        self._loan = self._make_loan(keeper, recording.results, inputs)
         recording.results.clear()
 
     def is_free(self) -> bool:
-        """Tells whether it may be replayed now, for all that is promised in the memory."""
-        return self._memory.allows(self._safe)
+        """Tells whether it may be replayed now, for all that is lent. What it lent itself forbids it."""
+        return self._loans.allows(self.pool, self._safe)
+
+    def _make_loan(self, keeper: Keeper, leaves: Sequence[Any], inputs: Sequence[Any]) -> Loan | None:
+        """Returns the loan of what was captured; None if nothing can be lent, as where it is what forward saved."""
+        import torch
+
+        lent = set(self._results.copier.list_storages())
+        given = {find_memory(each) for each in inputs if isinstance(each, torch.Tensor)}
+        if not lent or not can_lend() or lent & given:
+            return None
+        owners = [each for each in leaves if isinstance(each, torch.Tensor) and find_memory(each) in lent]
+        return Loan(self._results.copier, keeper, owners, self.pool)
+
+    @property
+    def lends(self) -> bool:
+        """Tells whether gradients are given as they lie."""
+        return self._loan is not None and not self._loan.is_recalled
+
+    def count_copies(self) -> int:
+        """Returns how many gradients are copied after a replay."""
+        return 0 if self.lends else self._results.copier.count
 
     def run(self, saved: Sequence[Any], gradients: Sequence[Any]) -> Any:
         """Replays it for a call, and returns the gradients of the inputs."""
         import torch
 
+        loan = self._loan if self.lends else None
         with torch.no_grad():
             for buffer, gradient in zip(self._copied, gradients, strict=True):
                 buffer.fill(gradient)
             self._replay()
-            return self._build(self._results.give([*saved, *gradients]))
+            leaves = self._results.give([*saved, *gradients], loan.lend if loan else None)
+        if loan is not None:
+            self._loans.add(loan)
+        return self._build(leaves)

@@ -8,6 +8,8 @@ from operator import itemgetter
 from typing import Any, Protocol
 from weakref import ref
 
+from fusioncache.graphs.aliases import Aliases
+from fusioncache.graphs.backward_captures import BackwardCaptures
 from fusioncache.graphs.buffers import StaticBuffer, make_buffer
 from fusioncache.graphs.memory import GraphMemory
 from fusioncache.graphs.promises import Promise, SavedValues
@@ -51,9 +53,8 @@ class CapturedForward:
 
     Attributes:
         name: by which the memory knows it.
-        saved: what it saves for backward, as it was captured; None when its memory is no longer owned.
-        saved_outside: positions among that of what lies outside of the pool.
-        backward: the backward program that was captured for it; None if none was.
+        saved_outside: positions among what it saves for backward of tensors that lie outside of the pool.
+        backwards: the backward programs that were captured for it.
         is_stale: whether it is to be captured anew.
 
     Raises:
@@ -71,15 +72,15 @@ class CapturedForward:
         owner: ref[Owner],
     ):
         self.name = object()
-        self.saved: list[Any] | None = None
         self.saved_outside: tuple[int, ...] = ()
-        self.backward: Any = None
+        self.backwards = BackwardCaptures(memory.loans)
         self.is_stale = False
         self._memory = memory
         self._owner = owner
         self._safe = memory.list_promised()
         self._still, self._find_still = tuple(still), _getter(still)
         self._has_backward = function.has_backward
+        self._owners: Sequence[Any] = ()
         buffers = {place: make_buffer(arguments[place]) for place in moving}
         inside = [buffers[place].tensor if place in buffers else each for place, each in enumerate(arguments)]
         self._addresses = self._read_still(inside)
@@ -104,12 +105,30 @@ class CapturedForward:
         self._find_outside = _getter(self.saved_outside)
         self._find_inside = _getter([place for place in tensors if place not in set(self.saved_outside)])
         self._saved_inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(kept)))
-        self.saved = kept if self._has_backward else None
+        self._owners = self._find_inside(kept)
+        aliases = Aliases()
+        inputs: list[Any] = [None] * len(kept)
+        for place in tensors:
+            origin = arguments.find(kept[place])
+            position = origin if isinstance(origin, int) or origin is None else origin.position
+            if position is None:
+                inputs[place] = aliases.make(kept[place])
+            elif position not in set(self._still):
+                inputs[place] = kept[place]
+        self._inputs = tuple(inputs)
 
     @property
     def owns_saved(self) -> bool:
         """Tells whether it owns the memory of the tensors that it saves."""
-        return self.saved is not None
+        return not self._saved_inside or bool(self._owners)
+
+    def let_go(self) -> None:
+        """Leaves the memory of what it saves to captures that come later: its backward is captured."""
+        self._owners = ()
+
+    def list_inputs(self, saved: Sequence[Any]) -> list[Any]:
+        """Returns what was saved in a call as its backward program is to read it: where each replay puts it."""
+        return [given if own is None else own for given, own in zip(saved, self._inputs, strict=True)]
 
     def catch_up(self) -> None:
         """Waits for what reads its saved tensors on another stream than that of replays."""
@@ -128,6 +147,10 @@ class CapturedForward:
     def is_free(self) -> bool:
         """Tells whether it may be replayed now, for all that is promised in the memory. Its own promise forbids it."""
         return self._memory.allows(self._safe)
+
+    def count_safe(self) -> int:
+        """Returns how many promises there may be when it is replayed."""
+        return len(self._safe)
 
     def finds(self, arguments: Sequence[Any]) -> bool:
         """Tells whether the arguments that it does not copy are where they were."""
@@ -168,13 +191,6 @@ class CapturedForward:
 
         inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(saved)))
         return inside == self._saved_inside and self._read_outside(saved) == promise.outside
-
-    def take_saved(self) -> list[Any]:
-        """Returns what it saves, as it was captured, and no longer owns it."""
-        saved, self.saved = self.saved, None
-        if saved is None:
-            raise NotCaptured("its saved tensors belong to another capture")
-        return saved
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -51,14 +51,15 @@ class ForwardCaptures:
 
     def find(self, arguments: Sequence[Any]) -> CapturedForward | None:
         """Returns what may be replayed for a call; None if nothing may, or an argument has moved."""
-        for captured in self._captured:
-            if not captured.is_free():
-                continue
-            is_fresh = not captured.is_stale or self._times >= MOST_TIMES
-            if is_fresh and captured.finds(arguments):
-                return captured
-            self._memory.remove(captured.name)
+        free = [captured for captured in self._captured if captured.is_free()]
+        if not free:
             return None
+        # Those that may be replayed while more is promised are left for calls that come before the next backward.
+        captured = min(free, key=lambda each: each.count_safe())
+        is_fresh = not captured.is_stale or self._times >= MOST_TIMES
+        if is_fresh and captured.finds(arguments):
+            return captured
+        self._memory.remove(captured.name)
         return None
 
     def capture(self, arguments: Sequence[Any]) -> CapturedForward:

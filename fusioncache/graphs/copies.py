@@ -1,4 +1,4 @@
-"""What leaves a graph is copied: the next replay overwrites the memory that it was computed in."""
+"""What leaves a graph: a copy, as the next replay overwrites the memory; or the memory itself, where that is lent."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class _View:
 
 
 class Copier:
-    """Copies tensors out of the memory of a graph. Those that share memory there share it outside as well.
+    """Copies tensors out of the memory of a graph, or lends them. Those that share memory share it outside as well.
 
     Args:
         tensors: that lie in memory of the graph.
         aliases: makes tensors that lie there and do not own it.
     """
 
-    __slots__ = ("_count", "_dense", "_shared")
+    __slots__ = ("_aliases", "_dense", "_shared")
 
     def __init__(self, tensors: Sequence[Any], aliases: Aliases):
-        self._count = len(tensors)
+        self._aliases = [aliases.make(tensor) for tensor in tensors]
         self._dense: dict[Any, tuple[list[int], list[Any]]] = {}
         self._shared: list[tuple[Any, list[_View]]] = []
-        owners = Counter(_find_memory(tensor) for tensor in tensors)
+        owners = Counter(find_memory(tensor) for tensor in tensors)
         shared: dict[int, list[_View]] = {}
         for index, tensor in enumerate(tensors):
-            alias, memory = aliases.make(tensor), _find_memory(tensor)
+            alias, memory = self._aliases[index], find_memory(tensor)
             if tensor.numel() == 0 or (owners[memory] == 1 and is_dense(tensor)):
                 indices, sources = self._dense.setdefault(tensor.dtype, ([], []))
                 indices.append(index)
@@ -51,11 +51,16 @@ class Copier:
                 self._shared.append((aliases.make_bytes(tensor), shared[memory]))
             shared[memory].append(_View(index, alias))
 
+    @property
+    def count(self) -> int:
+        """How many tensors it copies."""
+        return len(self._aliases)
+
     def copy(self) -> list[Any]:
         """Returns a copy of each tensor, in order, with the same strides."""
         import torch
 
-        copies: list[Any] = [None] * self._count
+        copies: list[Any] = [None] * len(self._aliases)
         for indices, sources in self._dense.values():
             fresh = [torch.empty_like(source) for source in sources]
             torch._foreach_copy_(fresh, sources)
@@ -69,8 +74,17 @@ class Copier:
                 copies[view.index] = own.set_(storage, alias.storage_offset(), alias.shape, alias.stride())
         return copies
 
+    def lend(self) -> list[Any]:
+        """Returns each tensor where it lies, in order, as a tensor of its own."""
+        return [alias.detach() if alias.numel() else alias.clone() for alias in self._aliases]
 
-def _find_memory(tensor: Any) -> int:
+    def list_storages(self) -> dict[int, Any]:
+        """Returns the memory that is lent, by its address."""
+        return {find_memory(alias): alias.untyped_storage() for alias in self._aliases if alias.numel()}
+
+
+def find_memory(tensor: Any) -> int:
+    """Returns the address of the memory that a tensor is part of."""
     return tensor.untyped_storage().data_ptr()
 
 

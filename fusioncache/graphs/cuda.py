@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
-from fusioncache.graphs.recorder import NotCaptured, Record, Recorder, Recording
+from fusioncache.graphs.recorder import FORWARD, NotCaptured, Record, Recorder, Recording
 
 
 def find_recorder(device: Any) -> Recorder:
@@ -30,11 +31,38 @@ def find_recorder(device: Any) -> Recorder:
     return CudaRecorder(device)
 
 
-class CudaRecorder:
-    """Captures on one GPU. All captures have one pool, and are made on one stream: others do not share memory.
+class _Pool:
+    """Memory that captures share.
 
     Torch gives up a pool with the last graph that has it, so that a model that is dropped leaves nothing. What is
     captured after that, or after a capture that failed, has a pool of its own: it shares less, and nothing wrongly.
+
+    Attributes:
+        graphs: that were captured with it and live.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self.graphs: WeakSet[Any] = WeakSet()
+        self._handle: Any = torch.cuda.graph_pool_handle()
+
+    def begin(self) -> Any:
+        """Returns torch's handle of it for a capture that begins."""
+        if not self.graphs:
+            self.give_up()
+        return self._handle
+
+    def give_up(self) -> Any:
+        """Goes on with another one; returns torch's handle of this one."""
+        import torch
+
+        handle, self._handle = self._handle, torch.cuda.graph_pool_handle()
+        return handle
+
+
+class CudaRecorder:
+    """Captures on one GPU. All captures are made on one stream: others would not share memory.
 
     Args:
         device: of type cuda, with an index.
@@ -47,9 +75,8 @@ class CudaRecorder:
         import torch
 
         self.device = device
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pools: defaultdict[int, _Pool] = defaultdict(_Pool)
         self._stream = torch.cuda.Stream(device)
-        self._graphs: WeakSet[Any] = WeakSet()
         self._home: int | None = None
 
     def explain_unready(self) -> str | None:
@@ -73,43 +100,41 @@ class CudaRecorder:
         generator = torch.cuda.default_generators[self.device.index]
         return generator.initial_seed(), generator.get_offset()
 
-    def record(self, function: Record, arguments: list[Any]) -> Recording:
+    def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> Recording:
         """Captures a call of a function: see ``Recorder``."""
         import torch
 
-        if not self._graphs:
-            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
         # What lies idle outside of the pool would not be there for it.
         torch.cuda.empty_cache()
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream), _without_collector():
-            results = self._capture(graph, function, arguments)
-        self._graphs.add(graph)
+            results = self._capture(graph, function, arguments, self._pools[pool])
         return Recording(graph.replay, list(results))
 
-    def _capture(self, graph: Any, function: Record, arguments: list[Any]) -> Sequence[Any]:
+    def _capture(self, graph: Any, function: Record, arguments: list[Any], pool: _Pool) -> Sequence[Any]:
         # Other threads, of a data loader say, may allocate meanwhile.
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        graph.capture_begin(pool=pool.begin(), capture_error_mode="thread_local")
         try:
             results = function(arguments)
         except BaseException:
-            self._abandon(graph)
+            self._abandon(graph, pool)
             raise
         try:
             graph.capture_end()
         except Exception:
-            self._repair()
+            self._repair(pool)
             raise
+        pool.graphs.add(graph)
         return results
 
-    def _abandon(self, graph: Any) -> None:
+    def _abandon(self, graph: Any, pool: _Pool) -> None:
         try:
             graph.capture_end()
         except Exception:  # it was something that no capture may have, and CUDA says so again
-            self._repair()
+            self._repair(pool)
 
-    def _repair(self) -> None:
+    def _repair(self, pool: _Pool) -> None:
         """Lets torch forget a capture that CUDA gave up.
 
         Torch leaves the allocators and the random numbers as they are within a capture. For memory of the GPU that can
@@ -118,11 +143,11 @@ class CudaRecorder:
         """
         import torch
 
-        pool, self._pool = self._pool, torch.cuda.graph_pool_handle()
+        broken = pool.give_up()
         with suppress(Exception):
-            torch._C._cuda_endAllocateToPool(self.device.index, pool)
+            torch._C._cuda_endAllocateToPool(self.device.index, broken)
         with suppress(Exception):
-            torch._C._cuda_releasePool(self.device.index, pool)
+            torch._C._cuda_releasePool(self.device.index, broken)
         with suppress(Exception):
             empty = torch.cuda.CUDAGraph()
             empty.capture_begin(capture_error_mode="thread_local")

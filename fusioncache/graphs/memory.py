@@ -1,8 +1,9 @@
 """The memory that all captures of one device share, and whose it is at a moment.
 
-While a program is captured, its memory comes from one pool. What it does not hold at the end goes to the captures that
-come later. So a replay overwrites whatever lies in memory that it had, and that is harmless but for one thing: tensors
-that a forward program saved stay in the pool until the backward program took them. Until then they are promised.
+While a forward program is captured, its memory comes from one pool. What it does not hold at the end goes to the
+forward programs that are captured later. Backward programs have another pool, and a rule of its own: see ``loans.py``.
+So a replay overwrites whatever lies in memory that it had, and that is harmless but for one thing: tensors that a
+forward program saved stay in the pool until the backward program took them. Until then they are promised.
 
 The rule: a capture may be replayed only while all that is promised was promised, and owned, when it was captured. The
 pool did not give it that memory then. And nothing is captured while something is promised that nobody owns any more.
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import ref
 
+from fusioncache.graphs.loans import Loans
 from fusioncache.graphs.recorder import Recorder
 from fusioncache.process import forks
 
@@ -49,10 +51,12 @@ class GraphMemory:
 
     Attributes:
         recorder: the same.
+        loans: what backward programs lent out of their pool.
     """
 
     def __init__(self, recorder: Recorder):
         self.recorder = recorder
+        self.loans = Loans()
         self._promised: dict[object, Tenant] = {}
         # Weak: what was captured of a model goes with the model.
         self._tenants: OrderedDict[object, ref[Tenant]] = OrderedDict()

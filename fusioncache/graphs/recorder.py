@@ -33,6 +33,9 @@ class Recording:
     results: list[Any]
 
 
+FORWARD = 0
+"""The pool of forward programs. Others are for backward programs."""
+
 Record = Callable[[list[Any]], Sequence[Any]]
 """What is captured: takes its arguments out of a list, which it empties, and returns a flat sequence of results."""
 
@@ -46,12 +49,15 @@ class Tally(Protocol):
     def count_graph_replay(self) -> None:
         """Counts a call for which a captured program was replayed."""
 
+    def count_gradients_copied(self, count: int) -> None:
+        """Counts gradients that were copied out of a graph's memory after a replay."""
+
     def count_not_captured(self, reason: str) -> bool:
         """Counts a program that is not captured, or a call for which it was not replayed. True for a new reason."""
 
 
 class Recorder(Protocol):
-    """Captures on one device, with one pool of memory."""
+    """Captures on one device, with memory in pools that have none in common."""
 
     @property
     def device(self) -> Any:
@@ -63,13 +69,13 @@ class Recorder(Protocol):
     def read_random_state(self) -> object:
         """Returns something that is equal as long as nobody drew random numbers."""
 
-    def record(self, function: Record, arguments: list[Any]) -> Recording:
+    def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> Recording:
         """Captures a call of a function, without doing what it does.
 
         Args:
             function: what is captured.
-            arguments: at the addresses at which each replay finds them. Those that own memory of the pool may give it
-                up while the function runs.
+            arguments: at the addresses at which each replay finds them.
+            pool: the number of that which has the memory for it.
 
         Raises:
             Exception: whatever goes wrong. Everything is as it was before.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,23 +63,34 @@ class Arguments:
 class Results:
     """Gives the results of a captured program after each replay.
 
-    Tensors that a graph computed are copied when they leave it, as the next replay overwrites them. Those that are kept
-    for a backward stay where they are.
+    Tensors that a graph computed are copied when they leave it, as the next replay overwrites them, or they are lent:
+    see ``loans.py``. Those that are kept for a backward stay where they are.
 
     Args:
         leaves: what the program returned while it was captured.
         arguments: that it had.
         kept: positions among the leaves of tensors that stay in the graph's memory.
         device: where the tensors must be.
+        keeper: lives as long as somebody has what is lent.
+
+    Attributes:
+        copier: has what the graph computed.
 
     Raises:
         NotCaptured: if there is something among the leaves that cannot be given again.
     """
 
-    __slots__ = ("_copied", "_copier", "_from_arguments", "_template", "_views")
+    __slots__ = ("_computed", "_from_arguments", "_template", "_views", "copier")
 
-    def __init__(self, leaves: Sequence[Any], arguments: Arguments, kept: Collection[int], device: Any):
-        aliases = Aliases()
+    def __init__(
+        self,
+        leaves: Sequence[Any],
+        arguments: Arguments,
+        kept: Collection[int],
+        device: Any,
+        keeper: object = None,
+    ):
+        aliases = Aliases(keeper)
         self._template: list[Any] = [None] * len(leaves)
         self._from_arguments: list[tuple[int, int]] = []
         self._views: list[tuple[int, _View]] = []
@@ -99,21 +110,26 @@ class Results:
                 self._template[leaf] = aliases.make(value)
             else:
                 leaving.setdefault(id(value), (value, []))[1].append(leaf)
-        self._copier = Copier([tensor for tensor, _ in leaving.values()], aliases)
-        self._copied = [(leaf, index) for index, (_, where) in enumerate(leaving.values()) for leaf in where]
+        self.copier = Copier([tensor for tensor, _ in leaving.values()], aliases)
+        self._computed = [(leaf, index) for index, (_, where) in enumerate(leaving.values()) for leaf in where]
 
-    def give(self, arguments: Sequence[Any]) -> list[Any]:
-        """Returns the leaves of a call with these arguments, right after its replay."""
+    def give(self, arguments: Sequence[Any], computed: Callable[[], Sequence[Any]] | None = None) -> list[Any]:
+        """Returns the leaves of a call, right after its replay.
+
+        Args:
+            arguments: of the call.
+            computed: returns what the graph computed, in the order of the copier, which else makes copies.
+        """
         leaves = self._template.copy()
         for leaf, position in self._from_arguments:
             leaves[leaf] = arguments[position]
         for leaf, view in self._views:
             argument = arguments[view.position]
             leaves[leaf] = argument.as_strided(view.shape, view.strides, argument.storage_offset() + view.offset)
-        if self._copied:
-            copies = self._copier.copy()
-            for leaf, index in self._copied:
-                leaves[leaf] = copies[index]
+        if self._computed:
+            tensors = (computed or self.copier.copy)()
+            for leaf, index in self._computed:
+                leaves[leaf] = tensors[index]
         return leaves
 
 

@@ -19,7 +19,7 @@ class GraphCounts:
     def __init__(self, parent: GraphCounts | None = None):
         self._parent = parent
         self._lock = forks.lock()
-        self._captures = self._replays = 0
+        self._captures = self._replays = self._gradients_copied = 0
         self._refused: Counter[str] = Counter()
 
     def count_capture(self) -> None:
@@ -36,6 +36,13 @@ class GraphCounts:
         if self._parent:
             self._parent.count_graph_replay()
 
+    def count_gradients_copied(self, count: int) -> None:
+        """Counts gradients that were copied out of a graph's memory after a replay."""
+        with self._lock:
+            self._gradients_copied += count
+        if self._parent:
+            self._parent.count_gradients_copied(count)
+
     def count_not_captured(self, reason: str) -> bool:
         """Counts a program that is not captured, or a call without a replay. Returns whether the reason is new."""
         with self._lock:
@@ -45,7 +52,7 @@ class GraphCounts:
             self._parent.count_not_captured(reason)
         return first
 
-    def read(self) -> tuple[int, int, Mapping[str, int]]:
-        """Returns the captures, the replays, and the reasons for neither, each with its count."""
+    def read(self) -> tuple[int, int, int, Mapping[str, int]]:
+        """Returns how many captures, replays and copied gradients there were, and how often what was not captured."""
         with self._lock:
-            return self._captures, self._replays, MappingProxyType(dict(self._refused))
+            return self._captures, self._replays, self._gradients_copied, MappingProxyType(dict(self._refused))

@@ -293,7 +293,7 @@ class Ledger:
 
     def stats(self) -> Stats:
         """Returns the counts now."""
-        captures, replays, not_captured = self.graphs.read()
+        captures, replays, gradients_copied, not_captured = self.graphs.read()
         with self._lock:
             total = self._total
             return Stats(
@@ -327,6 +327,7 @@ class Ledger:
                 program_seconds=MappingProxyType(dict(self._programs.seconds)),
                 captures=captures,
                 graph_replays=replays,
+                gradients_copied=gradients_copied,
                 not_captured=not_captured,
                 saved_seconds=self._saved_seconds,
                 canonicalize_seconds=self._canonicalize_seconds,

@@ -41,6 +41,7 @@ _TABLES = (
     programs_replayed INTEGER NOT NULL, programs_filled INTEGER NOT NULL, passes_repeated TEXT NOT NULL,
     programs_interpreted TEXT NOT NULL,
     program_seconds TEXT NOT NULL, captures INTEGER NOT NULL, graph_replays INTEGER NOT NULL,
+    gradients_copied INTEGER NOT NULL,
     not_captured TEXT NOT NULL,
     saved_seconds REAL NOT NULL, canonicalize_seconds REAL NOT NULL, verified INTEGER NOT NULL,
     verify_compiles INTEGER NOT NULL, verify_compile_seconds REAL NOT NULL,
@@ -79,7 +80,7 @@ Regions of equal layers come from the same lines, so each is there once, whichev
 
 # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait for the
 # disk, which takes fifty times as long, in the middle of a step.
-SCHEMA = Schema(11, _TABLES, "PRAGMA synchronous = OFF")
+SCHEMA = Schema(12, _TABLES, "PRAGMA synchronous = OFF")
 """Its version is in the name of the file: what another version wrote stays as it is, in a file of its own."""
 
 OF_RUNS = ("uses", "regions", "choices", "placements", "compiles")

@@ -64,6 +64,8 @@ class Stats:
             what passes look at: ``passes``. To write other numbers into it: ``fill``.
         captures: forward and backward programs that were captured in CUDA graphs: see ``FusionCache(graphs=True)``.
         graph_replays: calls of forward and backward programs for which a graph was replayed.
+        gradients_copied: gradients that were copied out of a graph's memory after a replay. Others were given as they
+            lie there.
         not_captured: programs that are not captured although that was asked for, and calls that ran as they are, by
             reason.
         saved_seconds: an estimate of what Thunder would have spent on compiling beyond what was spent here. A hit saves
@@ -108,6 +110,7 @@ class Stats:
     program_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     captures: int = 0
     graph_replays: int = 0
+    gradients_copied: int = 0
     not_captured: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0

@@ -92,6 +92,7 @@ seconds on programs           0.000
 seconds of what they spare    0.000
 captures                      0
 graph replays                 0
+gradients copied              0
 not captured                  0
 saved seconds                 8.121 (an estimate)
 verified                      2
@@ -209,6 +210,7 @@ seconds on programs               0.938
 seconds of what they spare        38.500
 captures                          1
 graph replays                     2
+gradients copied                  0
 not captured                      3
   random numbers                  3
 saved seconds""")
@@ -283,7 +285,7 @@ def test_stats_as_json(monkeypatch):
         **{"programs_loaded": 0, "programs_made": 0, "programs_refused": {}},
         **{"programs_replayed": 0, "programs_filled": 0, "passes_repeated": {}, "programs_interpreted": {}},
         **{"program_seconds": {}, "loaded_program_seconds": 0.0},
-        **{"captures": 0, "graph_replays": 0, "not_captured": {}},
+        **{"captures": 0, "graph_replays": 0, "gradients_copied": 0, "not_captured": {}},
         **{"compile_seconds": 2.125, "load_seconds": 0.00390625, "loaded_compile_seconds": 0.125},
         **{"saved_seconds": 6.12109375, "canonicalize_seconds": 0.03125},
         **{"verified": 0, "verify_compiles": 0, "verify_compile_seconds": 0.0},

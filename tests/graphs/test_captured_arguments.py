@@ -140,7 +140,7 @@ def test_a_gradient_whose_elements_are_one(settled):
 
     for seed in range(4):
         assert are_alike(act, layer, plain, seed), seed
-    assert set(ledger.stats().not_captured) == {"gradients that lie otherwise than when it was captured"}
+    assert not ledger.stats().not_captured
     replays = ledger.stats().graph_replays
     layer(make_input(1)).sum().backward()
     assert ledger.stats().graph_replays == replays + 2

@@ -52,6 +52,10 @@ def test_a_model_trains_with_the_same_bits(monkeypatch, tmp_path, programs):
             optimizer.step()
     stats = transform.stats()
     assert (stats.captures, stats.graph_replays, dict(stats.not_captured)) == (2, 8, {})
+    # Neither the graphs nor autograd copied a gradient.
+    assert stats.gradients_copied == 0
+    inside = transform.graphs.find_recorder(None).addresses()
+    assert all(each.grad.untyped_storage().data_ptr() in inside for each in model.parameters())
 
 
 def test_a_program_that_was_loaded_is_captured_in_its_second_call(monkeypatch, tmp_path):

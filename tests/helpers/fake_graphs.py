@@ -1,22 +1,36 @@
 """Captures without a GPU: a replay runs the function again, into the memory that the capture had."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 import torch
 
 from fusioncache.graphs.aliases import Aliases
-from fusioncache.graphs.recorder import Recording
+from fusioncache.graphs.recorder import FORWARD, Recording
 
 ALIGNMENT = 64
 NOISE = 0xFF
 
 
 class Pool:
-    """Blocks of memory, each of which is free when nobody but the pool owns it. Aliases own nothing, as on a GPU."""
+    """Blocks of memory, each of which is free when nobody but the pool owns it. Aliases own nothing, as on a GPU.
+
+    When the last replay is gone, so is what nobody owns.
+    """
 
     def __init__(self):
         self.blocks: list[torch.Tensor] = []
+        self.replays: WeakSet = WeakSet()
+
+    def add(self, replay):
+        self.replays.add(replay)
+        finalize(replay, self.end).atexit = False
+
+    def end(self):
+        if not self.replays:
+            for block in self.free():
+                block.fill_(NOISE)
 
     def free(self) -> list[torch.Tensor]:
         return [block for block in self.blocks if torch._C._storage_Use_Count(block.untyped_storage()._cdata) == 2]
@@ -35,15 +49,14 @@ class Pool:
 
 @dataclass
 class FakeRecorder:
-    """Replays overwrite what they had for values in between, as kernels do."""
+    """Replays overwrite all that was free when they were captured, as kernels may with values in between."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    pool: Pool = field(default_factory=Pool)
+    pools: dict[int, Pool] = field(default_factory=lambda: defaultdict(Pool))
     unready: str | None = None
     error: Exception | None = None
     records: int = 0
     finished: int = 0
-    replays: WeakSet = field(default_factory=WeakSet)
 
     def explain_unready(self):
         return self.unready
@@ -54,7 +67,19 @@ class FakeRecorder:
     def finish(self):
         self.finished += 1
 
-    def record(self, function, arguments):
+    @property
+    def replays(self):
+        return [replay for pool in self.pools.values() for replay in pool.replays]
+
+    @property
+    def pool(self):
+        return self.pools[FORWARD]
+
+    def addresses(self):
+        return {address for pool in self.pools.values() for address in pool.addresses()}
+
+    def record(self, function, arguments, pool=FORWARD):
+        memory = self.pools[pool]
         self.records += 1
         if self.error is not None:
             raise self.error
@@ -66,30 +91,33 @@ class FakeRecorder:
         assert not arguments
         for each, content in zip(given, contents, strict=True):  # a capture does nothing
             each.copy_(content)
-        results = self._move(results, outside)
+        results = self._move(results, outside, memory)
         places = [Aliases().make_bytes(each) if self._owns(each) else None for each in results]
-        noise = Aliases().make(self.pool.take(1 + sum(place.nbytes for place in places if place is not None)))
+        memory.take(1 + sum(place.nbytes for place in places if place is not None))
+        noise = [Aliases().make(block) for block in memory.free()]
 
         def replay():
             values = list(function(replayed.copy()))
             contents = [
                 None if place is None else read_bytes(value) for value, place in zip(values, places, strict=True)
             ]
-            noise.fill_(NOISE)
+            for block in noise:
+                block.fill_(NOISE)
             for place, content in zip(places, contents, strict=True):
                 if place is not None:
                     place[: content.numel()].copy_(content)
 
-        self.replays.add(replay)
+        memory.add(replay)
         return Recording(replay, results)
 
     def _owns(self, value):
-        return is_plain(value) and find_memory(value) in self.pool.addresses()
+        return is_plain(value) and find_memory(value) in self.addresses()
 
     def _borrow(self, value):
-        return Aliases().make(value) if self._owns(value) else value
+        """An argument as a graph has it, which owns nothing."""
+        return Aliases().make(value) if is_plain(value) else value
 
-    def _move(self, values, outside):
+    def _move(self, values, outside, pool):
         """The values in memory of the pool, but for those that lie in what the function was given."""
         memory, moved_before, given = {}, {}, values.copy()
         for place, value in enumerate(given):
@@ -100,7 +128,7 @@ class FakeRecorder:
                 continue
             old = find_memory(value)
             if old not in memory:
-                memory[old] = self.pool.take(value.untyped_storage().nbytes())
+                memory[old] = pool.take(value.untyped_storage().nbytes())
             if value.is_conj():
                 continue
             moved = torch.empty(0, dtype=value.dtype)

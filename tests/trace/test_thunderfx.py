@@ -182,7 +182,7 @@ def test_programs_behind_dynamo_are_captured(monkeypatch):
             model.zero_grad()
             output = compiled(torch.randn(2, 6, 8))
             output.sum().backward()
-            results[-1] += [output.detach(), *(parameter.grad for parameter in model.parameters())]
+            results[-1] += [output.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
         if graphs:
             assert (transform.stats().captures, dict(transform.stats().not_captured)) == (2, {})
     assert are_same(*results)
