@@ -6,6 +6,7 @@ captures may use it at other times; who may use it when is decided in ``memory.p
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 
@@ -45,6 +46,15 @@ class Aliases:
         found = self._storages.get(address)
         if found is None:
             found = torch._C._construct_storage_from_data_pointer(address, tensor.device, own.nbytes())
-            found.keeper = self._keeper
+            if self._keeper is not None:
+                found.keeper = self._keeper
+                found._share_cuda_ = partial(_share_copy, address, tensor.device, own.nbytes())
             self._storages[address] = found
         return found
+
+
+def _share_copy(address: int, device: Any, size: int, *args: Any) -> Any:
+    """Gives another process a copy of memory that has a keeper: nobody counts here who has it there."""
+    import torch
+
+    return torch._C._construct_storage_from_data_pointer(address, device, size).clone()._share_cuda_(*args)

@@ -305,3 +305,73 @@ def test_the_peak_of_memory_is_that_of_the_largest_length():
         reserved.append(torch.cuda.memory_reserved())
     assert transform.stats().captures == 8, transform.stats().not_captured
     assert reserved[-1] < 1.6 * reserved[0], reserved
+
+
+def zero_before_forward(compiled, optimizer, seed):
+    optimizer.zero_grad()
+    compiled(make_input(seed)).square().sum().backward()
+
+
+def zero_before_backward(compiled, optimizer, seed):
+    output = compiled(make_input(seed))
+    optimizer.zero_grad()
+    output.square().sum().backward()
+
+
+def zero_in_place(compiled, optimizer, seed):
+    optimizer.zero_grad(set_to_none=seed == 2)
+    compiled(make_input(seed)).square().sum().backward()
+
+
+def add_up(compiled, optimizer, seed):
+    optimizer.zero_grad()
+    for part in range(3):
+        compiled(make_input(3 * seed + part)).square().sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("find_gradients", "captures"),
+    [(zero_before_forward, 2), (zero_before_backward, 2), (zero_in_place, 3), (add_up, 3)],
+)
+def test_gradients_are_given_as_they_lie(find_gradients, captures):
+    (captured, model), (plain, other), transform = make_pair()
+    optimizers = [torch.optim.AdamW(each.parameters(), 1e-2) for each in (model, other)]
+    for seed in range(6):
+        for compiled, optimizer in zip((captured, plain), optimizers, strict=True):
+            find_gradients(compiled, optimizer, seed)
+            torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
+            optimizer.step()
+        assert_equal([each.grad for each in model.parameters()], [each.grad for each in other.parameters()], seed)
+        assert_equal(model.parameters(), other.parameters(), seed)
+    stats = transform.stats()
+    assert (stats.captures, stats.gradients_copied, dict(stats.not_captured)) == (captures, 0, {})
+
+
+def test_gradients_that_are_kept_stay_as_they_were():
+    (captured, model), (plain, other), transform = make_pair()
+    kept = []
+    for seed in range(10):
+        for compiled, each in ((captured, model), (plain, other)):
+            each.zero_grad()
+            compiled(make_input(seed)).square().sum().backward()
+        kept.append([[parameter.grad for parameter in each.parameters()] for each in (model, other)])
+        for number, (one, two) in enumerate(kept):
+            assert_equal(one, two, (seed, number))
+    assert set(transform.stats().not_captured) == {"gradients of a backward before it that are still held"}
+
+
+def test_gradients_outlive_the_model_and_its_graphs():
+    (captured, model), (plain, other), transform = make_pair()
+    for seed in range(4):
+        one, two = step(captured, model, make_input(seed)), step(plain, other, make_input(seed))
+    kept = [parameter.grad for parameter in model.parameters()]
+    del captured, model, transform, one
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    noise = [torch.full((2**size,), torch.nan, device="cuda") for size in range(4, 24)]
+    again, model = make_pair()[0]
+    for seed in range(4):
+        step(again, model, make_input(seed))
+    assert_equal(kept, two[1:])
+    assert len(noise) == 20

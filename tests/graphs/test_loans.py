@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import random
 
 import pytest
 import torch
@@ -246,6 +247,54 @@ def test_two_models_that_are_trained_in_turn():
     assert (stats.captures, stats.gradients_copied, dict(stats.not_captured)) == (5, 0, {})
 
 
+def test_models_one_after_the_other_whose_gradients_are_added_up():
+    """In a backward each of them is replayed while what those after it lent is not back."""
+    graphs, _, ledger = make_graphs()
+    ones, others = [Layer(graphs) for _ in range(3)], [Layer() for _ in range(3)]
+    for seed in range(STEPS):
+        for layers in (ones, others):
+            for part in range(3):
+                x = make_input(3 * seed + part)
+                for layer in layers:
+                    x = layer(x)
+                x.square().sum().backward()
+        for one, other in zip(ones, others, strict=True):
+            assert torch.equal(one.weight.grad, other.weight.grad), seed
+            one.weight.grad = other.weight.grad = None
+    stats = ledger.stats()
+    assert (stats.captures, stats.gradients_copied, dict(stats.not_captured)) == (9, 0, {})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_held_in_whatever_order(seed):
+    """Steps of two models, whose outputs wait for their backward and whose gradients are held for a while."""
+    graphs, _, ledger = make_graphs()
+    draw = random.Random(seed)
+    pairs = [(Layer(graphs), Layer()) for _ in range(2)]
+    waiting, held = [], []
+    for number in range(200):
+        pair = draw.choice(pairs)
+        act = draw.choice(["forward", "backward", "backward", "none", "zero", "hold", "drop"])
+        if act == "forward" or not waiting:
+            waiting.append([layer(make_input(number)) for layer in pair])
+        elif act == "backward" or len(waiting) > 3:
+            for output in waiting.pop(draw.randrange(len(waiting))):
+                output.backward(torch.ones_like(output))
+        elif act == "drop":
+            del held[: draw.randrange(3)]
+        elif pair[0].weight.grad is not None:
+            if act == "hold":
+                held.append([layer.weight.grad.detach()[1:] for layer in pair])
+            for layer in pair:
+                if act == "zero":
+                    layer.weight.grad.zero_()
+                else:
+                    layer.weight.grad = None
+        there = [[layer.weight.grad for layer in pair] for pair in pairs if pair[0].weight.grad is not None]
+        assert all(torch.equal(one, other) for one, other in held + there), (number, act)
+    assert ledger.stats().graph_replays > 40
+
+
 @pytest.mark.parametrize("others", [False, True], ids=["the last one", "with others"])
 def test_a_gradient_outlives_model_and_captures(others):
     graphs, recorder, _ = make_graphs()
@@ -281,6 +330,15 @@ def test_copies_of_a_gradient_are_nobodys_but_their_owners(captured):
     for each in copies:
         assert torch.equal(each, plain.weight.grad)
         assert not lies_inside(recorder, each)
+
+
+def test_another_process_gets_a_copy(captured, monkeypatch):
+    layer, _, recorder, _ = captured
+    settle(layer)
+    monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", lambda storage: storage, raising=False)
+    shared = layer.weight.grad._typed_storage()._share_cuda_()
+    assert torch.equal(torch.empty(0).set_(shared, 0, layer.weight.shape), layer.weight.grad)
+    assert shared.data_ptr() not in recorder.addresses()
 
 
 def test_gradients_of_inputs(captured):
