@@ -95,6 +95,20 @@ def test_a_pool_ends_with_its_last_capture(driver):
     assert begun[0] != begun[1]
 
 
+def test_pools_have_nothing_in_common(driver):
+    recorder = find_recorder(DEVICE)
+    kept = [recorder.record(take, [], pool) for pool in (0, 1, 2, 1)]
+    driver.fails.add("end")
+    with pytest.raises(RuntimeError):
+        recorder.record(take, [], 1)
+    driver.fails.clear()
+    kept += [recorder.record(take, [], pool) for pool in (0, 1, 2)]
+    forward, one, two, again, broken, *after = [what for what in driver.told if what.startswith("begin (")]
+    assert len({forward, one, two}) == 3
+    assert one == again == broken != after[1]
+    assert (forward, two) == (after[0], after[2])
+
+
 def fail(arguments):
     raise ZeroDivisionError
 

@@ -84,7 +84,7 @@ class FakeRecorder:
         if self.error is not None:
             raise self.error
         replayed = [self._borrow(each) for each in arguments]
-        outside = {find_memory(each) for each in arguments if is_tensor(each) and not self._owns(each)}
+        outside = {find_memory(each) for each in arguments if is_tensor(each) and not self.owns(each)}
         given = [Aliases().make_bytes(each) for each in arguments if is_plain(each)]
         contents = [each.clone() for each in given]
         results = list(function(arguments))
@@ -92,7 +92,7 @@ class FakeRecorder:
         for each, content in zip(given, contents, strict=True):  # a capture does nothing
             each.copy_(content)
         results = self._move(results, outside, memory)
-        places = [Aliases().make_bytes(each) if self._owns(each) else None for each in results]
+        places = [Aliases().make_bytes(each) if self.owns(each) else None for each in results]
         memory.take(1 + sum(place.nbytes for place in places if place is not None))
         noise = [Aliases().make(block) for block in memory.free()]
 
@@ -110,7 +110,8 @@ class FakeRecorder:
         memory.add(replay)
         return Recording(replay, results)
 
-    def _owns(self, value):
+    def owns(self, value):
+        """Whether it is a tensor in memory of a pool."""
         return is_plain(value) and find_memory(value) in self.addresses()
 
     def _borrow(self, value):
@@ -124,7 +125,7 @@ class FakeRecorder:
             if id(value) in moved_before:
                 values[place] = moved_before[id(value)]
                 continue
-            if not is_plain(value) or find_memory(value) in outside or self._owns(value):
+            if not is_plain(value) or find_memory(value) in outside or self.owns(value):
                 continue
             old = find_memory(value)
             if old not in memory:
