@@ -73,7 +73,7 @@ class Compiled:
         if self._transform is None:
             return {}
         stats = self._transform.stats()
-        counts = {"captures": stats.captures, "graph_replays": stats.graph_replays}
+        counts = {name: getattr(stats, name) for name in ("captures", "graph_replays", "gradients_copied")}
         return {**counts, "not_captured": dict(stats.not_captured)}
 
     def _count_traces(self) -> int:

@@ -128,8 +128,8 @@ class FusionCache(Transform):
             those that come. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
             ``stats()`` counts them, and why some are compiled for their own sizes all the same. None asks the
             environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
-        graphs: whether forward and backward are captured in CUDA graphs and replayed: see ``graphs/``. What leaves a
-            graph is copied. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, and 0 by default.
+        graphs: whether forward and backward are captured in CUDA graphs and replayed: see ``graphs/``. Outputs are
+            copied then, gradients are not. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, by default 0.
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs``, ``programs`` or
