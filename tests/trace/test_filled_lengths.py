@@ -14,7 +14,7 @@ from thunder.extend import OperatorExecutor, deregister_executor, register_execu
 
 import fusioncache
 
-LENGTHS = (64, 96, 65, 200, 100, 8, 40, 96)
+LENGTHS = (64, 96, 65, 200, 100, 40, 96)
 WIDTH = 40
 
 
