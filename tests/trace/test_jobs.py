@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,23 @@ class Logging(PersistentEager):
         return super().compile(graph, args)
 
 
+@contextmanager
+def logging_to(folder: Path) -> Iterator[None]:
+    """Has every process compile with the backend that logs, and the crew be made of forks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Logging, "folder", folder)
+        patch.setattr(ahead, "backend_class", lambda name: Logging)
+        for module in ("trace.region_backends", "precompile.entry_compiler"):
+            patch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())
+        patch.setattr(link, "start_module", fork_module)
+        yield
+        end_crews()
+
+
 @pytest.fixture(autouse=True)
-def _logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(Logging, "folder", tmp_path)
-    monkeypatch.setattr(ahead, "backend_class", lambda name: Logging)
-    for module in ("trace.region_backends", "precompile.entry_compiler"):
-        monkeypatch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())
-    monkeypatch.setattr(link, "start_module", fork_module)
-    yield
-    end_crews()
+def _logging(tmp_path: Path) -> Iterator[None]:
+    with logging_to(tmp_path):
+        yield
 
 
 def end_crews() -> None:
@@ -100,15 +109,12 @@ class Job:
         self.when_traced(lambda: wait_until(lambda: not self.helpers.waiting()))
 
 
-@pytest.fixture
-def expected(tmp_path: Path) -> tuple[list[torch.Tensor], Mapping[str, int]]:
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[torch.Tensor], Mapping[str, int]]:
     """Returns what comes of it in one process, and what that compiles."""
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    Logging.folder, before = alone, Logging.folder
-    results = Job(alone, 0).run()
-    Logging.folder = before
-    return results, read_compiled(alone)
+    alone = tmp_path_factory.mktemp("alone")
+    with logging_to(alone):
+        return Job(alone, 0).run(), read_compiled(alone)
 
 
 def same(results: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
