@@ -64,6 +64,7 @@ def make_figures() -> dict[str, str]:
             later_steps.tabulate_kernels,
             *("step-overhead-32", "step-overhead-real", "step-overhead-real-inference"),
         ),
+        "step-kernels-lent": _figure(later_steps.tabulate_kernels, "step-overhead-real-lent"),
         "inference": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
         "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter", "jitter-3000"),
