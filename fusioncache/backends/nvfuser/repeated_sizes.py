@@ -19,6 +19,7 @@ import torch
 from fusioncache.backends.api import NotPersistable, NotPersistableNow, Run
 from fusioncache.backends.nvfuser.capture import capture
 from fusioncache.backends.nvfuser.driver import Driver, driver
+from fusioncache.backends.nvfuser.persistence import check_tensors
 from fusioncache.backends.nvfuser.stored_run import StoredRun
 from fusioncache.backends.nvfuser.verification import compare, copy_tensor, refuse_arguments, roll_tensor
 from fusioncache.process import forks
@@ -114,12 +115,7 @@ def _check(args: Sequence[Any]) -> int:
         raise NotPersistable("an input that is no CUDA tensor")
     if sum(arg.nbytes for arg in args) > MOST_BYTES:
         raise NotPersistable("large arguments")
-    if len({arg.get_device() for arg in args}) > 1:
-        raise NotPersistable("inputs on several devices")
-    if not all(arg.layout == torch.strided and type(arg.data) is torch.Tensor for arg in args):
-        raise NotPersistableNow("an input that is no plain tensor")
-    if any(arg.is_conj() or arg.is_neg() for arg in args):
-        raise NotPersistableNow("an input that is to be conjugated or negated when it is read")
+    check_tensors(args)
     return int(args[0].get_device())
 
 
