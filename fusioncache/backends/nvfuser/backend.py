@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -141,19 +142,22 @@ class NvFuser(Backend):
         """See ``Backend``. Where a kernel does not do for other sizes, nvFuser compiles another one by itself."""
         from fusioncache.backends.bound_symbols import read_numbers
         from fusioncache.backends.nvfuser.general import define_general
+        from fusioncache.backends.nvfuser.other_sizes import compile_for_other_sizes
         from fusioncache.backends.nvfuser.repeated_sizes import launch_if_repeated
 
         def numbers_of(values: Sequence[Value]) -> Sequence[int | float]:
             return read_numbers([value for value, place in zip(values, general.places, strict=True) if place is None])
 
         definition = define_general(general, describe_arguments(args))
+        start = time.perf_counter()
         run = execute_definition(definition, general.graph, [*args, *numbers_of(values)], self.switches).run
 
-        def fit(args: Sequence[Any], values: Sequence[Value]) -> Run:
+        def fit(values: Sequence[Value]) -> Run:
             numbers = numbers_of(values)
-            return launch_if_repeated(lambda args: run([*args, *numbers]), self._pace)
+            return lambda args: run([*args, *numbers])
 
-        return fit
+        compile_for_other_sizes(fit, general, args, values, time.perf_counter() - start)
+        return lambda args, values: launch_if_repeated(fit(values), self._pace)
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled:
         """See ``Backend``."""

@@ -1,0 +1,78 @@
+"""A definition has nvFuser's kernels for smaller and larger sizes before anybody asks for these, on a GPU."""
+
+import pytest
+import thunder
+import torch
+from gpu_artifacts import are_same
+
+import fusioncache
+from fusioncache.backends.nvfuser import backend, other_sizes
+
+pytestmark = pytest.mark.gpu
+
+FIRST, LATER = (31, 38), (11, 2, 5, 70)
+
+
+def function(x, y):
+    return torch.nn.functional.silu(x) * y
+
+
+def inputs(rows):
+    return [torch.randn(rows, 1376, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+
+
+@pytest.fixture
+def definitions(monkeypatch):
+    """The definitions that nvFuser executed."""
+    made = []
+
+    def execute(definition, *args):
+        made.append(definition)
+        return original(definition, *args)
+
+    original = backend.execute_definition
+    monkeypatch.setattr(backend, "execute_definition", execute)
+    return made
+
+
+def compiled_for_any_rows():
+    compiled = thunder.jit(function, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache())])
+    for rows in FIRST:
+        compiled(*inputs(rows))
+    return compiled
+
+
+def rows_without_kernel(definitions):
+    [definition] = definitions
+    return [rows for rows in LATER if not definition.fec.is_compiled(inputs(rows))]
+
+
+def test_sizes_that_nobody_had_need_no_other_kernel(definitions):
+    compiled_for_any_rows()
+    assert not rows_without_kernel(definitions)
+
+
+def test_without_that_they_do(definitions, monkeypatch):
+    monkeypatch.setattr(other_sizes, "list_values", lambda general, values: ())
+    compiled_for_any_rows()
+    assert rows_without_kernel(definitions)
+
+
+def test_they_have_the_bits_of_their_own_kernels(monkeypatch):
+    compiled = compiled_for_any_rows()
+    monkeypatch.setattr(other_sizes, "list_values", lambda general, values: ())
+    fresh = compiled_for_any_rows()
+    for rows in LATER:
+        given = inputs(rows)
+        assert are_same([compiled(*given)], [fresh(*given)]), rows
+
+
+def test_what_torch_gives_at_random_stays_the_same():
+    torch.manual_seed(2362)
+    before = torch.cuda.get_rng_state()
+    made = inputs(3)
+    torch.cuda.set_rng_state(before)
+    compiled = thunder.jit(function, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache())])
+    for rows in FIRST:
+        compiled(*[torch.ones(rows, 1376, device="cuda", dtype=torch.bfloat16) for _ in range(2)])
+    assert are_same(inputs(3), made)
