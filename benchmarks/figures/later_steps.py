@@ -25,10 +25,11 @@ def tabulate_calls(result: Result) -> str:
     return make_table(("layers", "<way", *_COUNTS), rows)
 
 
-def tabulate_times(result: Result) -> str:
+def tabulate_times(*results: Result) -> str:
     """Shows milliseconds of a later step and of one of many, the memory that torch reserves, and what a step calls."""
     columns = ("layers", "<way", *(f"{name}, ms" for name in _PARTS), "MiB", *_COUNTS)
-    return make_table(columns, (_list_times(point) for point in result["points"] if "error" not in point))
+    points = (point for result in results for point in result["points"])
+    return make_table(columns, (_list_times(point) for point in points if "error" not in point))
 
 
 def _list_times(point: Point) -> list[str]:

@@ -58,7 +58,7 @@ def make_figures() -> dict[str, str]:
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
         "step-overhead": _figure(later_steps.tabulate_calls, "step-overhead", folder=CPU),
-        "step-times": _figure(later_steps.tabulate_times, "step-overhead"),
+        "step-times": _figure(later_steps.tabulate_times, "step-overhead", "step-overhead-again"),
         "step-times-before": _figure(later_steps.tabulate_times, "step-overhead-8f7a969"),
         "step-kernels": _figure(
             later_steps.tabulate_kernels,
