@@ -27,13 +27,16 @@ class Pattern:
     Args:
         graph: one of those that have the skeleton.
         order: in which the holes of the inputs are read; by default that of the inputs.
+
+    Raises:
+        TypeError: if the graph has symbolic sizes.
     """
 
     def __init__(self, graph: Graph, order: Sequence[int] | None = None):
         self._blank = blank(graph)
         self._order = tuple(range(len(graph.inputs)) if order is None else order)
         self._inputs = pick(self._blank.inputs, self._order)
-        self._shapes: tuple[tuple[int, tuple[int, ...]], ...] | None = None
+        self._shapes = _list_shapes(Graph(self._inputs, self._blank.ops, ()))
 
     def read(self, graph: Graph) -> tuple[Value, ...] | None:
         """Returns what is in each hole of a graph; None if it has another skeleton, or another order of its values."""
@@ -52,12 +55,7 @@ class Pattern:
 
         Args:
             values: what is in its holes.
-
-        Raises:
-            TypeError: if it has symbolic sizes.
         """
-        if self._shapes is None:
-            self._shapes = _list_shapes(Graph(self._inputs, self._blank.ops, ()))
         return max([known * prod([values[hole] for hole in holes]) for known, holes in self._shapes], default=0)
 
 

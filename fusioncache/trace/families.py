@@ -72,7 +72,7 @@ class Family:
         self.is_stored = False
         self._known = tuple(known)
         self._general = self._generalize(self._known)
-        self._form: ProgramForm | None = None  # made when it is first needed: Python compiles it
+        self._form: ProgramForm | None = None
         self._digests = list_digests(known[0].text)
 
     @property
@@ -108,6 +108,15 @@ class Family:
         self._general, self._known, self._form = self._generalize(known), known, None
         return True
 
+    def prepare(self) -> None:
+        """Makes what a program is filled into, which takes longer than to fill one in: Python compiles it.
+
+        Raises:
+            NumbersUnknown: if a number is where none can be filled in.
+        """
+        if self._form is None:
+            self._form = ProgramForm(self._general)
+
     def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, bytes | None]:
         """Returns the program for arguments of these sizes, and what is on record of its regions, if that is known.
 
@@ -115,8 +124,8 @@ class Family:
             Different: if Thunder's passes might do something else.
             NumbersUnknown: if a number is not known.
         """
-        if self._form is None:
-            self._form = ProgramForm(self._general)
+        self.prepare()
+        assert self._form is not None
         filled = self._form.fill(self.passes.check(sizes), identify)
         return filled, self._fill_regions(filled.digests)
 

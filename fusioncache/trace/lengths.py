@@ -348,11 +348,15 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
 
 
 def _keep(family: Family, derivation: Derivation, form: Key) -> None:
-    """Keeps a family for later processes."""
+    """Keeps a family for later processes, and has it ready for the next length in this one."""
 
     def keep(store: Store) -> None:
         family.is_stored = keep_family(store, form, family, derivation.call.name)
 
+    try:
+        family.prepare()
+    except Exception as error:  # that is counted where a program is to be filled in
+        logger.info("a family is not ready for further lengths", exc_info=error)
     family.is_stored = False
     _tell_store(derivation, keep)
 
