@@ -13,8 +13,9 @@ from typing import Any
 from fusioncache.ir.key_text import NamedValue
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.function_map import read_thunder, watch_thunder
+from fusioncache.program.identities import are_same
 from fusioncache.program.records import Record
-from fusioncache.program.snapshot import Snapshot, are_same
+from fusioncache.program.snapshot import Snapshot
 from fusioncache.program.watched_tables import WatchedTables
 
 

@@ -16,10 +16,10 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from operator import is_
 from types import CellType, FunctionType
 from typing import Any
 
+from fusioncache.program.identities import are_same
 from fusioncache.program.introspection import is_dictionary
 
 _DEEPEST = 100
@@ -90,11 +90,6 @@ class Snapshot:
         As long as one layer does, the next one consists of the same objects.
         """
         return all(layer.holds() for layer in self._layers)
-
-
-def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Tells whether two sequences are of the very same objects."""
-    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _open(objects: Collection[Any]) -> Iterator[Layer]:

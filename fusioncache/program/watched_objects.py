@@ -35,11 +35,12 @@ import torch
 from fusioncache.program.classes import class_of_annotation, write_registered
 from fusioncache.program.describe import Describer
 from fusioncache.program.dynamo_tags import find_tagging
+from fusioncache.program.identities import are_same
 from fusioncache.program.introspection import ABSENT, ids_of, is_derived, is_written_in_python, namespace_of
 from fusioncache.program.literals import LITERALS
 from fusioncache.program.lookup import find_module_name
 from fusioncache.program.objects import Layout, find_plain_layout
-from fusioncache.program.snapshot import Snapshot, are_same
+from fusioncache.program.snapshot import Snapshot
 
 _FIXED = ids_of(
     object,

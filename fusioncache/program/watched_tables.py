@@ -7,7 +7,8 @@ from itertools import chain, compress
 from operator import attrgetter
 from typing import Any
 
-from fusioncache.program.snapshot import are_same, mark
+from fusioncache.program.identities import are_same
+from fusioncache.program.snapshot import mark
 
 Table = tuple[Mapping[Any, Any], Collection[Any]]
 """A table, and the keys whose values may be others."""
