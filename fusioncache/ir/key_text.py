@@ -7,7 +7,7 @@ format is known in one place. A changed byte in what is written changes digests:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fusioncache.ir.request import ArgumentLayouts
 
@@ -54,6 +54,13 @@ def read_key(text: str) -> dict[str, str]:
 def write_values(values: Iterable[NamedValue]) -> str:
     """Returns a list of values as text: a line for each, with its name, which has no space, before it."""
     return "\n".join(f"{name} {value}" for name, value in values)
+
+
+def write_lines(values: Iterable[NamedValue]) -> Iterator[str]:
+    """Yields the lines of a list of values. What has several lines itself is put on one, and is not read as it was."""
+    for name, value in values:
+        line = str(value).replace("\n", "\\n")
+        yield f"{name} {line}"
 
 
 def read_values(text: str) -> dict[str, str]:

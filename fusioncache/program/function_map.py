@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from fusioncache.ir.key_text import NamedValue
+from fusioncache.ir.key_text import NamedValue, write_lines
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.literals import digest
 from fusioncache.program.watched_tables import Table, WatchedTables
@@ -116,33 +116,41 @@ _SKIPPED_IN_CLASSES = frozenset(
 """What nobody asks while a program is derived, or is said elsewhere: of dataclasses by the methods made for them."""
 
 
-ReadThunder = Callable[[Definitions, Iterable[Any]], Iterable[NamedValue]]
+WriteThunder = Callable[[Definitions, Iterable[Any]], str]
 
 
-def read_function_map(
-    definitions: Definitions, executors: Iterable[Any], read: ReadThunder | None = None
-) -> Iterator[NamedValue]:
-    """Yields what was written by others, by its place, then a digest of each entry of the function map and each module.
+def write_thunder(definitions: Definitions, executors: Iterable[Any]) -> str:
+    """Returns the lines of all that is Thunder's: what was written by others, then a digest of each entry and module.
 
     Args:
         definitions: names what is found.
         executors: those that a program is derived for.
-        read: what reads all that is Thunder's; ``read_thunder`` if there is none.
 
     Raises:
         NoValue: if something that was put there cannot be described.
     """
-    yield from (read or read_thunder)(definitions, executors)
-    # Executors were named before: these are all that are not trusted.
-    yield from ((f"{FOREIGN}{place}", "is run by Thunder") for place in definitions.foreign)
+    return "\n".join(write_lines(_read_thunder(definitions, executors)))
 
 
-def read_thunder(definitions: Definitions, executors: Iterable[Any]) -> Iterator[NamedValue]:
-    """Yields the same, but not whose code Thunder runs.
+def write_function_map(
+    definitions: Definitions, executors: Iterable[Any], write: WriteThunder = write_thunder
+) -> Iterator[str]:
+    """Yields the lines of all that is Thunder's, which are one text, then whose code Thunder runs.
+
+    Args:
+        definitions: as in ``write_thunder``.
+        executors: as in ``write_thunder``.
+        write: writes all that is Thunder's.
 
     Raises:
-        NoValue: as ``read_function_map`` does.
+        NoValue: as ``write_thunder`` does.
     """
+    yield write(definitions, executors)
+    # Executors were named before: these are all that are not trusted.
+    yield from write_lines((f"{FOREIGN}{place}", "is run by Thunder") for place in definitions.foreign)
+
+
+def _read_thunder(definitions: Definitions, executors: Iterable[Any]) -> Iterator[NamedValue]:
     digests: list[NamedValue] = []
     for module in _list_modules(executors):
         content, *foreign = _summarize_module(definitions, module)
@@ -155,7 +163,7 @@ def read_thunder(definitions: Definitions, executors: Iterable[Any]) -> Iterator
 
 
 def watch_thunder(executors: Iterable[Any]) -> WatchedTables:
-    """Returns all tables that are read by ``read_thunder``, with what is in them now, but for what always changes.
+    """Returns all tables that are read by ``write_thunder``, with what is in them now, but for what always changes.
 
     What the things in them are is not watched here.
     """

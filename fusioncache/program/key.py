@@ -6,14 +6,14 @@ program. Key and reads together have to be complete, so in doubt something is in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir import Key
-from fusioncache.ir.key_text import NamedValue, read_values, write_values
+from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
-from fusioncache.program.function_map import FOREIGN, ReadThunder, read_function_map
+from fusioncache.program.function_map import FOREIGN, WriteThunder, write_function_map, write_thunder
 from fusioncache.program.kept_passes import FAMILY_FORMAT
 from fusioncache.program.options import read_options
 from fusioncache.program.process_groups import find_groups, read_groups
@@ -35,7 +35,7 @@ def program_key(
     compile_data: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    read_thunder: ReadThunder | None = None,
+    write_thunder: WriteThunder = write_thunder,
 ) -> Key:
     """Returns the key of the program for these arguments.
 
@@ -44,14 +44,14 @@ def program_key(
         compile_data: Thunder's ``CompileData`` of the function, whose ``transforms`` are set.
         args: as the function is called.
         kwargs: as the function is called.
-        read_thunder: as in ``read_function_map``.
+        write_thunder: as in ``write_function_map``.
 
     Raises:
         NotKept: if something takes part that cannot be compared.
     """
     # Names are made for ten thousand functions, and all but the key is gone when this returns.
     with without_collector():
-        return _make_key(definitions, compile_data, args, kwargs, read_thunder)
+        return _make_key(definitions, compile_data, args, kwargs, write_thunder)
 
 
 def form_key(key: Key, tensors: Mapping[int | str, torch.Tensor], integers: Mapping[int | str, int]) -> Key:
@@ -88,23 +88,23 @@ def _make_key(
     compile_data: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    read_thunder: ReadThunder | None,
+    write_thunder: WriteThunder,
 ) -> Key:
     describer = definitions.describer
     texts = {"program format": str(FORMAT)}
-    for name, values in {
-        "model": _read_model(describer, compile_data),
-        "arguments": _read_arguments(describer, args, kwargs),
-        "state": read_state(compile_data),
-        "jit options": read_options(describer, definitions, compile_data),
-        "function map": read_function_map(definitions, compile_data.executors_list, read_thunder),
-        "program versions": read_versions(),
-        "variables": read_variables_of_thunder(),
+    for name, lines in {
+        "model": write_lines(_read_model(describer, compile_data)),
+        "arguments": write_lines(_read_arguments(describer, args, kwargs)),
+        "state": write_lines(read_state(compile_data)),
+        "jit options": write_lines(read_options(describer, definitions, compile_data)),
+        "function map": write_function_map(definitions, compile_data.executors_list, write_thunder),
+        "program versions": write_lines(read_versions()),
+        "variables": write_lines(read_variables_of_thunder()),
         # Last, as all that was described before has met its classes.
-        "classes": _read_classes(describer),
+        "classes": write_lines(_read_classes(describer)),
     }.items():
         try:
-            texts[name] = write_values(_on_one_line(values))
+            texts[name] = "\n".join(lines)
         except NoValue as reason:
             raise NotKept(f"{_SUBJECTS.get(name, name)}: {reason}") from reason
     return program_key_of(texts)
@@ -178,8 +178,3 @@ def _read_arguments(describer: Describer, args: Sequence[Any], kwargs: Mapping[s
 def _read_classes(describer: Describer) -> Iterator[NamedValue]:
     for name, text in describer.list_class_parts():
         yield "_".join(name.split()), text
-
-
-def _on_one_line(values: Iterable[NamedValue]) -> Iterator[NamedValue]:
-    for name, value in values:
-        yield name, str(value).replace("\n", "\\n")

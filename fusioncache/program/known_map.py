@@ -1,4 +1,4 @@
-"""The function map of one key, as it was read for the one before, while nothing changed of what it was made of.
+"""The function map of one key, as it was written for the one before, while nothing changed of what it was made of.
 
 It was made of Thunder's tables, of the names of what is in them, and of descriptions of what somebody else put there.
 The tables and the names are compared here, and what was looked at for the descriptions in ``known_parts.py``.
@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.ir.key_text import NamedValue
 from fusioncache.program.definitions import Definitions
-from fusioncache.program.function_map import read_thunder, watch_thunder
+from fusioncache.program.function_map import watch_thunder, write_thunder
 from fusioncache.program.identities import are_same
 from fusioncache.program.records import Record
 from fusioncache.program.snapshot import Snapshot
@@ -24,7 +23,7 @@ class KnownMap:
     """What is known of a function map.
 
     Attributes:
-        values: of the ingredient, but for what is foreign.
+        text: of all that is Thunder's.
         foreign: what was written by somebody else, as ``Definitions.foreign`` has it.
         record: what the describer learned.
         names: that were taken over for it.
@@ -34,7 +33,7 @@ class KnownMap:
         tables: Thunder's.
     """
 
-    values: tuple[NamedValue, ...]
+    text: str
     foreign: tuple[str, ...]
     record: Record
     names: Snapshot
@@ -44,7 +43,7 @@ class KnownMap:
     tables: WatchedTables
 
     def is_told_by(self, definitions: Definitions) -> bool:
-        """Tells whether it would be read so, but for descriptions; then the describer learned what it had learned."""
+        """Tells whether it would be written so, but for descriptions; then the describer learned what it had."""
         names = definitions.earlier
         if names is None or names.snapshot is not self.names:
             return False
@@ -53,11 +52,11 @@ class KnownMap:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class MapReader:
-    """Reads the function map for one key.
+class MapWriter:
+    """Writes the function map for one key.
 
     Attributes:
-        known: it, as it was read for an earlier key; None if that is not known.
+        known: it, as it was written for an earlier key; None if that is not known.
         is_learning: whether it is to be known for a later one.
         found: it, if it is.
     """
@@ -66,20 +65,20 @@ class MapReader:
     is_learning: bool = False
     found: KnownMap | None = None
 
-    def read(self, definitions: Definitions, executors: Iterable[Any]) -> Iterable[NamedValue]:
-        """Returns what ``read_thunder`` yields."""
+    def write(self, definitions: Definitions, executors: Iterable[Any]) -> str:
+        """Returns what ``write_thunder`` does."""
         given, known = tuple(executors), self.known
         if known is not None and are_same(known.executors, given) and known.is_told_by(definitions):
             self.found = known
             definitions.meet(known.foreign)
-            return known.values
+            return known.text
         names = definitions.earlier
         if not self.is_learning or names is None:
-            return read_thunder(definitions, given)
+            return write_thunder(definitions, given)
         tables = watch_thunder(given)
         with definitions.noting() as noted:
-            values = tuple(read_thunder(definitions, given))
+            text = write_thunder(definitions, given)
         if noted.record is not None:
             own, bystanders = Snapshot(noted.held), definitions.bystanders
-            self.found = KnownMap(values, noted.foreign, noted.record, names.snapshot, own, bystanders, given, tables)
-        return values
+            self.found = KnownMap(text, noted.foreign, noted.record, names.snapshot, own, bystanders, given, tables)
+        return text

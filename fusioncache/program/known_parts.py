@@ -20,7 +20,7 @@ from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.key import program_key
 from fusioncache.program.known_classes import KnownClass, KnownClasses
-from fusioncache.program.known_map import KnownMap, MapReader
+from fusioncache.program.known_map import KnownMap, MapWriter
 from fusioncache.program.records import Record
 from fusioncache.program.watched_names import WatchedNames
 from fusioncache.program.watched_objects import WatchedObjects, can_be_watched
@@ -125,12 +125,12 @@ class LastKey:
         classes = KnownClasses(parts.classes if parts else {}, is_learning)
         definitions = Definitions(Describer(known=classes), names)
         earlier = definitions.earlier
-        reader = MapReader(parts.map if parts else None, is_learning and (not parts or parts.may_learn_map(earlier)))
-        key = program_key(definitions, compile_data, args, kwargs, reader.read)
+        writer = MapWriter(parts.map if parts else None, is_learning and (not parts or parts.may_learn_map(earlier)))
+        key = program_key(definitions, compile_data, args, kwargs, writer.write)
         definitions.describer.end_key()
-        if parts is not None and reader.found is parts.map:
+        if parts is not None and writer.found is parts.map:
             self.parts, self.vain = parts, 0
         elif is_learning:
             self.vain += before is not None
-            self.parts = KnownParts.take(classes.found, reader.found, earlier) if earlier else None
+            self.parts = KnownParts.take(classes.found, writer.found, earlier) if earlier else None
         return key, definitions

@@ -21,7 +21,7 @@ from thunder_code import note_functions
 from fusioncache.ir.key_text import read_values
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.function_map import read_function_map
+from fusioncache.program.function_map import write_function_map
 from fusioncache.program.refusal import NotKept
 
 X = torch.zeros(3, 4)
@@ -164,7 +164,7 @@ def test_all_of_the_code_that_makes_regions_for_nvfuser_is_in_the_key():
 
     def read() -> dict[str, object]:
         with fake_cuda.pretend_gpu():
-            return dict(read_function_map(Definitions(Describer()), [executor]))
+            return read_values("\n".join(write_function_map(Definitions(Describer()), [executor])))
 
     before = read()
     with note_functions() as ran:
