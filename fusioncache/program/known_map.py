@@ -27,7 +27,7 @@ class KnownMap:
         foreign: what was written by somebody else, as ``Definitions.foreign`` has it.
         record: what the describer learned.
         names: that were taken over for it.
-        own: what was named for it beside these.
+        own: what was named for it beside these, which were asked before.
         bystanders: as ``Definitions`` had them.
         executors: that it is for.
         tables: Thunder's.
@@ -79,6 +79,6 @@ class MapWriter:
         with definitions.noting() as noted:
             text = write_thunder(definitions, given)
         if noted.record is not None:
-            own, bystanders = Snapshot(noted.held), definitions.bystanders
+            own, bystanders = Snapshot(noted.held, names.snapshot), definitions.bystanders
             self.found = KnownMap(text, noted.foreign, noted.record, names.snapshot, own, bystanders, given, tables)
         return text

@@ -50,26 +50,21 @@ class Layer:
     Attributes:
         objects: they, with marks.
         referents: what they referred to.
-        tables: the keys of dictionaries, with marks.
-        keys: which they were.
-        dictionaries: those that were not empty.
-        values: what was in these.
+        tables: the keys, then the values of each dictionary that was not empty, with marks.
+        contents: what was in them.
     """
 
     objects: Sequence[Any]
     referents: Sequence[Any]
-    tables: Sequence[Iterable[Any]]
-    keys: Sequence[Any]
-    dictionaries: Sequence[dict[Any, Any]]
-    values: Sequence[Any]
+    tables: Sequence[Iterable[Any]] = ()
+    contents: Sequence[Any] = ()
 
     def holds(self) -> bool:
         """Tells whether each object refers to the very same ones."""
-        return (
-            are_same(gc.get_referents(*self.objects), self.referents)
-            and are_same([*chain.from_iterable(self.tables)], self.keys)
-            and are_same(_list_values(self.dictionaries), self.values)
-        )
+        if not are_same(gc.get_referents(*self.objects), self.referents):
+            return False
+        # Where as many stand between two marks, keys and values are as many as they were.
+        return are_same([*chain.from_iterable(self.tables)], self.contents)
 
 
 class Snapshot:
@@ -77,12 +72,19 @@ class Snapshot:
 
     Args:
         objects: what one of them consists of is among them as well, unless it is a function or a part of one.
+        beside: another snapshot. Whoever asks this one has asked that one before, so that functions that are opened
+            there are not opened here.
     """
 
     __slots__ = ("_layers",)
 
-    def __init__(self, objects: Iterable[Any]):
-        self._layers = tuple(_open(tuple(objects)))
+    def __init__(self, objects: Iterable[Any], beside: Snapshot | None = None):
+        self._layers = tuple(_open(tuple(objects), beside._list_functions() if beside else {}))
+
+    def _list_functions(self) -> dict[FunctionType, None]:
+        """Returns the functions that are opened."""
+        opened = chain.from_iterable(layer.objects for layer in self._layers)
+        return {each: None for each in opened if type(each) is FunctionType}
 
     def holds(self) -> bool:
         """Tells whether each object refers to the very same ones as when the snapshot was taken.
@@ -92,30 +94,30 @@ class Snapshot:
         return all(layer.holds() for layer in self._layers)
 
 
-def _open(objects: Collection[Any]) -> Iterator[Layer]:
+def _open(objects: Collection[Any], known: Mapping[FunctionType, None]) -> Iterator[Layer]:
     """Yields objects, then the functions among them and what they refer to, then parts of these, and so on."""
     first = _look_at(each for each in objects if type(each) is not FunctionType and type(each) not in _FIXED)
     yield first
-    yield from _open_functions(_find_functions((*objects, *first.referents, *first.values)))
+    yield from _open_functions(_find_functions((*objects, *first.referents, *first.contents)), known)
 
 
-def _open_functions(functions: Mapping[FunctionType, None]) -> Iterator[Layer]:
+def _open_functions(found: Iterable[FunctionType], known: Mapping[FunctionType, None]) -> Iterator[Layer]:
     """Yields what functions refer to, then what their parts refer to; functions inside of others are such parts."""
-    opened = dict(functions)
+    opened = dict(known)
     for _ in range(_DEEPEST):
+        functions = {each: None for each in found if each not in opened}
+        opened.update(functions)
         if not functions:
             return
         beside = _look_at(part for function in functions for part in _list_parts(function))
         # Its code and its names are in one order, and never missing: marks would say no more.
-        layer = Layer((*functions,), gc.get_referents(*functions), (), (), (), ())
+        layer = Layer((*functions,), gc.get_referents(*functions))
         if len(layer.referents) + len(beside.referents) > _MOST:
             break
         yield layer
         yield beside
-        found = _find_functions((*layer.referents, *beside.referents, *beside.values))
-        functions = {each: None for each in found if each not in opened}
-        opened.update(functions)
-    yield Layer((), [object()], (), (), (), ())  # nobody knows
+        found = _find_functions((*layer.referents, *beside.referents, *beside.contents))
+    yield Layer((), [object()])  # nobody knows
 
 
 def _list_parts(function: FunctionType) -> Iterator[Any]:
@@ -141,20 +143,16 @@ def _look_at(objects: Iterable[Any]) -> Layer:
         else:
             others.append(each)
     ordered = (each for each in dictionaries if type(each) is OrderedDict)  # its order is not that of the dict in it
-    tables = mark((*map(dict.keys, dictionaries), *ordered))
+    pairs = ((dict.keys(each), dict.values(each), _MARK) for each in dictionaries)
+    tables = (*chain.from_iterable(pairs), *mark(ordered))
     # A cell refers to one object at most, so that filled ones need no marks; an empty one gets a referent first.
     looked_at = (*mark(others), *filled, _MARK, *empty)
-    keys = [*chain.from_iterable(tables)]
-    return Layer(looked_at, gc.get_referents(*looked_at), tables, keys, dictionaries, _list_values(dictionaries))
+    return Layer(looked_at, gc.get_referents(*looked_at), tables, [*chain.from_iterable(tables)])
 
 
 def mark(objects: Iterable[Any]) -> tuple[Any, ...]:
     """Returns objects with a mark behind each, so that nothing goes over from one to the next unnoticed."""
     return (*chain.from_iterable(zip(objects, repeat(_MARK))),)
-
-
-def _list_values(dictionaries: Iterable[dict[Any, Any]]) -> list[Any]:
-    return [*chain.from_iterable(map(dict.values, dictionaries))]
 
 
 def _find_functions(objects: Iterable[Any]) -> dict[FunctionType, None]:

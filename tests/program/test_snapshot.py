@@ -373,3 +373,30 @@ def test_a_new_length_makes_use_of_it(monkeypatch):
     for length in range(8, 11):
         compiled(torch.zeros(length, 4))
     assert held == []
+
+
+def test_what_another_snapshot_watches_is_left_to_it():
+    def inner() -> None:
+        pass
+
+    outer, own = wrapped(inner), wrapped(dict)
+    first = Snapshot([outer])
+    second, alone = Snapshot([[outer], own, (inner,)], first), Snapshot([[outer], own, (inner,)])
+    for function, held in ((inner, [False, True, False]), (outer, [False, True, False]), (own, [True, False, False])):
+        with changed(function, "mark", 1):
+            assert [first.holds(), second.holds(), alone.holds()] == held
+    assert first.holds() and second.holds() and alone.holds()
+
+
+def test_keys_and_values_are_told_apart():
+    """Which are so many, and in this order, in a table that has other keys."""
+    for first, second in (({1: 2, 3: 4}, {1: 3, 2: 4}), ({1: 2}, {2: 1}), ({1: 1, 2: 2}, {1: 2, 2: 1})):
+        table = dict(first)
+        snapshot = Snapshot([table])
+        assert snapshot.holds()
+        table.clear()
+        table.update(second)
+        assert not snapshot.holds()
+        table.clear()
+        table.update(first)
+        assert snapshot.holds()
