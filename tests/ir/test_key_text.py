@@ -35,6 +35,7 @@ def test_a_value_that_is_not_the_default(value, default):
 def test_the_bytes_are_these():
     assert key_text.write_key({"a": "x", "b": ""}) == "a 1\nx\nb 0\n\n" != key_text.write_key({"a": "x\nb 0\n"})
     assert key_text.write_values([("torch", "2.10.0"), ("enabled", True)]) == "torch 2.10.0\nenabled True"
+    assert [*key_text.write_lines([("code", "a\nb"), ("enabled", True)])] == ["code a\\nb", "enabled True"]
     assert (
         key_text.write_layouts((((2, 3), (3, 1)), None, ((), ()), ((4,), (1,))))
         == "(2, 3) (3, 1)\nnumber\n() ()\n(4,) (1,)"

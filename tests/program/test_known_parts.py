@@ -98,7 +98,7 @@ def test_nothing_is_written_again_while_nothing_changed(known):
 
 
 def test_what_came_into_thunder_later_is_watched_as_well():
-    table = {"check": [utils.check], "mine": Settings(), "made": Marked().method}
+    table = {"check": [utils.check], "mine": Settings(), "made": Marked().method, "cut": rematerialization.find_cut}
     with changed(rematerialization, "another", table):
         known = Known(Model())
         known.names = known.names and Known(Model()).names
@@ -112,6 +112,8 @@ def test_what_came_into_thunder_later_is_watched_as_well():
         known.assert_seen(lambda: changed(table["mine"], "mode", "other"))
         known.assert_seen(lambda: changed(Marked, "size", 7))
         known.assert_seen(lambda: changed(table["made"].__self__, "size", 7))
+        for function in (utils.check, rematerialization.find_cut):  # which the names may watch already
+            known.assert_seen(lambda function=function: assigned(function, "__defaults__", (1,)))
 
 
 def test_the_function_map_is_read_each_time_where_somebody_else_knows_what_is_in_it():
