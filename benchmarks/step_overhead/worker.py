@@ -169,7 +169,7 @@ def _compile(spec: StepSpec, model: Any, example: Any) -> tuple[Callable[..., An
 
     from benchmarks.common.counting import use_backend
     from benchmarks.common.thunder_jit import executors, make_transform
-    from fusioncache.prologue import quickening
+    from fusioncache.tracing.prologue import quickening
 
     use_backend(backend)
     if spec.way == "own prologue":
