@@ -53,7 +53,7 @@ def read_key(text: str) -> dict[str, str]:
 
 def write_values(values: Iterable[NamedValue]) -> str:
     """Returns a list of values as text: a line for each, with its name, which has no space, before it."""
-    return "\n".join(f"{name} {value}" for name, value in values)
+    return "\n".join(write_lines(values))
 
 
 def write_lines(values: Iterable[NamedValue]) -> Iterator[str]:

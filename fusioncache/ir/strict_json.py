@@ -53,7 +53,8 @@ def decode(content: bytes | str, name: str, **marks: int) -> Value:
 
 def is_text(content: object) -> bool:
     """Returns whether something is a string that has bytes in UTF-8. One with a lone surrogate has none."""
-    return isinstance(content, str) and not _SURROGATE.search(content)
+    # Python knows of each string whether it is all ASCII, as the long texts of keys mostly are.
+    return isinstance(content, str) and (content.isascii() or not _SURROGATE.search(content))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from fusioncache.program.references import (
 from fusioncache.program.resolve import Resolver, resolve_module
 from fusioncache.program.text import ProgramText
 from fusioncache.program.traces import LoadedTrace
-from fusioncache.prologue.quickening import quicken
+from fusioncache.tracing.prologue.quickening import quicken
 
 Resolve = Callable[[Reference], Any]
 """Returns the function to call for a template, or what is the job's. It raises a ``ValueError`` where that is not what

@@ -19,8 +19,8 @@ from types import CodeType
 
 from fusioncache.program.references import TraceText
 from fusioncache.program.text import ProgramText
-from fusioncache.prologue.quickening import Rewrite
-from fusioncache.prologue.rewriting import rewrite
+from fusioncache.tracing.prologue.quickening import Rewrite
+from fusioncache.tracing.prologue.rewriting import rewrite
 
 logger = logging.getLogger("fusioncache")
 

@@ -1,8 +1,8 @@
 """The faster prologue of programs that differ only in numbers: written once, filled in for each.
 
-How a prologue is written anew is in ``prologue/rewriting.py``. It is read by Python twice for that, which takes longer
-than all else in making a program at a further size. Here that is done for the text with marks; what comes of it has
-other constants at each size.
+How a prologue is written anew is in ``tracing/prologue/rewriting.py``. It is read by Python twice for that, which takes
+longer than all else in making a program at a further size. Here that is done for the text with marks; what comes of it
+has other constants at each size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from fusioncache.program.derived import FUNCTION_OBJECT
 from fusioncache.program.general_text import GeneralText, Words
-from fusioncache.prologue.rewriting import NewPrologue, check_prologue, name_file, write
+from fusioncache.tracing.prologue.rewriting import NewPrologue, check_prologue, name_file, write
 
 
 class GeneralPrologue:

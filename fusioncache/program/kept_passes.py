@@ -36,7 +36,7 @@ from fusioncache.tracing.lengths.expressions import (
 from fusioncache.tracing.lengths.journal import Look
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 
-FAMILY_FORMAT = 2
+FAMILY_FORMAT = 3
 """Of a form, and of what is stored for it: what is written here, and in ``trace/kept_families.py``."""
 
 _FIELDS = ("values", "sizes", "looks", "unequal", "decisions", "expressions", "shapes")
@@ -137,10 +137,23 @@ def decode_places(content: Value) -> Mapping[Place, Value]:
         ValueError: if this is no list of places with something for each, or has one twice.
     """
     pairs = [pair.items(2) for pair in content.items()]
-    found = {place.integer() if type(place.content) is int else place.text(): each for place, each in pairs}
+    found = {_decode_place(place): each for place, each in pairs}
     if len(found) != len(pairs):
         raise content.error("a list with each place once")
     return found
+
+
+def _decode_place(place: Value) -> Place:
+    if type(place.content) is not list:
+        return _decode_key(place)
+    keys = tuple(map(_decode_key, place.items()))
+    if len(keys) < 2:
+        raise place.error("a place in an argument")
+    return keys
+
+
+def _decode_key(key: Value) -> int | str:
+    return key.integer() if type(key.content) is int else key.text()
 
 
 class _Values:

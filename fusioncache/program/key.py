@@ -6,6 +6,7 @@ program. Key and reads together have to be complete, so in doubt something is in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from fusioncache.program.refusal import NotKept, NoValue
 from fusioncache.program.state import read_state, read_variables_of_thunder
 from fusioncache.program.versions import read_versions
 from fusioncache.template.key import program_key_of
+from fusioncache.tracing.lengths.arguments import Place, find_integers, find_tensors
 from fusioncache.tracing.passes.collector import without_collector
 
 if TYPE_CHECKING:
@@ -54,23 +56,26 @@ def program_key(
         return _make_key(definitions, compile_data, args, kwargs, write_thunder)
 
 
-def form_key(key: Key, tensors: Mapping[int | str, torch.Tensor], integers: Mapping[int | str, int]) -> Key:
+def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     """Returns the form of a program: its key without the sizes of arguments, but with the dimensions of each.
 
     No program has this key.
 
     Args:
         key: of a program.
-        tensors: the arguments that are tensors by themselves, by their place. Those that are not contiguous keep
-            their sizes.
-        integers: the arguments that are numbers of which it says nothing but that they are above 1, by their place.
+        args: as the function is called. Tensors that are not contiguous keep their sizes; of integers by themselves it
+            says nothing but that they are above 1.
+        kwargs: as the function is called.
     """
+    tensors, integers = find_tensors(args, kwargs), find_integers(args, kwargs)
     values = read_values(key.texts["arguments"])
+    found = Counter((_name_argument(place), _write_sizes(each)) for place, each in tensors.items())
     for place, tensor in tensors.items():
-        name = _name_argument(place)
-        sizes, text = f" {tuple(tensor.shape)} {tensor.stride()} ", values.get(name, "")
-        if tensor.is_contiguous() and text.count(sizes) == 1:
-            values[name] = text.replace(sizes, f" contiguous, {tensor.dim()} dimensions ")
+        name, sizes = _name_argument(place), _write_sizes(tensor)
+        text = values.get(name, "")
+        if tensor.is_contiguous() and text.count(sizes) == found[name, sizes]:
+            found[name, sizes] -= 1
+            values[name] = text.replace(sizes, f" contiguous, {tensor.dim()} dimensions ", 1)
     for place, integer in integers.items():
         if values.get(_name_argument(place)) == str(integer):
             values[_name_argument(place)] = "an integer above 1"
@@ -78,9 +83,21 @@ def form_key(key: Key, tensors: Mapping[int | str, torch.Tensor], integers: Mapp
     return program_key_of({**key.texts, "arguments": arguments, "family format": str(FAMILY_FORMAT)})
 
 
-def _name_argument(place: int | str) -> str:
-    """Returns the name that an argument has in a key."""
-    return f"args.{place}" if isinstance(place, int) else f"kwargs.{escape_name(place)}"
+def differ_in_arguments(one: Key, other: Key) -> bool:
+    """Tells whether two keys, or two forms, differ in what a function is called with, and in nothing else."""
+    names = one.texts.keys() | other.texts.keys()
+    return {name for name in names if one.texts.get(name) != other.texts.get(name)} == {"arguments"}
+
+
+def _write_sizes(tensor: torch.Tensor) -> str:
+    """Returns what is written of a tensor's sizes in a key."""
+    return f" {tuple(tensor.shape)} {tensor.stride()} "
+
+
+def _name_argument(place: Place) -> str:
+    """Returns the name that an argument has in a key. What is in a container has the container's name."""
+    first = place[0] if isinstance(place, tuple) else place
+    return f"args.{first}" if isinstance(first, int) else f"kwargs.{escape_name(first)}"
 
 
 def _make_key(

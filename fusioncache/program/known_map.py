@@ -12,9 +12,8 @@ from typing import Any
 
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.function_map import watch_thunder, write_thunder
-from fusioncache.program.identities import are_same
 from fusioncache.program.records import Record
-from fusioncache.program.snapshot import Snapshot
+from fusioncache.program.snapshot import Snapshot, are_same
 from fusioncache.program.watched_tables import WatchedTables
 
 

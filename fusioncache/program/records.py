@@ -54,17 +54,20 @@ class Record:
             return False
         if not memory.names.keys().isdisjoint(self.identities):
             return False
+        new = []
         for cls, label in self.classes:
             known = memory.class_names.get(id(cls))
             if memory.taken.get(label, 0) != (known is not None) or (known is not None and known[1] != label):
                 return False
-        for cls, label in self.classes:
-            if id(cls) not in memory.class_names:
-                memory.note_class(cls, label, label)
-            if memory.named is not None:
-                memory.named[id(cls)] = cls, label
+            if known is None:
+                new.append((cls, label))
+        for cls, label in new:
+            memory.note_class(cls, label, label)
+        if memory.named is not None:
+            memory.named.update((id(cls), (cls, label)) for cls, label in self.classes)
         for name in ("names", "codes", "loose_globals", "held", "unknown"):
-            getattr(memory, name).update(getattr(self, name))
+            if learned := getattr(self, name):
+                getattr(memory, name).update(learned)
         memory.lasting += len(self.names)
         memory.values += self.values
         if memory.met is not None:

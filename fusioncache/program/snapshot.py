@@ -6,6 +6,9 @@ function. What it leaves out is asked beside it: the keys of dictionaries, and i
 each object comes a mark, so that what went over from one to the next is seen. A tuple never refers to anything else: it
 is opened once. Nothing of an object's own is called, and none is asked for its ``id``, which is an event for hooks that
 audit.
+
+Most objects are functions, cells and dictionaries. While their fields in memory are what they were (``fields.py``),
+nobody is asked.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
+from operator import is_
 from types import CellType, FunctionType
 from typing import Any
 
-from fusioncache.program.identities import are_same
+from fusioncache.program.fields import Fields, split_readable
 from fusioncache.program.introspection import is_dictionary
 
 _DEEPEST = 100
@@ -52,15 +56,28 @@ class Layer:
         referents: what they referred to.
         tables: the keys, then the values of each dictionary that was not empty, with marks.
         contents: what was in them.
+        fields: of all these objects.
     """
 
     objects: Sequence[Any]
     referents: Sequence[Any]
-    tables: Sequence[Iterable[Any]] = ()
-    contents: Sequence[Any] = ()
+    tables: Sequence[Iterable[Any]]
+    contents: Sequence[Any]
+    fields: Fields
+
+    @classmethod
+    def take(cls, objects: Sequence[Any], asked: Sequence[Any], tables: Sequence[Iterable[Any]] = ()) -> Layer:
+        """Returns a layer of objects, of which these are asked what they refer to, and these tables."""
+        fields = Fields(objects)
+        layer = cls(asked, gc.get_referents(*asked), tables, [*chain.from_iterable(tables)], fields)
+        fields.confirm()
+        return layer
 
     def holds(self) -> bool:
         """Tells whether each object refers to the very same ones."""
+        return self.fields.hold(self._refers_to_the_same)
+
+    def _refers_to_the_same(self) -> bool:
         if not are_same(gc.get_referents(*self.objects), self.referents):
             return False
         # Where as many stand between two marks, keys and values are as many as they were.
@@ -94,11 +111,16 @@ class Snapshot:
         return all(layer.holds() for layer in self._layers)
 
 
+def are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Tells whether two sequences are of the very same objects, in the same order. None of them is asked anything."""
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
 def _open(objects: Collection[Any], known: Mapping[FunctionType, None]) -> Iterator[Layer]:
     """Yields objects, then the functions among them and what they refer to, then parts of these, and so on."""
     first = _look_at(each for each in objects if type(each) is not FunctionType and type(each) not in _FIXED)
-    yield first
-    yield from _open_functions(_find_functions((*objects, *first.referents, *first.contents)), known)
+    yield from first
+    yield from _open_functions(_find_functions((*objects, *_list_found(first))), known)
 
 
 def _open_functions(found: Iterable[FunctionType], known: Mapping[FunctionType, None]) -> Iterator[Layer]:
@@ -111,13 +133,16 @@ def _open_functions(found: Iterable[FunctionType], known: Mapping[FunctionType, 
             return
         beside = _look_at(part for function in functions for part in _list_parts(function))
         # Its code and its names are in one order, and never missing: marks would say no more.
-        layer = Layer((*functions,), gc.get_referents(*functions))
-        if len(layer.referents) + len(beside.referents) > _MOST:
+        layers = (Layer.take((*functions,), (*functions,)), *beside)
+        if sum(len(layer.referents) for layer in layers) > _MOST:
             break
-        yield layer
-        yield beside
-        found = _find_functions((*layer.referents, *beside.referents, *beside.contents))
-    yield Layer((), [object()])  # nobody knows
+        yield from layers
+        found = _find_functions(_list_found(layers))
+    yield Layer((), [object()], (), (), Fields([object()]))  # nobody knows
+
+
+def _list_found(layers: Iterable[Layer]) -> list[Any]:
+    return [*chain.from_iterable((*layer.referents, *layer.contents) for layer in layers)]
 
 
 def _list_parts(function: FunctionType) -> Iterator[Any]:
@@ -128,7 +153,12 @@ def _list_parts(function: FunctionType) -> Iterator[Any]:
         yield function.__kwdefaults__
 
 
-def _look_at(objects: Iterable[Any]) -> Layer:
+def _look_at(objects: Iterable[Any]) -> tuple[Layer, ...]:
+    """Returns what objects refer to, first of those whose fields can be read."""
+    return tuple(map(_look_at_all, filter(None, split_readable(objects))))
+
+
+def _look_at_all(objects: Sequence[Any]) -> Layer:
     dictionaries: list[dict[Any, Any]] = []
     filled, empty, others = list[Any](), list[Any](), list[Any]()
     for each in objects:
@@ -143,11 +173,10 @@ def _look_at(objects: Iterable[Any]) -> Layer:
         else:
             others.append(each)
     ordered = (each for each in dictionaries if type(each) is OrderedDict)  # its order is not that of the dict in it
-    pairs = ((dict.keys(each), dict.values(each), _MARK) for each in dictionaries)
-    tables = (*chain.from_iterable(pairs), *mark(ordered))
+    pairs: Iterable[tuple[Iterable[Any], ...]] = ((dict.keys(each), dict.values(each), _MARK) for each in dictionaries)
     # A cell refers to one object at most, so that filled ones need no marks; an empty one gets a referent first.
     looked_at = (*mark(others), *filled, _MARK, *empty)
-    return Layer(looked_at, gc.get_referents(*looked_at), tables, [*chain.from_iterable(tables)])
+    return Layer.take(objects, looked_at, (*chain.from_iterable(pairs), *mark(ordered)))
 
 
 def mark(objects: Iterable[Any]) -> tuple[Any, ...]:

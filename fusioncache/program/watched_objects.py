@@ -35,12 +35,11 @@ import torch
 from fusioncache.program.classes import class_of_annotation, write_registered
 from fusioncache.program.describe import Describer
 from fusioncache.program.dynamo_tags import find_tagging
-from fusioncache.program.identities import are_same
 from fusioncache.program.introspection import ABSENT, ids_of, is_derived, is_written_in_python, namespace_of
-from fusioncache.program.literals import LITERALS
+from fusioncache.program.literals import LITERALS, write_class_name
 from fusioncache.program.lookup import find_module_name
 from fusioncache.program.objects import Layout, find_plain_layout
-from fusioncache.program.snapshot import Snapshot
+from fusioncache.program.snapshot import Snapshot, are_same
 
 _FIXED = ids_of(
     object,
@@ -83,6 +82,9 @@ _TOLD_BY_REFERENTS = ids_of(
 )
 """Types of whose objects Python's collector knows all that may change, but for what is in their ``__dict__``."""
 
+_HIDDEN_TOLD_BY_REFERENTS = frozenset({"builtins.instancemethod", "collections._tuplegetter"})
+"""Such types that no module of Python's has, by what they call themselves."""
+
 _CACHED = type(functools.lru_cache(len))  # which refers to what it remembers
 _WITH_ATTRIBUTES = ids_of(collections.OrderedDict, functools.partial, staticmethod, classmethod, _CACHED)
 _functions_of = attrgetter("fget", "fset", "fdel")
@@ -100,6 +102,12 @@ def can_be_watched(values: Iterable[object]) -> bool:
     """
     kinds = {id(type(value)): type(value) for value in values}.values()
     return not any(is_derived(kind, each) for kind in kinds for each in _LEFT_ALONE)
+
+
+def _is_told_by_referents(kind: type) -> bool:
+    if id(kind) in _TOLD_BY_REFERENTS:
+        return True
+    return not is_written_in_python(kind) and write_class_name(kind) in _HIDDEN_TOLD_BY_REFERENTS
 
 
 @dataclass(slots=True)
@@ -133,7 +141,7 @@ class _Kinds:
             return
         if id(kind) in _WITH_ATTRIBUTES:
             self.referring.append(value.__dict__)
-        if id(kind) in _TOLD_BY_REFERENTS:
+        if _is_told_by_referents(kind):
             self.referring.append(value)
             if kind is types.FunctionType:
                 self._add_namespaces(value)

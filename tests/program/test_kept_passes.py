@@ -35,7 +35,7 @@ ASKED = (
 DECISIONS = st.builds(Decision, st.sampled_from(sorted(DECIDERS)), st.lists(ASKED, max_size=4).map(tuple), TEXTS)
 JOURNALS = st.builds(
     PassJournal,
-    st.just({0: (*NUMBERS, 1), "name": (3,)}),
+    st.just({0: (*NUMBERS, 1), "name": (3,), (1, "x", 0): (2,)}),
     st.lists(LOOKS, max_size=3).map(tuple),
     st.lists(LISTS.map(lambda one: (one, tuple(reversed(one)))), max_size=2).map(tuple),
     st.lists(DECISIONS, max_size=2).map(tuple),
@@ -115,6 +115,7 @@ def test_other_bytes_are_refused(content):
         (lambda body: body["values"].append([3, "y"]), "all numbers, each once"),
         (lambda body: body["sizes"].append([1, body["sizes"][0][1]]), "all numbers, each once"),
         (lambda body: body["sizes"].append(body["sizes"][0]), "each place once"),
+        (lambda body: body["sizes"][0].__setitem__(0, [0]), "a place in an argument"),
         (lambda body: body["values"].insert(0, ["+", 0, 0]), "an integer from 0"),
         (lambda body: body["looks"][0].__setitem__(0, "is"), "one of !=, <"),
         (lambda body: body["decisions"][0].update(function="print"), "one of _fused_sdp_choice"),
@@ -130,7 +131,7 @@ def test_what_is_no_journal_is_refused(change, message):
 
 
 def test_sizes_come_back():
-    sizes = {0: (2, 40), "length": (40,), 1: ()}
+    sizes = {0: (2, 40), "length": (40,), 1: (), (2, 1): (3,), ("batch", "x", 0): (4,)}
     content = strict_json.encode({"sizes": encode_sizes(sizes)})
     assert decode_sizes(strict_json.decode(content, "known").fields("sizes")[0]) == sizes
 

@@ -16,10 +16,11 @@ from thunder.core import jit_ext, prims, rematerialization, symbol, transforms, 
 
 import fusioncache
 from fusioncache.ir import Key
+from fusioncache.program import fields
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
 from fusioncache.program.known_parts import KnownParts
-from fusioncache.program.snapshot import Snapshot
+from fusioncache.program.snapshot import Snapshot, are_same
 from fusioncache.program.watched_names import WatchedNames
 from fusioncache.program.watched_tables import WatchedTables
 
@@ -141,6 +142,7 @@ def renamed(table: dict[str, Any], old: str, new: str) -> Iterator[None]:
     table[old] = table.pop(new)
 
 
+@pytest.mark.usefixtures("_way")
 def test_lines_are_made_again_where_a_name_a_value_or_what_it_is_made_of_changed(monkeypatch):
     table = {"check": utils.check, "table": {"sum": utils.check_type}}
     first, lines, _ = summarize(None, table)
@@ -209,6 +211,15 @@ def test_what_was_described_is_described_again():
     assert second.foreign == first.foreign != ()
 
 
+@pytest.fixture(params=["by fields", "asked"])
+def _way(request, monkeypatch):
+    """Reads what objects refer to in memory, or asks Python's collector only."""
+    assert fields.KNOWN  # or both are the same
+    if request.param == "asked":
+        monkeypatch.setattr(fields, "KNOWN", {})
+
+
+@pytest.mark.usefixtures("_way")
 def test_what_refers_to_itself_ends():
     def outer() -> Any:
         def inner() -> Any:
@@ -252,24 +263,27 @@ def move_content(first: types.CellType, second: types.CellType) -> None:
     del first.cell_contents
 
 
+@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize(
-    ("first", "second", "move"),
+    ("make", "move"),
     [
-        ([1, 2], [3], move_last),
-        ([1], [], move_last),
-        ({"a": 1, "b": 2}, {"c": 3}, move_item),
-        ({"a": 1}, {}, move_item),
-        (types.CellType(1), types.CellType(), move_content),
+        (lambda: ([1, 2], [3]), move_last),
+        (lambda: ([1], []), move_last),
+        (lambda: ({"a": 1, "b": 2}, {"c": 3}), move_item),
+        (lambda: ({"a": 1}, {}), move_item),
+        (lambda: (types.CellType(1), types.CellType()), move_content),
     ],
 )
-def test_what_went_over_to_its_neighbour_is_noticed(first, second, move):
+def test_what_went_over_to_its_neighbour_is_noticed(make, move):
     """All of them together refer to the same, in the same order."""
+    first, second = make()
     snapshot = Snapshot([first, second])
     assert snapshot.holds()
     move(first, second)
     assert not snapshot.holds()
 
 
+@pytest.mark.usefixtures("_way")
 def test_the_order_of_values_is_not_that_in_which_a_table_keeps_them():
     class Point:
         def __init__(self) -> None:
@@ -285,6 +299,7 @@ def test_the_order_of_values_is_not_that_in_which_a_table_keeps_them():
     assert not snapshot.holds()
 
 
+@pytest.mark.usefixtures("_way")
 def test_a_cell_that_was_empty_is_noticed():
     cell = types.CellType()
     snapshot = Snapshot([[1], cell])
@@ -293,6 +308,7 @@ def test_a_cell_that_was_empty_is_noticed():
     assert not snapshot.holds()
 
 
+@pytest.mark.usefixtures("_way")
 def test_the_order_of_a_table_is_a_part_of_it():
     table = {"a": 1, "b": 2}
     snapshot = Snapshot([table])
@@ -301,6 +317,7 @@ def test_the_order_of_a_table_is_a_part_of_it():
     assert not snapshot.holds()
 
 
+@pytest.mark.usefixtures("_way")
 def test_the_keys_of_a_table_are_a_part_of_it():
     table = {"a": 1, "b": 2}
     snapshot = Snapshot([table])
@@ -308,6 +325,7 @@ def test_the_keys_of_a_table_are_a_part_of_it():
     assert not snapshot.holds()
 
 
+@pytest.mark.usefixtures("_way")
 def test_a_function_in_a_tuple_is_opened():
     def inner() -> None:
         pass
@@ -375,6 +393,7 @@ def test_a_new_length_makes_use_of_it(monkeypatch):
     assert held == []
 
 
+@pytest.mark.usefixtures("_way")
 def test_what_another_snapshot_watches_is_left_to_it():
     def inner() -> None:
         pass
@@ -388,6 +407,7 @@ def test_what_another_snapshot_watches_is_left_to_it():
     assert first.holds() and second.holds() and alone.holds()
 
 
+@pytest.mark.usefixtures("_way")
 def test_keys_and_values_are_told_apart():
     """Which are so many, and in this order, in a table that has other keys."""
     for first, second in (({1: 2, 3: 4}, {1: 3, 2: 4}), ({1: 2}, {2: 1}), ({1: 1, 2: 2}, {1: 2, 2: 1})):
@@ -400,3 +420,19 @@ def test_keys_and_values_are_told_apart():
         table.clear()
         table.update(first)
         assert snapshot.holds()
+
+
+class Stranger:
+    """An object that nobody may ask anything."""
+
+    def _refuse(self, *given: object) -> bool:
+        raise AssertionError("was asked")
+
+    __eq__ = __ne__ = __bool__ = __len__ = __iter__ = __hash__ = _refuse  # type: ignore[assignment]
+
+
+def test_only_the_very_same_objects_in_the_same_order_are_the_same():
+    one, other = Stranger(), Stranger()
+    assert are_same([], ()) and are_same([one, other, one], (one, other, one))
+    for some, others in (([one], [other]), ([one, other], [other, one]), ([one], [one, one]), ([1.0], [float("1")])):
+        assert not are_same(some, others) and not are_same(others, some)
