@@ -102,7 +102,8 @@ class TemplateCall:
         template: what is called.
         executables: of the backend that compiles it.
         name: in a trace; by default the template's.
-        called: is told at the end of each first call for a layout: only then it is known what had to be compiled.
+        called: is told at the end of each first call for a layout, and of the seconds that it took: only then it is
+            known what had to be compiled.
         generation: the program that has the first call of it, if that is known.
 
     Attributes:
@@ -116,7 +117,7 @@ class TemplateCall:
         template: Template,
         executables: BackendExecutables,
         name: str | None = None,
-        called: Callable[[Template], None] | None = None,
+        called: Callable[[Template, float], None] | None = None,
         generation: Generation | None = None,
     ):
         self.template = template
@@ -197,12 +198,14 @@ class TemplateCall:
     def _begin(self, args: Sequence[Any], arities: Arities | None) -> tuple[Run, Sequence[Any]]:
         if arities is None:
             arities = (len(args) - len(self.template.graph.inputs),) if self._chains else ()
+        begun = time.perf_counter()
         run = self._prepare(args, arities)
         start = time.perf_counter()
         results = run(args)
-        self._ledger.history.add_seconds("first_execution", time.perf_counter() - start)
+        ended = time.perf_counter()
+        self._ledger.history.add_seconds("first_execution", ended - start)
         if self._called:
-            self._called(self.template)
+            self._called(self.template, ended - begun)
         return run, results
 
     def _prepare(self, args: Sequence[Any], arities: Arities) -> Run:

@@ -16,6 +16,7 @@ from fusioncache.program.general import GeneralProgram, NumbersUnknown, generali
 from fusioncache.program.reads import Read
 from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import decode_regions
+from fusioncache.trace.entry_index import find_compared
 from fusioncache.tracing.lengths.arguments import ArgumentSizes
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 from fusioncache.tracing.lengths.replay import Different
@@ -58,6 +59,7 @@ class Family:
     Attributes:
         reads: as above.
         passes: as above.
+        compared: the arguments of which their prologues compare the sizes.
         is_stored: whether a later process finds it.
 
     Raises:
@@ -69,6 +71,7 @@ class Family:
             raise NumbersUnknown("what becomes of its residual streams or collectives was chosen")
         self.reads = reads
         self.passes = passes
+        self.compared = find_compared(known[0].text.prologue.source)
         self.is_stored = False
         self._known = tuple(known)
         self._general = self._generalize(self._known)

@@ -6,14 +6,13 @@ whatever it finds; if it finds one, that comes next, and Thunder calls its prolo
 derives a program if there is none, and appends it: that is when it is kept.
 
 Where a function has many programs, most are for other sizes. Then one more such entry comes first, whose prologue looks
-at the sizes of the arguments; entries that were made for these come next.
+at the sizes of the arguments, and only entries that may be for these come next (``entry_index.py``).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any
@@ -21,8 +20,10 @@ from weakref import ref
 
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.known_parts import LastKey
+from fusioncache.program.traces import LoadedTrace
 from fusioncache.trace.ahead import derive_ahead, is_ahead
 from fusioncache.trace.derivation import Derivation
+from fusioncache.trace.entry_index import EntryIndex, find_compared
 from fusioncache.trace.graph_capture import capture_entry
 from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.programs import MOST_KINDS, Call, ProgramKeeper, find_keeper
@@ -31,7 +32,7 @@ from fusioncache.tracing.passes.collector import without_collector
 from fusioncache.tracing.replacement import Replacement
 
 FEW = 4
-"""How many entries may be tried in turn. With more, those that were made for the sizes of a call are tried first."""
+"""How many entries may be tried in turn. With more, nobody asks those for other sizes."""
 
 
 class NoProgram(Exception):
@@ -57,7 +58,7 @@ class ProgramList(list[Any]):
         self.last_key = LastKey()
         self.compile_data: ref[Any] | None = None
         self._derivations: dict[int, Derivation] = {}
-        self._made_for: defaultdict[frozenset[tuple[Place, tuple[int, ...]]], list[tuple[int, Any]]] = defaultdict(list)
+        self._index = EntryIndex()
 
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
@@ -71,7 +72,7 @@ class ProgramList(list[Any]):
                 raise NoProgram
 
             yield _make_question(look)
-            yield from self._order(sizes[0] if sizes else {})
+            yield from self._index.order(self, sizes[0]) if sizes else super().__reversed__()
         else:
             yield from super().__reversed__()
         search = Search(self)
@@ -80,21 +81,11 @@ class ProgramList(list[Any]):
             if search.answer is not None:
                 yield search.answer
 
-    def _order(self, sizes: ArgumentSizes) -> Iterator[Any]:
-        """Yields the entries, those first that were made for arguments of these sizes: their prologues decide.
-
-        The others are looked at only where none of these fits: there may be thousands.
-        """
-        places = self._made_for.get(frozenset(sizes.items()), ())
-        first = {place: entry for place, entry in reversed(places) if place < len(self) and self[place] is entry}
-        yield from first.values()
-        yield from (self[place] for place in reversed(range(len(self))) if place not in first)
-
     def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-        """Returns the entries that there are in the order in which Thunder tries them for such arguments."""
+        """Returns the entries that may be for such arguments in the order in which Thunder tries them."""
         if self._derivations:  # what was to be derived raised
             self.expect(None)
-        return self._order(find_sizes(args, kwargs)) if len(self) > FEW else super().__reversed__()
+        return self._index.order(self, find_sizes(args, kwargs)) if len(self) > FEW else super().__reversed__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is a list as Thunder's own: it belongs to nothing that would look for programs."""
@@ -124,9 +115,8 @@ class ProgramList(list[Any]):
         self._append(entry, derivation)
 
     def _append(self, entry: Any, derivation: Derivation | None) -> None:
-        if derivation is not None:
-            sizes = find_sizes(derivation.call.args, derivation.call.kwargs)
-            self._made_for[frozenset(sizes.items())].append((len(self), entry))
+        sizes = {} if derivation is None else find_sizes(derivation.call.args, derivation.call.kwargs)
+        self._index.append(entry, sizes, _find_compared(entry, derivation))
         super().append(entry)
 
     def expect(self, derivation: Derivation | None) -> None:
@@ -139,6 +129,15 @@ class ProgramList(list[Any]):
     def expected(self) -> Derivation | None:
         """Returns what this thread derives, if that is to be kept."""
         return self._derivations.get(threading.get_ident())
+
+
+def _find_compared(entry: Any, derivation: Derivation | None) -> frozenset[Place] | None:
+    """Returns the arguments of which the prologue of an entry compares the sizes; None if that is not known."""
+    if derivation is None:
+        return None
+    if not isinstance(entry.prologue_traces[0], LoadedTrace):
+        return find_compared(derivation.program.text.prologue.source) if derivation.program else None
+    return derivation.family.compared if derivation.family else find_compared(entry.prologue_traces[0].python())
 
 
 def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:

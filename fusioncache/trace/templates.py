@@ -14,12 +14,13 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.sizes import Generation
-from fusioncache.ir import Bypass, Graph, Instance, Key, Template
+from fusioncache.ir import Bypass, Graph, Instance, Template
 from fusioncache.program.filling import Identity
 from fusioncache.program.references import TemplateReference, TemplateUse
 from fusioncache.template.plan import Arities
 from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.rewrite import fuse
+from fusioncache.tracing.passes.collector import collect_behind
 
 
 class TemplateCalls:
@@ -30,13 +31,18 @@ class TemplateCalls:
     """
 
     def __init__(self, called: Callable[[Template], None]):
-        self._calls: defaultdict[Key, list[TemplateCall]] = defaultdict(list)
+        self._calls: defaultdict[str, list[TemplateCall]] = defaultdict(list)
         self._names: Counter[str] = Counter()
         self._called = called
 
     def all(self) -> tuple[TemplateCall, ...]:
         """Returns the templates that are called: once for each way in which regions write them."""
         return tuple(call for calls in self._calls.values() for call in calls)
+
+    def find_template(self, digest: str) -> Template | None:
+        """Returns the template that is called and whose key has this digest, if there is one."""
+        calls = self._calls.get(digest)
+        return calls[0].template if calls else None
 
     def find(
         self,
@@ -46,13 +52,17 @@ class TemplateCalls:
         generation: Generation | None = None,
     ) -> TemplateCall:
         """Returns the call of a template for such regions, which is made, for this program, if it is not there."""
-        calls = self._calls[template.key]
+        calls = self._calls[template.key.digest]
         call = next((call for call in calls if call.claim_all(instances)), None)
         if call is None:
-            call = TemplateCall(template, executables, self._new_name(template), self._called, generation)
+            call = TemplateCall(template, executables, self._new_name(template), self._note_first_call, generation)
             call.claim_all(instances)
             calls.append(call)
         return call
+
+    def _note_first_call(self, template: Template, seconds: float) -> None:
+        collect_behind(seconds)
+        self._called(template)
 
     def _new_name(self, template: Template) -> str:
         """Returns a name that no call of this transform has."""
