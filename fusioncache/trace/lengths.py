@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.ir import Key
-from fusioncache.lean.traces import look_at_sizes
 from fusioncache.program.candidates import Candidate
 from fusioncache.program.general import NumbersUnknown, list_templates
-from fusioncache.program.key import form_key
+from fusioncache.program.key import differ_in_arguments, form_key
 from fusioncache.program.process_groups import find_groups
 from fusioncache.program.reads import Read
 from fusioncache.store import Store
@@ -28,7 +27,8 @@ from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.families import Family, KnownProgram, list_digests
 from fusioncache.trace.graph_sizes import has_symbols
 from fusioncache.trace.kept_families import find_families, forget_family, keep_family
-from fusioncache.tracing.lengths.arguments import ArgumentSizes, find_integers, find_sizes, find_tensors
+from fusioncache.trace.lean.traces import look_at_sizes
+from fusioncache.tracing.lengths.arguments import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
 from fusioncache.tracing.lengths.passes import go_through_passes
@@ -162,6 +162,9 @@ class Lengths:
     def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
         form = note_form(derivation)
         is_known = any(each.form == form and each.sizes != derivation.sizes for each in self._instances)
+        fixed = explain_fixed(derivation.call.args, derivation.call.kwargs)
+        if fixed and any(differ_in_arguments(each.form, form) for each in self._instances):
+            self._count(derivation, fixed)
         if (
             not (is_known or has_symbols(derivation.call.compile_data.fn))
             or form in self._hopeless
@@ -304,7 +307,7 @@ def note_form(derivation: Derivation) -> Key:
     if derivation.form is None:
         arguments = derivation.call.args, derivation.call.kwargs
         derivation.sizes = find_sizes(*arguments)
-        derivation.form = form_key(derivation.key, find_tensors(*arguments), find_integers(*arguments))
+        derivation.form = form_key(derivation.key, *arguments)
     return derivation.form
 
 

@@ -120,6 +120,8 @@ def test_a_later_step_looks_at_its_own_program_whatever_others_there_are(tmp_pat
     for length in range(40, 52):
         train(compiled, model, length)
     assert transform.stats().programs_filled == 10
+    # At a length that is new nobody asks the programs for others.
+    assert count_prologues(lambda: train(compiled, model, 52)) == 1
     for length in (40, 46, 51):
         train(compiled, model, length)  # the third call, at which a prologue is written anew
         train(compiled, model, length)
@@ -144,6 +146,38 @@ def test_a_program_that_differs_in_more_than_sizes_is_found_among_many(tmp_path)
         with torch.no_grad():
             assert torch.equal(compiled(x), own(x))
         assert compiled(x).grad_fn is not None
+
+
+class Unused(torch.nn.Module):
+    """Nothing is computed of its second argument, whose size Thunder checks all the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x, unused=None):
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "filled"),
+    [
+        ([(2, 2), (3, 3), (4, 4), (5, 5)], [0, 0, 1, 2]),
+        ([(2, 7), (3, 9), (4, 2), (4, 5)], [0, 0, 1, 2]),
+        ([(2, 7), (2, 9), (2, 3), (2, 5)], [0, 0, 1, 2]),
+        # As long as both were the same, nobody knows which of them is checked for which.
+        ([(2, 2), (3, 3), (4, 9), (5, 6)], [0, 0, 0, 1]),
+        ([(2, 7), (3, 9), (4, 1), (1, 4), (5, 6)], [0, 0, 0, 0, 1]),
+    ],
+)
+def test_an_argument_of_which_nothing_is_computed_may_have_any_size(sizes, filled, tmp_path):
+    model = Unused()
+    compiled, transform = compile_anew(model, tmp_path)
+    for (rows, size), count in zip(sizes, filled, strict=True):
+        x = torch.randn(rows, 4)
+        assert torch.equal(compiled(x, torch.ones(size)), model(x))
+        assert transform.stats().programs_filled == count
+    assert len(thunder.compile_stats(compiled).interpreter_cache) == len(sizes)
 
 
 @pytest.mark.parametrize("compute", PROGRAMS, ids=lambda each: each.__name__)

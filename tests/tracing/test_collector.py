@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+from contextlib import contextmanager
 
 import pytest
 import thunder
@@ -10,7 +11,8 @@ import torch
 from thunder.core.transform_common import Transform
 
 from fusioncache import tracing
-from fusioncache.tracing.passes.collector import Pause
+from fusioncache.tracing.passes import collector
+from fusioncache.tracing.passes.collector import FullCollections, Pause
 
 X = torch.ones(3)
 
@@ -185,3 +187,58 @@ def test_it_works_in_a_child_in_which_nobody_traces(forks_inside):
     may_end.set()
     other.join()
     assert not rests()
+
+
+@contextmanager
+def counted():
+    """Counts full collections."""
+    found = []
+
+    def note(phase, info):
+        if phase == "start" and info["generation"] == 2:
+            found.append(info)
+
+    gc.callbacks.append(note)
+    try:
+        yield found
+    finally:
+        gc.callbacks.remove(note)
+
+
+def test_a_full_collection_follows_work_that_took_far_longer():
+    collections = FullCollections(usual=1.0)
+    with counted() as full:
+        for _ in range(19):
+            collections.follow(1.0)
+            collections.follow(0.04)
+        assert not full
+        collections.follow(1.0)
+        assert len(full) == 1
+        collections.follow(0.1)  # with what was before it starts anew
+        assert len(full) == 1
+        collections.follow(100.0)  # the one before took less than a twentieth of that
+        assert len(full) == 2
+
+
+@pytest.mark.parametrize("stop", [gc.disable, lambda: gc.set_threshold(0)])
+def test_none_is_started_where_the_collector_is_off(stop):
+    stop()
+    with counted() as full:
+        FullCollections().follow(100.0)
+    assert not full
+
+
+def test_a_long_trace_ends_with_it_and_no_other_call_does(monkeypatch):
+    monkeypatch.setattr(collector, "LEAST_WORK", 0.0)
+    monkeypatch.setattr(collector, "WORK_PER_COLLECTION", 0)
+    alone, outer = compiled(Watch()), compiled(Watch(lambda: compiled(Watch())(X)))
+    with counted() as full:
+        alone(X)
+        once = len(full)
+        assert once > 0
+        alone(X)
+        assert len(full) == once
+        outer(X)  # with a trace within a pass, behind which there is none
+        assert len(full) == 2 * once
+        alone(torch.ones(4))
+        assert len(full) == 3 * once

@@ -58,12 +58,16 @@ class FirstTraces:
         return dict(unpacked)
 
     def _list_arguments(self) -> Iterator[tuple[Place, Any]]:
-        """Yields the place and the proxy of each argument, as the prologue unpacks them."""
+        """Yields the place and the proxy of each argument that has sizes, as the prologue unpacks them."""
         from thunder.core.prims import PrimIDs
+        from thunder.core.proxies import IntegerProxy, TensorProxy
 
+        ways: dict[str, tuple[int | str, ...]] = {"args": (), "kwargs": ()}
         for bound in self.prologue.bound_symbols:
-            if bound.sym.id is PrimIDs.UNPACK_GETITEM and bound.args[0].name in ("args", "kwargs"):
-                yield bound.args[1], bound.output
+            if bound.sym.id is PrimIDs.UNPACK_GETITEM and bound.args[0].name in ways:
+                way = ways[bound.output.name] = (*ways[bound.args[0].name], bound.args[1])
+                if isinstance(bound.output, TensorProxy | IntegerProxy):
+                    yield way if len(way) > 1 else way[0], bound.output
 
     def inputs(self) -> tuple[Any, ...]:
         """Returns the proxies that the computation is given."""
@@ -76,22 +80,29 @@ class FirstTraces:
 
         Args:
             computation: the other one.
-            sizes: of the arguments, of which those that are integers are read.
+            sizes: of the arguments, of which those are read that are integers, or that the computation does without.
         """
-        from thunder.core.proxies import IntegerProxy, variableify
+        from thunder.core.proxies import IntegerProxy, TensorProxy, variableify
         from thunder.core.trace import TraceCtx, tracectx
 
+        arguments = [(place, proxy) for place, proxy in self._list_arguments() if place in sizes]
+        inputs = {variableify(each): each for each in computation.args}
         with tracectx(TraceCtx()):
             integers = {
                 variableify(proxy): proxy.replace(value=sizes[place][0])
-                for place, proxy in self._list_arguments()
-                if isinstance(proxy, IntegerProxy) and place in sizes
+                for place, proxy in arguments
+                if isinstance(proxy, IntegerProxy)
             }
-        inputs = {variableify(each): each for each in computation.args}
+            # Thunder checks each argument, whether or not anything is computed of it.
+            unused = {
+                variableify(proxy): proxy.replace(shape=sizes[place])
+                for place, proxy in arguments
+                if isinstance(proxy, TensorProxy) and variableify(proxy) not in inputs
+            }
         returned = {variableify(each): each for each in computation.bound_symbols[-1].args[0]}
-        prologue = _exchange(self.prologue, {**inputs, **integers})
-        epilogue = _exchange(self.epilogue, {**inputs, **returned})
-        _check_sizes(prologue, inputs, integers)
+        prologue = _exchange(self.prologue, {**inputs, **unused, **integers})
+        epilogue = _exchange(self.epilogue, {**inputs, **unused, **returned})
+        _check_sizes(prologue, {**inputs, **unused}, integers)
         return FirstTraces(prologue, computation, epilogue)
 
 

@@ -3,12 +3,17 @@
 For the whole process no number of new objects starts it from when a trace is begun while none else is to the end of the
 last one, however that ends. Reference counts free memory all the while; only cycles wait. Whether it is enabled is left
 alone, for a program may ask for that or change it while it is traced; only of thresholds it may see another one.
+
+Python starts a full collection, which looks at all objects, as soon as those that came to stay are a quarter of them.
+Traces and compilations leave that many behind, and the step that it comes in takes many times as long as others. So one
+is started behind some of these, where it is little of the time.
 """
 
 from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
@@ -19,6 +24,12 @@ from fusioncache.tracing.replacement import Replacement
 
 _NEVER = 2_147_483_629
 """So many new objects do not exist at once. A program that sets a threshold itself does not choose this one."""
+
+LEAST_WORK = 0.05
+"""Work that took fewer seconds leaves little behind, and is not counted."""
+
+WORK_PER_COLLECTION = 20
+"""A full collection is due as soon as work took this many times as long as one does."""
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -54,8 +65,10 @@ def _is_compiling(statistics: Any) -> bool:
 
 @contextmanager
 def _paused(context: Any) -> Iterator[None]:
+    begun = time.perf_counter()
     with _pause, context:
         yield
+    collect_behind(time.perf_counter() - begun)
 
 
 class Pause:
@@ -104,9 +117,45 @@ class Pause:
         self._end()
 
 
+class FullCollections:
+    """Full collections behind work that took far longer than one takes.
+
+    Args:
+        usual: the seconds that one is thought to take, until one was measured.
+    """
+
+    def __init__(self, usual: float = 0.5) -> None:
+        self._lock = forks.lock()
+        self._seconds = usual
+        self._worked = 0.0
+
+    def follow(self, seconds: float) -> None:
+        """Counts work that has just ended, and starts a full collection if one is due.
+
+        Args:
+            seconds: that the work took, a trace or a compilation.
+        """
+        if seconds < LEAST_WORK or not gc.isenabled() or gc.get_threshold()[0] in (0, _NEVER):
+            return
+        with self._lock:
+            self._worked += seconds
+            if self._worked < WORK_PER_COLLECTION * self._seconds:
+                return
+            self._worked = 0.0
+        begun = time.perf_counter()
+        gc.collect()
+        self._seconds = time.perf_counter() - begun
+
+
 _pause = Pause()
+_full_collections = FullCollections()
 
 
 def without_collector() -> AbstractContextManager[None]:
     """Returns a context in which the collector does not start: for whoever makes very many objects at once."""
     return _pause
+
+
+def collect_behind(seconds: float) -> None:
+    """Starts a full collection if that takes little beside the work so far, of which the last took these seconds."""
+    _full_collections.follow(seconds)
