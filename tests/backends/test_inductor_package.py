@@ -82,6 +82,7 @@ import pickle, subprocess, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 import torch
+torch.set_num_threads({threads})
 from fusioncache.backends.inductor.backend import Inductor
 from inductor_artifacts import CASES, digest
 
@@ -108,7 +109,9 @@ def test_a_new_process_loads_without_compilers_and_without_unpickling(tmp_path):
         (tmp_path / name).mkdir()
         for artifact, content in artifacts_of(made(name)).items():
             (tmp_path / name / artifact).write_bytes(content)
-    program = LOADER.format(tests=str(HELPERS), folder=str(tmp_path), names=names)
+    # Code is for a number of threads, and an earlier test may have left this process with another one.
+    threads = torch.get_num_threads()
+    program = LOADER.format(tests=str(HELPERS), folder=str(tmp_path), names=names, threads=threads)
     command = [sys.executable, "-W", "ignore", "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert found.returncode == 0, found.stderr

@@ -45,6 +45,8 @@ class Traced(BaseException):
 
 @pytest.fixture(autouse=True)
 def _without_shortcuts():
+    """Other tests may have left the shortcuts in place, in whatever order they come."""
+    tracing.uninstall()
     yield
     tracing.uninstall()
 
