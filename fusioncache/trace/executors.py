@@ -14,7 +14,7 @@ from fusioncache.tracing.thunder_version import explain_untried
 if TYPE_CHECKING:
     from thunder.extend import Executor
 
-    from fusioncache.provenance.compilation import Compilation
+    from fusioncache.trace.provenance.compilation import Compilation
 
 NAME = "fusioncache"
 

@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 
 from fusioncache.cache.sizes import Generation
 from fusioncache.process import forks
-from fusioncache.provenance.compilation import current_forward_trace
-from fusioncache.provenance.trace_notes import ForwardTrace
 from fusioncache.trace.foresight import Layouts
+from fusioncache.trace.provenance.compilation import current_forward_trace
+from fusioncache.trace.provenance.trace_notes import ForwardTrace
 from fusioncache.trace.recompute import Recompute
 from fusioncache.trace.resharding import Resharding
 

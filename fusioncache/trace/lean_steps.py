@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusioncache.lean import masks, row_writes
-from fusioncache.lean.installation import shorten_calls
-from fusioncache.lean.traces import simplify
+from fusioncache.trace.lean import masks, row_writes
+from fusioncache.trace.lean.installation import shorten_calls
+from fusioncache.trace.lean.traces import simplify
 from fusioncache.trace.program_list import order_entries
 from fusioncache.trace.rewrite import derive
 from fusioncache.tracing.installation import install_more

@@ -7,7 +7,7 @@ report has its map, and what was chosen for the residual streams.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from fusioncache.ir import Template
@@ -30,7 +30,9 @@ def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
     return encode_regions(regions, history.find_choices(trace_number), history.find_placements(trace_number))
 
 
-def count_regions(content: bytes, model: str, ledger: Ledger, known: Ledger, templates: Mapping[str, Template]) -> None:
+def count_regions(
+    content: bytes, model: str, ledger: Ledger, known: Ledger, find_template: Callable[[str], Template | None]
+) -> None:
     """Counts the regions of a program that was loaded, and puts them on record.
 
     Args:
@@ -38,7 +40,7 @@ def count_regions(content: bytes, model: str, ledger: Ledger, known: Ledger, tem
         model: that the program is for.
         ledger: counts them.
         known: says which templates others had before.
-        templates: that the program calls, by the digests of their keys.
+        find_template: returns a template that is called, by the digest of its key.
 
     Raises:
         ValueError: if the content is no regions.
@@ -46,7 +48,7 @@ def count_regions(content: bytes, model: str, ledger: Ledger, known: Ledger, tem
     number = ledger.history.begin_trace(model)
     counted, kept = [], decode_regions(content, model, number)
     for region in kept.regions:
-        template = templates.get(region.digest or "")
+        template = find_template(region.digest or "")
         if template is None:
             ledger.count_bypass(region.reason or "left as Thunder made it")
             counted.append(replace(region, digest=None, outcome="bypass"))

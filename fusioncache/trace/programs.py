@@ -281,9 +281,9 @@ class ProgramKeeper:
         self.cache.append()
 
     def _count_regions(self, regions: bytes, call: Call) -> None:
-        templates = {each.template.key.digest: each.template for each in self.templates.calls.all()}
+        find = self.templates.calls.find_template
         try:
-            count_regions(regions, call.name, self.ledger, self.cache.ledger, templates)
+            count_regions(regions, call.name, self.ledger, self.cache.ledger, find)
         except ValueError as error:  # they are for people, and no reason to derive the program
             logger.info("the regions of a stored program of %s are not counted", call.name, exc_info=error)
 

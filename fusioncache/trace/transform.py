@@ -28,9 +28,6 @@ from fusioncache.ir import Bypass, Template
 from fusioncache.precompile.ahead import find_helpers
 from fusioncache.precompile.jobs import choose_jobs
 from fusioncache.process.warning import warn, warn_once
-from fusioncache.prologue.quickening import quicken_last
-from fusioncache.provenance.misses import Misses, should_explain
-from fusioncache.provenance.trace_notes import TraceNotes, begin_notes
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.stats import Stats
 from fusioncache.residual.plans import Choice, ResidualPlan
@@ -47,6 +44,8 @@ from fusioncache.trace.graph_capture import make_graphs
 from fusioncache.trace.handover import ForwardState, Handover
 from fusioncache.trace.lean_steps import LeanSteps
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
+from fusioncache.trace.provenance.misses import Misses, should_explain
+from fusioncache.trace.provenance.trace_notes import TraceNotes, begin_notes
 from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
 from fusioncache.trace.region_backends import RegionBackends, name_backend
@@ -58,6 +57,7 @@ from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_stre
 from fusioncache.trace.templates import TemplateCalls
 from fusioncache.tracing.installation import install, install_more
 from fusioncache.tracing.lengths import watching
+from fusioncache.tracing.prologue.quickening import quicken_last
 from fusioncache.tracing.thunder_version import explain_untried
 from fusioncache.verification.verifier import Verifier, choose_when
 

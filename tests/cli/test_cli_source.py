@@ -11,8 +11,8 @@ import pytest
 from commands import CAST, CHAIN, call, get_error, get_output, save_other, save_run
 from recorded_templates import make_ledger, save_ledger
 
+from fusioncache.backends.script import write_script
 from fusioncache.cli import terminal as highlight
-from fusioncache.cli.source import write_script
 from fusioncache.ir import Const, Graph, Key, NumberType, Op, Ref, Template, TensorType
 from fusioncache.store import Store, default_path
 from fusioncache.template.expand import inline

@@ -27,14 +27,11 @@ _IMPORTS = {
     "cache": "ir template store record backends",
     "precompile": "ir template store backends cache",
     "tracing": "",
-    "prologue": "tracing",
-    "lean": "backends tracing",
-    "program": "ir template store record backends cache precompile tracing prologue",
-    "provenance": "ir template explain residual record backends cache humanize",
+    "program": "ir template store record backends cache precompile tracing",
     "verification": "ir template record backends cache",
     "trace": (
-        "ir template explain residual schedule store record backends cache precompile tracing prologue program "
-        "graphs provenance verification humanize lean"
+        "ir template explain residual schedule store record backends cache precompile tracing program "
+        "graphs verification humanize"
     ),
     "distributed": "ir backends trace",
     "report": "ir template drawing explain record humanize",
@@ -42,7 +39,7 @@ _IMPORTS = {
 }
 MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()}
 EVERYBODY_MAY = {"process"}
-_KNOW_THUNDER = "distributed trace program prologue lean tracing backends provenance verification"
+_KNOW_THUNDER = "distributed trace program tracing backends verification"
 KNOW_THUNDER = set(_KNOW_THUNDER.split())
 KNOW_TORCH_ALONE = {"graphs"}
 KNOW_TORCH = {"cache/call.py", "cache/dispatch.py", "cache/ranks.py", "precompile/arguments.py"}
@@ -69,7 +66,7 @@ def test_imports_run_one_way():
         assert used <= MAY_IMPORT[folder] | {folder} | EVERYBODY_MAY, path
 
 
-def test_only_trace_and_backends_know_thunder_and_torch():
+def test_only_these_folders_know_thunder_and_torch():
     for path in FILES:
         if path.relative_to(PACKAGE).parts[0] in KNOW_THUNDER:
             continue

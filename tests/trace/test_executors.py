@@ -9,9 +9,9 @@ from store_contents import collect_warnings
 
 import fusioncache
 from fusioncache.process.warning import warn_once
-from fusioncache.provenance.compilation import Compilation
 from fusioncache.record.reader import RecordReader
 from fusioncache.trace import executors
+from fusioncache.trace.provenance.compilation import Compilation
 
 X = torch.linspace(-1, 1, 6)
 PASS = "pass executors=fusioncache.executors()"

@@ -15,10 +15,10 @@ from thunder.core.trace import TraceTag
 from thunder.core.transform_common import Transform
 
 import fusioncache
-from fusioncache.provenance.compilation import Compilation
-from fusioncache.provenance.source import Sources
-from fusioncache.provenance.trace_notes import ForwardTrace
 from fusioncache.trace.handover import ForwardState, Handover
+from fusioncache.trace.provenance.compilation import Compilation
+from fusioncache.trace.provenance.source import Sources
+from fusioncache.trace.provenance.trace_notes import ForwardTrace
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -145,7 +145,7 @@ def test_a_forward_trace_that_fails_leaves_its_sums_saved(monkeypatch):
     model, x = stack(4)
     expected = train(model, compile_with(model), x)
     transform = transform_with_recompute()
-    monkeypatch.setattr("fusioncache.provenance.trace_notes.TraceNotes.record_choices", lambda *_: 1 / 0)
+    monkeypatch.setattr("fusioncache.trace.provenance.trace_notes.TraceNotes.record_choices", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="a trace stays as Thunder made it"):
         assert are_same(train(model, compile_with(model, transform), x), expected)
     assert transform.stats().bypasses == {"failed: ZeroDivisionError": 2}

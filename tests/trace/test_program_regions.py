@@ -40,7 +40,7 @@ def test_regions_are_counted_and_recorded_again():
     content = collect_regions(first, derive(first))
     assert content is not None
     second = Ledger(cache)
-    count_regions(content, "GPT", second, cache, TEMPLATES)
+    count_regions(content, "GPT", second, cache, TEMPLATES.get)
     stats = second.stats()
     assert (stats.regions, stats.templates, stats.hits, stats.misses) == (4, 2, 1, 2)
     assert (cache.stats().regions, dict(stats.bypasses)) == (4, {"unknown op": 1})
@@ -58,7 +58,7 @@ def test_of_a_second_program_templates_are_known():
     content = collect_regions(first, derive(first))
     assert content is not None
     for _ in range(2):
-        count_regions(content, "GPT", cache, cache, TEMPLATES)
+        count_regions(content, "GPT", cache, cache, TEMPLATES.get)
     assert (cache.stats().hits, cache.stats().misses) == (4, 2)
     assert [region.outcome for region in cache.history.find_regions(1)] == ["hit", "hit", "hit", "bypass"]
 
@@ -67,7 +67,7 @@ def test_a_template_that_the_program_does_not_call_is_none():
     first, second = Ledger(), Ledger()
     content = collect_regions(first, derive(first))
     assert content is not None
-    count_regions(content, "GPT", second, second, {CAST.key.digest: CAST})
+    count_regions(content, "GPT", second, second, {CAST.key.digest: CAST}.get)
     assert (second.stats().regions, second.stats().templates) == (4, 1)
     assert second.stats().bypasses["left as Thunder made it"] == 2
 
@@ -114,4 +114,4 @@ def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(t
 
 def test_what_is_no_regions_is_refused():
     with pytest.raises(ValueError, match="regions"):
-        count_regions(b"x", "GPT", Ledger(), Ledger(), {})
+        count_regions(b"x", "GPT", Ledger(), Ledger(), {}.get)

@@ -15,6 +15,7 @@ from thunder.recipes import BaseRecipe
 
 import fusioncache
 from fusioncache.backends.eager import Eager
+from fusioncache.trace import templates
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -280,3 +281,16 @@ def test_thunders_examination_finds_the_calls_by_their_names(cache):
     found = thunder.examine.get_fusions(thunder.last_traces(compiled)[-1], warn_if_fusions_unavailable=False)
     (template,) = transform.calls()
     assert [(name, function.name) for name, function in found] == [(template.template.name,) * 2]
+
+
+def test_the_seconds_of_first_calls_count_for_a_full_collection(cache, monkeypatch):
+    """And no later step does."""
+    told: list[float] = []
+    monkeypatch.setattr(templates, "collect_behind", told.append)
+    model, x = Blocks(2), torch.randn(5, 16)
+    compiled, transform = compile_with(model, cache=cache)
+    step(compiled, model, x)
+    assert len(told) >= transform.stats().templates > 0 and min(told) > 0
+    told.clear()
+    step(compiled, model, x)
+    assert told == []

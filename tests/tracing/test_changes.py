@@ -10,7 +10,7 @@ from models import compile_with
 from stored_programs import compile_anew
 from thunder.core.compile_data import compile_data_and_stats
 
-from fusioncache.prologue import quickening
+from fusioncache.tracing.prologue import quickening
 
 SCALE = 2.0
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -9,9 +9,9 @@ from store_processes import PersistentEager, Process, X, Y, make_region
 
 import fusioncache
 from fusioncache.humanize import format_duration
-from fusioncache.provenance import misses
-from fusioncache.provenance.misses import Misses, should_explain
 from fusioncache.record.events import CompileEvent
+from fusioncache.trace.provenance import misses
+from fusioncache.trace.provenance.misses import Misses, should_explain
 
 
 class Layers(torch.nn.Module):

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.lean.views import Leaner
+from fusioncache.trace.lean.views import Leaner
 from fusioncache.tracing.replacement import Replacement, is_known
 
 MASKS = "masks prepared again"

@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.backends.symbols import argument_names, result_names
-from fusioncache.provenance.compilation import Compilation, Module
-from fusioncache.provenance.neighbours import Near, Neighbours, common_module, find_neighbours, layer_of, own_module
 from fusioncache.record.observations import MOST_LINES, Line, Source
+from fusioncache.trace.provenance.compilation import Compilation, Module
+from fusioncache.trace.provenance.neighbours import (
+    Near,
+    Neighbours,
+    common_module,
+    find_neighbours,
+    layer_of,
+    own_module,
+)
 
 
 @dataclass(frozen=True, slots=True)

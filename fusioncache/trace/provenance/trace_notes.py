@@ -9,13 +9,13 @@ from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Template
-from fusioncache.provenance.compilation import Compilation, current_compilation
-from fusioncache.provenance.source import Sources, find_sources
 from fusioncache.record.history import History
 from fusioncache.record.observations import ChoiceRecord, PlanCost, RegionRecord, Source
 from fusioncache.record.placements import PlacementRecord
 from fusioncache.residual.plans import Choice
 from fusioncache.template.plan import Arities, Plan
+from fusioncache.trace.provenance.compilation import Compilation, current_compilation
+from fusioncache.trace.provenance.source import Sources, find_sources
 
 logger = logging.getLogger("fusioncache")
 

@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any
 
 from fusioncache.backends.symbols import written_values
-from fusioncache.lean.masks import find_masks, share_masks
-from fusioncache.lean.views import Leaner, is_own, list_unchanging, simplify_views
-from fusioncache.lean.writes import simplify_writes
+from fusioncache.trace.lean.masks import find_masks, share_masks
+from fusioncache.trace.lean.views import Leaner, is_own, list_unchanging, simplify_views
+from fusioncache.trace.lean.writes import simplify_writes
 
 MATRICES = "dimensions of a product looked at"
 

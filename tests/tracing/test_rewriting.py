@@ -14,7 +14,7 @@ from models import Blocks, compile_with
 from thunder.core.compile_data import compile_data_and_stats
 from thunder.executors import pythonex
 
-from fusioncache.prologue.rewriting import NotRewritten, rewrite
+from fusioncache.tracing.prologue.rewriting import NotRewritten, rewrite
 
 NUMBERS = itertools.count()
 

@@ -6,7 +6,7 @@ import logging
 from functools import cache
 from typing import Any
 
-from fusioncache.lean.forward import Order, make_forward
+from fusioncache.trace.lean.forward import Order, make_forward
 from fusioncache.tracing.replacement import is_known
 
 logger = logging.getLogger("fusioncache")

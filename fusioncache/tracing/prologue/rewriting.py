@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from fusioncache.prologue.checks import Condition, Names, find_conditions
-from fusioncache.prologue.lookups import METHODS, find_lookups
+from fusioncache.tracing.prologue.checks import Condition, Names, find_conditions
+from fusioncache.tracing.prologue.lookups import METHODS, find_lookups
 
 _INDENT = 2
 """Of Thunder's statements."""

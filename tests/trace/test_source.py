@@ -8,9 +8,9 @@ import torch
 from models import Block, Blocks, Residual, compile_with, recompute, step
 
 import fusioncache
-from fusioncache.provenance.compilation import module_in_name
-from fusioncache.provenance.neighbours import common_module
 from fusioncache.record.observations import Line, RegionRecord
+from fusioncache.trace.provenance.compilation import module_in_name
+from fusioncache.trace.provenance.neighbours import common_module
 
 
 def watched(
@@ -147,7 +147,7 @@ def test_lines_are_known_without_gradients_too():
 
 
 def test_a_thunder_that_tells_nothing_costs_only_the_sources(monkeypatch):
-    monkeypatch.setattr("fusioncache.provenance.trace_notes.current_compilation", lambda: 1 / 0)
+    monkeypatch.setattr("fusioncache.trace.provenance.trace_notes.current_compilation", lambda: 1 / 0)
     regions, cache = watched(Residual(1), torch.randn(10, 10))
     assert len(regions) == cache.stats().regions == cache.stats().hits + cache.stats().misses
     assert {(region.model, region.source.lines, region.source.module) for region in regions} == {(None, (), None)}
@@ -155,7 +155,7 @@ def test_a_thunder_that_tells_nothing_costs_only_the_sources(monkeypatch):
 
 
 def test_a_trace_that_cannot_be_looked_through_costs_only_the_sources(monkeypatch):
-    monkeypatch.setattr("fusioncache.provenance.trace_notes.find_sources", lambda *_: 1 / 0)
+    monkeypatch.setattr("fusioncache.trace.provenance.trace_notes.find_sources", lambda *_: 1 / 0)
     regions, cache = watched(Residual(1), torch.randn(10, 10))
     assert len(regions) == cache.stats().regions
     assert {region.source.lines for region in regions} == {()}

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from fusioncache.lean.environment import describe_call
-from fusioncache.lean.programs import Program, make_program
+from fusioncache.trace.lean.environment import describe_call
+from fusioncache.trace.lean.programs import Program, make_program
 
 Forward = Callable[..., Any]
 

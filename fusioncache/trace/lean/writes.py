@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fusioncache.lean.row_writes import NAME, keeps_order
-from fusioncache.lean.views import Leaner, Swaps, is_torchs, skip_views
+from fusioncache.trace.lean.row_writes import NAME, keeps_order
+from fusioncache.trace.lean.views import Leaner, Swaps, is_torchs, skip_views
 
 NAMES, COPIES = "names for written memory", "copies of what rows are written into"
 

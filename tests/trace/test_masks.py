@@ -10,8 +10,8 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import sdpaex, torchex
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusioncache.lean.masks import MASKS
-from fusioncache.lean.traces import simplify
+from fusioncache.trace.lean.masks import MASKS
+from fusioncache.trace.lean.traces import simplify
 from fusioncache.trace.rewrite import derive
 
 HEADS, KEYS, SIZE = 2, 5, 8
@@ -139,7 +139,7 @@ def test_other_masks_are_others():
 
 
 def test_where_thunder_has_another_function_nothing_is_done(monkeypatch):
-    from fusioncache.lean import masks
+    from fusioncache.trace.lean import masks
 
     monkeypatch.setattr(masks, "is_attention_known", lambda: False)
     assert MASKS not in simplify(trace_of(two_layers)).taken

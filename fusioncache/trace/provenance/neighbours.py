@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.symbols import argument_names, result_names
-from fusioncache.provenance.compilation import Module
+from fusioncache.trace.provenance.compilation import Module
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import torchex
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusioncache.lean.traces import MATRICES, simplify
-from fusioncache.lean.views import FAR, NOTHING, OF_A_VIEW, TWICE
+from fusioncache.trace.lean.traces import MATRICES, simplify
+from fusioncache.trace.lean.views import FAR, NOTHING, OF_A_VIEW, TWICE
 from fusioncache.trace.rewrite import derive
 
 SHAPES = (2, 3, 8), (8, 6), (3, 8)

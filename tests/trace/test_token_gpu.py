@@ -5,8 +5,8 @@ import torch
 from generating_models import find_caches, generate, make_model, make_prompt
 from stored_programs import compile_anew
 
-from fusioncache.lean.masks import MASKS
-from fusioncache.lean.writes import COPIES
+from fusioncache.trace.lean.masks import MASKS
+from fusioncache.trace.lean.writes import COPIES
 
 pytestmark = pytest.mark.gpu
 

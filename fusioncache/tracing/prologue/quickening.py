@@ -11,8 +11,8 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
-from fusioncache.prologue.rewriting import NotRewritten, rewrite
 from fusioncache.tracing.passes.collector import without_collector
+from fusioncache.tracing.prologue.rewriting import NotRewritten, rewrite
 
 logger = logging.getLogger("fusioncache")
 

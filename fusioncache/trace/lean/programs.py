@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fusioncache.lean.autograd import Channel, connect
-from fusioncache.lean.decorators import find_inner, with_quick_clearing
+from fusioncache.trace.lean.autograd import Channel, connect
+from fusioncache.trace.lean.decorators import find_inner, with_quick_clearing
 
 Program = Callable[[Sequence[Any], Sequence[Any]], Any]
 """Takes what a prologue hands to the computation and to the epilogue, and returns what the model does."""

@@ -12,9 +12,9 @@ from thunder.extend import OperatorExecutor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusioncache
-from fusioncache.lean.row_writes import NAME, write_rows_
-from fusioncache.lean.views import NOTHING
-from fusioncache.lean.writes import COPIES, NAMES
+from fusioncache.trace.lean.row_writes import NAME, write_rows_
+from fusioncache.trace.lean.views import NOTHING
+from fusioncache.trace.lean.writes import COPIES, NAMES
 from fusioncache.tracing import uninstall
 
 ROWS = torch.arange(1.0, 7.0).reshape(2, 3)
