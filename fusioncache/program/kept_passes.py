@@ -36,7 +36,7 @@ from fusioncache.tracing.lengths.expressions import (
 from fusioncache.tracing.lengths.journal import Look
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 
-FAMILY_FORMAT = 3
+FAMILY_FORMAT = 4
 """Of a form, and of what is stored for it: what is written here, and in ``trace/kept_families.py``."""
 
 _FIELDS = ("values", "sizes", "looks", "unequal", "decisions", "expressions", "shapes")

@@ -20,6 +20,7 @@ from fusioncache.program.options import read_options
 from fusioncache.program.process_groups import find_groups, read_groups
 from fusioncache.program.refusal import NotKept, NoValue
 from fusioncache.program.state import read_state, read_variables_of_thunder
+from fusioncache.program.tensors import write_layout
 from fusioncache.program.versions import read_versions
 from fusioncache.template.key import program_key_of
 from fusioncache.tracing.lengths.arguments import Place, find_integers, find_tensors
@@ -28,7 +29,7 @@ from fusioncache.tracing.passes.collector import without_collector
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 3
+FORMAT = 4
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
 
 
@@ -63,19 +64,19 @@ def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
 
     Args:
         key: of a program.
-        args: as the function is called. Tensors that are not contiguous keep their sizes; of integers by themselves it
-            says nothing but that they are above 1.
+        args: as the function is called. Of a tensor it says in which order its dimensions lie in memory, of integers by
+            themselves nothing but that they are above 1.
         kwargs: as the function is called.
     """
     tensors, integers = find_tensors(args, kwargs), find_integers(args, kwargs)
     values = read_values(key.texts["arguments"])
-    found = Counter((_name_argument(place), _write_sizes(each)) for place, each in tensors.items())
+    found = Counter((_name_argument(place), f" {write_layout(each)} ") for place, each in tensors.items())
     for place, tensor in tensors.items():
-        name, sizes = _name_argument(place), _write_sizes(tensor)
+        name, layout = _name_argument(place), f" {write_layout(tensor)} "
         text = values.get(name, "")
-        if tensor.is_contiguous() and text.count(sizes) == found[name, sizes]:
-            found[name, sizes] -= 1
-            values[name] = text.replace(sizes, f" contiguous, {tensor.dim()} dimensions ", 1)
+        if text.count(layout) == found[name, layout]:
+            found[name, layout] -= 1
+            values[name] = text.replace(layout, f" {_write_order(tensor)} ", 1)
     for place, integer in integers.items():
         if values.get(_name_argument(place)) == str(integer):
             values[_name_argument(place)] = "an integer above 1"
@@ -89,9 +90,17 @@ def differ_in_arguments(one: Key, other: Key) -> bool:
     return {name for name in names if one.texts.get(name) != other.texts.get(name)} == {"arguments"}
 
 
-def _write_sizes(tensor: torch.Tensor) -> str:
-    """Returns what is written of a tensor's sizes in a key."""
-    return f" {tuple(tensor.shape)} {tensor.stride()} "
+def _write_order(tensor: torch.Tensor) -> str:
+    """Returns what a form says of a tensor's layout: nothing that a length, or the place of a slice, changes.
+
+    Thunder sees no strides. What is compiled for a region sees those of its own arguments when it is called.
+    """
+    if tensor.is_contiguous():
+        return f"contiguous, {tensor.dim()} dimensions"
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])
+    repeated = [dimension for dimension in order if strides[dimension] == 0]
+    return f"dimensions in the order {order}" + (f", repeated {repeated}" if repeated else "")
 
 
 def _name_argument(place: Place) -> str:

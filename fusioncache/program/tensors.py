@@ -54,13 +54,19 @@ def write_tensor(writer: Writer, tensor: torch.Tensor) -> None:
         raise NoValue("a sparse, nested or quantized tensor has no value to compare: it is more than its strides")
     parts = writer.parts
     writer.write_class(type(tensor))
-    parts.append(f" {_dtype(tensor)} {tuple(_shape(tensor))} {_BASE.stride(tensor)} {_device(tensor)}")
+    parts.append(f" {_dtype(tensor)} {write_layout(tensor)} {_device(tensor)}")
     _write_flags(writer, tensor)
-    _write_place(writer, tensor)
+    _write_storage(writer, tensor)
     attributes = _attributes_of(tensor)
     if attributes:
         parts.append(" attributes ")
         writer.write(attributes)
+
+
+def write_layout(tensor: torch.Tensor) -> str:
+    """Returns the shape of a tensor, its strides, and where in its storage it begins, if not at the start."""
+    offset = _BASE.storage_offset(tensor)
+    return f"{tuple(_shape(tensor))} {_BASE.stride(tensor)}" + (f" offset {offset}" if offset else "")
 
 
 def _write_flags(writer: Writer, tensor: torch.Tensor) -> None:
@@ -79,11 +85,8 @@ def _write_flags(writer: Writer, tensor: torch.Tensor) -> None:
             writer.write(list(hooks.values()))
 
 
-def _write_place(writer: Writer, tensor: torch.Tensor) -> None:
-    """Writes where in its storage a tensor begins, and which tensor was met first in the same storage."""
-    offset = _BASE.storage_offset(tensor)
-    if offset:
-        writer.parts.append(f" offset {offset}")
+def _write_storage(writer: Writer, tensor: torch.Tensor) -> None:
+    """Writes which tensor was met first in the same storage, if one was."""
     storage = _BASE.untyped_storage(tensor)
     first = writer.memory.storages.get(storage._cdata)
     if first is None:

@@ -136,7 +136,6 @@ def test_whatever_else_is_another_one_is_another_program(make, tmp_path):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (transposed, "holds a tensor that is not contiguous"),
         (shared, "holds a tensor twice"),
         (CHANGES["another container within"], "holds an object of type OrderedDict"),
         (CHANGES["a parameter"], "holds an object of type Parameter"),
@@ -158,12 +157,8 @@ def test_of_arguments_by_themselves_it_is_said_as_well(tmp_path):
     model = torch.nn.Linear(4, 4)
     compiled, transform = compile_anew(model, tmp_path)
     for length in (10, 14):
-        compiled(torch.ones(4, length).T)
         compiled(torch.nn.Parameter(torch.ones(length, 4)))
-    assert set(transform.stats().programs_interpreted) == {
-        "args[0] is not contiguous: its sizes are no lengths",
-        "args[0] is of type Parameter: its sizes are no lengths",
-    }
+    assert set(transform.stats().programs_interpreted) == {"args[0] is of type Parameter: its sizes are no lengths"}
 
 
 def test_a_tensor_that_is_looked_at_by_its_length_in_a_container(tmp_path):

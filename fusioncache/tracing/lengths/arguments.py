@@ -66,7 +66,7 @@ def _explain(place: int | str, value: Any) -> str | None:
     import torch
 
     if type(value) is torch.Tensor:
-        return None if value.is_contiguous() else "is not contiguous"
+        return None
     if issubclass(type(value), torch.Tensor):
         return f"is of type {type(value).__name__}"
     if type(value) not in (dict, list, tuple):
@@ -75,9 +75,7 @@ def _explain(place: int | str, value: Any) -> str | None:
         inside = [each for _, each in _open((place,), value)]
     except _Closed as reason:
         return str(reason)
-    if len(set(map(id, inside))) < len(inside):
-        return "holds a tensor twice"
-    return None if all(each.is_contiguous() for each in inside) else "holds a tensor that is not contiguous"
+    return "holds a tensor twice" if len(set(map(id, inside))) < len(inside) else None
 
 
 def name_argument(place: Place) -> str:

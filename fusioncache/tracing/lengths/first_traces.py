@@ -112,8 +112,11 @@ def _describe(trace: Any) -> tuple[Any, ...]:
     proxies = {
         each.name: each for bound in trace.bound_symbols for each in (*bound.flat_proxy_args, *bound.flat_proxy_outs)
     }
+    unprinted = _copy(trace)
+    # Thunder gives objects without a text new names each time that it prints a copy of their trace.
+    unprinted.obj_name_ctr, unprinted.names = 0, set()
     return (
-        str(trace.python(print_depth=1)),
+        str(unprinted.python(print_depth=1)),
         [(bound.sym.id, bound.sym.name, frozenset(bound.tags), bound.source_filename) for bound in trace.bound_symbols],
         {name: describe_value(proxy, has_gradient=False) for name, proxy in proxies.items()},
     )
