@@ -30,7 +30,8 @@ def shift(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.
 
 
 def transpose(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randint(0, 50, (length, 3), generator=generator).T, torch.randn(4, length, 3, generator=generator).permute(2, 1, 0)
+    ids = torch.randint(0, 50, (length, 3), generator=generator)
+    return ids.T, torch.randn(4, length, 3, generator=generator).permute(2, 1, 0)
 
 
 def expand(length: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
