@@ -32,6 +32,7 @@ def measure(spec: PointSpec, shared: Shared) -> dict[str, Any]:
     shared.step()
     synchronize(spec.device)
     found: dict[str, Any] = {"first_step": time.perf_counter() - start, "compiles": shared.compiles()}
+    found["programs"] = shared.programs()
     found |= _time_steps(spec, shared)
     found |= {"compiles_later": shared.compiles() - found["compiles"], "bypasses": dict(shared.bypasses())}
     found["timeline"] = _profile(shared) if spec.device == "cuda" else None

@@ -23,6 +23,7 @@ _COLUMNS = (
     "GiB",
     "first, s",
     "compiles",
+    "loaded",
 )
 _NONE = "none"
 
@@ -34,7 +35,7 @@ def print_points(points: Sequence[Point]) -> None:
         groups.setdefault((point["width"], describe_setting(point)), []).append(point)
     for (width, setting), members in groups.items():
         title = f"{width} Llama, {setting}; each rank has its own tokens"
-        caption = "of the rank that has most of each; times of kernels in a step in ms; compiles of each rank"
+        caption = "of the rank that has most of each; times of kernels in ms; compiles and loaded programs of each"
         rows = [_row(point) for point in members if "error" not in point]
         console().print(make_table(title, caption, _COLUMNS, rows, wrap=False))
     for point in points:
@@ -59,6 +60,7 @@ def _row(point: Point) -> list[str]:
         _NONE if peak is None else f"{peak:.2f}",
         f"{max(rank['first_step'] for rank in ranks):.1f}",
         " ".join(str(rank["compiles"]) for rank in ranks),
+        " ".join(str(rank.get("programs", {}).get("loaded", _NONE)) for rank in ranks),
     ]
 
 

@@ -28,6 +28,7 @@ class Shared:
         tokens: of this rank: what the model is given, and what follows each.
         compiles: how many compilations there were so far.
         bypasses: what fusioncache left as it was, and how often.
+        programs: how many programs were loaded and made, and why some were neither.
     """
 
     call: Callable[[torch.Tensor], torch.Tensor]
@@ -35,6 +36,7 @@ class Shared:
     tokens: torch.Tensor
     compiles: Callable[[], int]
     bypasses: Callable[[], Mapping[str, int]] = field(default=dict)
+    programs: Callable[[], Mapping[str, Any]] = field(default=dict)
 
     def step(self) -> torch.Tensor:
         """Runs a forward and a backward pass; leaves gradients in the parameters. Returns the loss."""
@@ -72,7 +74,13 @@ def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
         tokens,
         lambda: counter.compiles - before + transform.stats().compiles,
         lambda: dict(transform.stats().bypasses),
+        lambda: _count_programs(transform.stats()),
     )
+
+
+def _count_programs(stats: fusioncache.Stats) -> dict[str, Any]:
+    refused, seconds = dict(stats.programs_refused), dict(stats.program_seconds)
+    return {"loaded": stats.programs_loaded, "made": stats.programs_made, "refused": refused, "seconds": seconds}
 
 
 def _make_model(spec: PointSpec, rank: int) -> tuple[nn.Module, torch.Tensor]:

@@ -14,8 +14,10 @@ from benchmarks.scaling import plot
 _PAGES = ("measurements", "upstream", "schedule", "lengths", "inference")
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
+H100 = RESULTS.with_name("h100")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
 _LENGTHS = ("lengths", "lengths-thunderfx", "lengths-before", "lengths-torch-compile")
+_SHARED = ("distributed", "distributed-512", "distributed-no-p2p", "distributed-32-layers")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
@@ -33,7 +35,11 @@ def make_figures() -> dict[str, str]:
         "lengths-swept": _figure(steps.tabulate_lengths, "lengths-swept", "lengths-thunderfx-swept"),
         "experts": _figure(steps.tabulate_experts, "experts"),
         "experts-grouped": _figure(steps.tabulate_experts, "experts-grouped"),
-        "shared-steps": _figure(steps.tabulate_shared_steps, *_names("distributed")),
+        "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
+        "shared-steps": _figure(steps.tabulate_shared_steps, *_SHARED, folder=H100),
+        "shared-steps-before": _figure(
+            steps.tabulate_shared_steps, "distributed", "distributed-32-layers", folder=RESULTS
+        ),
         "loss-curve": _figure(steps.tabulate_curves, "loss-curve", folder=CPU),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
@@ -78,11 +84,6 @@ def _figure(table: Callable[..., str], *names: str, folder: Path = RESULTS) -> s
     results = [_result(name, folder) for name in names]
     commits = dict.fromkeys(f"`{result['environment']['commit'][:7]}`" for result in results)
     return f"{table(*results)}\nMeasured at {', '.join(commits)}.\n"
-
-
-def _names(beginning: str) -> list[str]:
-    """Returns the names of the results that begin so, the shortest first: those of a run that was cut into parts."""
-    return sorted((path.stem for path in RESULTS.glob(f"{beginning}*.json")), key=lambda name: (len(name), name))
 
 
 def _result(name: str, folder: Path = RESULTS) -> Any:

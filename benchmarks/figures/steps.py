@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import mean
 from typing import Any
 
+from benchmarks.common.spec import count_layers
 from benchmarks.distributed.spec import describe_setting
 from benchmarks.figures.markdown import format_seconds, make_table
 
@@ -67,6 +68,38 @@ def tabulate_shared_steps(*results: Result) -> str:
     if len(tables) == 1:
         return "".join(tables.values())
     return "\n".join(f"{setting[0].upper()}{setting[1:]}:\n\n{table}" for setting, table in tables.items())
+
+
+def tabulate_orders(*results: Result) -> str:
+    """Shows steps of a shared model in Thunder's order of collectives, in ours, and by torch.compile where it ran."""
+    columns = ("<model", "<shared by", "Thunder's order", "fusioncache", "torch.compile", "bytes at most")
+    points = [point for result in results for point in result["points"] if "error" not in point]
+    known = {(describe_setting(point), point["peer"]): point for point in points}
+    rows = [
+        [
+            f"{count_layers(point['layers'])}, {point['tokens']} tokens",
+            peer.removeprefix("fusioncache-"),
+            *_compare_orders(setting, peer, known),
+        ]
+        for (setting, peer), point in known.items()
+        if (setting, f"{peer}-thunder-order") in known
+    ]
+    return make_table(columns, rows)
+
+
+def _compare_orders(setting: str, peer: str, known: Mapping[tuple[str, str], Point]) -> list[str]:
+    sharing = peer.removeprefix("fusioncache-")
+    others = [known.get((setting, f"{name}-compile")) for name in (f"fsdp2-{sharing}", sharing)]
+    before, after = known[setting, f"{peer}-thunder-order"], known[setting, peer]
+    peers = [before, after, *(other for other in others if other is not None)]
+    peaks = [f"{max(rank['bytes_peak'] for rank in point['ranks']) / 2**30:.2f}" for point in peers]
+    return [*([*map(_say_step, peers), ""][:3]), f"{', '.join(peaks)} GiB"]
+
+
+def _say_step(point: Point) -> str:
+    step = max(rank["step_ms"] for rank in point["ranks"])
+    exposed = max(rank["timeline"]["exposed"] for rank in point["ranks"]) / 1e3
+    return f"{step:.1f} ms ({exposed:.1f})"
 
 
 def tabulate_curves(result: Result) -> str:
