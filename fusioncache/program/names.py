@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from fusioncache.program import lookup, native
+from fusioncache.tracing.lengths.numel import is_numel_class
 
 _OWN = ("thunder", "fusioncache")
 
@@ -68,7 +69,7 @@ def _is_under_its_name(definition: Any) -> bool:
 def is_thunders_class(cls: type) -> bool:
     """Tells whether a class is one of Thunder's or of this package, which the versions in the key say all of."""
     try:
-        return is_internal(lookup.find_module(cls.__module__)) and _is_under_its_name(cls)
+        return is_internal(lookup.find_module(cls.__module__)) and (_is_under_its_name(cls) or is_numel_class(cls))
     except LookupError:
         return False
 

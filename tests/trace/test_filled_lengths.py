@@ -83,6 +83,19 @@ def rows(x, weight):
     return (x.reshape(-1, WIDTH) @ weight).view(*x.shape[:2], 4, -1).transpose(1, 2).flatten(2)
 
 
+def elements(x, weight):
+    """Means over tokens and over what a mask leaves, and numbers of elements as sizes."""
+    mask = x[..., 0] > 0
+    tokens = x.reshape(x.numel() // WIDTH, WIDTH)
+    mean = torch.where(mask[..., None], x.square(), 0.0).sum((0, 1)) / mask.numel()
+    return x.view(x.numel()).view(x.shape) * mean + tokens.sum(0) / int(x.numel()) + mask.sum() / x[0].numel()
+
+
+def many_elements(x, weight):
+    """The number of elements, looked at."""
+    return x * 2.0 if x.numel() > 15000 else x + x.numel()
+
+
 def convolution(x, weight):
     """In backward a pad by what is left of the length, which our own passes look at."""
     return torch.nn.functional.conv1d(x.transpose(1, 2), weight[:, :, None].expand(WIDTH, WIDTH, 3), stride=2)
@@ -103,7 +116,10 @@ def count_prologues(call):
     return sum(found)
 
 
-PROGRAMS = (same_twice, broadcast, means, scales, differences, roots, attention, cut, positions, rows, convolution)
+PROGRAMS = (
+    same_twice, broadcast, means, scales, differences, roots, attention, cut, positions, rows,
+    elements, many_elements, convolution,
+)  # fmt: skip
 
 
 def train(compiled, model, length, rows=2):

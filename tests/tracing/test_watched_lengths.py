@@ -103,8 +103,45 @@ def sorts_by_a_function(x):
     return x * sorted([1, 2, 3], key=lambda each: len(range(each, length)))[0]
 
 
-def asks_how_many(x):
-    return x + x.numel()
+def counts_elements(x):
+    width = x.shape[2]
+    flat = x.view(x.numel()) + x.reshape(x.numel() // width, width).sum() / x.numel()
+    count, ask = x[:, 1:].numel, functools.partial(x.numel)
+    assert isinstance(count, int) and isinstance(x.numel(), int) and type(x.numel()) is int and type(count) is not int
+    return (
+        flat.view(-1, int(x.numel()) // (len(x) * x[0].numel() // width))
+        + count() / ask()
+        + (count - 1)
+        + torch.numel(x)
+    )
+
+
+def compares_a_number_of_elements(x):
+    return x * 2 if x.numel() > 1500 else x + 1
+
+
+def compares_a_property(x):
+    return x * 2 if x.numel == 1024 else x + 1
+
+
+def looks_up_a_number_of_elements(x):
+    return x * {1024: 1.0, 1536: 2.0}.get(x.numel(), 3.0)
+
+
+def formats_a_number_of_elements(x):
+    return x * len(f"{x.numel()}")
+
+
+def returns_a_number_of_elements(x):
+    return x + 1, x.numel()
+
+
+def multiplies_what_there_is(x):
+    return x * 2 if math.prod(x.shape) == x.numel() else x + 1
+
+
+def divides_by_a_property(x):
+    return x / x.numel
 
 
 def sorts(x):
@@ -137,11 +174,14 @@ class CachesMasks(torch.nn.Module):
         return x
 
 
-SAME = (moves_sizes, makes_masks, computes_with_tensors)
+SAME = (moves_sizes, makes_masks, computes_with_tensors, counts_elements)
 LOOKING = (
     (branches, 5), (asks_for_truth, 1), (asks_for_the_rest, 5), (compares_with_a_float, 1), (takes_the_smaller, 5),
     (counts, 2), (divides, 1), (formats, 1), (looks_up, 1), (subscripts, 1), (asks_for_a_part, 1), (returns_it, 1),
-    (sorts, 1), (CachesMasks(), 1), (maps, 0), (maps_a_partial, 0), (sorts_by_a_function, 0), (asks_how_many, 0),
+    (sorts, 1), (CachesMasks(), 1), (maps, 0), (maps_a_partial, 0), (sorts_by_a_function, 0),
+    (compares_a_number_of_elements, 4), (compares_a_property, 1), (looks_up_a_number_of_elements, 1),
+    (formats_a_number_of_elements, 1), (returns_a_number_of_elements, 1), (multiplies_what_there_is, 1),
+    (divides_by_a_property, 0),
 )  # fmt: skip
 """Programs, each with at how many of the lengths it is known that it does the same as at 64."""
 

@@ -7,13 +7,14 @@ go another way: that is said, and no trace is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, Place
 from fusioncache.tracing.lengths.expressions import COMPARISONS, Expression, Number, Operation, evaluate
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
+from fusioncache.tracing.lengths.numel import is_numel
 from fusioncache.tracing.lengths.sizes import is_whole, plain
 from fusioncache.tracing.lengths.structure import exchange
 
@@ -145,7 +146,7 @@ class _Performance:
         args = exchange(call.args, self._fill)
         kwargs = exchange(call.kwargs, self._fill)
         try:
-            result = call.function(*args, **kwargs)
+            result = _find_function(call)(*args, **kwargs)
         except Exception as error:
             raise Different(f"an operation raised {type(error).__name__}: {error}") from error
         self._match(call.result, result)
@@ -175,9 +176,10 @@ class _Performance:
                 raise Different("an operation returned another tensor")
             self._known[id(new)] = new
         elif isinstance(known, Number):
-            if type(new) is bool or not is_whole(new):
+            number = int(new) if is_numel(new) else new
+            if type(number) is bool or not is_whole(number):
                 raise Different("an operation returned no integer")
-            self._numbers[known.position] = new
+            self._numbers[known.position] = number
         elif isinstance(known, tuple | list):
             if type(new) is not type(known) or len(new) != len(known):
                 raise Different("an operation returned another number of values")
@@ -215,6 +217,14 @@ class _Performance:
         self.trace.args = inputs
         update_tags(self._renamed)
         return _apply_trace_proxy_rename(self.trace, self._renamed, "computation")
+
+
+def _find_function(call: OperationCall) -> Callable[..., Any]:
+    """Returns what does an operation: a tensor has the number of its elements as an attribute if that is a symbol."""
+    from thunder.core.proxies import TensorProxy
+
+    is_counting = call.function is TensorProxy.__getattr__ and tuple(call.args[1:]) == ("numel",)
+    return getattr if is_counting else call.function
 
 
 def _reshape(proxy: Any, shape: tuple[int, ...]) -> Any:

@@ -82,6 +82,33 @@ class Size(Watched, int):
         return int
 
 
+class Count(Size):
+    """The number of a tensor's elements: torch has a method for it, and Thunder a number that can be called.
+
+    Code that asks for its class, and code in C, is given what Thunder has.
+
+    Attributes:
+        own: Thunder's number.
+    """
+
+    own: int
+
+    def __new__(cls, value: int, expression: Expression, witness: Witness) -> Self:
+        """Makes one of Thunder's number."""
+        made = super().__new__(cls, value, expression, witness)
+        made.own = value
+        return made
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[int]:  # type: ignore[override]
+        """Returns what Thunder's number has."""
+        return type(self.own)
+
+    def __call__(self) -> Size:
+        """Returns it as any other size."""
+        return to_int(self)
+
+
 class Fraction(Watched, float):
     """A number with a point that is computed from sizes."""
 
@@ -219,7 +246,7 @@ def _variable() -> type:
     return Variable
 
 
-WATCHED = (Size, Fraction)
+WATCHED = (Size, Fraction, Count)
 SYMBOLIC = (SymbolicSize, SymbolicFraction)
 _KINDS = (*WATCHED, *SYMBOLIC)
 _COMPARING = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
@@ -231,7 +258,12 @@ def plain(size: Any) -> Any:
         return size.value
     if type(size) is Fraction:
         return float.__float__(size)
-    return int.__int__(size) if type(size) is Size else size
+    return int.__int__(size) if type(size) in (Size, Count) else size
+
+
+def bare(size: Any) -> Any:
+    """Returns what Thunder has where a size is, without a look at it. Others are returned as they are."""
+    return size.own if type(size) is Count else plain(size)
 
 
 def express(value: Any) -> Expression:
@@ -241,7 +273,7 @@ def express(value: Any) -> Expression:
 
 def is_whole(value: Any) -> bool:
     """Tells whether this is an integer of which the value or the expression is known."""
-    return type(value) in (int, bool, Size, SymbolicSize)
+    return type(value) in (int, bool, Size, Count, SymbolicSize)
 
 
 def is_number(value: Any) -> bool:
@@ -275,6 +307,11 @@ def combine(symbol: str, left: Any, right: Any) -> Any:
 def to_float(number: Any) -> Any:
     """Returns a number with a point for an integer, as ``float`` does."""
     return number if isinstance(plain(number), float) else combine("/", number, 1)
+
+
+def to_int(size: Size) -> Size:
+    """Returns a size that is no more than an integer, as ``int`` does."""
+    return Size(plain(size), size.expression, size.witness)
 
 
 def _check_same_trace(one: Any, *others: Any) -> None:

@@ -14,9 +14,10 @@ from fusioncache.tracing.lengths.arguments import Place, find_integers, name_arg
 from fusioncache.tracing.lengths.expressions import Expression, Number
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
+from fusioncache.tracing.lengths.numel import is_numel
 from fusioncache.tracing.lengths.operations import Operations
 from fusioncache.tracing.lengths.repetition import Repetition, Unlike, find_entries
-from fusioncache.tracing.lengths.sizes import WATCHED, Size, express, is_whole, plain, to_float
+from fusioncache.tracing.lengths.sizes import WATCHED, Count, Size, bare, express, is_whole, plain, to_float, to_int
 from fusioncache.tracing.lengths.structure import Unknown, exchange, find_leaves
 from fusioncache.tracing.watch.hooks import Observer
 
@@ -82,6 +83,10 @@ class Watch(Observer):
         is_of_size = len(args) == 1 and type(args[0].value) in WATCHED
         if _is_of_sizes(fn) or (fn is bool and is_of_size):
             return interpreter_needs_wrap(fn)
+        if type(fn) is Count:
+            return interpreter_needs_wrap(partial(Count.__call__, fn))
+        if fn is int and is_of_size and is_whole(args[0].value):
+            return interpreter_needs_wrap(to_int)
         if fn is float and is_of_size:
             return interpreter_needs_wrap(to_float)
         if fn is getattr and _is_private(args):
@@ -206,7 +211,8 @@ class Watch(Observer):
         given, named, result = done
         try:
             returned = exchange(result, partial(self._count_off, self._count, _describe(name, given)))
-            args, kwargs, results = (exchange(each, self._record, anew=True) for each in (given, named, returned))
+            args, kwargs = (exchange(each, self._record_given, anew=True) for each in (given, named))
+            results = exchange(returned, self._record, anew=True)
         except Unknown as error:
             self.journal.refuse(f"{name} is called with, or returns, a {error}")
             return result
@@ -225,13 +231,21 @@ class Watch(Observer):
             return leaf.expression
         return TensorName(leaf.name) if isinstance(leaf, Proxy) else leaf
 
+    def _record_given(self, leaf: Any) -> Any:
+        """Returns the same for arguments. What Thunder does with its own kind of number it may not do with another."""
+        if type(leaf) is Count:
+            self.journal.refuse("an operation is given x.numel, which nobody called")
+        return self._record(leaf)
+
     def _count_off(self, before: int, name: str, leaf: Any) -> Any:
-        if isinstance(leaf, int) and type(leaf) not in (int, bool):
+        if not isinstance(leaf, int) or type(leaf) is bool:
+            return leaf
+        if type(leaf) is not int and not is_numel(leaf):
             self.journal.refuse(f"{name} is no plain integer")
-        if type(leaf) is not int:
             return leaf
         self._count += 1
-        return Size(leaf, Number(self._count, f"{name}[{self._count - before - 1}]"), self)
+        kind = Size if type(leaf) is int else Count
+        return kind(leaf, Number(self._count, f"{name}[{self._count - before - 1}]"), self)
 
     def compare(self, pair: list[Any]) -> None:
         """Notes a comparison of which sizes would not tell."""
@@ -255,7 +269,7 @@ class Watch(Observer):
             return type(value)(map(self.give_back, value))
         if type(value) in WATCHED:
             self.see_value(value, "returns it")
-        return plain(value)
+        return bare(value)
 
     def note_reading(self, proxy: Any, names: tuple[int, int]) -> None:
         """Notes that a value from outside was given a proxy."""
@@ -295,10 +309,10 @@ class Watch(Observer):
 
 
 def strip(wrapper: Any) -> Any:
-    """Returns a wrapper of the same value with plain integers; itself if there are no others."""
+    """Returns a wrapper of the same value with Thunder's integers; itself if there are no others."""
     from thunder.core.interpreter import wrap
 
-    value = exchange(wrapper.value, plain)
+    value = exchange(wrapper.value, bare)
     return wrapper if value is wrapper.value else wrap(value, provenance=wrapper.provenance)
 
 

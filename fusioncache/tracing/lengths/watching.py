@@ -21,7 +21,7 @@ from fusioncache.tracing.interpreter.wrapped import wrap_globals
 from fusioncache.tracing.lengths.expressions import ARITHMETIC, COMPARISONS
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
-from fusioncache.tracing.lengths.sizes import WATCHED, combine, is_number, plain
+from fusioncache.tracing.lengths.sizes import WATCHED, bare, combine, is_number
 from fusioncache.tracing.lengths.watch import Watch, strip
 from fusioncache.tracing.replacement import Replacement
 from fusioncache.tracing.watch import hooks
@@ -100,7 +100,7 @@ def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
         if watch is None or isinstance(value.value, Proxy) or value.original_value is not value.nothing:
             return original(self, value)
         before = self.computation_trace.name_ctr
-        given, value.value = value.value, plain(value.value)
+        given, value.value = value.value, bare(value.value)
         proxy = original(self, value)
         if type(given) in WATCHED:
             value.value = given
