@@ -11,11 +11,14 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from fusioncache.distributed.groups import find_groups, find_time_limits
+
 logger = logging.getLogger("fusioncache")
 
 
 def fsdp(
     model: Any,
+    group: Any = None,
     *,
     reshard: bool = True,
     device: Any = None,
@@ -28,19 +31,50 @@ def fsdp(
 
     Args:
         model: a module, the same on each rank.
+        group: the process group that shares it, or a mesh of one dimension. With a mesh of two dimensions the ranks
+            along the second one share a copy of the model, and those along the first one average the gradients of
+            their shards: hybrid sharding, as torch's ``fully_shard`` has it. None is a group of all ranks.
         reshard: whether backward gathers parameters again (ZeRO3); else they stay gathered until then (ZeRO2).
         device: where its shards are to be; None leaves that to Thunder.
-        broadcast_from: the rank whose parameters all take; None: each takes its own.
+        broadcast_from: the rank of the job whose parameters all of ``group`` take; None: each takes its own.
         executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
         transforms: more of them, in front of ``FusionCache``.
         options: of ``FusionCache``, such as ``in_flight_bytes``.
+
+    Raises:
+        ValueError: if a mesh has more than two dimensions, or if parameters are to come from a rank that is in one
+            copy of the model only.
     """
     from thunder.distributed import FSDPType
     from thunder.distributed import fsdp as share
 
-    sharding = FSDPType.ZERO3 if reshard else FSDPType.ZERO2
     jitted = _jit(model, executors, transforms, options)
-    return _keep_time_limit(share(jitted, device=device, broadcast_from=broadcast_from, sharding_strategy=sharding))
+    sharding: Any = FSDPType.ZERO3 if reshard else FSDPType.ZERO2
+    given = {"device": device, "broadcast_from": broadcast_from, "sharding_strategy": sharding}
+    return _keep_time_limit(share(jitted, **given)) if group is None else _share_in(jitted, group, given)
+
+
+def _share_in(jitted: Any, group: Any, given: dict[str, Any]) -> Any:
+    """Returns a model that a group shares, or each copy of it one row of a mesh: Thunder's ``fsdp`` takes all ranks.
+
+    Args:
+        jitted: what ``thunder.jit`` returned.
+        group: a process group or a mesh.
+        given: arguments of ``FSDPTransform``.
+    """
+    from thunder.core.transforms import add_transform
+    from thunder.distributed.transforms.ddp_v2 import DDPTransform
+    from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
+    from thunder.transforms import MaterializationTransform
+
+    one_copy, copies = find_groups(group)
+    if copies is not None and given["broadcast_from"] is not None:
+        raise ValueError("broadcast_from names a rank of one copy of the model: give all ranks the same parameters")
+    cutting = FSDPTransform(release_original_parameters=True, process_group=one_copy, **given)
+    filling = MaterializationTransform(cutting.device, init=MaterializationTransform.init_from_original_module_init())
+    # Behind the one that cuts: what copies have of a gradient is averaged when its shard is there.
+    averaging = [] if copies is None else [DDPTransform(copies, bucket_size_in_mb=25.0, broadcast_from=None)]
+    return add_transform(jitted, transform=[cutting, filling, *averaging])
 
 
 def ddp(
@@ -93,11 +127,3 @@ def _keep_time_limit(model: Any) -> Any:
     except Exception as error:  # torch has no public name for it
         logger.info("collectives keep torch's time limit", exc_info=error)
     return model
-
-
-def find_time_limits(group: Any) -> list[Any]:
-    """Returns the time limit of each backend of a process group; None is the job's own."""
-    from torch.distributed.distributed_c10d import _get_default_group
-
-    group = _get_default_group() if group is None else group
-    return [group._get_backend(device).options._timeout for device in group._device_types]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fusioncache.distributed.groups import find_group
 from fusioncache.distributed.parallel_layers import Role, find_cut_parameters
 
 
@@ -63,7 +64,7 @@ def tensor_parallel(
     import fusioncache
     from fusioncache.distributed.parallel_transform import TensorParallelTransform
 
-    group = _group_of(group)
+    group = find_group(group)
     roles = {Role.COLUMN: column, Role.ROW: row, Role.GATHERED: gathered}
     parameters = find_cut_parameters(model, roles, group.size())
     cutting = TensorParallelTransform(
@@ -74,21 +75,3 @@ def tensor_parallel(
         executors=fusioncache.executors() if executors is None else executors,
         transforms=[cutting, *transforms, fusioncache.FusionCache(**options)],
     )
-
-
-def _group_of(given: Any) -> Any:
-    """Returns a process group.
-
-    Raises:
-        ValueError: if it is a mesh of several dimensions.
-    """
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.distributed_c10d import _get_default_group
-
-    if given is None:
-        return _get_default_group()
-    if isinstance(given, DeviceMesh):
-        if given.ndim != 1:
-            raise ValueError(f"the mesh must have one dimension, as mesh['tp'] has; it has {given.ndim}")
-        return given.get_group()
-    return given

@@ -40,8 +40,9 @@ _OTHERS = frozenset(
     {"broadcast", "pack", "unpack", "unpack_for_fsdp", "update_bucket_view", "pack_for_fsdp", "stash_grad_for_fsdp"}
 )
 """What Thunder has besides for several ranks: synchronous, or with memory of its own that is written in place."""
-_VIEWS = frozenset({"torch_slice_prim_impl", "torch_prims_reshape_impl"})
-"""Implementations of Thunder's that do not say that they only change a shape: of a padded parameter each is sliced."""
+_VIEWS = frozenset({"torch_slice_prim_impl", "torch_prims_reshape_impl", "shallow_copy"})
+"""Implementations of Thunder's that do not say that they only change a shape: of a padded parameter each is sliced, and
+of one that has copies on other ranks each is a shallow copy, which is the tensor itself."""
 _EXECUTORS = frozenset({"torch", "python", "sdpa", "cudnn"})
 """Executors whose operations write into nothing that they do not say."""
 

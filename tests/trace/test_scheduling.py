@@ -26,7 +26,7 @@ from sharded_training import (
 )
 
 import fusioncache
-from fusioncache.distributed.sharing import find_time_limits
+from fusioncache.distributed.groups import find_time_limits
 from fusioncache.trace import averaging
 
 MODES = ("zero2", "zero3", "ddp")

@@ -1,0 +1,201 @@
+"""Four ranks in a mesh of two by two: two copies of a model, each shared by two ranks, over gloo."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import thunder
+import torch
+import torch.distributed.checkpoint as checkpoint
+from sharded_training import Block, count_saved, list_calls, run_ranks
+from torch.distributed.device_mesh import init_device_mesh
+
+import fusioncache
+import fusioncache.distributed as distributed
+
+COPIES, SHARDS, WIDTH, VOCABULARY, STEPS = 2, 2, 16, 33, 2
+MODES = {"zero2": False, "zero3": True}
+
+
+class Model(torch.nn.Module):
+    """A model whose ends are tied, of a vocabulary that two ranks do not divide."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = torch.nn.Embedding(VOCABULARY, WIDTH)
+        self.block = Block(WIDTH)
+        self.norm = torch.nn.RMSNorm(WIDTH)
+        self.head = torch.nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.embedding.weight
+        self.norm.weight.requires_grad_(False)
+        self.double()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.block(self.embedding(tokens))))
+
+
+def equal_bits(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    """Tells whether numbers are the same; none of them is a zero or NaN."""
+    return all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+def take_step(model: Any, rank: int, step: int) -> torch.Tensor:
+    torch.manual_seed(100 * rank + step)
+    tokens = torch.randint(0, VOCABULARY, (2, 8))
+    loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    loss.backward()
+    return loss.detach()
+
+
+def make_options(**options: Any) -> dict[str, Any]:
+    cache = fusioncache.Cache(record=False, store=False)
+    return {"cache": cache, "backend": "eager", "jobs": 0, "programs": False, **options}
+
+
+def train_all(rank: int, folder: Path) -> dict[str, Any]:
+    mesh = init_device_mesh("cpu", (COPIES, SHARDS), mesh_dim_names=("replicate", "shard"))
+    found: dict[str, Any] = {
+        f"{mode} {order}": train_one(rank, mesh, mode, order, folder) for mode in MODES for order in ("auto", "thunder")
+    }
+    found["one copy"] = train_one(rank, mesh["shard"], "zero3", "auto", folder)
+    found["refused"] = refuse(mesh)
+    return found
+
+
+def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict[str, Any]:
+    options = make_options(schedule=order)
+    jitted = distributed.fsdp(Model(), mesh, reshard=MODES[mode], device=torch.device("cpu"), **options)
+    trained = [parameter for parameter in jitted.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.1)
+    values = []
+    for step in range(STEPS):
+        values += [take_step(jitted, rank, step), distributed.clip_grad_norm_(jitted, 0.5)]
+        optimizer.step()
+        optimizer.zero_grad()
+    forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
+    weights = {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
+    if order == "auto" and mesh.ndim == 2:
+        checkpoint.save({"model": distributed.state_dict(jitted)}, checkpoint_id=folder / mode)
+    calls = list_calls(forward) + list_calls(backward)
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
+    return {
+        "values": values,
+        "weights": weights,
+        "sequence": [call for call in calls if call.startswith(("gather", "reduce"))],
+        "saved": count_saved(forward),
+        "bypasses": dict(transform.stats().bypasses),
+    }
+
+
+def refuse(mesh: Any) -> str:
+    try:
+        distributed.fsdp(Model(), mesh, device=torch.device("cpu"), broadcast_from=0, **make_options())
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def train_alone() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """Returns what one process gives that sees the rows of all ranks."""
+    model = Model()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.1)
+    norms = []
+    for step in range(STEPS):
+        for rank in range(COPIES * SHARDS):
+            take_step(model, rank, step)
+        for parameter in trained:
+            parameter.grad /= COPIES * SHARDS
+        norms.append(torch.nn.utils.clip_grad_norm_(trained, 0.5))
+        optimizer.step()
+        optimizer.zero_grad()
+    return norms, model.state_dict()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    return run_ranks(partial(train_all, folder=folder), COPIES * SHARDS)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_ranks_learn_what_one_process_does(trained, mode):
+    norms, weights = train_alone()
+    for rank in trained:
+        found = rank[f"{mode} auto"]
+        assert torch.allclose(torch.stack(found["values"][1::2]).double(), torch.stack(norms), rtol=1e-6)
+        assert weights.keys() - found["weights"].keys() == {"head.weight"}  # which is the embedding's
+        for name, weight in found["weights"].items():
+            torch.testing.assert_close(weight, weights[name], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_bit_is_that_of_thunders_order_and_of_the_other_copy(trained, mode):
+    for rank in trained:
+        ours, thunders = rank[f"{mode} auto"], rank[f"{mode} thunder"]
+        assert equal_bits(ours["values"], thunders["values"])
+        assert equal_bits(list(ours["weights"].values()), list(thunders["weights"].values()))
+        assert equal_bits(list(ours["weights"].values()), list(trained[0][f"{mode} auto"]["weights"].values()))
+        assert not ours["bypasses"]
+
+
+def test_gathers_stay_in_a_copy_and_each_shard_is_averaged_once_with_the_other_copy(trained):
+    for mode in MODES:
+        sequences = [rank[f"{mode} auto"]["sequence"] for rank in trained]
+        assert all(sequence == sequences[0] for sequence in sequences)
+        counts = [sum(call.startswith(f"reduce {kind}") for call in sequences[0]) for kind in ("reduce_s", "all_r")]
+        assert counts[0] == counts[1] > 0
+    assert all(rank["zero3 auto"]["saved"] == 0 < rank["zero2 auto"]["saved"] for rank in trained)
+
+
+def test_a_mesh_of_one_dimension_has_one_copy_for_each_row(trained):
+    """The rows of the mesh see other tokens, and do not meet."""
+    weights = [list(rank["one copy"]["weights"].values()) for rank in trained]
+    assert not any("all_reduce" in call for rank in trained for call in rank["one copy"]["sequence"])
+    assert equal_bits(weights[0], weights[1]) and equal_bits(weights[2], weights[3])
+    assert not equal_bits(weights[0], weights[2])
+
+
+def test_parameters_of_a_rank_of_one_copy_are_refused(trained):
+    assert all(rank["refused"].startswith("broadcast_from names a rank of one copy") for rank in trained)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_process_loads_what_two_copies_saved(trained, folder, mode):
+    state = {"model": {name: torch.zeros_like(tensor) for name, tensor in Model().state_dict().items()}}
+    checkpoint.load(state, checkpoint_id=folder / mode, no_dist=True)
+    expected = trained[0][f"{mode} auto"]["weights"]
+    assert all(torch.equal(state["model"][name], tensor) for name, tensor in expected.items())
+    assert torch.equal(state["model"]["head.weight"], expected["embedding.weight"])
+
+
+def train_one_copy_on_gpus(rank: int) -> dict[str, Any]:
+    mesh = init_device_mesh("cuda", (1, SHARDS), mesh_dim_names=("replicate", "shard"))
+    found = {}
+    for name, given in {"hybrid": mesh, "shared": mesh["shard"]}.items():
+        cache = fusioncache.Cache(record=False, store=False)
+        model, device = Model().cuda(), torch.device("cuda", rank)
+        jitted = distributed.fsdp(model, given, device=device, cache=cache, jobs=0, programs=False)
+        torch.manual_seed(rank)
+        tokens = torch.randint(0, VOCABULARY, (2, 8), device=device)
+        loss = jitted(tokens).square().mean()
+        loss.backward()
+        gradients = [parameter.grad for parameter in jitted.parameters() if parameter.grad is not None]
+        saved = count_saved(thunder.last_traces(jitted)[-1])
+        found[name] = {"values": [value.cpu() for value in (loss.detach(), *gradients)], "saved": saved}
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < SHARDS, reason="it takes two GPUs")
+def test_one_copy_in_a_mesh_of_two_dimensions_is_a_shared_model():
+    """Four GPUs would be two copies: this shows that shards are saved where nvFuser makes the regions."""
+    for rank in run_ranks(train_one_copy_on_gpus, SHARDS, backend="nccl"):
+        assert equal_bits(rank["hybrid"]["values"], rank["shared"]["values"])
+        assert rank["hybrid"]["saved"] == rank["shared"]["saved"] == 0
