@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -29,29 +30,32 @@ class Talk:
 
     Args:
         store: of the job.
-        group: the process group.
+        name: of the group, which no other one has.
+        rank: this one's place among them.
+        ranks: how many there are.
+        patience: how long one waits for the others.
     """
 
-    def __init__(self, store: Any, group: Any):
-        self._store, self._group, self._rounds = store, group, 0
-        name = f"fusioncache/joining/{group.group_name}"
+    def __init__(self, store: Any, name: str, rank: int, ranks: int, patience: timedelta):
+        self._store, self._rank, self._ranks, self._patience = store, rank, ranks, patience
+        self._rounds = 0
         # Each rank has as many models on the group as any other, in the same order.
-        self._place = f"{name}/{store.add(f'{name}/models of {group.rank()}', 1)}"
+        self._place = f"{name}/{store.add(f'{name}/models of {rank}', 1)}"
 
     def tell(self, words: str) -> None:
         """Tells the others something."""
         self._rounds += 1
-        self._store.set(self._key(self._group.rank()), words)
+        self._store.set(self._key(self._rank), words)
 
     def hear(self) -> list[str]:
         """Waits for what all ranks told in this round, this one as well; in order of ranks.
 
         Raises:
-            RuntimeError: if one of them tells nothing within the group's time limit.
+            RuntimeError: if one of them tells nothing in time.
         """
-        keys = [self._key(rank) for rank in range(self._group.size())]
+        keys = [self._key(rank) for rank in range(self._ranks)]
         try:
-            self._store.wait(keys, max(find_time_limits(self._group)))
+            self._store.wait(keys, self._patience)
         except RuntimeError as error:
             raise RuntimeError(
                 "a rank does not say whether it joins products: all ranks have to share models in the same order"
@@ -79,11 +83,10 @@ def agree_on_joining(group: Any, device: torch.device, *, wanted: bool) -> str:
         RuntimeError: if a rank does not answer within the group's time limit.
     """
     from torch.distributed import get_backend
-    from torch.distributed.distributed_c10d import _get_default_store
 
     if group.size() < 2 or get_backend(group) == "fake":
         return "there are no other ranks"
-    talk = Talk(_get_default_store(), group)
+    talk = _open_talk(group)
     if not wanted:
         talk.tell(json.dumps(["a rank does not ask for it", ""]))
         return "a rank does not ask for it"
@@ -98,6 +101,15 @@ def agree_on_joining(group: Any, device: torch.device, *, wanted: bool) -> str:
     while not reason and (trial := next(trials, None)):
         reason = talk.agree(_explain_failure(trial))
     return reason
+
+
+def _open_talk(group: Any) -> Talk:
+    from torch.distributed import get_process_group_ranks
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    # Groups of other ranks may have the same name.
+    name = f"fusioncache/joining/{group.group_name} of {'_'.join(map(str, get_process_group_ranks(group)))}"
+    return Talk(_get_default_store(), name, group.rank(), group.size(), max(find_time_limits(group)))
 
 
 def _introduce(products: Products | None, group: Any, device: torch.device) -> tuple[str, str]:

@@ -30,7 +30,6 @@ class SymmetricProducts:
         try:
             from torch.distributed._symmetric_memory import (  # noqa: F401
                 _pipelined_produce_and_all2all,
-                enable_symm_mem_for_group,
                 get_symm_mem_workspace,
             )
         except ImportError:
@@ -64,11 +63,9 @@ class SymmetricProducts:
 
     def prepare(self, group: Any, device: torch.device) -> str:
         """Makes with the other ranks memory that all of them can read; returns nothing, or raises."""
-        from torch.distributed._symmetric_memory import enable_symm_mem_for_group, get_symm_mem_workspace
+        from torch.distributed._symmetric_memory import get_symm_mem_workspace
 
-        with torch.cuda.device(device):
-            enable_symm_mem_for_group(group.group_name)
-            get_symm_mem_workspace(group.group_name, _FIRST_BYTES)
+        get_symm_mem_workspace(group.group_name, _FIRST_BYTES)
         return ""
 
     def gather(

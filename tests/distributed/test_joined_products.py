@@ -5,6 +5,7 @@ its gradients, its place among collectives, and on what ranks agree.
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,7 @@ from torch.distributed.distributed_c10d import _get_default_group
 import fusioncache
 import fusioncache.distributed as distributed
 from fusioncache.distributed.joined_products import Products
-from fusioncache.distributed.joining_agreement import agree_on_joining, list_trials
+from fusioncache.distributed.joining_agreement import Talk, agree_on_joining, list_trials
 from fusioncache.distributed.symmetric_memory import SymmetricProducts
 from fusioncache.trace.agreement import find_stretches
 
@@ -279,6 +280,17 @@ def test_under_autocast_products_of_what_is_converted_are_joined(pair):
 def test_torchs_operations_are_asked_for_what_they_give(trained):
     """Here they compute in their plain way, one behind the other."""
     assert [rank["torch's"] for rank in trained] == [[""] * 4] * len(trained)
+
+
+def test_who_waits_in_vain_for_another_rank_is_told_so():
+    store = torch.distributed.HashStore()
+    first, second = (Talk(store, "pair", rank, 2, timedelta(seconds=0.05)) for rank in range(2))
+    second.tell("of the first model")
+    Talk(store, "pair", 1, 2, timedelta()).tell("of the next one")
+    first.tell("")
+    assert first.hear() == ["", "of the first model"]
+    with pytest.raises(RuntimeError, match="share models in the same order"):
+        first.agree("")
 
 
 @pytest.mark.parametrize(
