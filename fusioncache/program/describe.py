@@ -21,6 +21,7 @@ from functools import partial
 
 import torch
 
+from fusioncache.program.class_lines import ClassTexts
 from fusioncache.program.classes import digest_graph, make_content
 from fusioncache.program.introspection import is_derived, mro_of
 from fusioncache.program.known_classes import KnownClasses
@@ -127,22 +128,14 @@ class Describer:
     @property
     def classes(self) -> Mapping[str, str]:
         """Every class met so far: its name, numbered if several have it, and the hash of what it is by itself."""
-        self._look_at_classes()
-        return {
-            name: self._memory.contents[identity].digest for identity, (_, name) in self._memory.class_names.items()
-        }
+        return {name: digest for name, (digest, _) in self.list_classes().items()}
 
-    def list_class_parts(self) -> Iterator[tuple[str, str]]:
-        """Yields every class met so far with its hash, by its name, and behind each its own attributes.
-
-        The hash says all of a class. What the attributes are is for people, who ask what changed: a line ``class:name``
-        for each, in their order, with the beginning of a long text and its hash.
-        """
+    def list_classes(self) -> dict[str, ClassTexts]:
+        """Returns every class met so far by its name, with its hash and its own attributes."""
         self._look_at_classes()
-        named = ((name, self._memory.contents[identity]) for identity, (_, name) in self._memory.class_names.items())
-        for name, content in sorted(named, key=lambda each: each[0]):
-            yield name, content.digest
-            yield from ((f"{name}:{attribute}", text) for attribute, text in content.attributes)
+        contents = self._memory.contents
+        found = ((name, contents[identity]) for identity, (_, name) in self._memory.class_names.items())
+        return {name: (content.digest, content.attributes) for name, content in found}
 
     @property
     def unknown(self) -> Mapping[tuple[str, str], str]:

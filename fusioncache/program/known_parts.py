@@ -16,9 +16,10 @@ from itertools import chain
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.program.class_lines import ClassLines, ClassWriter
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.key import program_key
+from fusioncache.program.key import Writers, program_key
 from fusioncache.program.known_classes import KnownClass, KnownClasses
 from fusioncache.program.known_map import KnownMap, MapWriter
 from fusioncache.program.records import Record
@@ -96,11 +97,13 @@ class LastKey:
         parts: those that may be the same in the next one; None if nothing is known.
         made: how many keys were made.
         vain: for how many in a row something had changed.
+        lines: of its classes; None if they are not known.
     """
 
     parts: KnownParts | None = None
     made: int = 0
     vain: int = 0
+    lines: ClassLines | None = None
 
     def make_next(
         self, names: WatchedNames | None, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -126,8 +129,10 @@ class LastKey:
         definitions = Definitions(Describer(known=classes), names)
         earlier = definitions.earlier
         writer = MapWriter(parts.map if parts else None, is_learning and (not parts or parts.may_learn_map(earlier)))
-        key = program_key(definitions, compile_data, args, kwargs, writer.write)
+        lines = ClassWriter(self.lines)
+        key = program_key(definitions, compile_data, args, kwargs, Writers(writer.write, lines.write))
         definitions.describer.end_key()
+        self.lines = lines.last if self.made > 1 else None
         if parts is not None and writer.found is parts.map:
             self.parts, self.vain = parts, 0
         elif is_learning:
