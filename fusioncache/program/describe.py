@@ -143,16 +143,15 @@ class Describer:
 
         The class's name is that in ``classes``.
         """
-        self._look_at_classes()
-        return self._memory.unknown
+        return self._absorbed().unknown
 
     def find_unknown(self, cls: type, attribute: str) -> str | None:
         """Returns why what a class or an instance has under a name is in no description; None if that is not so."""
-        self._look_at_classes()
+        memory = self._absorbed()
         for base in mro_of(cls):
-            named = self._memory.class_names.get(id(base))
-            if named is not None and (named[1], attribute) in self._memory.unknown:
-                return self._memory.unknown[named[1], attribute]
+            named = memory.class_names.get(id(base))
+            if named is not None and (named[1], attribute) in memory.unknown:
+                return memory.unknown[named[1], attribute]
         return None
 
     @staticmethod
@@ -162,19 +161,18 @@ class Describer:
 
     def covers(self, code: types.CodeType) -> bool:
         """Returns whether a code object was described, by itself or as a constant of another."""
-        self._look_at_classes()
-        return id(code) in self._memory.codes
+        return id(code) in self._absorbed().codes
 
     def covers_global(self, namespace: Mapping[str, object], name: str) -> bool:
         """Returns whether what a function's globals hold under a name was described with the function.
 
         They are if they are no module's, such as those of a function that was made by ``exec``.
         """
-        self._look_at_classes()
-        return (id(namespace), name) in self._memory.loose_globals
+        return (id(namespace), name) in self._absorbed().loose_globals
 
     def holds(self, value: object) -> bool:
         """Returns whether this very object was described, with all that it reaches."""
+        self._memory.absorb()
         return id(value) in self._memory.held
 
     def names(self, value: object) -> bool:
@@ -242,6 +240,12 @@ class Describer:
             except NoValue:  # there is too much of it
                 pending.append(cls)
                 raise
+
+    def _absorbed(self) -> Memory:
+        """Returns what is known, once all classes were looked at."""
+        self._look_at_classes()
+        self._memory.absorb()
+        return self._memory
 
     def _describe_class(self, cls: type) -> ClassContent:
         if not self._known.is_learning:

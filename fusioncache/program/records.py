@@ -65,9 +65,8 @@ class Record:
             memory.note_class(cls, label, label)
         if memory.named is not None:
             memory.named.update((id(cls), (cls, label)) for cls, label in self.classes)
-        for name in ("names", "codes", "loose_globals", "held", "unknown"):
-            if learned := getattr(self, name):
-                getattr(memory, name).update(learned)
+        memory.names.update(self.names)
+        memory.lessons.append(self)
         memory.lasting += len(self.names)
         memory.values += self.values
         if memory.met is not None:
@@ -91,15 +90,17 @@ def recording(memory: Memory) -> Iterator[Recording]:
     """Records what is learned in its body. A recording may be in the body of another one."""
     result = Recording()
     outer = {name: getattr(memory, name) for name in _TABLES}
-    met, named = memory.met, memory.named
+    met, named, lessons = memory.met, memory.named, memory.lessons
     before = (len(memory.names), len(memory.storages), memory.lasting, memory.values)
     for name in _TABLES:
         setattr(memory, name, {})
-    memory.met, memory.named = [], {}
+    memory.met, memory.named, memory.lessons = [], {}, []
     try:
         yield result
+        memory.absorb()
         result.record = _make_record(memory, *before)
     finally:
+        memory.absorb()
         for name, table in outer.items():
             table.update(getattr(memory, name))
             setattr(memory, name, table)
@@ -107,7 +108,7 @@ def recording(memory: Memory) -> Iterator[Recording]:
             met += memory.met
         if named is not None:
             named.update(memory.named)
-        memory.met, memory.named = met, named
+        memory.met, memory.named, memory.lessons = met, named, lessons
 
 
 def _make_record(memory: Memory, names: int, storages: int, lasting: int, values: int) -> Record | None:
