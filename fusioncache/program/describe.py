@@ -88,6 +88,10 @@ class Describer:
         self._look_at_classes()
         self._known = KnownClasses()
 
+    def list_handlers(self) -> dict[int, Handler]:
+        """Returns what writes the instances of each class of which there were any, by the class's identity."""
+        return dict(self._memory.handlers)
+
     def recording(self) -> AbstractContextManager[Recording]:
         """Records what is learned in its body."""
         return recording(self._memory)
@@ -219,7 +223,7 @@ class Describer:
     def _find_handler(self, cls: type) -> Handler:
         handler = self._memory.handlers.get(id(cls))
         if handler is None:
-            handler = self._memory.handlers[id(cls)] = find_handler(cls)
+            handler = self._memory.handlers[id(cls)] = self._known.handlers.get(id(cls)) or find_handler(cls)
             self._memory.held[id(cls)] = cls
         return handler
 
