@@ -74,7 +74,7 @@ class KnownParts:
             known_map = None
         records = [*(each.record for each in known.values()), *([known_map.record] if known_map else [])]
         met = chain.from_iterable(each.met for each in records)
-        named = {id(each): each for record in records for each, _ in record.classes}
+        named = {key: each for record in records for key, (each, _) in record.classes.items()}
         try:
             objects = WatchedObjects(met, named.values())
             return cls(known, known_map, names, objects, {key: each for key, each in handlers.items() if key in known})
@@ -89,7 +89,7 @@ class KnownParts:
 
 def _is_watched(record: Record, known: Mapping[int, KnownClass]) -> bool:
     """Tells whether all is watched that a text depends on, with the classes of which it has the digests."""
-    waiting, reached = [each for each, _ in record.classes], set[int]()
+    waiting, reached = [each for each, _ in record.classes.values()], set[int]()
     while waiting:
         found = waiting.pop()
         if id(found) not in known:

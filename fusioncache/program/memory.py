@@ -73,6 +73,7 @@ class Memory:
         values: how many values were written.
         lasting: how many names without a path last.
         taken: how many classes have each name.
+        shared: how often a class came by a name that another one had.
         lessons: what was taught and is not in the tables yet: ``absorb`` puts it there.
     """
 
@@ -93,6 +94,7 @@ class Memory:
     values: int = 0
     lasting: int = 0
     taken: dict[str, int] = field(default_factory=dict)
+    shared: int = 0
     lessons: list[Lesson] = field(default_factory=list)
 
     def absorb(self) -> None:
@@ -123,6 +125,7 @@ class Memory:
 
     def note_class(self, cls: type, name: str, label: str) -> None:
         """Notes what a class is called, and that it is to be looked at."""
-        self.taken[name] = self.taken.get(name, 0) + 1
+        count = self.taken[name] = self.taken.get(name, 0) + 1
+        self.shared += count > 1
         self.class_names[id(cls)] = cls, label
         self.pending.append(cls)
