@@ -35,6 +35,7 @@ from fusioncache.program.references import TemplateReference
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.text import ProgramText
 from fusioncache.program.watched_names import WatchedNames
+from fusioncache.record.kept_regions import KeptRegions
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.generations import Generations
 from fusioncache.trace.program_jobs import find_job_references, resolve_of_job
@@ -283,7 +284,7 @@ class ProgramKeeper:
             self._count_regions(candidate.regions, call)
         self.cache.append()
 
-    def _count_regions(self, regions: bytes, call: Call) -> None:
+    def _count_regions(self, regions: bytes | KeptRegions, call: Call) -> None:
         find = self.templates.calls.find_template
         try:
             count_regions(regions, call.name, self.ledger, self.cache.ledger, find)
