@@ -82,8 +82,10 @@ def read_variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple
         names: of others.
         but: what names begin with that say no more than where something is put, printed or asked for.
     """
-    for name in sorted({*os.environ, *VARIABLES_AT_START}):
-        if (name.startswith(prefixes) or name in names) and not name.startswith(but):
+    # Most are of no interest, and this is asked in the middle of steps.
+    found = [name for name in {*os.environ, *VARIABLES_AT_START} if name.startswith(prefixes) or name in names]
+    for name in sorted(found):
+        if not name.startswith(but):
             first, now = VARIABLES_AT_START.get(name), os.environ.get(name)
             yield name, repr(now) if now == first else f"{now!r} (at first {first!r})"
 

@@ -14,6 +14,7 @@ from fusioncache.ir import Key
 from fusioncache.program.bytecode import CompiledProgram, encode_code
 from fusioncache.program.reads import Read, decode_reads, encode_reads
 from fusioncache.program.text import ProgramText, decode, encode
+from fusioncache.record.kept_regions import KeptRegions
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.slots import PROGRAM_SLOTS
 
@@ -44,7 +45,7 @@ class Candidate:
         reads: what its derivation read.
         seconds: that deriving it took.
         bytecode: what Python compiled of the traces; None if that is not there.
-        regions: what a run has on record of the traces' regions; None if that is not there.
+        regions: what a run has on record of the traces' regions, as bytes if it is stored; None if that is not there.
         compiled: what Python made of the traces, if that is at hand.
     """
 
@@ -53,7 +54,7 @@ class Candidate:
     reads: tuple[Read, ...]
     seconds: float
     bytecode: bytes | None
-    regions: bytes | None = None
+    regions: bytes | KeptRegions | None = None
     compiled: CompiledProgram | None = None
 
 

@@ -14,27 +14,27 @@ LONGEST_NAME = 200
 
 
 class CodePlaces:
-    """Places of code objects, which are kept alive with them, as an id may be given away again."""
+    """Places of code objects, which are kept alive with them, as an id may be given away again.
 
-    __slots__ = ("_chains", "_codes", "_files", "_places")
+    Args:
+        known: other places, which nobody adds to any more. What these know is asked of them.
+    """
 
-    def __init__(self) -> None:
-        """Knows of none yet."""
+    __slots__ = ("_chains", "_codes", "_files", "_known", "_places")
+
+    def __init__(self, known: CodePlaces | None = None) -> None:
+        """Knows of none yet but what others know."""
         self._places: dict[int, str] = {}
         self._chains: dict[tuple[int, ...], str] = {}
         self._files: dict[str, str] = {}
         self._codes: list[CodeType] = []
-
-    def copy(self) -> CodePlaces:
-        """Returns places that know what these know, and learn for themselves."""
-        other = CodePlaces()
-        other._places, other._chains, other._files = dict(self._places), dict(self._chains), dict(self._files)
-        other._codes = list(self._codes)
-        return other
+        self._known = known
 
     def find(self, code: CodeType) -> str:
         """Returns where a code object stands in the sources; empty if that is somebody else's."""
         text = self._places.get(id(code))
+        if text is None and self._known is not None:
+            text = self._known._places.get(id(code))
         return self._find_out(code) if text is None else text
 
     def find_chain(self, codes: Sequence[CodeType]) -> str:
@@ -43,6 +43,8 @@ class CodePlaces:
             return self.find(codes[0])
         chain = tuple(map(id, codes))
         text = self._chains.get(chain)
+        if text is None and self._known is not None:
+            text = self._known._chains.get(chain)
         if text is None:
             places = list(map(self.find, codes))
             text = " of ".join(places) if all(places) else ""

@@ -64,7 +64,7 @@ class Definitions:
         is_known = earlier is not None and earlier.snapshot.holds()
         self._watched = earlier if is_known else None
         self._known: Mapping[int | FunctionType, str] = earlier.names if earlier and is_known else {}
-        self._places = earlier.places.copy() if earlier and is_known else CodePlaces()
+        self._places = CodePlaces(earlier.places if earlier and is_known else None)
         self._summaries: dict[str, Summary] = dict(earlier.summaries) if earlier and is_known else {}
         self._names: dict[int | FunctionType, str] = {}
         self._held: dict[int | FunctionType, Any] = {}
@@ -115,7 +115,8 @@ class Definitions:
         names = {key: name for key, name in self._names.items() if key not in self._renewed}
         held = [value for key, value in self._held.items() if key not in self._renewed]
         snapshot = Snapshot([*held, *self._attributes])
-        return WatchedNames(names, self._places.copy(), snapshot, dict(self._summaries))
+        known, self._places = self._places, CodePlaces(self._places)
+        return WatchedNames(names, known, snapshot, dict(self._summaries))
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.

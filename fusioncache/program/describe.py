@@ -21,6 +21,7 @@ from functools import partial
 
 import torch
 
+from fusioncache.program.class_lines import ClassTexts
 from fusioncache.program.classes import digest_graph, make_content
 from fusioncache.program.introspection import is_derived, mro_of
 from fusioncache.program.known_classes import KnownClasses
@@ -87,6 +88,10 @@ class Describer:
         self._look_at_classes()
         self._known = KnownClasses()
 
+    def list_handlers(self) -> dict[int, Handler]:
+        """Returns what writes the instances of each class of which there were any, by the class's identity."""
+        return dict(self._memory.handlers)
+
     def recording(self) -> AbstractContextManager[Recording]:
         """Records what is learned in its body."""
         return recording(self._memory)
@@ -127,22 +132,14 @@ class Describer:
     @property
     def classes(self) -> Mapping[str, str]:
         """Every class met so far: its name, numbered if several have it, and the hash of what it is by itself."""
-        self._look_at_classes()
-        return {
-            name: self._memory.contents[identity].digest for identity, (_, name) in self._memory.class_names.items()
-        }
+        return {name: digest for name, (digest, _) in self.list_classes().items()}
 
-    def list_class_parts(self) -> Iterator[tuple[str, str]]:
-        """Yields every class met so far with its hash, by its name, and behind each its own attributes.
-
-        The hash says all of a class. What the attributes are is for people, who ask what changed: a line ``class:name``
-        for each, in their order, with the beginning of a long text and its hash.
-        """
+    def list_classes(self) -> dict[str, ClassTexts]:
+        """Returns every class met so far by its name, with its hash and its own attributes."""
         self._look_at_classes()
-        named = ((name, self._memory.contents[identity]) for identity, (_, name) in self._memory.class_names.items())
-        for name, content in sorted(named, key=lambda each: each[0]):
-            yield name, content.digest
-            yield from ((f"{name}:{attribute}", text) for attribute, text in content.attributes)
+        contents = self._memory.contents
+        found = ((name, contents[identity]) for identity, (_, name) in self._memory.class_names.items())
+        return {name: (content.digest, content.attributes) for name, content in found}
 
     @property
     def unknown(self) -> Mapping[tuple[str, str], str]:
@@ -150,16 +147,15 @@ class Describer:
 
         The class's name is that in ``classes``.
         """
-        self._look_at_classes()
-        return self._memory.unknown
+        return self._absorbed().unknown
 
     def find_unknown(self, cls: type, attribute: str) -> str | None:
         """Returns why what a class or an instance has under a name is in no description; None if that is not so."""
-        self._look_at_classes()
+        memory = self._absorbed()
         for base in mro_of(cls):
-            named = self._memory.class_names.get(id(base))
-            if named is not None and (named[1], attribute) in self._memory.unknown:
-                return self._memory.unknown[named[1], attribute]
+            named = memory.class_names.get(id(base))
+            if named is not None and (named[1], attribute) in memory.unknown:
+                return memory.unknown[named[1], attribute]
         return None
 
     @staticmethod
@@ -169,19 +165,18 @@ class Describer:
 
     def covers(self, code: types.CodeType) -> bool:
         """Returns whether a code object was described, by itself or as a constant of another."""
-        self._look_at_classes()
-        return id(code) in self._memory.codes
+        return id(code) in self._absorbed().codes
 
     def covers_global(self, namespace: Mapping[str, object], name: str) -> bool:
         """Returns whether what a function's globals hold under a name was described with the function.
 
         They are if they are no module's, such as those of a function that was made by ``exec``.
         """
-        self._look_at_classes()
-        return (id(namespace), name) in self._memory.loose_globals
+        return (id(namespace), name) in self._absorbed().loose_globals
 
     def holds(self, value: object) -> bool:
         """Returns whether this very object was described, with all that it reaches."""
+        self._memory.absorb()
         return id(value) in self._memory.held
 
     def names(self, value: object) -> bool:
@@ -228,7 +223,7 @@ class Describer:
     def _find_handler(self, cls: type) -> Handler:
         handler = self._memory.handlers.get(id(cls))
         if handler is None:
-            handler = self._memory.handlers[id(cls)] = find_handler(cls)
+            handler = self._memory.handlers[id(cls)] = self._known.handlers.get(id(cls)) or find_handler(cls)
             self._memory.held[id(cls)] = cls
         return handler
 
@@ -249,6 +244,12 @@ class Describer:
             except NoValue:  # there is too much of it
                 pending.append(cls)
                 raise
+
+    def _absorbed(self) -> Memory:
+        """Returns what is known, once all classes were looked at."""
+        self._look_at_classes()
+        self._memory.absorb()
+        return self._memory
 
     def _describe_class(self, cls: type) -> ClassContent:
         if not self._known.is_learning:

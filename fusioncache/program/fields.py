@@ -225,7 +225,8 @@ def find_places(objects: Sequence[Any]) -> NDArray[numpy.intp] | None:
         if layout is None:
             return None
         places.append((_find_beginnings(found)[:, None] + numpy.array(layout.fields, dtype=numpy.intp)).ravel())
-    return numpy.concatenate(places) if places else None
+    # In the order of memory, in which they are read sooner.
+    return numpy.sort(numpy.concatenate(places)) if places else None
 
 
 def split_readable(objects: Iterable[Any]) -> tuple[list[Any], list[Any]]:

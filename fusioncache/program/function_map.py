@@ -12,6 +12,7 @@ not looked at: the sources are in the key, but not what is put in their place.
 from __future__ import annotations
 
 import importlib
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -174,14 +175,20 @@ def watch_thunder(executors: Iterable[Any]) -> WatchedTables:
 
 
 def _list_modules(executors: Iterable[Any]) -> list[ModuleType]:
-    return [importlib.import_module(name) for name in dict.fromkeys((*MODULES, *_modules_of(executors)))]
+    return [_find_module(name) for name in dict.fromkeys((*MODULES, *_modules_of(executors)))]
+
+
+def _find_module(name: str) -> ModuleType:
+    """Returns a module. Most were imported before, and to have Python say so takes longer than to see it."""
+    module = sys.modules.get(name)
+    return importlib.import_module(name) if module is None else module
 
 
 def _list_others(executors: Iterable[Any]) -> Iterator[Any]:
     """Yields what else is read: the modules, single functions, and what is registered."""
     yield from map(vars, _list_modules(executors))
     for module, names in _PARTS.items():
-        yield from map(vars(importlib.import_module(module)).get, names)
+        yield from map(vars(_find_module(module)).get, names)
     for cls, entry in _list_pytrees():
         yield from (cls, entry.flatten_func, entry.unflatten_func)
 
@@ -220,7 +227,7 @@ def _modules_of(executors: Iterable[Any]) -> Iterator[str]:
 
 def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
     for module, names in _PARTS.items():
-        known = vars(importlib.import_module(module))
+        known = vars(_find_module(module))
         yield from ((f"{module}.{name}", definitions.name(known.get(name))) for name in names)
 
 

@@ -7,11 +7,13 @@ program. Key and reads together have to be complete, so in doubt something is in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir import Key
 from fusioncache.ir.key_text import NamedValue, read_values, write_lines, write_values
+from fusioncache.program.class_lines import ClassTexts, write_classes
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer, escape_name
 from fusioncache.program.function_map import FOREIGN, WriteThunder, write_function_map, write_thunder
@@ -33,12 +35,28 @@ FORMAT = 4
 """Of what is written here, of a program's text and of its reads. Whoever changes one of these raises it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Write the parts of a key that may be known from an earlier one.
+
+    Attributes:
+        thunder: as in ``write_function_map``.
+        classes: returns the lines of the classes that were met.
+    """
+
+    thunder: WriteThunder = write_thunder
+    classes: Callable[[Mapping[str, ClassTexts]], str] = write_classes
+
+
+_ANEW = Writers()
+
+
 def program_key(
     definitions: Definitions,
     compile_data: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    write_thunder: WriteThunder = write_thunder,
+    writers: Writers = _ANEW,
 ) -> Key:
     """Returns the key of the program for these arguments.
 
@@ -47,14 +65,14 @@ def program_key(
         compile_data: Thunder's ``CompileData`` of the function, whose ``transforms`` are set.
         args: as the function is called.
         kwargs: as the function is called.
-        write_thunder: as in ``write_function_map``.
+        writers: write what may be known from an earlier key.
 
     Raises:
         NotKept: if something takes part that cannot be compared.
     """
     # Names are made for ten thousand functions, and all but the key is gone when this returns.
     with without_collector():
-        return _make_key(definitions, compile_data, args, kwargs, write_thunder)
+        return _make_key(definitions, compile_data, args, kwargs, writers)
 
 
 def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -114,7 +132,7 @@ def _make_key(
     compile_data: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    write_thunder: WriteThunder,
+    writers: Writers,
 ) -> Key:
     describer = definitions.describer
     texts = {"program format": str(FORMAT)}
@@ -123,11 +141,11 @@ def _make_key(
         "arguments": write_lines(_read_arguments(describer, args, kwargs)),
         "state": write_lines(read_state(compile_data)),
         "jit options": write_lines(read_options(describer, definitions, compile_data)),
-        "function map": write_function_map(definitions, compile_data.executors_list, write_thunder),
+        "function map": write_function_map(definitions, compile_data.executors_list, writers.thunder),
         "program versions": write_lines(read_versions()),
         "variables": write_lines(read_variables_of_thunder()),
         # Last, as all that was described before has met its classes.
-        "classes": write_lines(_read_classes(describer)),
+        "classes": _write_classes(describer, writers.classes),
     }.items():
         try:
             texts[name] = "\n".join(lines)
@@ -201,6 +219,5 @@ def _read_arguments(describer: Describer, args: Sequence[Any], kwargs: Mapping[s
         yield from describer.walk(_name_argument(name), value)
 
 
-def _read_classes(describer: Describer) -> Iterator[NamedValue]:
-    for name, text in describer.list_class_parts():
-        yield "_".join(name.split()), text
+def _write_classes(describer: Describer, write: Callable[[Mapping[str, ClassTexts]], str]) -> Iterator[str]:
+    yield write(describer.list_classes())

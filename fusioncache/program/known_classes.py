@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fusioncache.program.memory import ClassContent, Memory
 from fusioncache.program.records import Record
+from fusioncache.program.writer import Handler
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -33,11 +34,13 @@ class KnownClasses:
         known: those that were described before, by their identities.
         is_learning: whether they are to be known for a later key.
         found: those that this key met, of which that is so.
+        handlers: what writes their instances, by their identities, for those of which that is known.
     """
 
     known: Mapping[int, KnownClass] = field(default_factory=dict)
     is_learning: bool = False
     found: dict[int, KnownClass] = field(default_factory=dict)
+    handlers: Mapping[int, Handler] = field(default_factory=dict)
 
     def recall(self, cls: type, memory: Memory) -> ClassContent | None:
         """Returns what a class is, and teaches a describer what it would learn from it; None if that is not known."""

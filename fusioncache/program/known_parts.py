@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from fusioncache.ir import Key
+from fusioncache.program.class_lines import ClassLines, ClassWriter
 from fusioncache.program.definitions import Definitions
 from fusioncache.program.describe import Describer
-from fusioncache.program.key import program_key
+from fusioncache.program.key import Writers, program_key
 from fusioncache.program.known_classes import KnownClass, KnownClasses
 from fusioncache.program.known_map import KnownMap, MapWriter
 from fusioncache.program.records import Record
 from fusioncache.program.watched_names import WatchedNames
 from fusioncache.program.watched_objects import WatchedObjects, can_be_watched
+from fusioncache.program.writer import Handler
 
 logger = logging.getLogger("fusioncache")
 
@@ -40,16 +43,23 @@ class KnownParts:
         map: the function map; None if it cannot be known.
         names: that were taken over for it.
         objects: all that was looked at for these.
+        handlers: what writes the instances of some of these classes, which follows from what they and those that they
+            are derived from are.
     """
 
     classes: Mapping[int, KnownClass]
     map: KnownMap | None
     names: WatchedNames | None
     objects: WatchedObjects
+    handlers: Mapping[int, Handler] = field(default_factory=dict)
 
     @classmethod
     def take(
-        cls, classes: Mapping[int, KnownClass], known_map: KnownMap | None, names: WatchedNames | None = None
+        cls,
+        classes: Mapping[int, KnownClass],
+        known_map: KnownMap | None,
+        names: WatchedNames | None = None,
+        handlers: Mapping[int, Handler] = MappingProxyType({}),
     ) -> KnownParts | None:
         """Returns what is known now; None if that could not be compared with what there will be.
 
@@ -57,15 +67,17 @@ class KnownParts:
             classes: what was learned from each.
             known_map: what was learned from the function map, if it was.
             names: that were taken over for it.
+            handlers: what writes instances, by the identities of their classes.
         """
         known = {identity: each for identity, each in classes.items() if can_be_watched(each.record.met)}
         if known_map is not None and not _is_watched(known_map.record, known):
             known_map = None
         records = [*(each.record for each in known.values()), *([known_map.record] if known_map else [])]
         met = chain.from_iterable(each.met for each in records)
-        named = {id(each): each for record in records for each, _ in record.classes}
+        named = {key: each for record in records for key, (each, _) in record.classes.items()}
         try:
-            return cls(known, known_map, names, WatchedObjects(met, named.values()))
+            objects = WatchedObjects(met, named.values())
+            return cls(known, known_map, names, objects, {key: each for key, each in handlers.items() if key in known})
         except Exception:
             logger.info("classes and the function map are described anew for each key", exc_info=True)
             return None
@@ -77,7 +89,7 @@ class KnownParts:
 
 def _is_watched(record: Record, known: Mapping[int, KnownClass]) -> bool:
     """Tells whether all is watched that a text depends on, with the classes of which it has the digests."""
-    waiting, reached = [each for each, _ in record.classes], set[int]()
+    waiting, reached = [each for each, _ in record.classes.values()], set[int]()
     while waiting:
         found = waiting.pop()
         if id(found) not in known:
@@ -96,11 +108,13 @@ class LastKey:
         parts: those that may be the same in the next one; None if nothing is known.
         made: how many keys were made.
         vain: for how many in a row something had changed.
+        lines: of its classes; None if they are not known.
     """
 
     parts: KnownParts | None = None
     made: int = 0
     vain: int = 0
+    lines: ClassLines | None = None
 
     def make_next(
         self, names: WatchedNames | None, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -122,15 +136,18 @@ class LastKey:
         # Where only one program is loaded, nobody asks again. Where something changes each time, it is asked in vain.
         is_learning = self.made > 0 and self.vain < _PATIENCE
         self.made += 1
-        classes = KnownClasses(parts.classes if parts else {}, is_learning)
+        classes = KnownClasses(parts.classes if parts else {}, is_learning, handlers=parts.handlers if parts else {})
         definitions = Definitions(Describer(known=classes), names)
         earlier = definitions.earlier
         writer = MapWriter(parts.map if parts else None, is_learning and (not parts or parts.may_learn_map(earlier)))
-        key = program_key(definitions, compile_data, args, kwargs, writer.write)
+        lines = ClassWriter(self.lines)
+        key = program_key(definitions, compile_data, args, kwargs, Writers(writer.write, lines.write))
         definitions.describer.end_key()
+        self.lines = lines.last if self.made > 1 else None
         if parts is not None and writer.found is parts.map:
             self.parts, self.vain = parts, 0
         elif is_learning:
             self.vain += before is not None
-            self.parts = KnownParts.take(classes.found, writer.found, earlier) if earlier else None
+            handlers = definitions.describer.list_handlers()
+            self.parts = KnownParts.take(classes.found, writer.found, earlier, handlers) if earlier else None
         return key, definitions

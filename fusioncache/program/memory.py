@@ -7,9 +7,10 @@ here is kept alive, so that no identity is given away again.
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Protocol
 
 from fusioncache.program.literals import write_class_name
 
@@ -28,6 +29,26 @@ class ClassContent:
     digest: str
     classes: tuple[type, ...]
     attributes: tuple[tuple[str, str], ...]
+
+
+class Lesson(Protocol):
+    """What one describer learned and another one is taught. The tables are those of ``Memory``."""
+
+    @property
+    def codes(self) -> Mapping[int, types.CodeType]:
+        """Each code object that was described."""
+
+    @property
+    def loose_globals(self) -> Mapping[tuple[int, str], object]:
+        """The namespaces that were looked into."""
+
+    @property
+    def held(self) -> Mapping[int, object]:
+        """Each object that was described."""
+
+    @property
+    def unknown(self) -> Mapping[tuple[str, str], str]:
+        """Why attributes have no value."""
 
 
 @dataclass(slots=True)
@@ -52,6 +73,8 @@ class Memory:
         values: how many values were written.
         lasting: how many names without a path last.
         taken: how many classes have each name.
+        shared: how often a class came by a name that another one had.
+        lessons: what was taught and is not in the tables yet: ``absorb`` puts it there.
     """
 
     names: dict[int, str] = field(default_factory=dict)
@@ -71,6 +94,17 @@ class Memory:
     values: int = 0
     lasting: int = 0
     taken: dict[str, int] = field(default_factory=dict)
+    shared: int = 0
+    lessons: list[Lesson] = field(default_factory=list)
+
+    def absorb(self) -> None:
+        """Puts what was taught into the tables. Next to nobody asks these, so that it waits until somebody does."""
+        while self.lessons:
+            lesson = self.lessons.pop(0)
+            self.codes.update(lesson.codes)
+            self.loose_globals.update(lesson.loose_globals)
+            self.held.update(lesson.held)
+            self.unknown.update(lesson.unknown)
 
     def copy(self) -> Memory:
         """Returns a memory that knows what this one knows, and learns for itself."""
@@ -91,6 +125,7 @@ class Memory:
 
     def note_class(self, cls: type, name: str, label: str) -> None:
         """Notes what a class is called, and that it is to be looked at."""
-        self.taken[name] = self.taken.get(name, 0) + 1
+        count = self.taken[name] = self.taken.get(name, 0) + 1
+        self.shared += count > 1
         self.class_names[id(cls)] = cls, label
         self.pending.append(cls)

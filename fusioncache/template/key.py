@@ -15,7 +15,7 @@ from fusioncache.template.skeleton import Skeleton
 from fusioncache.template.text import write_graph
 
 _SHORT = 4096
-"""Up to how many characters the text of an ingredient has that is remembered."""
+"""Up to how many characters the text of an ingredient has of which hundreds are remembered."""
 
 
 def template_key(graph: Graph, environment: Mapping[str, str]) -> Key:
@@ -141,8 +141,12 @@ def _assemble(texts: Mapping[str, str]) -> Key:
 
 
 def _find_ingredient(name: str, text: str) -> Ingredient:
-    """Returns an ingredient. Those of an environment are short, and the same in key after key."""
-    return _make_short(name, text) if len(text) <= _SHORT else _make_ingredient(name, text)
+    """Returns an ingredient. Those of an environment are short, and the same in key after key.
+
+    Of long texts the last ones are remembered: of a program's key two are as long as all others a hundred times, and
+    they are those of the last one, and of the form that is made of the key.
+    """
+    return _make_short(name, text) if len(text) <= _SHORT else _make_long(name, text)
 
 
 def _make_ingredient(name: str, text: str) -> Ingredient:
@@ -150,6 +154,7 @@ def _make_ingredient(name: str, text: str) -> Ingredient:
 
 
 _make_short = lru_cache(maxsize=512)(_make_ingredient)
+_make_long = lru_cache(maxsize=8)(_make_ingredient)
 
 
 def _digest(text: str) -> str:

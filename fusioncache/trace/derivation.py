@@ -15,6 +15,7 @@ from fusioncache.program.key import check_foreign
 from fusioncache.program.reads import Read, ReadDifference
 from fusioncache.program.recorder import Recorder
 from fusioncache.program.refusal import NotKept
+from fusioncache.record.kept_regions import KeptRegions, encode_regions
 from fusioncache.store import Store
 from fusioncache.trace.families import Family, KnownProgram
 from fusioncache.trace.program_misses import explain_program_miss
@@ -133,7 +134,10 @@ class Derivation:
         try:
             with self.keeper.time("record"), without_collector():
                 self.reads = candidate.reads
-                program = KnownProgram(candidate.text, self.sizes, candidate.regions)
+                kept = candidate.regions
+                if isinstance(kept, KeptRegions):
+                    kept = encode_regions(kept.regions, kept.choices, kept.placements)
+                program = KnownProgram(candidate.text, self.sizes, kept)
                 return self._put(store, program, seconds, candidate.bytecode)
         except Exception as error:
             self.keeper.report_failure(error)

@@ -7,15 +7,14 @@ that is known, with other numbers.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusioncache.program.filling import FilledProgram, Identify, ProgramForm
 from fusioncache.program.general import GeneralProgram, NumbersUnknown, generalize, list_templates
 from fusioncache.program.reads import Read
 from fusioncache.program.text import ProgramText
-from fusioncache.record.kept_regions import decode_regions
+from fusioncache.record.kept_regions import KeptRegions, decode_regions
 from fusioncache.trace.entry_index import find_compared
 from fusioncache.tracing.lengths.arguments import ArgumentSizes
 from fusioncache.tracing.lengths.pass_journal import PassJournal
@@ -77,6 +76,8 @@ class Family:
         self._general = self._generalize(self._known)
         self._form: ProgramForm | None = None
         self._digests = list_digests(known[0].text)
+        kept = known[0].regions
+        self._regions = None if kept is None else decode_regions(kept, None, 0)
 
     @property
     def known(self) -> tuple[KnownProgram, ...]:
@@ -120,7 +121,7 @@ class Family:
         if self._form is None:
             self._form = ProgramForm(self._general)
 
-    def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, bytes | None]:
+    def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, KeptRegions | None]:
         """Returns the program for arguments of these sizes, and what is on record of its regions, if that is known.
 
         Raises:
@@ -132,13 +133,14 @@ class Family:
         filled = self._form.fill(self.passes.check(sizes), identify)
         return filled, self._fill_regions(filled.digests)
 
-    def _fill_regions(self, digests: Sequence[str]) -> bytes | None:
+    def _fill_regions(self, digests: Sequence[str]) -> KeptRegions | None:
         """Returns what is on record of regions, with the digests of other templates."""
-        known = self._known[0]
-        if known.regions is None:
+        kept = self._regions
+        if kept is None:
             return None
-        others = {old.encode(): new.encode() for old, new in zip(self._digests, digests, strict=True)}
-        return re.sub(rb"[0-9a-f]{64}", lambda found: others.get(found[0], found[0]), known.regions)
+        others: Mapping[str | None, str] = dict(zip(self._digests, digests, strict=True))
+        regions = (replace(region, digest=others.get(region.digest, region.digest)) for region in kept.regions)
+        return replace(kept, regions=tuple(regions))
 
 
 def _forget_places(passes: PassJournal) -> PassJournal:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from fusioncache.ir import Template
-from fusioncache.record.kept_regions import decode_regions, encode_regions
+from fusioncache.record.kept_regions import KeptRegions, decode_regions, encode_regions
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import RegionRecord
 
@@ -31,12 +32,16 @@ def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
 
 
 def count_regions(
-    content: bytes, model: str, ledger: Ledger, known: Ledger, find_template: Callable[[str], Template | None]
+    content: bytes | KeptRegions,
+    model: str,
+    ledger: Ledger,
+    known: Ledger,
+    find_template: Callable[[str], Template | None],
 ) -> None:
-    """Counts the regions of a program that was loaded, and puts them on record.
+    """Counts the regions of a program that was loaded or filled in, and puts them on record.
 
     Args:
-        content: what was kept of them.
+        content: what was kept of them. What is no bytes has neither streams nor collectives.
         model: that the program is for.
         ledger: counts them.
         known: says which templates others had before.
@@ -46,16 +51,17 @@ def count_regions(
         ValueError: if the content is no regions.
     """
     number = ledger.history.begin_trace(model)
-    counted, kept = [], decode_regions(content, model, number)
+    counted, kept = [], decode_regions(content, model, number) if isinstance(content, bytes) else content
+    about: dict[str, Any] = {"model": model, "trace_number": number}
     for region in kept.regions:
         template = find_template(region.digest or "")
         if template is None:
             ledger.count_bypass(region.reason or "left as Thunder made it")
-            counted.append(replace(region, digest=None, outcome="bypass"))
+            counted.append(replace(region, digest=None, outcome="bypass", **about))
             continue
         hit = known.has(template)
         ledger.count_region(template, region.arities, hit=hit)
-        counted.append(replace(region, outcome="hit" if hit else "miss"))
+        counted.append(replace(region, outcome="hit" if hit else "miss", **about))
     ledger.history.add_regions(counted)
     for choice in kept.choices:
         ledger.history.add_choice(choice)

@@ -35,12 +35,13 @@ from fusioncache.program.references import TemplateReference
 from fusioncache.program.refusal import NotKept
 from fusioncache.program.text import ProgramText
 from fusioncache.program.watched_names import WatchedNames
+from fusioncache.record.kept_regions import KeptRegions
 from fusioncache.record.ledger import Ledger
 from fusioncache.trace.generations import Generations
 from fusioncache.trace.program_jobs import find_job_references, resolve_of_job
 from fusioncache.trace.program_regions import count_regions
 from fusioncache.trace.region_backends import RegionBackends
-from fusioncache.trace.templates import TemplateCalls, TemplateLoader, find_references
+from fusioncache.trace.templates import Environments, TemplateCalls, TemplateLoader, find_references, read_once
 from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
@@ -71,11 +72,14 @@ class Call:
         compile_data: what Thunder knows of the function: see ``thunder.common.CompileData``.
         args: of the call.
         kwargs: of the call.
+        environments: returns what templates depend on beside their graphs, each of which is read once while a program
+            for the call is looked for.
     """
 
     compile_data: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    environments: Environments = field(default_factory=read_once, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -134,7 +138,7 @@ class ProgramTemplates:
         return self._make_loader(call, None).identify(templates)
 
     def _make_loader(self, call: Call, generation: Generation | None) -> TemplateLoader:
-        return TemplateLoader(self.cache, self.backends, self.calls, call.compile_data, generation)
+        return TemplateLoader(self.cache, self.backends, self.calls, call.compile_data, generation, call.environments)
 
     def expect(self, program: ProgramText, handed_over: Callable[[int], None]) -> None:
         """Has the templates of a program that was loaded compiled beside this process, if the store lacks one.
@@ -280,7 +284,7 @@ class ProgramKeeper:
             self._count_regions(candidate.regions, call)
         self.cache.append()
 
-    def _count_regions(self, regions: bytes, call: Call) -> None:
+    def _count_regions(self, regions: bytes | KeptRegions, call: Call) -> None:
         find = self.templates.calls.find_template
         try:
             count_regions(regions, call.name, self.ledger, self.cache.ledger, find)

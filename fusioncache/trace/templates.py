@@ -22,6 +22,14 @@ from fusioncache.trace.region_backends import RegionBackends
 from fusioncache.trace.rewrite import fuse
 from fusioncache.tracing.passes.collector import collect_behind
 
+type Environments = Callable[[BackendExecutables], Mapping[str, str]]
+"""Returns what the templates of a backend depend on beside their graphs, by the name of the ingredient."""
+
+
+def read_once() -> Environments:
+    """Returns what reads the environment of each backend at the moment when it is first asked for."""
+    return remember(lambda executables: executables.backend.environment())
+
 
 class TemplateCalls:
     """The calls of templates that the traces of one transform have.
@@ -110,6 +118,7 @@ class TemplateLoader:
         calls: those of the transform, which get the new ones.
         compile_data: Thunder's, of the function that is compiled.
         generation: the program.
+        environments: return what its templates depend on besides; read anew if they are not given.
     """
 
     def __init__(
@@ -119,6 +128,7 @@ class TemplateLoader:
         calls: TemplateCalls,
         compile_data: Any,
         generation: Generation | None = None,
+        environments: Environments | None = None,
     ):
         self._cache = cache
         self._backends = backends
@@ -126,7 +136,7 @@ class TemplateLoader:
         self._generation = generation
         self._executors = {executor.name: executor for executor in reversed(compile_data.executors_list)}
         self._compile_options = dict(compile_data.compile_options)
-        self._environment = remember(lambda executables: executables.backend.environment())
+        self._environment = environments or read_once()
 
     def __call__(self, reference: TemplateReference) -> Callable[..., Any]:
         """Returns the function to call in a trace, for ``fusioncache.program.build``."""

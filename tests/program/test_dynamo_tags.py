@@ -7,6 +7,7 @@ import torch
 from recorded_reads import describe_key, record
 
 from fusioncache import tracing
+from fusioncache.program.class_lines import list_lines
 from fusioncache.program.dynamo_tags import MARK, find_original
 from fusioncache.program.refusal import NotKept
 
@@ -41,7 +42,7 @@ def _untagged(monkeypatch):
 
 
 def describe(model):
-    return dict(describe_key(model).list_class_parts())
+    return dict(list_lines(describe_key(model).list_classes()))
 
 
 def test_a_model_is_described_as_without(monkeypatch):

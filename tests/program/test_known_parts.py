@@ -86,14 +86,15 @@ def test_what_changed_in_thunder_is_seen(what, known):
 
 
 def test_nothing_is_written_again_while_nothing_changed(known):
-    parts = known.last.parts
+    assert known.make() == known.key
+    parts, lines = known.last.parts, known.last.lines
     with torch.no_grad():
         known.fn.linear.weight.mul_(2.0)
     known.fn.linear(X).sum().backward()
     for shape in ((5, 4), (3, 4)):
         x = torch.zeros(shape)
         assert_same(known.make(x), known.make_anew(x))
-        assert known.last.parts is parts
+        assert known.last.parts is parts and known.last.lines is lines is not None
     known.fn.zero_grad()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fusioncache.program.class_lines import list_lines
 from fusioncache.program.describe import Describer
 from fusioncache.program.known_classes import KnownClasses
 from fusioncache.program.known_parts import KnownParts
@@ -135,7 +136,7 @@ _CHANGES: list[Callable[[random.Random, Any, Any, Any], Any]] = [
 
 def describe(tree: Tree, known: KnownClasses) -> list[tuple[str, str]]:
     describer = Describer(known=known)
-    return [*describer.walk("model", tree.body), *describer.list_class_parts()]
+    return [*describer.walk("model", tree.body), *list_lines(describer.list_classes())]
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from fusioncache.program.class_lines import list_lines
 from fusioncache.program.describe import Describer
 from fusioncache.program.known_classes import KnownClasses
 from fusioncache.program.known_parts import KnownParts
@@ -18,7 +19,7 @@ def describe(values: tuple[Any, ...], known: KnownClasses) -> list[tuple[str, st
     """Returns the texts of values, described one after the other, and of all classes that are met."""
     describer = Describer(known=known)
     lines = [line for number, value in enumerate(values) for line in describer.walk(f"value{number}", value)]
-    return [*lines, *describer.list_class_parts()]
+    return [*lines, *list_lines(describer.list_classes())]
 
 
 def learn(*values: Any) -> KnownClasses:

@@ -20,6 +20,7 @@ from fusioncache.store import Store
 from fusioncache.store.slots import FAMILY_SLOTS
 from fusioncache.trace import lengths
 from fusioncache.trace.families import Family
+from fusioncache.trace.programs import ProgramTemplates
 
 SCALE = 2.0
 FIRST, SECOND = 12, 20
@@ -103,6 +104,20 @@ def test_the_first_call_of_a_later_process_is_filled_in(store, tmp_path):
         assert all(map(torch.equal, found, expect(model, tmp_path / "own", x)))
         assert counts(transform) == (number, 0, {})
     assert thunder.cache_misses(compiled) == 0
+    assert not transform.stats().bypasses  # or its regions would be on record with the templates of another length
+
+
+def test_what_templates_depend_on_is_read_once_until_a_program_is_built(store, monkeypatch):
+    model, reads, built = Model(), Mock(), []
+    environment, build = Eager.environment, ProgramTemplates.build
+    monkeypatch.setattr(Eager, "environment", lambda self: (reads(), environment(self))[1])
+    monkeypatch.setattr(ProgramTemplates, "build", lambda *args: (build(*args), built.append(reads.call_count))[0])
+    compiled, transform = compile_anew(model, store)
+    for length in (40, 7):
+        reads.reset_mock()
+        train(compiled, model, make_input(length))
+    assert counts(transform) == (2, 0, {})
+    assert built == [1, 1]
 
 
 def test_a_length_that_was_there_is_loaded(store):
@@ -243,6 +258,10 @@ def test_what_the_store_raises_costs_no_more_than_the_family(tmp_path, monkeypat
     assert counts(transform) == (1, 0, {})
     assert transform.stats().programs_refused == {"failed: ZeroDivisionError": 1}
     assert not list_slots(tmp_path / "store")
+    later, loading = compile_anew(model, tmp_path / "store")
+    train(later, model, make_input(40))
+    assert counts(loading) == (0, 1, {})  # with what is on record of it
+    assert loading.stats().regions == transform.stats().regions / 3 and not loading.stats().bypasses
 
 
 @pytest.mark.parametrize("options", [{"sizes": "static"}, {"verify": True}, {"programs": False}])

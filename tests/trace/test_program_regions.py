@@ -12,6 +12,7 @@ from stored_programs import Cell, compile_anew, counts
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.key_text import read_key
 from fusioncache.program.candidates import find_candidates, keep_program
+from fusioncache.record.kept_regions import decode_regions
 from fusioncache.record.ledger import Ledger
 from fusioncache.record.observations import ChoiceRecord, PlanCost
 from fusioncache.trace.program_regions import collect_regions, count_regions
@@ -61,6 +62,19 @@ def test_of_a_second_program_templates_are_known():
         count_regions(content, "GPT", cache, cache, TEMPLATES.get)
     assert (cache.stats().hits, cache.stats().misses) == (4, 2)
     assert [region.outcome for region in cache.history.find_regions(1)] == ["hit", "hit", "hit", "bypass"]
+
+
+def test_those_of_a_program_that_is_filled_in_are_of_this_run():
+    first, cache = Ledger(), Ledger()
+    content = collect_regions(first, derive(first))
+    assert content is not None
+    kept = replace(decode_regions(content, None, 7), choices=())
+    for _ in range(2):
+        count_regions(kept, "GPT", cache, cache, TEMPLATES.get)
+    regions = cache.history.find_regions(1)
+    assert [(region.model, region.outcome) for region in regions] == [
+        ("GPT", name) for name in ("hit",) * 3 + ("bypass",)
+    ]
 
 
 def test_a_template_that_the_program_does_not_call_is_none():
