@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from fusioncache.distributed import joined_products
-from fusioncache.distributed.joined_products import Products
 from fusioncache.distributed.groups import find_time_limits
+from fusioncache.distributed.joined_products import Products
 
 logger = logging.getLogger("fusioncache")
 
