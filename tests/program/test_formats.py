@@ -49,7 +49,7 @@ def digest(content: bytes) -> str:
 def test_the_ingredients_of_a_key_are_these():
     names = [kind.name for kind in INGREDIENTS.values() if kind.level is Level.PROGRAM]
     assert (key.FORMAT, sorted(names)) == (
-        3,
+        4,
         [
             *("arguments", "classes", "family format", "function map", "jit options", "model", "program format"),
             *("program versions", "state", "variables"),
