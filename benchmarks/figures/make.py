@@ -33,7 +33,7 @@ def make_figures() -> dict[str, str]:
         "first-step-ready": _figure(tables.tabulate_ways, "first-step-ready"),
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
         "lengths-swept": _figure(steps.tabulate_lengths, "lengths-swept", "lengths-thunderfx-swept"),
-        "experts": _figure(steps.tabulate_experts, "experts"),
+        "experts": _figure(steps.tabulate_experts, "experts", folder=H100),
         "experts-grouped": _figure(steps.tabulate_experts, "experts-grouped"),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
         "shared-steps": _figure(steps.tabulate_shared_steps, *_SHARED, folder=H100),
@@ -41,6 +41,7 @@ def make_figures() -> dict[str, str]:
             steps.tabulate_shared_steps, "distributed", "distributed-32-layers", folder=RESULTS
         ),
         "loss-curve": _figure(steps.tabulate_curves, "loss-curve", folder=CPU),
+        "loss-curve-gpus": _figure(steps.tabulate_curves, "loss-curve", folder=H100),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),
         "nvfuser-stages": _figure(nvfuser_seconds.tabulate_stages, "nvfuser-seconds"),
         "nvfuser-variants": _figure(nvfuser_seconds.tabulate_variants, "nvfuser-seconds"),
