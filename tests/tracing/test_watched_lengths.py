@@ -43,6 +43,20 @@ def computes_with_tensors(x):
     return x * x.shape[1] + len(x) - x.dim() + x.shape[1].__class__(2.5)
 
 
+def unpacks(x):
+    heads = torch.stack([x, 2 * x, x + 1])
+    queries, keys, values = heads
+    first, *others = (column / queries.shape[1] for column in (queries + keys).transpose(0, 2))
+    return first.sum() * values + len(others) + others[0].mean()
+
+
+def goes_through_rows(x):
+    total = x.sum()
+    for row in x[0]:
+        total = total + row.sum()
+    return total
+
+
 def branches(x):
     return x * 2 if x.shape[1] > 100 else x + 1
 
@@ -174,7 +188,7 @@ class CachesMasks(torch.nn.Module):
         return x
 
 
-SAME = (moves_sizes, makes_masks, computes_with_tensors, counts_elements)
+SAME = (moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks)
 LOOKING = (
     (branches, 5), (asks_for_truth, 1), (asks_for_the_rest, 5), (compares_with_a_float, 1), (takes_the_smaller, 5),
     (counts, 2), (divides, 1), (formats, 1), (looks_up, 1), (subscripts, 1), (asks_for_a_part, 1), (returns_it, 1),
@@ -236,6 +250,12 @@ def test_what_looks_at_sizes_is_interpreted_where_it_would_see_something_else(pr
     assert len(kept) == same
     for text, other in kept:
         assert text == trace_first(program, other)
+
+
+def test_rows_are_gone_through_again_where_they_are_as_many():
+    journal = watch(goes_through_rows, of_length(6))
+    assert isinstance(replay_as(goes_through_rows, journal, of_length(7)), Different)
+    assert replay_as(goes_through_rows, journal, of_length(6, 3)) == trace_first(goes_through_rows, of_length(6, 3))
 
 
 def test_a_module_that_stores_the_length_has_a_program_for_each():

@@ -6,6 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 
+def list_parts(tensor: Any) -> tuple[Any, ...]:
+    """Returns the parts of a tensor that are gone through where it is unpacked, as in ``q, k, v = tensor``."""
+    return tuple(tensor)
+
+
 class Operations:
     """Knows them, each by what the interpreter sees called."""
 
@@ -25,6 +30,7 @@ class Operations:
         for kind in (jit_ext.NumberProxy, jit_ext.TensorProxy):
             for function, own in jit_ext.get_methods_properties(kind):
                 self._add(function, own)
+        self._add(jit_ext.TensorProxy.__iter__, list_parts)
 
     def _add(self, function: Any, own: Callable[..., Any]) -> None:
         self._known[id(function)] = function, own

@@ -15,7 +15,7 @@ from fusioncache.tracing.lengths.expressions import Expression, Number
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal, Look, Naming, OperationCall, Reading, TensorName
 from fusioncache.tracing.lengths.numel import is_numel
-from fusioncache.tracing.lengths.operations import Operations
+from fusioncache.tracing.lengths.operations import Operations, list_parts
 from fusioncache.tracing.lengths.repetition import Repetition, Unlike, find_entries
 from fusioncache.tracing.lengths.sizes import WATCHED, Count, Size, bare, express, is_whole, plain, to_float, to_int
 from fusioncache.tracing.lengths.structure import Unknown, exchange, find_leaves
@@ -164,6 +164,9 @@ class Watch(Observer):
             self.journal.refuse("an operation raised an error")
             return result
         given, named = [arg.value for arg in args], {key: arg.value for key, arg in kwargs.items()}
+        if operation is list_parts:  # what is returned can be gone through once
+            parts = self._note_call(operation, name, (given, named, tuple(result.value)), before, enabled)
+            return wrap(iter(parts), provenance=result.provenance)
         returned = self._note_call(operation, name, (given, named, result.value), before, enabled)
         return result if returned is result.value else wrap(returned, provenance=result.provenance)
 
