@@ -34,6 +34,7 @@ def make_figures() -> dict[str, str]:
         "lengths": _figure(steps.tabulate_lengths, *_LENGTHS),
         "lengths-swept": _figure(steps.tabulate_lengths, "lengths-swept", "lengths-thunderfx-swept"),
         "experts": _figure(steps.tabulate_experts, "experts", folder=H100),
+        "experts-cpu": _figure(steps.tabulate_experts, "experts", folder=CPU),
         "experts-grouped": _figure(steps.tabulate_experts, "experts-grouped"),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
         "shared-steps": _figure(steps.tabulate_shared_steps, *_SHARED, folder=H100),
