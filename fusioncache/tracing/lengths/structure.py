@@ -51,7 +51,7 @@ def _make_alike(value: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
     """
     import torch
 
-    kind = type(value)
+    kind: Any = type(value)
     if kind in (tuple, list) or (kind is torch.Size and all(isinstance(each, int) for each in items)):
         return kind(items)
     if isinstance(value, tuple) and hasattr(kind, "_fields"):  # a named one, of which nothing is called
