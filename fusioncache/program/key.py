@@ -88,13 +88,14 @@ def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     """
     tensors, integers = find_tensors(args, kwargs), find_integers(args, kwargs)
     values = read_values(key.texts["arguments"])
-    found = Counter((_name_argument(place), f" {write_layout(each)} ") for place, each in tensors.items())
+    # With the device behind it: where a tensor begins in its storage may come between.
+    found = Counter((_name_argument(place), f" {write_layout(each)} {each.device}") for place, each in tensors.items())
     for place, tensor in tensors.items():
-        name, layout = _name_argument(place), f" {write_layout(tensor)} "
+        name, layout = _name_argument(place), f" {write_layout(tensor)} {tensor.device}"
         text = values.get(name, "")
         if text.count(layout) == found[name, layout]:
             found[name, layout] -= 1
-            values[name] = text.replace(layout, f" {_write_order(tensor)} ", 1)
+            values[name] = text.replace(layout, f" {_write_order(tensor)} {tensor.device}", 1)
     for place, integer in integers.items():
         if values.get(_name_argument(place)) == str(integer):
             values[_name_argument(place)] = "an integer above 1"

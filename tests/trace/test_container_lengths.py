@@ -41,8 +41,15 @@ def make_dict(length: int) -> dict[str, Any]:
     return {"rows": rows, "more": {"mask": mask}, "scale": 3, "label": "once", "nothing": None}
 
 
+def make_parts(length: int) -> dict[str, Any]:
+    """As a batch is cut into inputs and targets, which lie alike in one tensor."""
+    whole, _ = make_tensors(length + 1)
+    return {**make_dict(length), "rows": whole[:-1], "next": whole[1:]}
+
+
 CONTAINERS = {
     "dictionary": make_dict,
+    "parts of one tensor": make_parts,
     "tuple": make_tensors,
     "list": lambda length: [*make_tensors(length)],
     "with more in it": lambda length: (*make_tensors(length), (1, 2.0, "text", None, [True])),

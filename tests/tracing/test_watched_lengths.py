@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -15,6 +16,15 @@ from fusioncache.tracing.lengths.replay import Different
 LENGTHS = (64, 96, 65, 200, 128, 257, 8, 2)
 WEIGHT = torch.randn(8, 8)
 BY_LENGTH = {64: 1.0, 96: 2.0}
+
+
+class Named(NamedTuple):
+    rows: int
+    columns: int
+
+
+class Sizes(tuple[int, ...]):
+    pass
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +65,10 @@ def goes_through_rows(x):
     for row in x[0]:
         total = total + row.sum()
     return total
+
+
+def names_sizes(x):
+    return x.reshape(Named(x.shape[0], x.shape[1] * 8)) + 1
 
 
 def branches(x):
@@ -166,6 +180,18 @@ def returns_it(x):
     return x + 1, x.shape[1]
 
 
+def makes_a_size(x):
+    return x + torch.zeros(torch.Size([x.shape[1], 8]))
+
+
+def returns_a_size(x):
+    return x + 1, torch.Size([*x.shape])
+
+
+def formats_another_tuple(x):
+    return x * len(str(Sizes(x.shape)))
+
+
 class StoresTheLast(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -188,14 +214,14 @@ class CachesMasks(torch.nn.Module):
         return x
 
 
-SAME = (moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks)
+SAME = (moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks, names_sizes)
 LOOKING = (
     (branches, 5), (asks_for_truth, 1), (asks_for_the_rest, 5), (compares_with_a_float, 1), (takes_the_smaller, 5),
     (counts, 2), (divides, 1), (formats, 1), (looks_up, 1), (subscripts, 1), (asks_for_a_part, 1), (returns_it, 1),
     (sorts, 1), (CachesMasks(), 1), (maps, 0), (maps_a_partial, 0), (sorts_by_a_function, 0),
     (compares_a_number_of_elements, 4), (compares_a_property, 1), (looks_up_a_number_of_elements, 1),
     (formats_a_number_of_elements, 1), (returns_a_number_of_elements, 1), (multiplies_what_there_is, 1),
-    (divides_by_a_property, 0),
+    (divides_by_a_property, 0), (makes_a_size, 1), (returns_a_size, 1), (formats_another_tuple, 0),
 )  # fmt: skip
 """Programs, each with at how many of the lengths it is known that it does the same as at 64."""
 

@@ -28,9 +28,7 @@ def exchange(value: Any, new: Callable[[Any], Any], *, anew: bool = False) -> An
         items = [exchange(each, new, anew=anew) for each in value]
         if not (anew and type(value) is list) and all(one is other for one, other in zip(value, items, strict=True)):
             return value
-        if type(value) not in (tuple, list):
-            raise Unknown(type(value).__name__)
-        return type(value)(items)
+        return _make_alike(value, items)
     if isinstance(value, dict):
         changed = {key: exchange(each, new, anew=anew) for key, each in value.items()}
         if not (anew and type(value) is dict) and all(value[key] is each for key, each in changed.items()):
@@ -43,6 +41,22 @@ def exchange(value: Any, new: Callable[[Any], Any], *, anew: bool = False) -> An
         others = [exchange(each, new) for each in parts]
         return value if all(map(_is_same, parts, others)) else slice(*others)
     return new(value)
+
+
+def _make_alike(value: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
+    """Returns a tuple or a list of the same kind.
+
+    Raises:
+        Unknown: if there is none of these items.
+    """
+    import torch
+
+    kind: Any = type(value)
+    if kind in (tuple, list) or (kind is torch.Size and all(isinstance(each, int) for each in items)):
+        return kind(items)
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):  # a named one, of which nothing is called
+        return tuple.__new__(kind, items)
+    raise Unknown(kind.__name__)
 
 
 def _is_same(one: Any, other: Any) -> bool:

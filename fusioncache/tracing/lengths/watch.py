@@ -133,15 +133,22 @@ class Watch(Observer):
         return True
 
     def _call_with_plain(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        import torch
         from thunder.core import interpreter
 
-        plains = [_strip_unchanging(each) for each in args]
-        named = {name: _strip_unchanging(each) for name, each in kwargs.items()}
+        plains = [self._strip_unchanging(each) for each in args]
+        named = {name: self._strip_unchanging(each) for name, each in kwargs.items()}
         self._seen = fn
         try:
-            return interpreter._interpret_call(fn, *plains, **named)
+            result = interpreter._interpret_call(fn, *plains, **named)
         finally:
             self._seen = None
+        # A list of sizes was handed over as it is, and all of them were looked at.
+        return strip(result, self) if type(getattr(result, "value", None)) is torch.Size else result
+
+    def _strip_unchanging(self, wrapper: Any) -> Any:
+        """Does as ``strip``, but leaves a list or a dict as it is: the call may change it, and is told of its items."""
+        return wrapper if isinstance(wrapper.value, list | dict | set) else strip(wrapper, self)
 
     def _call(
         self, operation: Callable[..., Any], found: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any
@@ -154,8 +161,8 @@ class Watch(Observer):
         before, enabled = self._begin_call()
         self._is_inside = True
         try:
-            plains = [strip(each) for each in args]
-            result = found(*plains, **{name: strip(each) for name, each in kwargs.items()})
+            plains = [strip(each, self) for each in args]
+            result = found(*plains, **{name: strip(each, self) for name, each in kwargs.items()})
         finally:
             self._end_call()
         if self._operations.only_finds(operation, result):
@@ -311,17 +318,21 @@ class Watch(Observer):
         return self.journal
 
 
-def strip(wrapper: Any) -> Any:
-    """Returns a wrapper of the same value with Thunder's integers; itself if there are no others."""
+def strip(wrapper: Any, watch: Watch) -> Any:
+    """Returns a wrapper of the same value with Thunder's integers; itself if there are no others.
+
+    Args:
+        wrapper: the interpreter's.
+        watch: is told if they cannot be taken out: then it stays as it is, and nothing can be said of other sizes.
+    """
     from thunder.core.interpreter import wrap
 
-    value = exchange(wrapper.value, bare)
+    try:
+        value = exchange(wrapper.value, bare)
+    except Unknown as error:
+        watch.refuse(f"a {error} holds sizes")
+        return wrapper
     return wrapper if value is wrapper.value else wrap(value, provenance=wrapper.provenance)
-
-
-def _strip_unchanging(wrapper: Any) -> Any:
-    """Returns the same, but a list or a dict as it is: the call may change it, and is told of what is in it."""
-    return wrapper if isinstance(wrapper.value, list | dict | set) else strip(wrapper)
 
 
 def _is_of_sizes(fn: Any) -> bool:

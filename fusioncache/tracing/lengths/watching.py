@@ -156,7 +156,8 @@ def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _binary_op(stack: Any, op: Any, a: Any, b: Any) -> Any:
-        if CURRENT.get() is None or not any(type(each.value) in WATCHED for each in (a, b)):
+        watch = CURRENT.get()
+        if watch is None or not any(type(each.value) in WATCHED for each in (a, b)):
             return original(stack, op, a, b)
         symbol, *_ = OPERATIONS[op.value % len(OPERATIONS)]
         if is_number(a.value) and is_number(b.value) and symbol in ARITHMETIC:
@@ -175,7 +176,7 @@ def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
         for each in (a, b):
             if type(each.value) in WATCHED:
                 each.value.witness.see_value(each.value, f"computes {symbol}")
-        return original(stack, op, strip(a), strip(b))
+        return original(stack, op, strip(a, watch), strip(b, watch))
 
     return _binary_op
 
@@ -229,7 +230,7 @@ def watch_comparison(original: Callable[..., Any]) -> Callable[..., Any]:
             stack.pop_wrapped()
             stack.pop_wrapped()
             for each in pair:
-                stack.append(strip(each))
+                stack.append(strip(each, watch))
             assert original(inst, stack=stack, **kwargs) is None
             return stack.getitem_wrapped(-1).value
 
