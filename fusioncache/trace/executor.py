@@ -12,7 +12,7 @@ from thunder.core.rematerialization import rematerialize
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceProvenance, from_trace
 from thunder.core.transform_common import dce
-from thunder.executors.data_dependent_partition import Node, fuse_bound_symbols
+from thunder.executors.data_dependent_partition import Node, consecutive_fusion, fuse_bound_symbols
 from thunder.executors.passes import update_fusion_call_ctx
 from thunder.executors.utils import Region
 from thunder.extend import FusionExecutor, ImplInfo
@@ -23,6 +23,7 @@ from fusioncache.backends.registry import best_backend
 from fusioncache.backends.symbols import symbol_name, symbol_named
 from fusioncache.ir.ops import TABLE, op_traits
 from fusioncache.record.events import CompileEvent, CompileObserver
+from fusioncache.trace.write_order import keeps_order, writes_in_place
 
 
 class FusionCacheExecutor(FusionExecutor):
@@ -74,16 +75,24 @@ class FusionCacheExecutor(FusionExecutor):
         producers, consumers = utils.producers_and_consumers(trace)
         counter = 0
         fused.bound_symbols = []
-        for group in fuse_bound_symbols(trace, lambda a, b: self._fusible(a) and self._fusible(b)):
+        for group in self._group(trace):
             if self._worth_fusing(group):
                 fused.bound_symbols.append(self.fuse(Region(producers, consumers, group), counter))
                 counter += 1
             else:
                 fused.bound_symbols.extend(group)
-        fused = update_fusion_call_ctx(dce(rematerialize(fused)))
+        # What is computed again behind a write would be computed of what was written.
+        fused = update_fusion_call_ctx(dce(fused if writes_in_place(trace) else rematerialize(fused)))
         milliseconds = (time.perf_counter_ns() - start) // 1_000_000
         fused.set_provenance(TraceProvenance(f"Fusion by fusioncache (took {milliseconds} milliseconds)"))
         return fused
+
+    def _group(self, trace: Any) -> list[list[BoundSymbol]]:
+        """Returns bound symbols in groups, in an order in which each reads what it reads in the trace."""
+        groups: list[list[BoundSymbol]] = fuse_bound_symbols(trace, lambda a, b: self._fusible(a) and self._fusible(b))
+        if not writes_in_place(trace) or keeps_order(trace, groups):
+            return groups
+        return consecutive_fusion(trace, lambda a, b: self._fusible(a) and self._fusible(b))  # type: ignore[no-any-return]
 
     def _compile_when_called(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
         function: Callable[..., Any] | None = None
