@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from thunder.extend import get_executor
@@ -92,6 +93,20 @@ def count_compiles(backend: str, *, lru: bool = False) -> Counter:
     return counter
 
 
+@contextmanager
+def counting_compiles(backend: str) -> Iterator[Counter]:
+    """Counts as ``count_compiles`` does, and leaves Thunder as it was: programs of other functions are not kept."""
+    counter = count_compiles(backend)
+    try:
+        yield counter
+    finally:
+        if backend == "nvfuser":
+            thunders: Any = nvfuser_executor()
+            thunders.create_fd = thunders.create_fd.__wrapped__
+        else:
+            get_executor(NAME).observers.remove(counter.observe)
+
+
 def _count_definitions(counter: Counter, lru: bool) -> None:
     """Counts the definitions that Thunder's nvFuser executor makes."""
     thunders: Any = nvfuser_executor()
@@ -102,6 +117,7 @@ def _count_definitions(counter: Counter, lru: bool) -> None:
         create = LruFusionCache()(create)
         counter.count_distinct(create.num_fusions)
 
+    @wraps(original)
     def create_fd(*args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_globals["__name__"].startswith("fusioncache."):
             return original(*args, **kwargs)  # fusioncache reports by itself what it compiles

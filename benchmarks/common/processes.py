@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -47,6 +47,7 @@ def call(
     environment: Mapping[str, str] = MappingProxyType({}),
     root: Path = ROOT,
     limit: float | None = None,
+    inherited: Sequence[int] = (),
 ) -> Any:
     """Runs a module, and returns what ``serve`` in its process answers to an argument. Both are JSON.
 
@@ -58,6 +59,7 @@ def call(
         environment: more variables for the process.
         root: where it runs, and imports from first: that of this project, or of an earlier state of it.
         limit: the seconds after which it is ended.
+        inherited: descriptors of open files that it has as well.
 
     Raises:
         ProcessFailed: if the process raised or died, or was ended.
@@ -69,7 +71,7 @@ def call(
         what = ("-P", str(module)) if isinstance(module, Path) else ("-m", module)
         command = [sys.executable, *what, json.dumps(argument), str(answer)]
         with log.open("wb") as output:
-            ending = _run(command, root, variables, output, limit)
+            ending = _run(command, root, variables, output, limit, inherited)
         end = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:])
         if not answer.exists():
             raise ProcessFailed(ending, end)
@@ -79,9 +81,17 @@ def call(
         return result["value"]
 
 
-def _run(command: list[str], root: Path, variables: Mapping[str, str], output: IO[bytes], limit: float | None) -> str:
+def _run(
+    command: list[str],
+    root: Path,
+    variables: Mapping[str, str],
+    output: IO[bytes],
+    limit: float | None,
+    inherited: Sequence[int],
+) -> str:
     """Runs a process to its end, and returns how that came about."""
     where: dict[str, Any] = {"cwd": root, "env": variables, "stdin": subprocess.DEVNULL}
+    where |= {"pass_fds": inherited} if inherited else {}
     try:
         done = subprocess.run(command, **where, stdout=output, stderr=output, timeout=limit)
     except subprocess.TimeoutExpired:

@@ -72,7 +72,7 @@ def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
         jitted,
         parameters,
         tokens,
-        lambda: counter.compiles - before + transform.stats().compiles,
+        lambda: transform.stats().compiles,
         lambda: dict(transform.stats().bypasses),
         lambda: _count_programs(transform.stats()),
     )

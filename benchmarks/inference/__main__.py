@@ -1,6 +1,7 @@
 """Tokens a second of greedy generation with a key-value cache, beside eager PyTorch, torch.compile and Thunder.
 
-Each way is a fresh process with empty cache directories, in which litgpt's Llama generates ``--tokens`` tokens behind
+Each way is a fresh process with empty cache directories; ``--at-once`` of these get ready beside each other, and then
+measure one after the other, with nothing beside them. In each litgpt's Llama generates ``--tokens`` tokens behind
 prompts of ``--prompts`` tokens, one at a time, as litgpt's ``generate`` does at temperature 0. The first tokens behind
 each prompt are timed as they come, with what was compiled and traced for them; then all is done ``--repeat`` times
 more: the time of a first token, and tokens a second behind it, none of which is waited for, are medians of these. Host
@@ -18,11 +19,12 @@ from typing import Any
 
 import click
 
-from benchmarks.common import processes
 from benchmarks.common.environment import inspect_machine
 from benchmarks.common.options import Lengths, Words, backend_option, command, json_option, require_litgpt
+from benchmarks.common.processes import ProcessFailed
 from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point, make_result, say, write_result
+from benchmarks.common.turns import call_in_turns
 from benchmarks.inference.spec import EAGER, GPU_WAYS, WAYS, InferenceSpec
 
 
@@ -36,12 +38,14 @@ from benchmarks.inference.spec import EAGER, GPU_WAYS, WAYS, InferenceSpec
 @click.option("--grad-mode", type=click.Choice(["inference_mode", "no_grad"]), default="inference_mode")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="bfloat16 on a GPU, else float32.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="A GPU, if there is one.")
-@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that each way may take.")
+@click.option("--at-once", type=click.IntRange(min=1), default=1, help="Processes that get ready beside each other.")
+@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that each may take, waiting among them.")
 @backend_option()
 @json_option
 def main(
     json_file: Path | None,
     ways: Sequence[str],
+    at_once: int,
     limit: float | None,
     backend: str,
     dtype: str | None,
@@ -55,24 +59,24 @@ def main(
     common = {"backend": machine.backend, "device": place, **options}
     common["dtype"] = dtype or (machine.choose_dtype("llama") if place == machine.device else "float32")
     chosen = [way for way in ways if place == "cuda" or way not in GPU_WAYS]
+    specs = [InferenceSpec(way=way, **common) for way in chosen]
     points: list[Point] = []
-    for way in chosen:
-        points.append(_run(InferenceSpec(way=way, **common), limit))
-        result = make_result(machine.environment, {**common, "ways": chosen}, points=points)
+    answers = call_in_turns("benchmarks.inference.worker", [asdict(spec) for spec in specs], at_once, limit)
+    for way, answer in zip(chosen, answers, strict=True):
+        points.append(_make_point(way, answer))
+        result = make_result(machine.environment, {**common, "ways": chosen, "at_once": at_once}, points=points)
         write_result(json_file, result)
     _print(points)
     sys.exit(1 if any("failure" in point for point in points) else 0)
 
 
-def _run(spec: InferenceSpec, limit: float | None) -> Point:
+def _make_point(way: str, answer: Any) -> Point:
     """Returns what one way's process said; what went wrong if it said nothing."""
-    try:
-        found = processes.call("benchmarks.inference.worker", asdict(spec), limit=limit)
-    except processes.ProcessFailed as failure:
-        say(f"{spec.way}: {failure.message}\n")
-        return {"way": spec.way, "failure": failure.message, "log": failure.log}
-    say(f"{spec.way}: {found['later'][0]['tokens_per_second']:.1f} tokens a second\n")
-    return {"way": spec.way, **found}
+    if isinstance(answer, ProcessFailed):
+        say(f"{way}: {answer.message}\n")
+        return {"way": way, "failure": answer.message, "log": answer.log}
+    say(f"{way}: {answer['later'][0]['tokens_per_second']:.1f} tokens a second\n")
+    return {"way": way, **answer}
 
 
 def _print(points: Sequence[Point]) -> None:

@@ -18,6 +18,7 @@ from benchmarks.common.models import narrow_widths
 from benchmarks.common.processes import serve
 from benchmarks.common.steps import synchronize, warm_up
 from benchmarks.common.tensors import digest_all
+from benchmarks.common.turns import turn
 from benchmarks.inference.generation import Generation, Places
 from benchmarks.inference.spec import CHECKED, WAYS, InferenceSpec
 
@@ -37,10 +38,11 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         subject = Subject(compiled, Places(spec.device))
         prompts = [_begin(spec, subject, length) for length in spec.prompts]
         before = compiled.counts()
-        later = [_continue(spec, subject, length) for length in spec.prompts]
+        with turn():
+            later = [_continue(spec, subject, length) for length in spec.prompts]
+            host = _measure_host(spec, subject)
         counts = _subtract(compiled.counts(), before)
         check = _check(spec, model, subject)
-        host = _measure_host(spec, subject)
     return {"prompts": prompts, "later": later, "later_counts": counts, "host_ms": host, **check, **compiled.graphs()}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.common.processes import serve
 from benchmarks.common.spec import ModelSpec
+from benchmarks.common.turns import turn
 from benchmarks.jitter.events import Counters, Reading, explain
 from benchmarks.jitter.spec import BESIDE, SLOWEST
 
@@ -46,12 +47,13 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     for _ in range(WARM_UP):
         step(next(batches).to(spec.device))
     seconds, readings = [], [counters.read()]
-    for tokens in batches:
-        tokens = tokens.to(spec.device)
-        before = counters.read()
-        seconds.append(step(tokens))
-        readings += [before, counters.read()]
-        model.zero_grad(set_to_none=True)
+    with turn():
+        for tokens in batches:
+            tokens = tokens.to(spec.device)
+            before = counters.read()
+            seconds.append(step(tokens))
+            readings += [before, counters.read()]
+            model.zero_grad(set_to_none=True)
     return summarize(seconds, list(zip(readings[1::2], readings[2::2], strict=True)))
 
 

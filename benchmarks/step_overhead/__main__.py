@@ -1,9 +1,11 @@
 """Host time of a later step, part by part, of a narrow Llama, or of one of real width.
 
 The model takes steps with Thunder alone, with fusioncache, with that and Thunder's own prologue, with that and its
-own calls, and with torch.compile, on a GPU also with CUDA graphs: ours, Thunder's and torch.compile's. Each has a fresh
-process with empty cache folders. Before each part the device has nothing to do, so that the host is what is waited for:
-on a GPU forward and backward are the time until everything is launched; on a CPU what is computed is in them as well.
+own calls, with torch.compile and with nothing compiled, on a GPU also with CUDA graphs: ours, Thunder's and
+torch.compile's. Each has a fresh process with empty cache folders; ``--at-once`` of these get ready beside each other,
+and then measure one after the other, with nothing beside them. Before each part the device has nothing to do, so that
+the host is what is waited for: on a GPU forward and backward are the time until everything is launched; on a CPU what
+is computed is in them as well.
 The prologue is the part of the forward pass that checks the arguments and the model. Figures are medians of all steps.
 A step of many, one right after the other, takes the time that is called wall. GiB are those of the GPU's memory that
 are allocated at most for these. What a GPU does in a step is summed by who made the kernels; all of the kinds are in
@@ -15,18 +17,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import click
 
-from benchmarks.common import processes
 from benchmarks.common.environment import inspect_machine
 from benchmarks.common.options import Lengths, Numbers, Words, backend_option, command, json_option, require_litgpt
+from benchmarks.common.processes import ProcessFailed
 from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.common.spec import ModelSpec
+from benchmarks.common.turns import call_in_turns
 from benchmarks.step_overhead.spec import GPU_WAYS, MODES, WAYS, WIDTHS, StepSpec
 
 _PARTS = ("prologue", "forward", "backward", "step", "wall")
@@ -42,6 +46,8 @@ _COUNTS = ("python", "torch", "operations", "symbols")
 @click.option("--tokens", type=Lengths(), help="In one row, as in 128,2048. By default 64 in each of two rows.")
 @click.option("--mode", type=click.Choice(MODES), default="training", help="Inference is forward without gradients.")
 @click.option("--steps", type=click.IntRange(min=1), default=200, help="Steps that count.")
+@click.option("--at-once", type=click.IntRange(min=1), default=1, help="Processes that get ready beside each other.")
+@click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that each may take, waiting among them.")
 @backend_option()
 @json_option
 def main(
@@ -51,6 +57,8 @@ def main(
     tokens: Sequence[int] | None,
     mode: str,
     steps: int,
+    at_once: int,
+    limit: float | None,
     backend: str,
     json_file: Path | None,
 ) -> None:
@@ -60,28 +68,31 @@ def main(
     ways = [way for way in ways if machine.device == "cuda" or way not in GPU_WAYS]
     lengths: list[int | None] = list(tokens or ()) or [128 if width == "real" else None]
     options = {"layers": list(layers), "ways": list(ways), "width": width, "tokens": lengths, "mode": mode}
-    options |= {"steps": steps, "backend": machine.backend}
+    options |= {"steps": steps, "at_once": at_once, "backend": machine.backend}
+    dtype, grad = machine.choose_dtype("llama"), mode == "training"
+    model = ModelSpec("llama", 0, machine.backend, machine.device, dtype, grad=grad, steps=steps)
+    specs = [
+        StepSpec(way, replace(model, layers=count), width, length)
+        for count, length, way in product(layers, lengths, ways)
+    ]
     points: list[Point] = []
-    for count, length, way in product(layers, lengths, ways):
-        dtype, grad = machine.choose_dtype("llama"), mode == "training"
-        model = ModelSpec("llama", count, machine.backend, machine.device, dtype, grad=grad, steps=steps)
-        points.append(_run(StepSpec(way, model, width, length)))
+    answers = call_in_turns("benchmarks.step_overhead.worker", [asdict(spec) for spec in specs], at_once, limit)
+    for spec, answer in zip(specs, answers, strict=True):
+        points.append(_make_point(spec, answer))
         write_result(json_file, make_result(machine.environment, options, points=points))
     _print(points)
     sys.exit(1 if any("error" in point for point in points) else 0)
 
 
-def _run(spec: StepSpec) -> Point:
+def _make_point(spec: StepSpec, answer: Any) -> Point:
     """Returns what one way's process said; what went wrong if it said nothing."""
     point: Point = {"layers": spec.model.layers, "width": spec.width, "tokens": spec.tokens, "mode": spec.mode}
     point["way"] = spec.way
-    try:
-        point |= processes.call("benchmarks.step_overhead.worker", asdict(spec))
-    except processes.ProcessFailed as failure:
-        say(f"{spec}: {failure.message}\n")
-        return {**point, "error": failure.message, "log": failure.log}
-    say(f"{spec}: {point['milliseconds']['step']:.3f} ms\n")
-    return point
+    if isinstance(answer, ProcessFailed):
+        say(f"{spec}: {answer.message}\n")
+        return {**point, "error": answer.message, "log": answer.log}
+    say(f"{spec}: {answer['milliseconds']['step']:.3f} ms\n")
+    return {**point, **answer}
 
 
 def _print(points: Sequence[Point]) -> None:

@@ -11,6 +11,7 @@ from benchmarks.common.spec import ModelSpec, count_layers
 
 WAYS: Mapping[str, str] = MappingProxyType(
     {
+        "eager": "PyTorch, with nothing compiled",
         "thunder": "Thunder without fusioncache",
         "own prologue": "fusioncache, with Thunder's prologue as it is",
         "own calls": "fusioncache, with Thunder's functions around its programs, and in these, as they are",

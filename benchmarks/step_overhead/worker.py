@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common.processes import serve
+from benchmarks.common.turns import turn
 from benchmarks.step_overhead.counts import count_calls, count_operations, count_symbols
 from benchmarks.step_overhead.spec import StepSpec
 
@@ -70,6 +71,13 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
         for parameter in model.parameters():  # what a graph returns may not stay there, where others are added to it
             parameter.grad = torch.zeros_like(parameter)
     subject = Subject(spec, *_compile(spec, model, example))
+    for _ in range(WARM_UP):
+        subject.step()
+    with turn():
+        return _measure(subject)
+
+
+def _measure(subject: Subject) -> dict[str, Any]:
     milliseconds = _measure_parts(subject)
     milliseconds["wall"], memory = _measure_many(subject)
     counts = {
@@ -96,7 +104,7 @@ def _measure_parts(subject: Subject) -> dict[str, float]:
 
     device, statistics = subject.spec.model.device, subject.statistics
     samples: dict[str, list[float]] = {name: [] for name in ("forward", "backward", "prologue")}
-    for _ in range(WARM_UP + subject.spec.model.steps):
+    for _ in range(subject.spec.model.steps):
         synchronize(device)
         start = time.perf_counter_ns()
         output = subject.forward()
@@ -110,7 +118,7 @@ def _measure_parts(subject: Subject) -> dict[str, float]:
         if statistics:
             taken = statistics.last_prologue_execution_stop - statistics.last_prologue_execution_start
             samples["prologue"].append(taken / 1e6)
-    later = {name: taken[WARM_UP:] for name, taken in samples.items() if taken}
+    later = {name: taken for name, taken in samples.items() if taken}
     found = {name: round(median(taken), 4) for name, taken in later.items()}
     steps = [later[name] for name in ("forward", "backward") if name in later]
     found["step"] = round(sum(found[name] for name in ("forward", "backward") if name in found), 4)
@@ -160,6 +168,8 @@ def _compile(spec: StepSpec, model: Any, example: Any) -> tuple[Callable[..., An
     import torch
 
     backend = spec.model.backend
+    if spec.way == "eager":
+        return model, example, None
     if spec.way == "torch.compile":
         return torch.compile(model, backend="aot_eager" if backend == "eager" else "inductor"), example, None
     if spec.way == "reduce-overhead":

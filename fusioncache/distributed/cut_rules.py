@@ -94,7 +94,8 @@ def _slice(symbol: Any, dim: int, ranks: int) -> Moved:
     step = strides[0][dim] if strides and strides[0] is not None else 1
     if (start[dim], end[dim], step) != (0, tensor.shape[dim], 1):
         return None
-    return dim, (start, take_part(end, dim, ranks), *strides)
+    # Thunder's translator for nvFuser adds up lists.
+    return dim, (start, [*take_part(end, dim, ranks)], *strides)
 
 
 def _concatenate(values: CutValues, symbol: Any) -> bool:
