@@ -16,7 +16,7 @@ from fusioncache.cache.general_executable import ServedGeneral
 from fusioncache.cache.helpers import Ask
 from fusioncache.cache.sizes import Generation
 from fusioncache.ir import Bypass, Graph, Instance, Template
-from fusioncache.ir.ops import RESIDUAL
+from fusioncache.ir.ops import RESIDUAL, may_run_again
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.process.warning import warn
 from fusioncache.record.events import CompileEvent
@@ -201,12 +201,27 @@ class TemplateCall:
         begun = time.perf_counter()
         run = self._prepare(args, arities)
         start = time.perf_counter()
-        results = run(args)
+        run, results = self._execute(run, args, arities)
         ended = time.perf_counter()
         self._ledger.history.add_seconds("first_execution", ended - start)
         if self._called:
             self._called(self.template, ended - begun)
         return run, results
+
+    def _execute(self, run: Run, args: Sequence[Any], arities: Arities) -> tuple[Run, Sequence[Any]]:
+        """Runs what was prepared, or what Thunder made where that fails; returns what ran, and its results."""
+        import torch
+
+        try:
+            return run, run(args)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # what was compiled for other sizes was never executed with these
+            fallback = self._fallbacks[arities]
+            if run is fallback or not may_run_again(self.template.graph):
+                raise
+            self._fall_back(arities, error)
+            return fallback, fallback(args)
 
     def _prepare(self, args: Sequence[Any], arities: Arities) -> Run:
         import torch

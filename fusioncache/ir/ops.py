@@ -178,6 +178,11 @@ def writes_in_place(graph: Graph) -> bool:
     return any(op_traits(op.name).writes for op in graph.ops)
 
 
+def may_run_again(graph: Graph) -> bool:
+    """Returns whether a graph may be computed from the start though it ran for a part: it writes and draws nothing."""
+    return not any(op_traits(op.name).writes or op_traits(op.name).random for op in graph.ops)
+
+
 def writes_of(graph: Graph) -> Iterator[tuple[int | None, int]]:
     """Yields each value that a graph writes in place, None for a constant, and the input that it is written into."""
     for op in graph.ops:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from drawn_regions import Sketch
 
+from fusioncache.backends.nvfuser.general_shapes import expand_results
 from fusioncache.backends.nvfuser.other_sizes import MOST_BYTES, compile_for_other_sizes, list_values, make_arguments
 from fusioncache.ir import Const, GeneralRegion, Graph, TensorType
 from fusioncache.template.general_region import make_family
@@ -158,3 +159,35 @@ def test_what_cannot_run_does_no_harm():
 
     general = generalize(rows(8), rows(12))
     assert compile_for_other_sizes(lambda values: fail, general, ones_for(general), (12,), inf) == 0
+
+
+def widened(length: int) -> Graph:
+    """As many rows of a table as there are, for each of two, and twice that."""
+    s, wide = Sketch(), tensor(2, length, 4)
+    x, table = s.input(tensor(length, 4)), s.input(tensor(64, 4))
+    rows = s.op("slice_prim", table, (0, 0), (length, 4), (1, 1), type_=tensor(length, 4))
+    widened = s.op("broadcast_in_dim", rows, wide.shape, (1, 2), type_=wide)
+    return s.graph(widened, s.op("tanh", x, type_=tensor(length, 4)))
+
+
+@pytest.mark.parametrize("length", [12, 20])
+def test_results_that_are_not_expanded_are_expanded(length):
+    general = generalize(widened(8), widened(12))
+    args = [torch.randn(length, 4), torch.randn(64, 4)]
+    unexpanded = args[1][None, :length]
+    found, other = expand_results(lambda args: [unexpanded, args[0].tanh()], general, [length])(args)
+    assert found.shape == (2, length, 4) and found.stride() == (0, 4, 1) and found.data_ptr() == args[1].data_ptr()
+    assert torch.equal(found, unexpanded.expand(2, length, 4)) and torch.equal(other, args[0].tanh())
+
+
+@pytest.mark.parametrize("shape", [(2, 12, 4), (1, 11, 4), (12, 4), (3, 12, 4)])
+def test_results_of_other_shapes_stay(shape):
+    general, made = generalize(widened(8), widened(12)), torch.zeros(shape)
+    args = [torch.randn(12, 4), torch.randn(64, 4)]
+    assert expand_results(lambda args: [made, args[0].tanh()], general, [12])(args)[0] is made
+
+
+def test_where_arguments_are_not_what_they_should_be_results_stay():
+    general, made = generalize(widened(8), widened(12)), torch.zeros(1, 12, 4)
+    args = [torch.randn(1, 4), torch.randn(64, 4)]
+    assert expand_results(lambda args: [made, args[0]], general, [12])(args)[0] is made

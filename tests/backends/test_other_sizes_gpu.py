@@ -76,3 +76,21 @@ def test_what_torch_gives_at_random_stays_the_same():
     for rows in FIRST:
         compiled(*[torch.ones(rows, 1376, device="cuda", dtype=torch.bfloat16) for _ in range(2)])
     assert are_same(inputs(3), made)
+
+
+def widen(x, table):
+    """A table's rows for each of two, of which the region sees no length but in numbers."""
+    length = x.shape[0]
+    places = torch.arange(length, device="cuda")
+    return places[:, None] >= places, table[:length].expand(2, length, 8), x @ table[:8]
+
+
+def test_a_part_of_a_table_stays_expanded():
+    table = torch.randn(64, 8, device="cuda")
+    compiled = thunder.jit(widen, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache())])
+    for rows in (16, 24, 40, 20):
+        x = torch.randn(rows, 8, device="cuda")
+        found, plain = compiled(x, table), thunder.jit(widen)(x, table)
+        assert [one.shape for one in found] == [one.shape for one in plain]
+        assert [one.stride() for one in found] == [one.stride() for one in plain]
+        assert are_same(found, plain)

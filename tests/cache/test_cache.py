@@ -232,6 +232,33 @@ def test_a_fallback_runs_in_the_templates_terms():
     assert ledger.stats().bypasses == {"compile failed: RuntimeError": 1}
 
 
+@pytest.mark.parametrize("draws", [False, True])
+def test_what_fails_when_it_is_first_executed_runs_as_thunder_made_it_unless_it_draws(draws):
+    class Failing(CountingEager):
+        def compile(self, graph, args):
+            def run(args):
+                raise RuntimeError("not with these sizes")
+
+            return run
+
+    s = Sketch()
+    x = s.input()
+    region = s.graph(s.op("uniform_philox" if draws else "tanh", x))
+    called = []
+    fallback = Fallback(lambda x: called.append(x) or (torch.tanh(x),), (0,), (0,))
+    call, _, ledger, _ = call_of(region, compiler=Failing(), fallback=fallback)
+    given = torch.randn(2, 3)
+    if draws:
+        with pytest.raises(RuntimeError, match="not with these sizes"):
+            call.target.function(given)
+        assert not called
+        return
+    with pytest.warns(RuntimeWarning, match="runs as Thunder made it: not with these sizes"):
+        first = call.target.function(given)
+    assert torch.equal(first[0], torch.tanh(given)) and torch.equal(call.target.function(given)[0], first[0])
+    assert (len(called), ledger.stats().bypasses) == (2, {"compile failed: RuntimeError": 1})
+
+
 def test_stats_are_frozen_and_add_up():
     parent, graph = Ledger(), tanh_graph()
     ledger = Ledger(parent)

@@ -87,7 +87,14 @@ def train_one(jitted: Any, sizes: Sizes, steps: int = 3) -> dict[str, Any]:
         "compiles": transform.stats().compiles,
         "bypasses": dict(transform.stats().bypasses),
         "shapes": {name: tuple(parameter.shape) for name, parameter in jitted.named_parameters()},
+        "slices": list_slices(thunder.last_traces(jitted)[-1]),
     }
+
+
+def list_slices(trace: Any) -> list[list[str]]:
+    """Returns the types of what says where each slice of a trace begins and ends, and of its strides."""
+    symbols = [inner for symbol in trace.bound_symbols for inner in (symbol, *symbol.subsymbols)]
+    return [[type(arg).__name__ for arg in one.args[1:]] for one in symbols if one.sym.name == "slice_prim"]
 
 
 def find_transform(jitted: Any) -> fusioncache.FusionCache:
@@ -263,6 +270,12 @@ def test_ranks_add_up_once_behind_each_row_layer_and_once_in_front_of_each_group
     assert [call.split()[1] for call in backward] == ["all_reduce"] * 4
     head_size = SIZES[len(trained)].head_size
     assert sum(f"({head_size},)" in call for call in backward) == 1
+
+
+def test_a_region_that_is_cut_is_one_for_thunders_translators_too(trained):
+    """They run it where its template cannot, and add up the lists of a slice."""
+    for rank in trained:
+        assert rank["plain"]["slices"] and set(map(tuple, rank["plain"]["slices"])) == {("list", "list", "list")}
 
 
 def test_with_sequences_cut_ranks_scatter_sums_and_gather_rows(pair):

@@ -142,6 +142,7 @@ class NvFuser(Backend):
         """See ``Backend``. Where a kernel does not do for other sizes, nvFuser compiles another one by itself."""
         from fusioncache.backends.bound_symbols import read_numbers
         from fusioncache.backends.nvfuser.general import define_general
+        from fusioncache.backends.nvfuser.general_shapes import expand_results
         from fusioncache.backends.nvfuser.other_sizes import compile_for_other_sizes
         from fusioncache.backends.nvfuser.repeated_sizes import launch_if_repeated
 
@@ -154,7 +155,7 @@ class NvFuser(Backend):
 
         def fit(values: Sequence[Value]) -> Run:
             numbers = numbers_of(values)
-            return lambda args: run([*args, *numbers])
+            return expand_results(lambda args: run([*args, *numbers]), general, values)
 
         compile_for_other_sizes(fit, general, args, values, time.perf_counter() - start)
         return lambda args, values: launch_if_repeated(fit(values), self._pace)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import gcd, prod
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from fusioncache.backends.api import GeneralFunction, Run
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser.definition import describe_arguments
+from fusioncache.backends.nvfuser.general_shapes import Shape, fill_shape, find_result_shapes, find_sizes
 from fusioncache.ir import GeneralRegion, Ref, TensorType, Value, ValueType
 
 logger = logging.getLogger("fusioncache")
@@ -32,8 +34,6 @@ MOST_BYTES = 16 << 20
 _FACTORS = (0.5, 2.0, 0.25, 0.125, 0.0625)
 _LEAST = 2
 """Sizes of 1 and 0 are never general."""
-
-Shape = tuple[int, ...]
 
 
 def compile_for_other_sizes(
@@ -80,7 +80,8 @@ def make_arguments(
     layouts, compute = describe_arguments(args), Eager().compile_general(general, args, values)
     for others in list_values(general, values):
         types = general.graph.inputs[: len(args)]
-        resized = [(arg, _fill(type_, _find_sizes(general, others))) for arg, type_ in zip(args, types, strict=True)]
+        sizes = find_sizes(general, others)
+        resized = [(arg, _resize(type_, sizes)) for arg, type_ in zip(args, types, strict=True)]
         if sum(prod(shape) * arg.element_size() for arg, shape in resized if shape is not None) > most:
             continue
         made = [arg if shape is None else _make_zeros(arg, shape) for arg, shape in resized]
@@ -106,34 +107,6 @@ def list_values(general: GeneralRegion, values: Sequence[Value]) -> Iterator[tup
         yield tuple(next(grown) if isinstance(value, int) else value for value in values)
 
 
-def _find_sizes(general: GeneralRegion, values: Sequence[Value]) -> Mapping[int, int]:
-    """Returns the variables that are sizes, by the numbers of their values in the graph."""
-    inputs, found = general.graph.inputs, {}
-    number = len(inputs) - sum(place is None for place in general.places)
-    for value, place in zip(values, general.places, strict=True):
-        if place is None:
-            index, number = number, number + 1
-        else:
-            size = _shape_of(inputs[place[0]])[place[1]]
-            assert isinstance(size, Ref)
-            index = size.index
-        if isinstance(value, int):
-            found[index] = value
-    return found
-
-
-def _shape_of(type_: ValueType | None) -> Sequence[int | Ref]:
-    return type_.shape if isinstance(type_, TensorType) else ()
-
-
-def _fill(type_: ValueType | None, sizes: Mapping[int, int]) -> Shape | None:
-    """Returns the shape of a tensor for these sizes; None if it is the same for all."""
-    shape = _shape_of(type_)
-    if Ref not in map(type, shape):
-        return None
-    return tuple(sizes[size.index] if isinstance(size, Ref) else size for size in shape)
-
-
 def _make_zeros(arg: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Returns zeros whose strides are in the order of the argument's. As indices they are right for any table."""
     order = sorted(range(arg.dim()), key=lambda dimension: (-arg.stride(dimension), dimension))
@@ -141,17 +114,32 @@ def _make_zeros(arg: torch.Tensor, shape: Shape) -> torch.Tensor:
     return zeros.permute([order.index(dimension) for dimension in range(arg.dim())])
 
 
+def _resize(type_: ValueType, sizes: Mapping[int, int]) -> Shape | None:
+    """Returns the shape of a tensor for these sizes; None if it is the same for all."""
+    varies = isinstance(type_, TensorType) and any(isinstance(size, Ref) for size in type_.shape)
+    return fill_shape(type_, sizes) if varies else None
+
+
 def _is_region(general: GeneralRegion, compute: GeneralFunction, args: Sequence[Any], values: Sequence[Value]) -> bool:
     """Tells whether torch makes results of the very shapes that the region has with these values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    graph, sizes = general.graph, _find_sizes(general, values)
-    types = [*graph.inputs, *([None] * graph.sizes), *(type_ for op in graph.ops for type_ in op.outputs)]
-    with torch.no_grad(), FakeTensorMode() as mode:
+    with torch.no_grad(), FakeTensorMode() as mode, _without_log("torch._subclasses.fake_tensor"):
         fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
         try:
             results = compute(fakes, values)(fakes)
         except Exception:  # whatever torch says of sizes that do not fit each other
             return False
-    shapes = [_fill(types[output], sizes) or _shape_of(types[output]) for output in graph.outputs]
-    return all(tuple(result.shape) == tuple(shape) for result, shape in zip(results, shapes, strict=True))
+    shapes = find_result_shapes(general, values)
+    return all(tuple(result.shape) == shape for result, shape in zip(results, shapes, strict=True))
+
+
+@contextmanager
+def _without_log(name: str) -> Iterator[None]:
+    """Lets torch log nothing: it calls sizes that do not fit each other an error, and to ask is the purpose here."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
