@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from thunder.core import prims
@@ -10,6 +10,8 @@ from thunder.core.transform_common import Transform
 
 from fusioncache.distributed.cut_values import CutValues
 from fusioncache.distributed.cuts import Cut, CutError
+from fusioncache.distributed.joined_symbols import register_joined_symbols
+from fusioncache.distributed.joining import join_products
 from fusioncache.distributed.parallel_layers import CutParameter, Role
 from fusioncache.distributed.partition import partition_trace
 from fusioncache.distributed.rank_symbols import register_rank_symbols
@@ -22,6 +24,8 @@ class TensorParallelTransform(Transform):
         group: the process group whose ranks share the model.
         parameters: those that are cut, by name.
         of_rows: whether the residual stream is cut along its sequence between these layers.
+        joins: whether its gathers and scatters are joined with the products beside them, as ranks agreed.
+        report_left: is told why one is not joined all the same.
         broadcast_from: the rank of the group whose parameters all take; None: each takes its own.
         release: whether the module that was given lets go of whole parameters of which this rank keeps a part.
     """
@@ -32,6 +36,8 @@ class TensorParallelTransform(Transform):
         parameters: Mapping[str, CutParameter],
         *,
         of_rows: bool = False,
+        joins: bool = False,
+        report_left: Callable[[str], None] = lambda reason: None,
         broadcast_from: int | None = None,
         release: bool = False,
     ):
@@ -39,8 +45,11 @@ class TensorParallelTransform(Transform):
         self.process_group = group
         self.parameters = dict(parameters)
         self.of_rows = of_rows
+        self.joins = joins
+        self._report_left = report_left
         # A program that another process made names these.
         register_rank_symbols()
+        register_joined_symbols()
         self._broadcast_from = broadcast_from
         self._release = release
 
@@ -52,7 +61,7 @@ class TensorParallelTransform(Transform):
         cut = (
             f"{name}={parameter.role} {parameter.dim} {parameter.shape}" for name, parameter in self.parameters.items()
         )
-        return f"of_rows={self.of_rows} {' '.join(sorted(cut))}"
+        return f"of_rows={self.of_rows} joins={self.joins} {' '.join(sorted(cut))}"
 
     def transform_module(self, model: Any) -> None:
         """Thunder's hook: called with its module before anything is traced, which takes parts for parameters."""
@@ -136,7 +145,10 @@ class TensorParallelTransform(Transform):
             cuts[proxy.name] = Cut(parameter.dim, parameter.layer, is_gathered=is_gathered)
         self._check_parts(prologue_trace, checked)
         values = CutValues(self.process_group, cuts, of_rows=self.of_rows)
-        return prologue_trace, partition_trace(computation_trace, values), epilogue_trace
+        trace = partition_trace(computation_trace, values)
+        if self.joins:
+            trace = join_products(trace, self._report_left)
+        return prologue_trace, trace, epilogue_trace
 
     def _check_parts(self, trace: Any, checked: Mapping[str, str]) -> None:
         """Has the prologue expect parts."""

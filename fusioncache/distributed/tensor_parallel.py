@@ -21,6 +21,7 @@ def tensor_parallel(
     row: Sequence[str] = (),
     gathered: Sequence[str] = (),
     sequence: bool = False,
+    joined: bool = False,
     broadcast_from: int | None = None,
     release: bool = False,
     executors: Sequence[Any] | None = None,
@@ -48,6 +49,10 @@ def tensor_parallel(
         gathered: ``Linear`` layers that are cut as column ones, and whose result each rank gets whole: a head.
         sequence: whether ranks also share what is between these layers, by the rows of a sequence: they then scatter
             the sums of row layers, and gather rows for column layers. Where they do not divide a sequence, it is whole.
+        joined: with ``sequence``: whether a gather is computed at once with the products behind it, and a row layer
+            with the scatter behind it, in torch's symmetric memory. All ranks have to ask for it, and to be able to:
+            over NCCL, on GPUs of one node that read each other's memory. Else all stays as it is, and
+            ``stats().bypasses`` has the reason. Sums may be rounded otherwise.
         broadcast_from: the rank of the group whose parameters all take; None: each takes its own.
         release: whether ``model`` lets go of whole parameters of which this rank keeps a part. It cannot run on its own
             then.
@@ -58,20 +63,40 @@ def tensor_parallel(
     Raises:
         CutError: if a layer cannot be cut in this way, with its name. When the model is first called: if it does
             something with a part of a tensor of which it is not known how ranks do it together.
+        ValueError: if products are to be joined, and sequences are not shared.
     """
     import thunder
 
     import fusioncache
     from fusioncache.distributed.parallel_transform import TensorParallelTransform
 
+    if joined and not sequence:
+        raise ValueError("joined=True joins what ranks exchange of a sequence with products: it takes sequence=True")
     group = find_group(group)
     roles = {Role.COLUMN: column, Role.ROW: row, Role.GATHERED: gathered}
     parameters = find_cut_parameters(model, roles, group.size())
+    caching = fusioncache.FusionCache(**options)
     cutting = TensorParallelTransform(
-        group, parameters, of_rows=sequence, broadcast_from=broadcast_from, release=release
+        group,
+        parameters,
+        of_rows=sequence,
+        joins=sequence and _agree_on_joining(model, group, caching, wanted=joined),
+        report_left=caching.report_left,
+        broadcast_from=broadcast_from,
+        release=release,
     )
     return thunder.jit(
         model,
         executors=fusioncache.executors() if executors is None else executors,
-        transforms=[cutting, *transforms, fusioncache.FusionCache(**options)],
+        transforms=[cutting, *transforms, caching],
     )
+
+
+def _agree_on_joining(model: Any, group: Any, caching: Any, *, wanted: bool) -> bool:
+    """Tells whether all ranks join products; counts why not where that was asked for."""
+    from fusioncache.distributed.joining_agreement import agree_on_joining
+
+    reason = agree_on_joining(group, next(model.parameters()).device, wanted=wanted)
+    if wanted and reason:
+        caching.report_left(f"products are not joined with what ranks exchange: {reason}")
+    return not reason

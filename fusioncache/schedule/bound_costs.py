@@ -72,5 +72,5 @@ def _find_starts(graph: CallGraph, schedule: Schedule) -> dict[int, int]:
         kind = graph.calls[index].kind
         if kind in COLLECTIVES:
             starts[index] = computed
-        computed += kind is Kind.COMPUTE
+        computed += kind in (Kind.COMPUTE, Kind.JOINED)
     return starts

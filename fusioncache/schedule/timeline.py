@@ -56,7 +56,7 @@ def make_timeline(graph: CallGraph, schedule: Schedule) -> Timeline:
     step_of = {index: number for number, step in enumerate(schedule.steps) for index in step}
     computed = [0]
     for step in schedule.steps:
-        computed.append(computed[-1] + (calls[step[0]].kind is Kind.COMPUTE))
+        computed.append(computed[-1] + (calls[step[0]].kind in (Kind.COMPUTE, Kind.JOINED)))
     flights = []
     for start, wait in find_waits(calls, find_makers(calls)).items():
         first, last = step_of[start], step_of[wait]

@@ -20,8 +20,7 @@ from weakref import WeakKeyDictionary
 
 from fusioncache.cache.ranks import find_job_store
 from fusioncache.process import forks
-from fusioncache.schedule.calls import COLLECTIVES
-from fusioncache.trace.collectives import group_of, has_collectives, kind_of, read_message
+from fusioncache.trace.collectives import exchanges, group_of, read_message
 from fusioncache.trace.rewrite import derive, make_symbol
 
 logger = logging.getLogger("fusioncache")
@@ -158,7 +157,7 @@ def find_stretches(symbols: Iterable[Any]) -> tuple[Stretch, ...]:
     found: dict[str, list[str]] = defaultdict(list)
     groups: dict[str, tuple[Any, tuple[int, ...]]] = {}
     for symbol in symbols:
-        if kind_of(symbol) in COLLECTIVES:
+        if exchanges(symbol):
             message, group = read_message(symbol), group_of(symbol)
             groups[group.group_name] = group, message.ranks
             found[group.group_name].append(message.text)
@@ -176,11 +175,11 @@ def agree_first(trace: Any) -> Any:
     import torch.distributed as distributed
 
     start = time.perf_counter()
-    store = find_job_store() if has_collectives(trace.bound_symbols) else None
+    store = find_job_store() if any(map(exchanges, trace.bound_symbols)) else None
     if store is None or distributed.get_backend() == "fake":
         return trace
     agreement = Agreement(find_stretches(trace.bound_symbols), distributed.get_rank(), store, counts_of_process())
-    first = next(index for index, symbol in enumerate(trace.bound_symbols) if kind_of(symbol) in COLLECTIVES)
+    first = next(index for index, symbol in enumerate(trace.bound_symbols) if exchanges(symbol))
     symbols = list(trace.bound_symbols)
     symbols.insert(first, make_symbol("agree_on_collectives", agreement, None).bind(output=None))
     return derive(trace, symbols, "Collectives told to other ranks by fusioncache", start)

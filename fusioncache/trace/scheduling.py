@@ -18,7 +18,7 @@ from fusioncache.schedule.placement import Placement
 from fusioncache.trace.agreement import agree_first
 from fusioncache.trace.averaging import average_in_collectives
 from fusioncache.trace.coalescing import coalesce_steps
-from fusioncache.trace.collectives import group_of, has_collectives, kind_of, read_calls
+from fusioncache.trace.collectives import exchanges, group_of, has_collectives, kind_of, read_calls
 from fusioncache.trace.placement_records import describe_placement
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
@@ -116,12 +116,20 @@ class CollectivePasses:
             The trace, and what its backward trace must gather; None if that is nothing.
         """
         resharding: Resharding | None = None
-        placement: Placement | None = None
-        if not has_collectives(trace.bound_symbols):
+        if not any(map(exchanges, trace.bound_symbols)):
             return trace, resharding
         _warn_of_lost_gradients()
         if not self.options.moves:
             return trace, resharding
+        if has_collectives(trace.bound_symbols):
+            trace, resharding = self._move(trace, record)
+        with self._reporting("what ranks tell each other of their collectives"):
+            trace = agree_first(trace)
+        return trace, resharding
+
+    def _move(self, trace: Any, record: Callable[[PlacementRecord], None] | None) -> tuple[Any, Resharding | None]:
+        resharding: Resharding | None = None
+        placement: Placement | None = None
         with self._reporting("what is saved of gathered parameters"):
             if wants_resharding():
                 trace, resharding = save_shards(trace)
@@ -133,8 +141,6 @@ class CollectivePasses:
         with self._reporting("what is on record of collectives"):
             if record is not None and placement is not None:
                 record(describe_placement(placement))
-        with self._reporting("what ranks tell each other of their collectives"):
-            trace = agree_first(trace)
         return trace, resharding
 
     @contextmanager

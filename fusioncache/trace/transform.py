@@ -161,7 +161,7 @@ class FusionCache(Transform):
         super().__init__()
         self._options = ResidualOptions.of(recompute, residual, memory_budget)
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
-        self._collectives = CollectivePasses(moving, self._report_left, self._report_failure)
+        self._collectives = CollectivePasses(moving, self.report_left, self._report_failure)
         self.lean = LeanSteps(lean, lambda taken: self._ledger.count_taken_out(taken), self._report_failure)
         when, explains, keeps = choose_when(verify), should_explain(explain), should_keep_programs(programs)
         if cache is not None and not isinstance(cache, Cache):
@@ -285,7 +285,7 @@ class FusionCache(Transform):
         return trace
 
     def _plan_streams(self, trace: Any, notes: TraceNotes, start: float) -> PlannedStreams:
-        compilers = Compilers(self._backends.arithmetic, self._report_left)
+        compilers = Compilers(self._backends.arithmetic, self.report_left)
         planned = plan_streams(trace, self._options, compilers, self._report_failure)
         self._choices.extend(planned.choices)
         notes.record_choices(planned.choices)
@@ -389,8 +389,8 @@ class FusionCache(Transform):
         if self._misses:
             self._misses.note_call(template)
 
-    def _report_left(self, reason: str) -> None:
-        """Counts a residual stream, or a sum of one, that stays as it is."""
+    def report_left(self, reason: str) -> None:
+        """Counts something of a trace or a model that stays as it is, such as a sum of a residual stream."""
         self._ledger.count_bypass(reason, region=False)
         logger.info("left alone: %s", reason)
 

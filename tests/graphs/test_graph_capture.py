@@ -54,6 +54,8 @@ REASONS = {
     "return torch_wait_prim_impl(x)": "collectives",
     "return gather_together(x)": "collectives",
     "return landed(x)": "collectives",
+    "return all_gather_and_multiply(x)": "collectives",
+    "return multiply_and_reduce_scatter(x)": "collectives",
     "return torch_broadcast_prim_impl(x)": "collectives",
     "return torch_pack_for_fsdp_prim_impl(x)": "collectives",
     "return torch.Tensor.item(x)": "a value that the host reads",

@@ -190,9 +190,10 @@ def test_the_rank_is_in_no_key(job):
 
 @pytest.mark.parametrize("job", [2], indirect=True)
 def test_which_layers_are_cut_and_how_is_in_the_key(job):
-    def key(rows: bool = False, role: Role = Role.COLUMN, dim: int = 0, shape: tuple[int, int] = (4, 4)) -> str:
+    def key(role: Role = Role.COLUMN, dim: int = 0, shape: tuple[int, int] = (4, 4), **rows: bool) -> str:
         parameters = {"gate.weight": CutParameter("gate", role, dim, shape)}
-        return TensorParallelTransform(torch.distributed.new_group([0, 1]), parameters, of_rows=rows).cache_key()
+        return TensorParallelTransform(torch.distributed.new_group([0, 1]), parameters, **rows).cache_key()
 
     assert key() == key()
-    assert len({key(), key(rows=True), key(role=Role.GATHERED), key(dim=1), key(shape=(4, 6))}) == 5
+    cut = {key(), key(role=Role.GATHERED), key(dim=1), key(shape=(4, 6))}
+    assert len(cut | {key(of_rows=True), key(of_rows=True, joins=True)}) == 6
