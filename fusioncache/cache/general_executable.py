@@ -225,4 +225,5 @@ class GeneralExecutable:
         except NotGeneral as refusal:
             return str(refusal)
         except Exception as error:
+            logger.info("nothing is compiled for any sizes", exc_info=error)
             return f"compile failed: {type(error).__name__}"

@@ -119,7 +119,8 @@ class BackwardProgram:
             memory.loans.settle()
             captured = promise.captured.backwards.find(kind)
             if captured is None:
-                captured = self._capture(warm, promise, others, (saved, cotangents), kind, memory)
+                complete = promise.captured.complete(saved)
+                captured = self._capture(warm, promise, others, (complete, cotangents), kind, memory)
             gradients = captured.run(saved, cotangents)
             promise.end()
         finally:
@@ -158,6 +159,7 @@ class BackwardProgram:
         if promise is None:
             return self._function(saved_for_backward, cotangents)
         keeps = keeps_graph()
+        saved_for_backward[0][:] = promise.captured.complete(saved_for_backward[0])
         try:
             return self._function(saved_for_backward, cotangents)
         finally:

@@ -27,7 +27,7 @@ class CapturedBackward:
         function: the program.
         promise: of the forward program.
         others: what it saved besides tensors.
-        given: the saved tensors and the gradients of this call. It is not run.
+        given: all saved tensors and the gradients of this call. It is not run.
         kind: of the gradients.
         memory: of the device.
         pool: where it is captured.
@@ -58,8 +58,9 @@ class CapturedBackward:
         self._safe = memory.loans.list_names(pool)
         self._copied = tuple(make_buffer(gradient) for gradient in gradients)
         inputs = promise.captured.list_inputs(saved)
-        outside = [(place, inputs[place]) for place in promise.captured.saved_outside]
-        outside += [(len(saved) + place, buffer.tensor) for place, buffer in enumerate(self._copied)]
+        outside = [(number, inputs[place]) for number, place in enumerate(promise.captured.saved_outside)]
+        passed = len(promise.captured.passed)
+        outside += [(passed + number, buffer.tensor) for number, buffer in enumerate(self._copied)]
         inputs += [buffer.tensor for buffer in self._copied]
         builds: list[Build] = []
         count, others = len(saved), tuple(others)
@@ -102,8 +103,8 @@ class CapturedBackward:
         """Returns how many gradients are copied after a replay."""
         return 0 if self.lends else self._results.copier.count
 
-    def run(self, saved: Sequence[Any], gradients: Sequence[Any]) -> Any:
-        """Replays it for a call, and returns the gradients of the inputs."""
+    def run(self, passed: Sequence[Any], gradients: Sequence[Any]) -> Any:
+        """Replays it for a call, of whose saved tensors autograd kept these; returns the gradients of the inputs."""
         import torch
 
         loan = self._loan if self.lends else None
@@ -111,7 +112,7 @@ class CapturedBackward:
             for buffer, gradient in zip(self._copied, gradients, strict=True):
                 buffer.fill(gradient)
             self._replay()
-            leaves = self._results.give([*saved, *gradients], loan.lend if loan else None)
+            leaves = self._results.give([*passed, *gradients], loan.lend if loan else None)
         if loan is not None:
             self._loans.add(loan)
         return self._build(leaves)

@@ -54,6 +54,8 @@ class CapturedForward:
     Attributes:
         name: by which the memory knows it.
         saved_outside: positions among what it saves for backward of tensors that lie outside of the pool.
+        passed: positions of those that autograd keeps: these, or any one where there are none. What lies in the pool
+            is where it was, and nobody else has it; each tensor that autograd keeps takes a microsecond of a step.
         backwards: the backward programs that were captured for it.
         is_stale: whether it is to be captured anew.
 
@@ -73,6 +75,7 @@ class CapturedForward:
     ):
         self.name = object()
         self.saved_outside: tuple[int, ...] = ()
+        self.passed: tuple[int, ...] = ()
         self.backwards = BackwardCaptures(memory.loans)
         self.is_stale = False
         self._memory = memory
@@ -102,10 +105,13 @@ class CapturedForward:
         leaves.clear()
         tensors = [place for place, each in enumerate(kept) if isinstance(each, torch.Tensor)]
         self.saved_outside = tuple(place for place in tensors if arguments.find(kept[place]) is not None)
-        self._find_outside = _getter(self.saved_outside)
-        self._find_inside = _getter([place for place in tensors if place not in set(self.saved_outside)])
-        self._saved_inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(kept)))
-        self._owners = self._find_inside(kept)
+        # With none, autograd would not notice a second backward.
+        self.passed = self.saved_outside or tuple(tensors[:1])
+        self._find_passed = _getter(self.passed)
+        self._saved = self._results.list_kept(saved)
+        outside = set(self.saved_outside)
+        self._owners = [kept[place] for place in tensors if place not in outside]
+        self._saves_inside = bool(self._owners)
         aliases = Aliases()
         inputs: list[Any] = [None] * len(kept)
         for place in tensors:
@@ -120,11 +126,18 @@ class CapturedForward:
     @property
     def owns_saved(self) -> bool:
         """Tells whether it owns the memory of the tensors that it saves."""
-        return not self._saved_inside or bool(self._owners)
+        return not self._saves_inside or bool(self._owners)
 
     def let_go(self) -> None:
         """Leaves the memory of what it saves to captures that come later: its backward is captured."""
         self._owners = ()
+
+    def complete(self, passed: Sequence[Any]) -> list[Any]:
+        """Returns all that was saved in a call, of which autograd kept these."""
+        saved = self._saved.copy()
+        for place, each in zip(self.saved_outside, passed, strict=False):
+            saved[place] = each
+        return saved
 
     def list_inputs(self, saved: Sequence[Any]) -> list[Any]:
         """Returns what was saved in a call as its backward program is to read it: where each replay puts it."""
@@ -175,22 +188,20 @@ class CapturedForward:
             return result
         leaving, (saved, others) = result
         release = self._memory.promise(self.name, self)
-        promise = Promise(self, self._read_outside(saved), release)
-        return leaving, (saved, SavedValues.make(others, promise))
+        passed = list(self._find_passed(saved))
+        promise = Promise(self, self._read_outside(passed), release)
+        return leaving, (passed, SavedValues.make(others, promise))
 
-    def _read_outside(self, saved: Sequence[Any]) -> object:
+    def _read_outside(self, passed: Sequence[Any]) -> object:
         """Returns where saved tensors are that are not of the pool, and how they lie."""
         import torch
 
-        tensors = self._find_outside(saved)
+        tensors = passed if self.saved_outside else ()
         return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
 
-    def knows(self, saved: Sequence[Any], promise: Promise) -> bool:
+    def knows(self, passed: Sequence[Any], promise: Promise) -> bool:
         """Tells whether these are the saved tensors of a call, and not others that something put into their places."""
-        import torch
-
-        inside = tuple(map(torch.Tensor.data_ptr, self._find_inside(saved)))
-        return inside == self._saved_inside and self._read_outside(saved) == promise.outside
+        return self._read_outside(passed) == promise.outside
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

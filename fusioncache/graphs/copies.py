@@ -31,10 +31,11 @@ class Copier:
         aliases: makes tensors that lie there and do not own it.
     """
 
-    __slots__ = ("_aliases", "_dense", "_shared")
+    __slots__ = ("_aliases", "_dense", "_empty", "_shared")
 
     def __init__(self, tensors: Sequence[Any], aliases: Aliases):
         self._aliases = [aliases.make(tensor) for tensor in tensors]
+        self._empty = [index for index, alias in enumerate(self._aliases) if not alias.numel()]
         self._dense: dict[Any, tuple[list[int], list[Any]]] = {}
         self._shared: list[tuple[Any, list[_View]]] = []
         owners = Counter(find_memory(tensor) for tensor in tensors)
@@ -76,7 +77,12 @@ class Copier:
 
     def lend(self) -> list[Any]:
         """Returns each tensor where it lies, in order, as a tensor of its own."""
-        return [alias.detach() if alias.numel() else alias.clone() for alias in self._aliases]
+        import torch
+
+        lent = list(map(torch.Tensor.detach, self._aliases))
+        for index in self._empty:
+            lent[index] = self._aliases[index].clone()
+        return lent
 
     def list_storages(self) -> dict[int, Any]:
         """Returns the memory that is lent, by its address."""

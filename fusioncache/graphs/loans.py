@@ -56,7 +56,7 @@ class Loan:
     """
 
     __slots__ = (
-        *("__weakref__", "_at_rest", "_copier", "_owners", "_storages", "_task"),
+        *("__weakref__", "_addresses", "_at_rest", "_copier", "_owners", "_storages", "_task"),
         *("is_recalled", "keeper", "name", "pool"),
     )
 
@@ -68,15 +68,15 @@ class Loan:
         self._copier = copier
         self._owners = tuple(owners)
         self._task = -1
-        self._storages = tuple((storage, storage._cdata) for storage in copier.list_storages().values())
+        self._storages = tuple(copier.list_storages().values())
+        self._addresses = tuple(storage._cdata for storage in self._storages)
         self._at_rest = self._count()
 
-    def _count(self) -> list[tuple[int, int]]:
+    def _count(self) -> tuple[list[int], list[int]]:
         """Returns how often each memory is held: by tensors, and by name in Python."""
         import torch
 
-        count, count_names = torch._C._storage_Use_Count, sys.getrefcount
-        return [(count(address), count_names(storage)) for storage, address in self._storages]
+        return list(map(torch._C._storage_Use_Count, self._addresses)), list(map(sys.getrefcount, self._storages))
 
     @property
     def is_owned(self) -> bool:

@@ -113,6 +113,10 @@ class Results:
         self.copier = Copier([tensor for tensor, _ in leaving.values()], aliases)
         self._computed = [(leaf, index) for index, (_, where) in enumerate(leaving.values()) for leaf in where]
 
+    def list_kept(self, leaves: range) -> list[Any]:
+        """Returns those of the leaves that are the same in each call, with None in the places of others."""
+        return self._template[leaves.start : leaves.stop]
+
     def give(self, arguments: Sequence[Any], computed: Callable[[], Sequence[Any]] | None = None) -> list[Any]:
         """Returns the leaves of a call, right after its replay.
 

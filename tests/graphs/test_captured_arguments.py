@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.utils.checkpoint
-from captured_programs import WIDTH, Layer, are_alike, are_equal, make_graphs, make_input, settle, step
+from captured_programs import WIDTH, Layer, are_alike, are_equal, compute, make_graphs, make_input, settle, step
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.graphs import captures
@@ -156,6 +156,49 @@ def test_what_is_saved_and_changed_raises_as_without_a_graph(settled):
             output.sum().backward()
 
 
+def test_autograd_keeps_what_lies_outside_of_the_graph(settled):
+    layer, plain, *_ = settled
+    outputs = [each(make_input(1)) for each in (layer, plain)]
+    assert [len(output.grad_fn._raw_saved_tensors) for output in outputs] == [2, 3]
+
+
+def save_only_what_is_computed(x, weight):
+    made, ((_, _, hidden), _) = compute(x, weight)
+    return made, ((hidden, x @ weight), (2.0,))
+
+
+def compute_from_these(saved_for_backward, cotangents):
+    saved, (factor,) = saved_for_backward
+    saved_for_backward.clear()
+    (gradient,) = cotangents
+    cotangents.clear()
+    hidden, scaled = saved
+    saved.clear()
+    return None, (gradient.sum() * factor * hidden.sum() + scaled.sum()).expand(WIDTH, WIDTH).clone()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_of_what_only_the_graph_has_one_tensor_is_kept_so_that_a_second_backward_raises(keeps):
+    graphs, _, ledger = make_graphs()
+    layers = [Layer(given, forward=save_only_what_is_computed, backward=compute_from_these) for given in (graphs, None)]
+    for layer in layers:
+        settle(layer)
+    results = []
+    for layer in layers:
+        layer.weight.grad = None
+        output = layer(make_input(7))
+        output.sum().backward(retain_graph=keeps)
+        if keeps:
+            output.sum().backward()
+        with pytest.raises(RuntimeError, match="a second time"):
+            output.sum().backward()
+        results.append((output.detach(), layer.weight.grad))
+    assert are_equal(*results)
+    assert ledger.stats().captures >= 2
+    output = layers[0](make_input(1))
+    assert len(output.grad_fn._raw_saved_tensors) == 1
+
+
 def test_an_output_that_is_changed_in_place(settled):
     layer, plain, _, _ = settled
 
@@ -239,8 +282,8 @@ def test_hooks_that_replace_what_was_saved(settled):
 
     def act(each):
         output = each(make_input(1))
-        hidden = output.grad_fn._raw_saved_tensors[-1]
-        hidden.register_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
+        weight = output.grad_fn._raw_saved_tensors[1]
+        weight.register_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
         output.backward(torch.ones_like(output))
         return (output,)
 
