@@ -28,12 +28,12 @@ _FILE = "FUSIONCACHE_TURNS"
 
 
 def call_in_turns(
-    module: str, arguments: Sequence[Any], at_once: int, limit: float | None = None
+    module: str | Path, arguments: Sequence[Any], at_once: int, limit: float | None = None
 ) -> Iterator[Any | ProcessFailed]:
     """Runs a module once for each argument, as ``processes.call`` does, and yields the answers in order.
 
     Args:
-        module: the one to run, which measures in ``turn``.
+        module: the one to run, or its file, which measures in ``turn``.
         arguments: of its function.
         at_once: how many processes get ready beside each other.
         limit: the seconds after which a process is ended, its waiting for the others among them.
@@ -77,7 +77,7 @@ def _share(path: Path) -> int:
     return descriptor
 
 
-def _call_with(module: str, limit: float | None, argument: Any, descriptor: int) -> Any | ProcessFailed:
+def _call_with(module: str | Path, limit: float | None, argument: Any, descriptor: int) -> Any | ProcessFailed:
     variables = {_DESCRIPTOR: str(descriptor)}
     try:
         return _call(module, limit, argument, environment=variables, inherited=(descriptor,))
@@ -85,7 +85,7 @@ def _call_with(module: str, limit: float | None, argument: Any, descriptor: int)
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # of a process that ended before it was ready
 
 
-def _call(module: str, limit: float | None, argument: Any, **options: Any) -> Any | ProcessFailed:
+def _call(module: str | Path, limit: float | None, argument: Any, **options: Any) -> Any | ProcessFailed:
     try:
         return processes.call(module, argument, limit=limit, **options)
     except ProcessFailed as failure:

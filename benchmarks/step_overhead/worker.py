@@ -80,12 +80,13 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
 def _measure(subject: Subject) -> dict[str, Any]:
     milliseconds = _measure_parts(subject)
     milliseconds["wall"], memory = _measure_many(subject)
+    kernels = _watch_kernels(subject)
     counts = {
         **count_calls(subject.step),
         "operations": count_operations(subject.step),
         **count_symbols(subject.statistics),
     }
-    return {"milliseconds": milliseconds, **memory, "kernels": _watch_kernels(subject), "counts": counts}
+    return {"milliseconds": milliseconds, **memory, "kernels": kernels, "counts": counts}
 
 
 def _make_model(spec: StepSpec) -> tuple[Any, Any]:
