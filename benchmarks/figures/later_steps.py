@@ -13,7 +13,7 @@ Point = Mapping[str, Any]
 _COUNTS = ("python", "torch", "operations", "symbols")
 _PARTS = ("forward", "backward", "step", "fastest", "wall")
 _QUANTILES = ("median", "0.99", "0.999", "slowest")
-_KERNELS = ("products", "attention", "nvFuser", "copies and fills", "others of torch's")
+_KERNELS = ("products", "attention", "nvFuser", "Triton", "copies and fills", "others of torch's")
 
 
 def tabulate_calls(result: Result) -> str:
@@ -26,16 +26,21 @@ def tabulate_calls(result: Result) -> str:
 
 
 def tabulate_times(*results: Result) -> str:
-    """Shows milliseconds of a later step and of one of many, the memory that torch reserves, and what a step calls."""
-    columns = ("layers", "<way", *(f"{name}, ms" for name in _PARTS), "MiB", *_COUNTS)
+    """Shows milliseconds of a later step and of one of many, and the memory that torch reserves."""
+    columns = ("<mode", "<width", "layers", "<tokens", "<way", *(f"{name}, ms" for name in _PARTS), "MiB")
     points = (point for result in results for point in result["points"])
     return make_table(columns, (_list_times(point) for point in points if "error" not in point))
 
 
 def _list_times(point: Point) -> list[str]:
-    times = [f"{point['milliseconds'][name]:.2f}" for name in _PARTS]
-    counts = [str(point["counts"].get(name, "")) for name in _COUNTS]
-    return [str(point["layers"]), point["way"], *times, f"{point['reserved_bytes'] / 2**20:.0f}", *counts]
+    taken = point["milliseconds"]
+    times = [f"{taken[name]:.2f}" if name in taken else "" for name in _PARTS]
+    return [*_name_step(point), *times, f"{point['reserved_bytes'] / 2**20:.0f}"]
+
+
+def _name_step(point: Point) -> list[str]:
+    tokens = "2 x 64" if point["tokens"] is None else f"1 x {point['tokens']}"
+    return [point["mode"], point["width"], str(point["layers"]), tokens, point["way"]]
 
 
 def tabulate_kernels(*results: Result) -> str:
@@ -51,9 +56,8 @@ def tabulate_kernels(*results: Result) -> str:
 
 def _list_kernels(point: Point) -> list[str]:
     milliseconds = {name: kernels["milliseconds"] for name, kernels in point["kernels"].items()}
-    tokens = "2 x 64" if point["tokens"] is None else f"1 x {point['tokens']}"
     return [
-        *(point["mode"], point["width"], str(point["layers"]), tokens, point["way"]),
+        *_name_step(point),
         *(f"{point['milliseconds'][name]:.2f}" for name in ("step", "wall")),
         f"{sum(milliseconds.values()):.2f}",
         *(f"{milliseconds.get(name, 0.0):.2f}" for name in _KERNELS),

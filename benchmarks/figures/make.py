@@ -67,17 +67,24 @@ def make_figures() -> dict[str, str]:
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
         "step-overhead": _figure(later_steps.tabulate_calls, "step-overhead", folder=CPU),
-        "step-times": _figure(later_steps.tabulate_times, "step-overhead", "step-overhead-again"),
-        "step-times-before": _figure(later_steps.tabulate_times, "step-overhead-8f7a969"),
-        "step-kernels": _figure(
-            later_steps.tabulate_kernels,
-            *("step-overhead-32", "step-overhead-real", "step-overhead-real-inference"),
+        "step-calls": _figure(later_steps.tabulate_calls, "step-overhead", folder=H100),
+        "step-times": _figure(
+            later_steps.tabulate_times, *("step-times", "step-times-32", "step-times-real"), folder=H100
         ),
-        "step-kernels-lent": _figure(later_steps.tabulate_kernels, "step-overhead-real-lent"),
-        "step-kernels-2048": _figure(later_steps.tabulate_kernels, "step-overhead-real-2048"),
-        "inference": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
+        "step-times-graphs": _figure(
+            later_steps.tabulate_times, *("step-overhead", "step-overhead-real-2048"), folder=H100
+        ),
+        "step-times-h200": _figure(
+            later_steps.tabulate_times, *("step-overhead", "step-overhead-again", "step-overhead-real-inference")
+        ),
+        "step-kernels": _figure(
+            later_steps.tabulate_kernels, *("step-overhead", "step-overhead-real-2048"), folder=H100
+        ),
+        "inference": _figure(later_steps.tabulate_inference, "inference", "inference-real", folder=H100),
+        "inference-before": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
         "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter", "jitter-3000"),
+        "jitter-h100": _figure(later_steps.tabulate_jitter, "jitter", folder=H100),
         "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
     }
 
