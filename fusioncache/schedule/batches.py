@@ -43,7 +43,7 @@ def _batch(graph: CallGraph, needs: Needs, gathers: list[int], budget: int) -> I
             and total + size <= budget
             and graph.calls[index].channel == graph.calls[batch[0]].channel
             and needs.given[index] < needs.needed[batch[0]]
-            and not needs.chained.intersection((index, batch[0]))
+            and not needs.chained.keys() & {index, batch[0]}
         )
         if batch and not joins:
             yield tuple(batch)

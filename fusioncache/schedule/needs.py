@@ -22,7 +22,8 @@ class Needs:
         given: of each call the stage behind which it is in the order given.
         needed: of each call the stage for which it has to be made.
         waits: the wait of each collective.
-        chained: collectives that depend on what another one brings.
+        chained: of the collectives that depend on what others bring, with no call between that keeps its order, these
+            others.
     """
 
     dependences: tuple[tuple[int, ...], ...]
@@ -32,7 +33,7 @@ class Needs:
     given: tuple[int, ...]
     needed: tuple[int, ...]
     waits: dict[int, int]
-    chained: frozenset[int]
+    chained: dict[int, frozenset[int]]
 
 
 def find_needs(graph: CallGraph) -> Needs:
@@ -69,14 +70,16 @@ def _find_needed(
     return tuple(needed)
 
 
-def _find_chained(graph: CallGraph, dependences: Sequence[Sequence[int]], movable: Sequence[bool]) -> frozenset[int]:
-    """Returns the collectives that depend on another one, with no call between that keeps its order."""
-    behind: list[bool] = []
-    chained = set()
+def _find_chained(
+    graph: CallGraph, dependences: Sequence[Sequence[int]], movable: Sequence[bool]
+) -> dict[int, frozenset[int]]:
+    """Returns for each collective that needs them the last ones before it, if no call between keeps its order."""
+    nothing = frozenset[int]()
+    behind: list[frozenset[int]] = []
+    chained = {}
     for index, before in enumerate(dependences):
-        kind = graph.calls[index].kind
-        found = movable[index] and any(behind[one] for one in before)
-        if found and kind in COLLECTIVES:
-            chained.add(index)
-        behind.append(found or kind in COLLECTIVES)
-    return frozenset(chained)
+        found = nothing.union(*(behind[one] for one in before)) if movable[index] else nothing
+        if found and graph.calls[index].kind in COLLECTIVES:
+            chained[index] = found
+        behind.append(frozenset({index}) if graph.calls[index].kind in COLLECTIVES else found)
+    return chained

@@ -7,7 +7,7 @@ anything that stays on its rank. So each rank of a job finds the same sequence o
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +15,9 @@ from fusioncache.schedule.alive import measure_peaks
 from fusioncache.schedule.batches import batch_gathers
 from fusioncache.schedule.calls import COLLECTIVES, CallGraph, Kind, Unscheduled
 from fusioncache.schedule.needs import Needs, find_needs
+
+LEAD = 2
+"""How many reduces start behind one before what reduces its result again, as between copies of shards, waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +96,19 @@ class _Scheduler:
         self.batch_of = {index: number for number, batch in enumerate(self.batches) for index in batch}
         self.opening: dict[int, list[int]] = defaultdict(list)
         for number, batch in enumerate(self.batches):
-            if not needs.chained.intersection(batch):
+            if not needs.chained.keys() & set(batch):
                 self.opening[max(needs.given[index] for index in batch)].append(number)
         self.open: list[int] = []
         self.reducing: dict[int, list[int]] = defaultdict(list)
         for index, call in enumerate(graph.calls):
             if call.kind is Kind.REDUCE and index not in needs.chained:
                 self.reducing[needs.ready[index]].append(index)
+        self.followers: dict[int, list[int]] = defaultdict(list)
+        for index, before in needs.chained.items():
+            if all(graph.calls[one].kind is Kind.REDUCE for one in (index, *before)):
+                self.followers[max(before)].append(index)
+        self.following: deque[tuple[int, int]] = deque()
+        self.started = 0
         self.pending: dict[str, dict[int, int]] = defaultdict(dict)
         self.pending_bytes: dict[str, int] = defaultdict(int)
 
@@ -112,6 +121,7 @@ class _Scheduler:
         self._enter(-1)
         for stage, index in enumerate(self.needs.staged):
             if stage == len(self.needs.staged) - 1:
+                self._send_followers(lead=0)
                 self._place_rest(range(index))
             self._place_needed(index)
             self._start_gathers()
@@ -127,6 +137,7 @@ class _Scheduler:
         for index in self.reducing[stage]:
             if not self.placed[index]:
                 self._send(index)
+        self._send_followers()
 
     def _start_gathers(self) -> None:
         """Starts the next gathers in order of need, as many as may be in flight."""
@@ -154,6 +165,18 @@ class _Scheduler:
         if self.pending_bytes[channel] >= self.bounds.batch:
             self._flush(channel)
 
+    def _send_followers(self, lead: int = LEAD) -> None:
+        """Starts what reduces again what others brought, if so many others were started since: they are likely done."""
+        while self.following and self.following[0][0] + lead <= self.started:
+            _, index = self.following.popleft()
+            if not self.placed[index] and all(self.placed[one] for one in self.needs.chained[index]):
+                self._send(index)
+
+    def _note_start(self, index: int) -> None:
+        """Notes that a reduce was started, and what follows it."""
+        self.started += index not in self.needs.chained
+        self.following.extend((self.started, follower) for follower in self.followers[index])
+
     def _flush(self, channel: str) -> None:
         batch = self.pending.pop(channel, {})
         self.pending_bytes[channel] = 0
@@ -178,6 +201,9 @@ class _Scheduler:
             flights.start(index, self.graph.message_bytes(index))
             self.placed[index] = True
         self.steps.append(tuple(batch))
+        if kind is Kind.REDUCE:
+            for index in batch:
+                self._note_start(index)
 
     def _place_rest(self, indices: Iterable[int]) -> None:
         for index in indices:

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import fusioncache
 import fusioncache.distributed as distributed
+from fusioncache.schedule.order import LEAD
 
 COPIES, SHARDS, WIDTH, VOCABULARY, STEPS = 2, 2, 16, 33, 2
 MODES = {"zero2": False, "zero3": True}
@@ -84,6 +85,7 @@ def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict
         "values": values,
         "weights": weights,
         "sequence": [call for call in calls if call.startswith(("gather", "reduce"))],
+        "backward": list_calls(backward),
         "saved": count_saved(forward),
         "bypasses": dict(transform.stats().bypasses),
     }
@@ -152,6 +154,17 @@ def test_gathers_stay_in_a_copy_and_each_shard_is_averaged_once_with_the_other_c
         counts = [sum(call.startswith(f"reduce {kind}") for call in sequences[0]) for kind in ("reduce_s", "all_r")]
         assert counts[0] == counts[1] > 0
     assert all(rank["zero3 auto"]["saved"] == 0 < rank["zero2 auto"]["saved"] for rank in trained)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_copies_average_travels_while_gradients_are_computed(trained, mode):
+    """Thunder's order has all of it behind the last gradient."""
+    for order, early in (("auto", True), ("thunder", False)):
+        calls = trained[0][f"{mode} {order}"]["backward"]
+        last = max(place for place, call in enumerate(calls) if call.endswith("embedding_backward"))
+        averaged = [place for place, call in enumerate(calls) if call.startswith("reduce all_reduce")]
+        # The embedding's gradient is the last one, and what it adds up is not on its way before.
+        assert sum(place < last for place in averaged) == (len(averaged) - LEAD - 1 if early else 0)
 
 
 def test_a_mesh_of_one_dimension_has_one_copy_for_each_row(trained):

@@ -93,7 +93,7 @@ def sharded_forwards(draw: st.DrawFn) -> CallGraph:
 
 @st.composite
 def sharded_backwards(draw: st.DrawFn) -> CallGraph:
-    """A backward pass as Thunder 0.2.6 leaves it: all reduces last, each behind a division."""
+    """A backward pass as Thunder 0.2.6 leaves it: reduces last, each behind a division; copies of shards at the end."""
     weights, written, grad = [weight for found in _draw_weights(draw) for weight in found], _Written(), "g"
     for name, size in weights:
         written.add(Kind.COMPUTE, "weight_gradient", [grad, f"x{name}"], f"d{name}", size)
@@ -101,9 +101,16 @@ def sharded_backwards(draw: st.DrawFn) -> CallGraph:
     for name, size in draw(st.permutations(weights)):
         written.add(Kind.COMPUTE, "div", [f"d{name}"], f"a{name}", size)
         written.add(Kind.REDUCE, "reduce_scatter", [f"a{name}"], f"r{name}", size // 2)
-    return written.finish(
-        *[written.add(Kind.WAIT, "wait", [f"r{name}"], f"s{name}", size // 2) for name, size in weights]
-    )
+    shards = [written.add(Kind.WAIT, "wait", [f"r{name}"], f"s{name}", size // 2) for name, size in weights]
+    if draw(st.booleans()):
+        shards = [_average_copies(written, name, size // 2) for name, size in weights]
+    return written.finish(*shards)
+
+
+def _average_copies(written: _Written, name: str, size: int) -> str:
+    written.add(Kind.COMPUTE, "div", [f"s{name}"], f"b{name}", size)
+    written.add(Kind.REDUCE, "all_reduce", [f"b{name}"], f"q{name}", size)
+    return written.add(Kind.WAIT, "wait", [f"q{name}"], f"t{name}", size)
 
 
 def execute(graph: CallGraph, order: Sequence[int]) -> Mapping[int, object]:

@@ -98,6 +98,60 @@ def test_reduces_start_behind_what_they_add_up_with_their_divisions():
     )
 
 
+COPIES = """
+compute d3:64 = matmul(g, x3)
+compute g2:16 = layer(g, p3)
+compute d2:64 = matmul(g2, x2)
+compute g1:16 = layer(g2, p2)
+compute d1:64 = matmul(g1, x1)
+compute g0:16 = layer(g1, p1)
+reduce  r1:32 = reduce_scatter(d1)
+reduce  r2:32 = reduce_scatter(d2)
+reduce  r3:32 = reduce_scatter(d3)
+wait    s1:32 = wait(r1)
+compute b1:32 = div(s1)
+reduce  q1:32 = all_reduce(b1)
+wait    t1:32 = wait(q1)
+wait    s2:32 = wait(r2)
+compute b2:32 = div(s2)
+reduce  q2:32 = all_reduce(b2)
+wait    t2:32 = wait(q2)
+wait    s3:32 = wait(r3)
+compute b3:32 = div(s3)
+reduce  q3:32 = all_reduce(b3)
+wait    t3:32 = wait(q3)
+compute return(t1, t2, t3, g0)
+"""
+"""Of two copies of the shards, of which each averages its gradients with the other."""
+
+
+def test_what_copies_of_shards_reduce_starts_two_reduces_behind_that_between_the_shards():
+    assert schedule(COPIES, Bounds(600, 600)) == (
+        "compute  d3 = matmul(g, x3)\n"
+        "reduce   r3 = reduce_scatter(d3)                  # 64 B in flight\n"
+        "compute  g2 = layer(g, p3)\n"
+        "compute  d2 = matmul(g2, x2)\n"
+        "reduce   r2 = reduce_scatter(d2)                  # 128 B in flight\n"
+        "compute  g1 = layer(g2, p2)\n"
+        "compute  d1 = matmul(g1, x1)\n"
+        "reduce   r1 = reduce_scatter(d1)                  # 192 B in flight\n"
+        "wait     s3 = wait(r3)                            # 128 B in flight\n"
+        "compute  b3 = div(s3)\n"
+        "reduce   q3 = all_reduce(b3)                      # 160 B in flight\n"
+        "compute  g0 = layer(g1, p1)\n"
+        "wait     s2 = wait(r2)                            # 96 B in flight\n"
+        "compute  b2 = div(s2)\n"
+        "reduce   q2 = all_reduce(b2)                      # 128 B in flight\n"
+        "wait     s1 = wait(r1)                            # 64 B in flight\n"
+        "compute  b1 = div(s1)\n"
+        "reduce   q1 = all_reduce(b1)                      # 96 B in flight\n"
+        "wait     t1 = wait(q1)                            # 64 B in flight\n"
+        "wait     t2 = wait(q2)                            # 32 B in flight\n"
+        "wait     t3 = wait(q3)                            # 0 B in flight\n"
+        "compute  return(t1, t2, t3, g0)\n"
+    )
+
+
 def test_small_messages_travel_together():
     together = "reduce   r3 = reduce_scatter(a3) + r2 = reduce_scatter(a2) # 72 B in flight\n"
     assert together in schedule(BACKWARD, Bounds(200, 200, 72))
