@@ -41,6 +41,9 @@ logger = logging.getLogger("fusioncache")
 MOST_WAYS = 4
 """How many ways through a program are known at once: each may have been taken because of other sizes."""
 
+SHARED = "ranks share the model"
+"""Why each length is interpreted."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InterpretedProgram:
@@ -93,8 +96,11 @@ class Lengths:
             derivation: the program.
             interpret: has Thunder interpret the function.
         """
+        if not derivation.keeper.replays:
+            return derivation.record(lambda: _interpret_as_called(derivation, interpret))
         # What ranks share may be cut otherwise at another length, and collectives be in another order.
-        if not derivation.keeper.replays or find_groups(derivation.call.compile_data):
+        if find_groups(derivation.call.compile_data):
+            self._count_shared(derivation)
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
         results = self._replay(derivation)
         if results is not None:
@@ -291,6 +297,13 @@ class Lengths:
         self._ways = [each for each in self._ways if each.instance.form != form]
         self._instances = [each for each in self._instances if each.form != form]
         self._count(derivation, reason)
+
+    def _count_shared(self, derivation: Derivation) -> None:
+        """Counts a program of a model that ranks share, if it is not the first one of its form."""
+        form = note_form(derivation)
+        if form in self._hopeless:
+            self._count(derivation, self._hopeless[form])
+        self._hopeless[form] = SHARED
 
     @staticmethod
     def _count(derivation: Derivation, reason: str) -> None:

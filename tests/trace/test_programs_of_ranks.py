@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from programs_of_ranks import MODES, open_store, run, run_all, share_small
+from programs_of_ranks import MODES, open_store, run, run_all, run_lengths, share_small
 from sharded_training import equal_bits, run_ranks
 from thunder.distributed import FSDPBucketingStrategy, FSDPType
 from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
@@ -27,6 +27,7 @@ from fusioncache.program.process_groups import (
     write_sharing_key,
 )
 from fusioncache.program.references import AgreementReference, GroupReference, decode_reference, encode_reference
+from fusioncache.trace.lengths import SHARED
 
 
 def run_others(rank: int, folder: Path) -> dict[str, Any]:
@@ -42,6 +43,7 @@ def run_others(rank: int, folder: Path) -> dict[str, Any]:
         "order": run(rank, share_small("zero2", schedule="thunder")),
         "layers": run(rank, share_small("layers", column=("gate", "up"))),
         "same": run(rank, share_small("layers", torch.distributed.new_group([0, 1]))),
+        "lengths": run_lengths(share_small("zero3")),
     }
 
 
@@ -74,6 +76,10 @@ def loaded(made, folder) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def others(loaded, folder) -> list[dict[str, Any]]:
     return run_ranks(partial(run_others, folder=folder))
+
+
+def test_at_another_length_a_model_that_ranks_share_is_traced_again_which_is_counted(others):
+    assert [rank["lengths"] for rank in others] == 2 * [{SHARED: 2}]
 
 
 @pytest.mark.parametrize("mode", MODES)
