@@ -58,9 +58,11 @@ def list_alive(graph: CallGraph, order: Sequence[int]) -> tuple[int, ...]:
         for name in (*call.takes, *call.gives)
     }
     owned = travels - {memory[name] for name in memory if name not in makers}
+    # A view has no memory of its own. One that is expanded may have a size that differs from rank to rank.
+    views = {name for call in calls if call.kind is Kind.VIEW for name in call.gives}
     size: dict[str, int] = {}
     for name, place in memory.items():
-        size[place] = max(size.get(place, 0), graph.bytes_of(name))
+        size[place] = max(size.get(place, 0), 0 if name in views else graph.bytes_of(name))
     places = [_touched(graph, index, starts, memory) & owned for index in range(len(calls))]
     last = {place: step for step, index in enumerate(order) for place in places[index]}
     alive: set[str] = set()

@@ -85,9 +85,15 @@ def sharded_forwards(draw: st.DrawFn) -> CallGraph:
     for name, size in draw(st.permutations(weights)):
         written.add(Kind.GATHER, "all_gather", [f"w{name}"], f"f{name}", size)
     saved = [written.add(Kind.WAIT, "wait", [f"f{name}"], f"p{name}", size) for name, size in weights]
+    # A norm's weight is as long as its rows are many.
+    wide = {
+        name: written.add(Kind.VIEW, "expand", [f"p{name}"], f"v{name}", draw(SIZES))
+        for name, _ in weights
+        if draw(st.booleans())
+    }
     x = "x"
     for layer, found in enumerate(layers):
-        x = written.add(Kind.COMPUTE, "layer", [x, *(f"p{name}" for name, _ in found)], f"x{layer}", 8)
+        x = written.add(Kind.COMPUTE, "layer", [x, *(wide.get(name, f"p{name}") for name, _ in found)], f"x{layer}", 8)
     return written.finish(x, *saved)
 
 
