@@ -23,6 +23,7 @@ from fusioncache.trace.program_regions import collect_regions
 from fusioncache.trace.program_verification import compare_programs
 from fusioncache.trace.programs import Call, ProgramKeeper
 from fusioncache.tracing.lengths.arguments import ArgumentSizes
+from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
 from fusioncache.tracing.passes.collector import without_collector
 
@@ -43,6 +44,7 @@ class Derivation:
         form: what its key has in common with those at other sizes; None if nobody asks.
         sizes: of its arguments.
         journal: what it did with sizes, if that was watched.
+        first: Thunder's first traces, where its transforms write into those that they are given.
         reads: what it was derived from, as soon as that is known.
         program: what was derived, if that is kept.
         family: the programs at other lengths from which it is known, if it is.
@@ -59,6 +61,7 @@ class Derivation:
     form: Key | None = None
     sizes: ArgumentSizes = field(default_factory=dict)
     journal: Journal | None = None
+    first: FirstTraces | None = None
     reads: tuple[Read, ...] | None = None
     program: KnownProgram | None = None
     family: Family | None = None

@@ -15,6 +15,7 @@ from fusioncache.program.general import GeneralProgram, NumbersUnknown, generali
 from fusioncache.program.reads import Read
 from fusioncache.program.text import ProgramText
 from fusioncache.record.kept_regions import KeptRegions, decode_regions
+from fusioncache.record.placements import PlacementRecord
 from fusioncache.trace.entry_index import find_compared
 from fusioncache.tracing.lengths.arguments import ArgumentSizes
 from fusioncache.tracing.lengths.pass_journal import PassJournal
@@ -38,13 +39,16 @@ class KnownProgram:
     sizes: ArgumentSizes
     regions: bytes | None
 
-    @property
-    def makes_choices(self) -> bool:
-        """Whether something was chosen that may depend on sizes: plans of residual streams, places of collectives."""
-        if self.regions is None:
-            return True
-        kept = decode_regions(self.regions, "", 0)
-        return bool(kept.choices or kept.placements)
+    def list_placements(self) -> tuple[PlacementRecord, ...]:
+        """Returns where the collectives of its traces are, without the names of calls, which templates have of sizes.
+
+        Raises:
+            NumbersUnknown: if something was chosen that may depend on sizes, such as a plan of a residual stream.
+        """
+        kept = None if self.regions is None else decode_regions(self.regions, "", 0)
+        if kept is None or kept.choices:
+            raise NumbersUnknown("what becomes of its residual streams was chosen")
+        return tuple(replace(placement, calls=()) for placement in kept.placements)
 
 
 class Family:
@@ -66,8 +70,9 @@ class Family:
     """
 
     def __init__(self, reads: tuple[Read, ...], passes: PassJournal, known: Sequence[KnownProgram]):
-        if any(each.makes_choices for each in known):
-            raise NumbersUnknown("what becomes of its residual streams or collectives was chosen")
+        first, *others = (each.list_placements() for each in known)
+        if any(other != first for other in others):
+            raise NumbersUnknown("its collectives are not in the same places")
         self.reads = reads
         self.passes = passes
         self.compared = find_compared(known[0].text.prologue.source)

@@ -23,6 +23,7 @@ from fusioncache.program.key import differ_in_arguments, form_key
 from fusioncache.program.process_groups import find_groups
 from fusioncache.program.reads import Read
 from fusioncache.store import Store
+from fusioncache.trace.collectives import exchanges
 from fusioncache.trace.derivation import Derivation
 from fusioncache.trace.families import Family, KnownProgram, list_digests
 from fusioncache.trace.graph_sizes import has_symbols
@@ -31,8 +32,9 @@ from fusioncache.trace.lean.traces import look_at_sizes
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
-from fusioncache.tracing.lengths.passes import go_through_passes
+from fusioncache.tracing.lengths.passes import go_through_passes, list_sharing
 from fusioncache.tracing.lengths.replay import Different, replay
+from fusioncache.tracing.lengths.sizes import SYMBOLIC
 from fusioncache.tracing.lengths.watching import Interpret, watch_sizes
 from fusioncache.tracing.passes.collector import without_collector
 
@@ -98,19 +100,19 @@ class Lengths:
         """
         if not derivation.keeper.replays:
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
-        # What ranks share may be cut otherwise at another length, and collectives be in another order.
-        if find_groups(derivation.call.compile_data):
+        if is_cut(derivation.call.compile_data):
             self._count_shared(derivation)
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
-        results = self._replay(derivation)
-        if results is not None:
-            return results
-        return derivation.record(lambda: self._interpret(derivation, interpret))
+        results = self._replay(derivation) or derivation.record(lambda: self._interpret(derivation, interpret))
+        if list_sharing(derivation.call.compile_data):
+            derivation.first = FirstTraces.of(results)
+            return derivation.first.isolate().results()
+        return results
 
     def fill(self, derivation: Derivation) -> Candidate | None:
         """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
         keeper = derivation.keeper
-        if not keeper.replays or keeper.verifies or find_groups(derivation.call.compile_data):
+        if not keeper.replays or keeper.verifies or is_cut(derivation.call.compile_data):
             return None
         reason = None
         for family in self._list_families(derivation, note_form(derivation)):
@@ -214,7 +216,9 @@ class Lengths:
         self._learn_numbers(derivation, form)
         if derivation.is_replayed:
             return
-        first = FirstTraces(entry.prologue_traces[0], entry.computation_traces[0], entry.epilogue_traces[0])
+        first = derivation.first or FirstTraces(
+            entry.prologue_traces[0], entry.computation_traces[0], entry.epilogue_traces[0]
+        )
         new = InterpretedProgram(form, derivation.reads, derivation.sizes, first, derivation.program)
         journal = derivation.journal
         if journal is not None and journal.refusals:
@@ -257,7 +261,7 @@ class Lengths:
             return
         try:
             with keeper.time("passes"), without_collector():
-                passes = go_through_passes(way.journal, own.sizes, derivation.call.compile_data, look_at_sizes)
+                passes = go_through_passes(way.journal, own.sizes, derivation.call.compile_data, _look)
                 family = Family(own.reads, passes, (own.known, other.known))
         except Exception as error:
             is_expected = isinstance(error, Different | NumbersUnknown)
@@ -309,6 +313,24 @@ class Lengths:
     def _count(derivation: Derivation, reason: str) -> None:
         logger.info("a program is interpreted at another length: %s", reason)
         derivation.keeper.ledger.count_program_interpreted(reason)
+
+
+def _look(trace: Any) -> None:
+    """Looks at all sizes in a final trace of Thunder's at which passes of ours look.
+
+    Raises:
+        Different: if a collective moves as many bytes as a size says: where it is put depends on that.
+    """
+    for symbol in trace.bound_symbols:
+        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
+        if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
+            raise Different("what ranks exchange depends on a size")
+    look_at_sizes(trace)
+
+
+def is_cut(compile_data: Any) -> bool:
+    """Tells whether ranks share a model in another way than Thunder's: they may cut it otherwise at another length."""
+    return bool(find_groups(compile_data)) and not list_sharing(compile_data)
 
 
 def _interpret_as_called(derivation: Derivation, interpret: Interpret) -> Any:
@@ -403,5 +425,6 @@ def _find_foreign_transform(compile_data: Any) -> str | None:
     from thunder.transforms import ExtractionOnlyPrologueTransform
 
     harmless = (Transform.transform_traces_pre_prologue, ExtractionOnlyPrologueTransform.transform_traces_pre_prologue)
-    found = [type(each) for each in compile_data.transforms or ()]
+    sharing = list_sharing(compile_data)  # what these are given is their own
+    found = [type(each) for each in compile_data.transforms or () if each not in sharing]
     return next((each.__qualname__ for each in found if each.transform_traces_pre_prologue not in harmless), None)

@@ -8,33 +8,20 @@ import pytest
 import thunder
 import torch
 import torch.distributed.checkpoint as checkpoint
-from sharded_training import Block, count_saved, list_calls, run_ranks
+from sharded_training import TiedModel, count_saved, list_calls, run_ranks
 from torch.distributed.device_mesh import init_device_mesh
 
 import fusioncache
 import fusioncache.distributed as distributed
 from fusioncache.schedule.order import LEAD
 
-COPIES, SHARDS, WIDTH, VOCABULARY, STEPS = 2, 2, 16, 33, 2
+COPIES, SHARDS, VOCABULARY, STEPS = 2, 2, 33, 2
 MODES = {"zero2": False, "zero3": True}
 
 
-class Model(torch.nn.Module):
-    """A model whose ends are tied, of a vocabulary that two ranks do not divide."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = torch.nn.Embedding(VOCABULARY, WIDTH)
-        self.block = Block(WIDTH)
-        self.norm = torch.nn.RMSNorm(WIDTH)
-        self.head = torch.nn.Linear(WIDTH, VOCABULARY, bias=False)
-        self.head.weight = self.embedding.weight
-        self.norm.weight.requires_grad_(False)
-        self.double()
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.block(self.embedding(tokens))))
+def make_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return TiedModel(VOCABULARY).double()
 
 
 def equal_bits(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
@@ -67,7 +54,7 @@ def train_all(rank: int, folder: Path) -> dict[str, Any]:
 
 def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict[str, Any]:
     options = make_options(schedule=order)
-    jitted = distributed.fsdp(Model(), mesh, reshard=MODES[mode], device=torch.device("cpu"), **options)
+    jitted = distributed.fsdp(make_model(), mesh, reshard=MODES[mode], device=torch.device("cpu"), **options)
     trained = [parameter for parameter in jitted.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1)
     values = []
@@ -93,7 +80,7 @@ def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict
 
 def refuse(mesh: Any) -> str:
     try:
-        distributed.fsdp(Model(), mesh, device=torch.device("cpu"), broadcast_from=0, **make_options())
+        distributed.fsdp(make_model(), mesh, device=torch.device("cpu"), broadcast_from=0, **make_options())
     except ValueError as error:
         return str(error)
     return ""
@@ -101,7 +88,7 @@ def refuse(mesh: Any) -> str:
 
 def train_alone() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     """Returns what one process gives that sees the rows of all ranks."""
-    model = Model()
+    model = make_model()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1)
     norms = []
@@ -181,7 +168,7 @@ def test_parameters_of_a_rank_of_one_copy_are_refused(trained):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_process_loads_what_two_copies_saved(trained, folder, mode):
-    state = {"model": {name: torch.zeros_like(tensor) for name, tensor in Model().state_dict().items()}}
+    state = {"model": {name: torch.zeros_like(tensor) for name, tensor in make_model().state_dict().items()}}
     checkpoint.load(state, checkpoint_id=folder / mode, no_dist=True)
     expected = trained[0][f"{mode} auto"]["weights"]
     assert all(torch.equal(state["model"][name], tensor) for name, tensor in expected.items())
@@ -193,7 +180,7 @@ def train_one_copy_on_gpus(rank: int) -> dict[str, Any]:
     found = {}
     for name, given in {"hybrid": mesh, "shared": mesh["shard"]}.items():
         cache = fusioncache.Cache(record=False, store=False)
-        model, device = Model().cuda(), torch.device("cuda", rank)
+        model, device = make_model().cuda(), torch.device("cuda", rank)
         jitted = distributed.fsdp(model, given, device=device, cache=cache, jobs=0, programs=False)
         torch.manual_seed(rank)
         tokens = torch.randint(0, VOCABULARY, (2, 8), device=device)

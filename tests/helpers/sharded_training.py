@@ -29,6 +29,27 @@ class Block(torch.nn.Module):
         return x + self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y))
 
 
+class TiedModel(torch.nn.Module):
+    """A model whose ends are tied, of any vocabulary; its last norm has no gradients. It has a buffer."""
+
+    def __init__(self, vocabulary: int, width: int = 16, dropout: float = 0.0):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(vocabulary, width)
+        self.block = Block(width)
+        self.norm = torch.nn.RMSNorm(width)
+        self.head = torch.nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.embedding.weight
+        self.norm.weight.requires_grad_(False)
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, width))
+        self.dropout = dropout
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns logits."""
+        x = self.block(self.embedding(tokens) * self.scale)
+        x = torch.nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
+        return self.head(self.norm(x))
+
+
 def make_model(width: int = 16, vocabulary: int = 33, blocks: int = 2) -> torch.nn.Module:
     """Makes a small language model, the same on every rank; its vocabulary is padded for two ranks."""
     torch.manual_seed(0)

@@ -14,32 +14,15 @@ import pytest
 import thunder
 import torch
 import torch.distributed.checkpoint as checkpoint
-from sharded_training import Block, count_saved, equal_bits, list_calls, run_ranks, share
+from sharded_training import TiedModel, count_saved, equal_bits, list_calls, run_ranks, share
 
 import fusioncache
 import fusioncache.distributed as distributed
 
 MODES = ("zero2", "zero3", "ddp")
-WORLD, WIDTH, VOCABULARY = 3, 16, 37
+WORLD, VOCABULARY = 3, 37
 LENGTHS = {"zero2": (8, 8), "zero3": (8, 12), "ddp": (8, 12)}
 """Of the tokens of each step. ZeRO3 does all that ZeRO2 does, and more."""
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(VOCABULARY, WIDTH)
-        self.block = Block(WIDTH)
-        self.norm = torch.nn.RMSNorm(WIDTH)
-        self.head = torch.nn.Linear(WIDTH, VOCABULARY, bias=False)
-        self.head.weight = self.embedding.weight
-        self.norm.weight.requires_grad_(False)
-        self.register_buffer("scale", torch.linspace(0.5, 1.5, WIDTH))
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embedding(tokens) * self.scale
-        x = torch.nn.functional.dropout(self.block(x), 0.1, self.training)
-        return self.head(self.norm(x))
 
 
 def make_transform(order: str) -> fusioncache.FusionCache:
@@ -53,7 +36,7 @@ def train_all(rank: int, folder: Path) -> dict[str, dict[str, object]]:
 
 def train_one(rank: int, mode: str, order: str, folder: Path) -> dict[str, object]:
     torch.manual_seed(0)
-    model, transform = Model(), make_transform(order)
+    model, transform = TiedModel(VOCABULARY, dropout=0.1), make_transform(order)
     jitted = share(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), mode)
     trained = [parameter for parameter in jitted.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01, fused=True)
@@ -164,7 +147,7 @@ def test_what_is_saved_is_loaded_and_training_goes_on_with_the_same_bits(trained
 
 @pytest.mark.parametrize("mode", MODES)
 def test_one_process_loads_what_ranks_saved(trained, folder, mode):
-    model = Model()
+    model = TiedModel(VOCABULARY)
     checkpoint.load({"model": model.state_dict()}, checkpoint_id=folder / mode, no_dist=True)
     kept = {name.removeprefix("."): tensor for name, tensor in trained[0][f"{mode} auto"]["weights"].items()}
     assert kept.keys() <= model.state_dict().keys() | {"head.weight"}

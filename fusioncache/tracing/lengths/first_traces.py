@@ -46,6 +46,16 @@ class FirstTraces:
         """Returns the same in traces of their own, which stay as they are whatever passes do to the others."""
         return FirstTraces(*map(_copy, (self.prologue, self.computation, self.epilogue)))
 
+    def isolate(self) -> FirstTraces:
+        """Returns the same with inputs of their own: Thunder's transforms that share a model write into these."""
+        from thunder.core.proxies import variableify
+        from thunder.core.trace import TraceCtx, tracectx
+
+        inputs = {proxy.name: proxy for proxy in (*self.prologue.output[0], *self.computation.args)}
+        with tracectx(TraceCtx()):
+            own = {variableify(proxy): proxy.replace() for proxy in inputs.values()}
+        return FirstTraces(*(_exchange(trace, own) for trace in (self.prologue, self.computation, self.epilogue)))
+
     def find_names(self) -> Mapping[Place, str]:
         """Returns the name of each value that is an argument by itself, and that the program has asked for.
 

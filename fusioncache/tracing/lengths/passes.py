@@ -10,7 +10,7 @@ What is gone through here is thrown away but for that: no program is made of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -48,7 +48,7 @@ def go_through_passes(
     try:
         with know_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
             symbols = {place: witness.make_symbols(each, sizes[place]) for place, each in numbered.items()}
-            traces = _apply(perform(journal, symbols, compiled), compiled)
+            traces = _apply(_share(journal, perform(journal, symbols, compiled), symbols, compiled), compiled)
             for trace in traces:
                 then(trace)
         found = Findings(symbol for trace in traces for symbol in trace.bound_symbols)
@@ -138,6 +138,31 @@ def _find_place() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def _share(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
+    """Returns the trace of a computation as those transforms leave it that share the model between ranks."""
+    from thunder.core import transform_common
+
+    computation = transform_common.wrap_return_value_together_with_arguments(computation)
+    computation = transform_common.remove_context_manager_prims_from_trace(computation)
+    sharing = list_sharing(compiled)
+    if not sharing:
+        return computation
+    assert journal.traces is not None
+    traces = journal.traces.with_computation(computation, symbols).isolate()
+    shared = traces.prologue, traces.computation, traces.epilogue
+    for transform in sharing:
+        shared = transform.transform_traces_pre_prologue(*shared, executors_list=compiled.executors_list)
+    return shared[1]
+
+
+def list_sharing(compiled: Any) -> list[Any]:
+    """Returns Thunder's own transforms that share a model between ranks. What they do depends on no argument's size."""
+    from thunder.distributed.transforms.ddp_v2 import DDPTransform
+    from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
+
+    return [each for each in compiled.transforms or () if type(each) in (DDPTransform, FSDPTransform)]
+
+
 def _apply(trace: Any, compiled: Any) -> list[Any]:
     """Applies Thunder's passes as ``thunder.jit`` does; returns the final traces: forward, and backward if any."""
     from thunder.common import transform_for_execution
@@ -148,14 +173,12 @@ def _apply(trace: Any, compiled: Any) -> list[Any]:
     from thunder.transforms.autodiff import grad_transform_on_trace, split_into_forward_and_backward
 
     executors = compiled.executors_list
-    trace = transform_common.wrap_return_value_together_with_arguments(trace)
-    trace = transform_common.remove_context_manager_prims_from_trace(trace)
     trace = transform_common.dce(trace)
     is_differentiable = not compiled.disable_torch_autograd_support
     has_gradients = is_differentiable and any(isinstance(a, TensorProxy) and a.requires_grad for a in trace.args)
     trace = grad_transform_on_trace(trace) if has_gradients else trace
-    if maybe_sort_waits(_transform_for_operator_executor_execution(trace, executors))[0]:
-        raise Different("it has collectives")
+    has_waits, sorted_trace = maybe_sort_waits(_transform_for_operator_executor_execution(trace, executors))
+    trace = sorted_trace if has_waits else trace
     trace = transform_for_execution(trace, executors_list=executors, use_del_last_used=False)[-1]
     if not has_gradients:
         return [trace]
