@@ -44,6 +44,7 @@ from benchmarks.distributed.spec import MODEL, PEERS, WIDTHS, PointSpec
 @click.option("--tokens", type=Numbers(), default="512,2048", help="Of each rank.")
 @click.option("--steps", type=click.IntRange(min=1), default=20, help="Timed steps.")
 @click.option("--warmup", type=click.IntRange(min=0), default=5, help="Steps before those.")
+@click.option("--further", type=click.IntRange(min=0), default=0, help="Shorter lengths, of each the first step.")
 @click.option("--in-flight-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
 @click.option("--bucket-bytes", type=click.IntRange(min=0), help="Of fusioncache's peers.")
 @click.option(

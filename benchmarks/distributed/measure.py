@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import hashlib
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
@@ -36,7 +37,26 @@ def measure(spec: PointSpec, shared: Shared) -> dict[str, Any]:
     found |= _time_steps(spec, shared)
     found |= {"compiles_later": shared.compiles() - found["compiles"], "bypasses": dict(shared.bypasses())}
     found["timeline"] = _profile(shared) if spec.device == "cuda" else None
-    return {**found, **_train(spec, shared)}
+    found |= _train(spec, shared)
+    return {**found, "further": list(_take_further(spec, shared))}
+
+
+def _take_further(spec: PointSpec, shared: Shared) -> Iterator[dict[str, Any]]:
+    """Yields the seconds of the first step at each of some shorter lengths, and what was compiled for it."""
+    for number in range(1, spec.further + 1):
+        tokens, before = (
+            shared.tokens[..., : spec.tokens - number * spec.tokens // (2 * spec.further)],
+            shared.compiles(),
+        )
+        shorter = replace(shared, tokens=tokens)
+        shorter.clear()
+        wait_for_all(spec.device)
+        start = time.perf_counter()
+        shorter.step()
+        synchronize(spec.device)
+        seconds = time.perf_counter() - start
+        yield {"tokens": tokens.shape[-1], "seconds": seconds, "compiles": shared.compiles() - before}
+    shared.clear()
 
 
 def wait_for_all(device: str) -> None:

@@ -24,6 +24,7 @@ _COLUMNS = (
     "first, s",
     "compiles",
     "loaded",
+    "further, s",
 )
 _NONE = "none"
 
@@ -61,7 +62,14 @@ def _row(point: Point) -> list[str]:
         f"{max(rank['first_step'] for rank in ranks):.1f}",
         " ".join(str(rank["compiles"]) for rank in ranks),
         " ".join(str(rank.get("programs", {}).get("loaded", _NONE)) for rank in ranks),
+        _list_further(ranks),
     ]
+
+
+def _list_further(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the seconds of the first step at each further length, those of the slower rank."""
+    steps = zip(*(rank.get("further", ()) for rank in ranks), strict=True)
+    return " ".join(f"{max(one['seconds'] for one in each):.2f}" for each in steps) or _NONE
 
 
 def _most(ranks: Sequence[Mapping[str, Any]], name: str, scale: float) -> str:

@@ -68,6 +68,7 @@ class PointSpec:
         in_flight_bytes: of fusioncache's peers; None leaves it as it is.
         bucket_bytes: the same.
         share_caches: whether it finds what was compiled before it.
+        further: at how many shorter lengths a step is taken in the end, down to half as many tokens.
         variables: of the environment, that say how ranks reach each other, such as ``NCCL_P2P_DISABLE``.
     """
 
@@ -83,6 +84,7 @@ class PointSpec:
     in_flight_bytes: int | None = None
     bucket_bytes: int | None = None
     share_caches: bool = False
+    further: int = 0
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
