@@ -38,24 +38,22 @@ def measure(spec: PointSpec, shared: Shared) -> dict[str, Any]:
     found |= {"compiles_later": shared.compiles() - found["compiles"], "bypasses": dict(shared.bypasses())}
     found["timeline"] = _profile(shared) if spec.device == "cuda" else None
     found |= _train(spec, shared)
-    return {**found, "further": list(_take_further(spec, shared))}
+    further = list(_take_further(spec, shared))
+    return {**found, "further": further, "programs_later": shared.programs()}
 
 
 def _take_further(spec: PointSpec, shared: Shared) -> Iterator[dict[str, Any]]:
     """Yields the seconds of the first step at each of some shorter lengths, and what was compiled for it."""
     for number in range(1, spec.further + 1):
-        tokens, before = (
-            shared.tokens[..., : spec.tokens - number * spec.tokens // (2 * spec.further)],
-            shared.compiles(),
-        )
-        shorter = replace(shared, tokens=tokens)
+        length, before = spec.tokens - number * spec.tokens // (2 * spec.further), shared.compiles()
+        shorter = replace(shared, tokens=shared.tokens[..., :length].contiguous())
         shorter.clear()
         wait_for_all(spec.device)
         start = time.perf_counter()
         shorter.step()
         synchronize(spec.device)
         seconds = time.perf_counter() - start
-        yield {"tokens": tokens.shape[-1], "seconds": seconds, "compiles": shared.compiles() - before}
+        yield {"tokens": length, "seconds": seconds, "compiles": shared.compiles() - before}
     shared.clear()
 
 

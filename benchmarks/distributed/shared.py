@@ -79,8 +79,9 @@ def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
 
 
 def _count_programs(stats: fusioncache.Stats) -> dict[str, Any]:
-    refused, seconds = dict(stats.programs_refused), dict(stats.program_seconds)
-    return {"loaded": stats.programs_loaded, "made": stats.programs_made, "refused": refused, "seconds": seconds}
+    counts = {"loaded": stats.programs_loaded, "made": stats.programs_made, "filled": stats.programs_filled}
+    again = {"interpreted": dict(stats.programs_interpreted), "passes repeated": dict(stats.passes_repeated)}
+    return {**counts, **again, "refused": dict(stats.programs_refused), "seconds": dict(stats.program_seconds)}
 
 
 def _make_model(spec: PointSpec, rank: int) -> tuple[nn.Module, torch.Tensor]:

@@ -97,6 +97,14 @@ class Family:
         """Tells whether another family is of the same programs, whichever of these it knows."""
         return self.reads == other.reads and _forget_places(self.passes) == _forget_places(other.passes)
 
+    def fits(self, sizes: ArgumentSizes) -> bool:
+        """Tells whether passes would do the same for arguments of these sizes."""
+        try:
+            self.passes.check(sizes)
+        except Different:
+            return False
+        return True
+
     def learn(self, program: KnownProgram) -> bool:
         """Takes one more program, which tells more of what each number is; returns whether it did.
 

@@ -12,7 +12,7 @@ are kept, so that a later process fills in its first program already.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from fusioncache.trace.lean.traces import look_at_sizes
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
+from fusioncache.tracing.lengths.pass_journal import PassJournal
 from fusioncache.tracing.lengths.passes import go_through_passes, list_sharing
 from fusioncache.tracing.lengths.replay import Different, replay
 from fusioncache.tracing.lengths.sizes import SYMBOLIC
@@ -45,6 +46,9 @@ MOST_WAYS = 4
 
 SHARED = "ranks share the model"
 """Why each length is interpreted."""
+
+MOST_LOOSE = 5
+"""How many programs are tried for a family. Each try takes as long as Thunder's passes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +94,7 @@ class Lengths:
         self._ways: list[WatchedProgram] = []
         self._families: dict[Key, list[Family]] = {}
         self._hopeless: dict[Key, str] = {}
+        self._loose: dict[Key, list[KnownProgram]] = {}
 
     def derive(self, derivation: Derivation, interpret: Interpret) -> Any:
         """Returns Thunder's first traces: called again if they are known from other lengths, else interpreted.
@@ -254,39 +259,64 @@ class Lengths:
             self._make_family(way, instance, derivation)
         return True
 
-    def _make_family(self, way: WatchedProgram, other: InterpretedProgram, derivation: Derivation) -> None:
-        """Finds out what Thunder's passes look at. Whatever goes wrong there, they go over each further length."""
-        own, keeper = way.instance, derivation.keeper
-        if own.known is None or other.known is None:
-            return
+    def _make_family(self, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> None:
+        """Makes a family of the two programs that proved what was done."""
+        own = way.instance
+        if own.known is not None and instance.known is not None:
+            self._unite(way, own.known, (instance.known,), derivation)
+
+    def _unite(
+        self, way: WatchedProgram, program: KnownProgram, others: Iterable[KnownProgram], derivation: Derivation
+    ) -> None:
+        """Makes a family of a program and the first of others that differs from it in numbers alone.
+
+        Finds out what Thunder's passes look at there. Whatever goes wrong, they go over each further length.
+        """
+        reads, form, keeper = way.instance.reads, way.instance.form, derivation.keeper
         try:
             with keeper.time("passes"), without_collector():
-                passes = go_through_passes(way.journal, own.sizes, derivation.call.compile_data, _look)
-                family = Family(own.reads, passes, (own.known, other.known))
+                passes = go_through_passes(way.journal, program.sizes, derivation.call.compile_data, _look)
+                family = _find_family(reads, passes, program, others)
         except Exception as error:
             is_expected = isinstance(error, Different | NumbersUnknown)
             logger.info("it is not known what Thunder's passes look at", exc_info=error)
             keeper.ledger.count_passes_repeated(str(error) if is_expected else f"failed: {type(error).__name__}")
             return
-        families = self._families.setdefault(own.form, [])
+        families = self._families.setdefault(form, [])
         families[:] = [each for each in families if not each.is_same(family)]
         families.append(family)
-        _keep(family, derivation, own.form)
+        _keep(family, derivation, form)
 
     def _learn_numbers(self, derivation: Derivation, form: Key) -> None:
-        """Takes one more program to tell numbers apart that were equal so far."""
-        if derivation.program is None:
+        """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come."""
+        program = derivation.program
+        if program is None:
             return
         for family in tuple(self._families.get(form, ())):
             if family.reads != derivation.reads:
                 continue
             try:
-                if family.learn(derivation.program):
+                if family.learn(program):
                     _keep(family, derivation, form)
             except NumbersUnknown as error:
                 logger.info("a program is of no family any more: %s", error)
                 self._families[form].remove(family)
                 _forget(family, derivation, form)
+        if derivation.is_replayed and not any(family.fits(program.sizes) for family in self._families.get(form, ())):
+            self._look_for_family(derivation, form, program)
+        loose = self._loose.setdefault(form, [])
+        if len(loose) < MOST_LOOSE:
+            loose.append(program)
+
+    def _look_for_family(self, derivation: Derivation, form: Key, program: KnownProgram) -> None:
+        """Makes a family of a program that is of none, and another one: the first two may have differed in more.
+
+        So they do where one of them has all of a table of which the others have a part.
+        """
+        ways = [way for way in self._find_ways(form) if way.is_proved and way.instance.reads == derivation.reads]
+        loose = self._loose.get(form, ())
+        if ways and 0 < len(loose) < MOST_LOOSE:
+            self._unite(ways[0], program, loose, derivation)
 
     def _count_instances(self, form: Key) -> int:
         return sum(each.form == form for each in self._instances)
@@ -313,6 +343,25 @@ class Lengths:
     def _count(derivation: Derivation, reason: str) -> None:
         logger.info("a program is interpreted at another length: %s", reason)
         derivation.keeper.ledger.count_program_interpreted(reason)
+
+
+def _find_family(
+    reads: tuple[Read, ...], passes: PassJournal, program: KnownProgram, others: Iterable[KnownProgram]
+) -> Family:
+    """Returns the family of a program with the first of others that is of it.
+
+    Raises:
+        Different: if passes may do something else for each of them.
+        NumbersUnknown: if one for which they do the same differs in more than numbers.
+    """
+    reason: Different | NumbersUnknown = Different("there is no other program")
+    for other in others:
+        try:
+            passes.check(other.sizes)
+            return Family(reads, passes, (program, other))
+        except (Different, NumbersUnknown) as error:
+            reason = error
+    raise reason
 
 
 def _look(trace: Any) -> None:

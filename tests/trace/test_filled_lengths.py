@@ -13,6 +13,7 @@ from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import OperatorExecutor, deregister_executor, register_executor
 
 import fusioncache
+from fusioncache.trace import lengths
 
 LENGTHS = (64, 96, 65, 200, 100, 40, 96)
 WIDTH = 40
@@ -273,3 +274,44 @@ def test_a_size_that_only_an_operation_sees_is_taken_for_no_other(is_trained, pa
         assert '"cpu f32[224]"' in str(thunder.last_backward_traces(compiled)[-1])
     stats = transform.stats()
     assert (stats.programs_filled, dict(stats.passes_repeated)) == (2, {}), stats.programs_refused
+
+
+class Table(torch.nn.Module):
+    """Has a row for each of twelve tokens: as many tokens take the table as it is, and fewer ones a part of it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = torch.nn.Parameter(torch.randn(WIDTH, WIDTH) / 8)
+        self.register_buffer("rows", torch.randn(12, WIDTH))
+
+    def forward(self, x):
+        return (x @ self.weight) * self.rows[: x.shape[1]]
+
+
+@pytest.mark.parametrize("sizes", [(12, 10, 9, 8, 7), (10, 12, 9, 8, 7)])
+def test_where_one_of_the_first_two_lengths_is_the_longest_the_others_are_filled_in_all_the_same(sizes, tmp_path):
+    model = Table()
+    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+    compiled, transform = compile_anew(model, tmp_path / "store")
+    for length, filled in zip((*sizes, 12, 10), (0, 0, 0, 1, 2, 2, 2), strict=True):
+        assert all(map(torch.equal, train(compiled, model, length), train(own, model, length)))
+        assert transform.stats().programs_filled == filled
+    later, counted = compile_anew(model, tmp_path / "store")
+    assert all(map(torch.equal, train(later, model, 6), train(own, model, 6)))
+    assert (thunder.cache_misses(later), counted.stats().programs_filled) == (0, 1)
+    assert all(map(torch.equal, train(later, model, 12), train(own, model, 12)))
+    assert (thunder.cache_misses(later), counted.stats().programs_loaded) == (0, 1)
+
+
+def test_programs_that_are_of_no_family_are_tried_a_few_times(tmp_path, monkeypatch):
+    """Each of these lengths has a program of its own kind."""
+    monkeypatch.setattr(lengths, "MOST_LOOSE", 3)
+    tried = []
+    unite = lengths.Lengths._unite
+    monkeypatch.setattr(lengths.Lengths, "_unite", lambda *args: tried.append(1) or unite(*args))
+    model = Program(roots)
+    compiled, transform = compile_anew(model, tmp_path)
+    for length in (64, 96, 65, 200, 100, 40):
+        train(compiled, model, length)
+    assert transform.stats().programs_filled == 0 and len(tried) <= 3
