@@ -41,6 +41,7 @@ def make_figures() -> dict[str, str]:
         "shared-steps-before": _figure(
             steps.tabulate_shared_steps, "distributed", "distributed-32-layers", folder=RESULTS
         ),
+        "shared-lengths": _figure(steps.tabulate_further_lengths, "distributed-lengths", folder=CPU),
         "loss-curve": _figure(steps.tabulate_curves, "loss-curve", folder=CPU),
         "loss-curve-gpus": _figure(steps.tabulate_curves, "loss-curve", folder=H100),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),

@@ -70,6 +70,18 @@ def tabulate_shared_steps(*results: Result) -> str:
     return "\n".join(f"{setting[0].upper()}{setting[1:]}:\n\n{table}" for setting, table in tables.items())
 
 
+def tabulate_further_lengths(result: Result) -> str:
+    """Shows the first step at each length of a model that ranks share, of the slower rank, in seconds."""
+    points = [point for point in result["points"] if "error" not in point]
+    lengths = [found["tokens"] for found in points[0]["ranks"][0]["further"]]
+    rows = []
+    for point in points:
+        steps = zip(*(rank["further"] for rank in point["ranks"]), strict=True)
+        seconds = [f"{max(rank['seconds'] for rank in step):.2f}" for step in steps]
+        rows.append([point["peer"], f"{max(rank['first_step'] for rank in point['ranks']):.2f}", *seconds])
+    return make_table(("<peer", f"{points[0]['tokens']} tokens", *map(str, lengths)), rows)
+
+
 def tabulate_orders(*results: Result) -> str:
     """Shows steps of a shared model in Thunder's order of collectives, in ours, and by torch.compile where it ran."""
     columns = ("<model", "<shared by", "Thunder's order", "fusioncache", "torch.compile", "bytes at most")
