@@ -63,7 +63,8 @@ def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict
         optimizer.step()
         optimizer.zero_grad()
     forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
-    weights = {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
+    # Thunder calls a buffer of the module itself ".scale".
+    weights = {name.removeprefix("."): tensor.clone() for name, tensor in jitted.original_state_dict().items()}
     if order == "auto" and mesh.ndim == 2:
         checkpoint.save({"model": distributed.state_dict(jitted)}, checkpoint_id=folder / mode)
     calls = list_calls(forward) + list_calls(backward)

@@ -43,7 +43,7 @@ def run_others(rank: int, folder: Path) -> dict[str, Any]:
         "order": run(rank, share_small("zero2", schedule="thunder")),
         "layers": run(rank, share_small("layers", column=("gate", "up"))),
         "same": run(rank, share_small("layers", torch.distributed.new_group([0, 1]))),
-        "lengths": run_lengths(share_small("zero3")),
+        "lengths": run_lengths(share_small("layers")),
     }
 
 
@@ -78,7 +78,7 @@ def others(loaded, folder) -> list[dict[str, Any]]:
     return run_ranks(partial(run_others, folder=folder))
 
 
-def test_at_another_length_a_model_that_ranks_share_is_traced_again_which_is_counted(others):
+def test_at_another_length_a_model_whose_layers_ranks_cut_is_traced_again_which_is_counted(others):
     assert [rank["lengths"] for rank in others] == 2 * [{SHARED: 2}]
 
 
