@@ -12,32 +12,25 @@ are kept, so that a later process fills in its first program already.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.ir import Key
 from fusioncache.program.candidates import Candidate
-from fusioncache.program.general import NumbersUnknown, list_templates
 from fusioncache.program.key import differ_in_arguments, form_key
 from fusioncache.program.process_groups import find_groups
 from fusioncache.program.reads import Read
-from fusioncache.store import Store
-from fusioncache.trace.collectives import exchanges
 from fusioncache.trace.derivation import Derivation
-from fusioncache.trace.families import Family, KnownProgram, list_digests
+from fusioncache.trace.families import KnownProgram
 from fusioncache.trace.graph_sizes import has_symbols
-from fusioncache.trace.kept_families import find_families, forget_family, keep_family
-from fusioncache.trace.lean.traces import look_at_sizes
+from fusioncache.trace.program_families import Families, check_reads
 from fusioncache.tracing.lengths.arguments import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.tracing.lengths.first_traces import FirstTraces
 from fusioncache.tracing.lengths.journal import Journal
-from fusioncache.tracing.lengths.pass_journal import PassJournal
-from fusioncache.tracing.lengths.passes import go_through_passes, list_sharing
+from fusioncache.tracing.lengths.passes import list_sharing
 from fusioncache.tracing.lengths.replay import Different, replay
-from fusioncache.tracing.lengths.sizes import SYMBOLIC
 from fusioncache.tracing.lengths.watching import Interpret, watch_sizes
-from fusioncache.tracing.passes.collector import without_collector
 
 logger = logging.getLogger("fusioncache")
 
@@ -46,9 +39,6 @@ MOST_WAYS = 4
 
 SHARED = "ranks share the model"
 """Why each length is interpreted."""
-
-MOST_LOOSE = 5
-"""How many programs are tried for a family. Each try takes as long as Thunder's passes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,9 +82,8 @@ class Lengths:
         """Knows of none yet."""
         self._instances: list[InterpretedProgram] = []
         self._ways: list[WatchedProgram] = []
-        self._families: dict[Key, list[Family]] = {}
+        self._families = Families()
         self._hopeless: dict[Key, str] = {}
-        self._loose: dict[Key, list[KnownProgram]] = {}
 
     def derive(self, derivation: Derivation, interpret: Interpret) -> Any:
         """Returns Thunder's first traces: called again if they are known from other lengths, else interpreted.
@@ -119,29 +108,7 @@ class Lengths:
         keeper = derivation.keeper
         if not keeper.replays or keeper.verifies or is_cut(derivation.call.compile_data):
             return None
-        reason = None
-        for family in self._list_families(derivation, note_form(derivation)):
-            try:
-                _check_reads(family.reads, derivation)
-                with keeper.time("fill"):
-                    candidate = _fill(family, derivation)
-                derivation.family = family
-                return candidate
-            except (Different, NumbersUnknown) as error:
-                reason = str(error)
-            except Exception as error:  # whatever it is, Thunder can derive the program
-                logger.info("a program is not filled in", exc_info=error)
-                reason = f"failed: {type(error).__name__}"
-        if reason is not None:
-            _count_repeated(derivation, reason)
-        return None
-
-    def _list_families(self, derivation: Derivation, form: Key) -> Iterator[Family]:
-        """Returns the families of a form, of which the store is asked once."""
-        if form not in self._families:
-            self._families[form] = []  # whatever goes wrong here, it does so once
-            self._families[form] += _load_families(derivation, form)
-        return iter(tuple(self._families[form]))
+        return self._families.fill(derivation, note_form(derivation))
 
     def _replay(self, derivation: Derivation) -> Any | None:
         form = note_form(derivation)
@@ -168,7 +135,7 @@ class Lengths:
 
     @staticmethod
     def _do_again(way: WatchedProgram, derivation: Derivation) -> FirstTraces:
-        _check_reads(way.instance.reads, derivation)
+        check_reads(way.instance.reads, derivation)
         with derivation.keeper.time("replay"):
             return replay(way.journal, derivation.sizes, derivation.call.compile_data)
 
@@ -218,7 +185,8 @@ class Lengths:
         form = derivation.form
         if derivation.reads is None or form is None:
             return
-        self._learn_numbers(derivation, form)
+        ways = (way for way in self._find_ways(form) if way.is_proved and way.instance.reads == derivation.reads)
+        self._families.learn(derivation, form, next((way.journal for way in ways), None))
         if derivation.is_replayed:
             return
         first = derivation.first or FirstTraces(
@@ -263,60 +231,7 @@ class Lengths:
         """Makes a family of the two programs that proved what was done."""
         own = way.instance
         if own.known is not None and instance.known is not None:
-            self._unite(way, own.known, (instance.known,), derivation)
-
-    def _unite(
-        self, way: WatchedProgram, program: KnownProgram, others: Iterable[KnownProgram], derivation: Derivation
-    ) -> None:
-        """Makes a family of a program and the first of others that differs from it in numbers alone.
-
-        Finds out what Thunder's passes look at there. Whatever goes wrong, they go over each further length.
-        """
-        reads, form, keeper = way.instance.reads, way.instance.form, derivation.keeper
-        try:
-            with keeper.time("passes"), without_collector():
-                passes = go_through_passes(way.journal, program.sizes, derivation.call.compile_data, _look)
-                family = _find_family(reads, passes, program, others)
-        except Exception as error:
-            is_expected = isinstance(error, Different | NumbersUnknown)
-            logger.info("it is not known what Thunder's passes look at", exc_info=error)
-            keeper.ledger.count_passes_repeated(str(error) if is_expected else f"failed: {type(error).__name__}")
-            return
-        families = self._families.setdefault(form, [])
-        families[:] = [each for each in families if not each.is_same(family)]
-        families.append(family)
-        _keep(family, derivation, form)
-
-    def _learn_numbers(self, derivation: Derivation, form: Key) -> None:
-        """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come."""
-        program = derivation.program
-        if program is None:
-            return
-        for family in tuple(self._families.get(form, ())):
-            if family.reads != derivation.reads:
-                continue
-            try:
-                if family.learn(program):
-                    _keep(family, derivation, form)
-            except NumbersUnknown as error:
-                logger.info("a program is of no family any more: %s", error)
-                self._families[form].remove(family)
-                _forget(family, derivation, form)
-        if derivation.is_replayed and not any(family.fits(program.sizes) for family in self._families.get(form, ())):
-            self._look_for_family(derivation, form, program)
-        loose = self._loose.setdefault(form, [])
-        if len(loose) < MOST_LOOSE:
-            loose.append(program)
-
-    def _look_for_family(self, derivation: Derivation, form: Key, program: KnownProgram) -> None:
-        """Makes a family of a program that is of none, and another one: the first two may have differed in more.
-
-        So they do where one of them has all of a table of which the others have a part.
-        """
-        ways = [way for way in self._find_ways(form) if way.is_proved and way.instance.reads == derivation.reads]
-        loose = self._loose.get(form, ())
-        if ways and 0 < len(loose) < MOST_LOOSE:
-            self._unite(ways[0], program, loose, derivation)
+            self._families.unite(derivation, own.form, way.journal, own.known, (instance.known,))
 
     def _count_instances(self, form: Key) -> int:
         return sum(each.form == form for each in self._instances)
@@ -327,7 +242,7 @@ class Lengths:
     def _give_up(self, derivation: Derivation, form: Key, reason: str) -> None:
         """Has the programs of a form interpreted from now on."""
         self._hopeless[form] = reason
-        self._families[form] = []
+        self._families.give_up(form)
         self._ways = [each for each in self._ways if each.instance.form != form]
         self._instances = [each for each in self._instances if each.form != form]
         self._count(derivation, reason)
@@ -343,38 +258,6 @@ class Lengths:
     def _count(derivation: Derivation, reason: str) -> None:
         logger.info("a program is interpreted at another length: %s", reason)
         derivation.keeper.ledger.count_program_interpreted(reason)
-
-
-def _find_family(
-    reads: tuple[Read, ...], passes: PassJournal, program: KnownProgram, others: Iterable[KnownProgram]
-) -> Family:
-    """Returns the family of a program with the first of others that is of it.
-
-    Raises:
-        Different: if passes may do something else for each of them.
-        NumbersUnknown: if one for which they do the same differs in more than numbers.
-    """
-    reason: Different | NumbersUnknown = Different("there is no other program")
-    for other in others:
-        try:
-            passes.check(other.sizes)
-            return Family(reads, passes, (program, other))
-        except (Different, NumbersUnknown) as error:
-            reason = error
-    raise reason
-
-
-def _look(trace: Any) -> None:
-    """Looks at all sizes in a final trace of Thunder's at which passes of ours look.
-
-    Raises:
-        Different: if a collective moves as many bytes as a size says: where it is put depends on that.
-    """
-    for symbol in trace.bound_symbols:
-        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
-        if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
-            raise Different("what ranks exchange depends on a size")
-    look_at_sizes(trace)
 
 
 def is_cut(compile_data: Any) -> bool:
@@ -393,76 +276,6 @@ def note_form(derivation: Derivation) -> Key:
         derivation.sizes = find_sizes(*arguments)
         derivation.form = form_key(derivation.key, *arguments)
     return derivation.form
-
-
-def _check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
-    difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
-    if difference is not None:
-        raise Different(f"the {difference.read.kind} {difference.read.name} is another one")
-
-
-def _fill(family: Family, derivation: Derivation) -> Candidate:
-    templates, call = derivation.keeper.templates, derivation.call
-    filled, regions = family.fill(derivation.sizes, lambda found: templates.identify(found, call))
-    return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
-
-
-def _count_repeated(derivation: Derivation, reason: str) -> None:
-    logger.info("Thunder's passes go over a program at another length: %s", reason)
-    derivation.keeper.ledger.count_passes_repeated(reason)
-
-
-def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
-    """Yields the families that are stored for a form, whose templates are what they were where they were derived."""
-    keeper = derivation.keeper
-    if keeper.cache.store is None:
-        return
-    with keeper.time("load"):
-        found = find_families(keeper.cache.store, form)
-    for family in found:
-        known = family.known[0].text
-        try:
-            identities = keeper.templates.identify(known.templates(), derivation.call)
-            here = [identities[name].digest for name in list_templates(known)]
-        except Exception as error:  # whatever it is, Thunder can derive the program
-            logger.info("a stored family is not used", exc_info=error)
-            here = []
-        if here == list_digests(known):
-            family.is_stored = True
-            yield family
-        else:
-            _count_repeated(derivation, "its templates are others here")
-
-
-def _keep(family: Family, derivation: Derivation, form: Key) -> None:
-    """Keeps a family for later processes, and has it ready for the next length in this one."""
-
-    def keep(store: Store) -> None:
-        family.is_stored = keep_family(store, form, family, derivation.call.name)
-
-    try:
-        family.prepare()
-    except Exception as error:  # that is counted where a program is to be filled in
-        logger.info("a family is not ready for further lengths", exc_info=error)
-    family.is_stored = False
-    _tell_store(derivation, keep)
-
-
-def _forget(family: Family, derivation: Derivation, form: Key) -> None:
-    """Has no later process find a family."""
-    _tell_store(derivation, lambda store: forget_family(store, form, family))
-
-
-def _tell_store(derivation: Derivation, tell: Callable[[Store], None]) -> None:
-    """Changes what is stored. Whatever goes wrong there, this process goes on with what it knows."""
-    store = derivation.keeper.cache.store
-    if store is None:
-        return
-    try:
-        with derivation.keeper.time("record"), without_collector():
-            tell(store)
-    except Exception as error:
-        derivation.keeper.report_failure(error)
 
 
 def _find_foreign_transform(compile_data: Any) -> str | None:

@@ -13,7 +13,7 @@ from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import OperatorExecutor, deregister_executor, register_executor
 
 import fusioncache
-from fusioncache.trace import lengths
+from fusioncache.trace import program_families
 
 LENGTHS = (64, 96, 65, 200, 100, 40, 96)
 WIDTH = 40
@@ -306,12 +306,39 @@ def test_where_one_of_the_first_two_lengths_is_the_longest_the_others_are_filled
 
 def test_programs_that_are_of_no_family_are_tried_a_few_times(tmp_path, monkeypatch):
     """Each of these lengths has a program of its own kind."""
-    monkeypatch.setattr(lengths, "MOST_LOOSE", 3)
+    monkeypatch.setattr(program_families, "MOST_LOOSE", 3)
     tried = []
-    go_through = lengths.go_through_passes
-    monkeypatch.setattr(lengths, "go_through_passes", lambda *args: tried.append(1) or go_through(*args))
+    go_through = program_families.go_through_passes
+    monkeypatch.setattr(program_families, "go_through_passes", lambda *args: tried.append(1) or go_through(*args))
     model = Program(roots)
     compiled, transform = compile_anew(model, tmp_path)
     for length in (64, 96, 65, 200, 100, 40):
         train(compiled, model, length)
     assert transform.stats().programs_filled == 0 and len(tried) <= 3
+
+
+SCALE = 8
+"""A number that programs read, and that may be a length by chance."""
+
+
+def scaled(x, weight):
+    """As many rows of a table as there are, times a number; two operations are one where there are ten rows."""
+    rows = torch.ones(12, WIDTH)[: x.shape[1]]
+    return x * rows * SCALE * torch.ones(x.shape[1], WIDTH) * torch.ones(10, WIDTH).sum()
+
+
+def test_programs_that_read_something_else_are_of_no_family_together(tmp_path, monkeypatch):
+    model, pairs = Program(scaled), []
+    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+    compiled, _ = compile_anew(model, tmp_path / "store")
+    family = program_families.Family
+
+    def note(reads, passes, known):
+        pairs.append({each.sizes[0][1] for each in known})
+        return family(reads, passes, known)
+
+    monkeypatch.setattr(program_families, "Family", note)
+    for length, scale in ((12, 8), (10, 8), (9, 9), (8, 8), (7, 8), (6, 8), (5, 9)):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        assert all(map(torch.equal, train(compiled, model, length), train(own, model, length))), length
+    assert {7, 8} in pairs and all(pair <= {5, 9} or not pair & {5, 9} for pair in pairs)

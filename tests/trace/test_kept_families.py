@@ -18,7 +18,7 @@ from fusioncache.program import key
 from fusioncache.program.general import NumbersUnknown
 from fusioncache.store import Store
 from fusioncache.store.slots import FAMILY_SLOTS
-from fusioncache.trace import lengths
+from fusioncache.trace import program_families
 from fusioncache.trace.families import Family
 from fusioncache.trace.programs import ProgramTemplates
 
@@ -247,7 +247,7 @@ def test_a_family_that_is_wrong_is_forgotten(store, monkeypatch):
 
 
 def test_what_the_store_raises_costs_no_more_than_the_family(tmp_path, monkeypatch):
-    monkeypatch.setattr(lengths, "keep_family", Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(program_families, "keep_family", Mock(side_effect=ZeroDivisionError))
     model = Model()
     compiled, transform = compile_anew(model, tmp_path / "store")
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):

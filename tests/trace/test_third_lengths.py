@@ -14,7 +14,7 @@ from stored_programs import compile_anew, without_interpreter
 from fusioncache.program.bytecode import compile_trace
 from fusioncache.program.derived import write_program
 from fusioncache.program.general import blank
-from fusioncache.trace import families, lengths, program_list
+from fusioncache.trace import families, program_families, program_list
 from fusioncache.trace.lengths import Lengths
 from fusioncache.trace.templates import find_references
 from fusioncache.tracing.layers import blocks
@@ -141,7 +141,7 @@ def test_the_program_is_thunders_to_the_letter(known, tmp_path, monkeypatch, fil
 def test_a_later_process_has_the_program_of_a_third_length(tmp_path, monkeypatch, is_family_kept):
     """It fills it in as well, or else loads it."""
     if not is_family_kept:
-        monkeypatch.setattr(lengths, "keep_family", lambda *_: False)
+        monkeypatch.setattr(program_families, "keep_family", lambda *_: False)
     model, compiled, _ = make_known(tmp_path)
     found = train(compiled, model, tokens(200))
     again, transform = compile_anew(model, tmp_path)
@@ -445,7 +445,7 @@ def test_nothing_is_called_again(tmp_path, options):
 
 def test_it_goes_on_where_no_more_programs_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(program_list, "MOST_KINDS", 3)
-    monkeypatch.setattr(lengths, "keep_family", lambda *_: False)
+    monkeypatch.setattr(program_families, "keep_family", lambda *_: False)
     compiled, transform = compile_anew(scale, tmp_path)
     for length in (64, 96, 200, 65, 8):
         assert torch.equal(compiled(torch.ones(2, length)), torch.full((2, length), 2.0))

@@ -14,7 +14,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import OperatorExecutor
 
-from fusioncache.trace import lengths
+from fusioncache.trace import program_families
 from fusioncache.tracing.lengths import passes, stand_ins
 from fusioncache.tracing.lengths.decisions import Decision, describe_asked
 from fusioncache.tracing.lengths.expressions import Number, evaluate, gives_float
@@ -182,7 +182,7 @@ def go_through(model, directory, shape, monkeypatch):
         found.append(passes.go_through_passes(*args))
         return found[-1]
 
-    monkeypatch.setattr(lengths, "go_through_passes", note)
+    monkeypatch.setattr(program_families, "go_through_passes", note)
     compiled, transform = compile_anew(model, directory)
     for size in (shape, (shape[0] + 1, shape[1] + 32, *shape[2:])):
         compiled(torch.randn(size)).sum().backward()

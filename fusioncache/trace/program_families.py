@@ -1,0 +1,238 @@
+"""The families of one function's programs: found among those that Thunder derived, or in the store, and filled in.
+
+Two programs of a form that differ in numbers alone, and for which Thunder's passes do the same, are a family. The first
+two may differ in more, as where one has all of a table of which the others have a part: later ones are tried as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from fusioncache.ir import Key
+from fusioncache.program.candidates import Candidate
+from fusioncache.program.general import NumbersUnknown, list_templates
+from fusioncache.program.reads import Read
+from fusioncache.store import Store
+from fusioncache.trace.collectives import exchanges
+from fusioncache.trace.derivation import Derivation
+from fusioncache.trace.families import Family, KnownProgram, list_digests
+from fusioncache.trace.kept_families import find_families, forget_family, keep_family
+from fusioncache.trace.lean.traces import look_at_sizes
+from fusioncache.tracing.lengths.journal import Journal
+from fusioncache.tracing.lengths.pass_journal import PassJournal
+from fusioncache.tracing.lengths.passes import go_through_passes
+from fusioncache.tracing.lengths.replay import Different
+from fusioncache.tracing.lengths.sizes import SYMBOLIC
+from fusioncache.tracing.passes.collector import without_collector
+
+logger = logging.getLogger("fusioncache")
+
+MOST_LOOSE = 5
+"""How many programs are tried for a family. Each try takes as long as Thunder's passes."""
+
+
+class Families:
+    """The families that are known of one compiled function, by the form of their programs."""
+
+    def __init__(self) -> None:
+        """Knows of none yet."""
+        self._families: dict[Key, list[Family]] = {}
+        self._loose: dict[Key, list[tuple[tuple[Read, ...], KnownProgram]]] = {}
+
+    def fill(self, derivation: Derivation, form: Key) -> Candidate | None:
+        """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
+        reason = None
+        for family in self._list_families(derivation, form):
+            try:
+                check_reads(family.reads, derivation)
+                with derivation.keeper.time("fill"):
+                    candidate = _fill(family, derivation)
+                derivation.family = family
+                return candidate
+            except (Different, NumbersUnknown) as error:
+                reason = str(error)
+            except Exception as error:  # whatever it is, Thunder can derive the program
+                logger.info("a program is not filled in", exc_info=error)
+                reason = f"failed: {type(error).__name__}"
+        if reason is not None:
+            _count_repeated(derivation, reason)
+        return None
+
+    def _list_families(self, derivation: Derivation, form: Key) -> Iterator[Family]:
+        """Returns the families of a form, of which the store is asked once."""
+        if form not in self._families:
+            self._families[form] = []  # whatever goes wrong here, it does so once
+            self._families[form] += _load_families(derivation, form)
+        return iter(tuple(self._families[form]))
+
+    def give_up(self, form: Key) -> None:
+        """Forgets the families of a form, and looks for no others in the store."""
+        self._families[form] = []
+
+    def unite(
+        self, derivation: Derivation, form: Key, journal: Journal, program: KnownProgram, others: Iterable[KnownProgram]
+    ) -> None:
+        """Makes a family of a program and the first of others that differs from it in numbers alone.
+
+        Finds out what Thunder's passes look at there. Whatever goes wrong, they go over each further length.
+
+        Args:
+            derivation: of one of them, with the reads of all.
+            form: of all.
+            journal: what is done in each.
+            program: at whose sizes the passes are gone through.
+            others: as above.
+        """
+        reads, keeper = derivation.reads, derivation.keeper
+        assert reads is not None
+        try:
+            with keeper.time("passes"), without_collector():
+                passes = go_through_passes(journal, program.sizes, derivation.call.compile_data, _look)
+                family = _find_family(reads, passes, program, others)
+        except Exception as error:
+            is_expected = isinstance(error, Different | NumbersUnknown)
+            logger.info("it is not known what Thunder's passes look at", exc_info=error)
+            keeper.ledger.count_passes_repeated(str(error) if is_expected else f"failed: {type(error).__name__}")
+            return
+        families = self._families.setdefault(form, [])
+        families[:] = [each for each in families if not each.is_same(family)]
+        families.append(family)
+        _keep(family, derivation, form)
+
+    def learn(self, derivation: Derivation, form: Key, journal: Journal | None) -> None:
+        """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come.
+
+        Args:
+            derivation: of the program.
+            form: of the program.
+            journal: what is done in it, if that was proved.
+        """
+        program, reads = derivation.program, derivation.reads
+        if program is None or reads is None:
+            return
+        families = [family for family in self._families.get(form, ()) if family.reads == reads]
+        for family in families:
+            try:
+                if family.learn(program):
+                    _keep(family, derivation, form)
+            except NumbersUnknown as error:
+                logger.info("a program is of no family any more: %s", error)
+                self._families[form].remove(family)
+                _forget(family, derivation, form)
+        known = self._loose.setdefault(form, [])
+        # What was derived from something else may differ in numbers of which sizes only happen to be the values.
+        others = [each for read, each in known if read == reads]
+        is_new = derivation.is_replayed and not any(family.fits(program.sizes) for family in families)
+        if is_new and journal is not None and others and len(known) < MOST_LOOSE:
+            self.unite(derivation, form, journal, program, others)
+        if len(known) < MOST_LOOSE:
+            known.append((reads, program))
+
+
+def _find_family(
+    reads: tuple[Read, ...], passes: PassJournal, program: KnownProgram, others: Iterable[KnownProgram]
+) -> Family:
+    """Returns the family of a program with the first of others that is of it.
+
+    Raises:
+        Different: if passes may do something else for each of them.
+        NumbersUnknown: if one for which they do the same differs in more than numbers.
+    """
+    reason: Different | NumbersUnknown = Different("there is no other program")
+    for other in others:
+        try:
+            passes.check(other.sizes)
+            return Family(reads, passes, (program, other))
+        except (Different, NumbersUnknown) as error:
+            reason = error
+    raise reason
+
+
+def _look(trace: Any) -> None:
+    """Looks at all sizes in a final trace of Thunder's at which passes of ours look.
+
+    Raises:
+        Different: if a collective moves as many bytes as a size says: where it is put depends on that.
+    """
+    for symbol in trace.bound_symbols:
+        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
+        if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
+            raise Different("what ranks exchange depends on a size")
+    look_at_sizes(trace)
+
+
+def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
+    """Compares what programs were derived from besides their keys with what is there now.
+
+    Raises:
+        Different: if something is another one.
+    """
+    difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
+    if difference is not None:
+        raise Different(f"the {difference.read.kind} {difference.read.name} is another one")
+
+
+def _fill(family: Family, derivation: Derivation) -> Candidate:
+    templates, call = derivation.keeper.templates, derivation.call
+    filled, regions = family.fill(derivation.sizes, lambda found: templates.identify(found, call))
+    return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
+
+
+def _count_repeated(derivation: Derivation, reason: str) -> None:
+    logger.info("Thunder's passes go over a program at another length: %s", reason)
+    derivation.keeper.ledger.count_passes_repeated(reason)
+
+
+def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
+    """Yields the families that are stored for a form, whose templates are what they were where they were derived."""
+    keeper = derivation.keeper
+    if keeper.cache.store is None:
+        return
+    with keeper.time("load"):
+        found = find_families(keeper.cache.store, form)
+    for family in found:
+        known = family.known[0].text
+        try:
+            identities = keeper.templates.identify(known.templates(), derivation.call)
+            here = [identities[name].digest for name in list_templates(known)]
+        except Exception as error:  # whatever it is, Thunder can derive the program
+            logger.info("a stored family is not used", exc_info=error)
+            here = []
+        if here == list_digests(known):
+            family.is_stored = True
+            yield family
+        else:
+            _count_repeated(derivation, "its templates are others here")
+
+
+def _keep(family: Family, derivation: Derivation, form: Key) -> None:
+    """Keeps a family for later processes, and has it ready for the next length in this one."""
+
+    def keep(store: Store) -> None:
+        family.is_stored = keep_family(store, form, family, derivation.call.name)
+
+    try:
+        family.prepare()
+    except Exception as error:  # that is counted where a program is to be filled in
+        logger.info("a family is not ready for further lengths", exc_info=error)
+    family.is_stored = False
+    _tell_store(derivation, keep)
+
+
+def _forget(family: Family, derivation: Derivation, form: Key) -> None:
+    """Has no later process find a family."""
+    _tell_store(derivation, lambda store: forget_family(store, form, family))
+
+
+def _tell_store(derivation: Derivation, tell: Callable[[Store], None]) -> None:
+    """Changes what is stored. Whatever goes wrong there, this process goes on with what it knows."""
+    store = derivation.keeper.cache.store
+    if store is None:
+        return
+    try:
+        with derivation.keeper.time("record"), without_collector():
+            tell(store)
+    except Exception as error:
+        derivation.keeper.report_failure(error)
