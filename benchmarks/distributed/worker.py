@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,10 @@ import torch
 import torch.distributed as distributed
 
 from benchmarks.common.counting import Counter, counting_compiles, use_backend
+from benchmarks.common.job import enter_job
 from benchmarks.distributed.measure import measure
 from benchmarks.distributed.shared import share_model
 from benchmarks.distributed.spec import PEERS, PointSpec
-
-_LIMIT = timedelta(seconds=180)
-"""After which a rank that waits for another one in vain ends its job."""
 
 
 def main() -> None:
@@ -29,13 +26,7 @@ def main() -> None:
     specs, answers = [PointSpec(**each) for each in json.loads(sys.argv[1])], Path(sys.argv[2])
     rank = int(os.environ["RANK"])
     on_gpu = specs[0].device == "cuda"
-    if on_gpu:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        device = torch.device("cuda", torch.cuda.current_device())
-        distributed.init_process_group("nccl", timeout=_LIMIT, device_id=device)
-    else:
-        torch.set_num_threads(1)
-        distributed.init_process_group("gloo", timeout=_LIMIT)
+    enter_job(specs[0].device)
     use_backend(specs[0].backend)
     distributed.barrier()
     with (answers / f"{rank}.jsonl").open("a") as file:

@@ -13,6 +13,7 @@ import torch.distributed as distributed
 from torch import nn
 
 from benchmarks.common.counting import use_backend
+from benchmarks.common.job import enter_job
 from benchmarks.common.models import narrow_widths
 from benchmarks.common.thunder_jit import jit, make_transform
 from benchmarks.distributed.spec import MODEL
@@ -27,12 +28,7 @@ def main() -> None:
     """Runs what the first argument says, and writes the losses into the file that the second one names."""
     spec, answer = CurveSpec(**json.loads(sys.argv[1])), Path(sys.argv[2])
     rank = int(os.environ["RANK"])
-    if spec.device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        distributed.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-    else:
-        torch.set_num_threads(1)
-        distributed.init_process_group("gloo")
+    enter_job(spec.device)
     use_backend(spec.backend)
     losses = train(spec, rank)
     if spec.way in SHARINGS:

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,24 +15,16 @@ import torch
 import torch.distributed as distributed
 
 from benchmarks.common.counting import use_backend
+from benchmarks.common.job import enter_job
 from benchmarks.common.steps import synchronize
 from benchmarks.sequence_parallel.model import Shared, share_model
 from benchmarks.sequence_parallel.spec import WIDTHS, JobSpec
-
-_LIMIT = timedelta(seconds=180)
-"""After which a rank that waits for another one in vain ends its job."""
 
 
 def main() -> None:
     """Measures what the first argument says, and writes the answers into the folder that the second one names."""
     spec, answers = JobSpec(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    if spec.device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        device = torch.device("cuda", torch.cuda.current_device())
-        distributed.init_process_group("nccl", timeout=_LIMIT, device_id=device)
-    else:
-        torch.set_num_threads(1)
-        distributed.init_process_group("gloo", timeout=_LIMIT)
+    enter_job(spec.device)
     use_backend(spec.backend)
     shared = share_model(spec)
     with (answers / f"{os.environ['RANK']}.jsonl").open("a") as file:

@@ -342,3 +342,14 @@ def test_programs_that_read_something_else_are_of_no_family_together(tmp_path, m
         monkeypatch.setitem(globals(), "SCALE", scale)
         assert all(map(torch.equal, train(compiled, model, length), train(own, model, length))), length
     assert {7, 8} in pairs and all(pair <= {5, 9} or not pair & {5, 9} for pair in pairs)
+
+
+def test_where_what_ranks_exchange_has_a_size_of_an_argument_passes_go_over_each_length(tmp_path, monkeypatch):
+    """Where it is put depends on how much it is. Here a product stands for it."""
+    monkeypatch.setattr(program_families, "exchanges", lambda symbol: symbol.sym.name == "matmul")
+    model = Program(rows)
+    compiled, transform = compile_anew(model, tmp_path)
+    for length in (40, 41, 42):
+        train(compiled, model, length)
+    stats = transform.stats()
+    assert stats.programs_filled == 0 and set(stats.passes_repeated) == {"what ranks exchange depends on a size"}

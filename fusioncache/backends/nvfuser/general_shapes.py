@@ -67,10 +67,8 @@ def expand_results(run: Run, general: GeneralRegion, values: Sequence[Value]) ->
         results = run(args)
         if all(shape is None or result.shape == shape for result, shape in zip(results, shapes, strict=True)):
             return results
-        types = general.graph.inputs
-        known = zip(
-            args, (fill_shape(type_, sizes) for type_ in types), strict=False
-        )  # numbers are not among the first
+        declared = (fill_shape(type_, sizes) for type_ in general.graph.inputs)
+        known = zip(args, declared, strict=False)  # behind those of the regions come variables that are numbers
         if not all(shape is None or arg.shape == shape for arg, shape in known):
             return results
         return [_expand(result, shape) for result, shape in zip(results, shapes, strict=True)]
