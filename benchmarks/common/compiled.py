@@ -51,7 +51,8 @@ class Compiled:
             self._transform = fusioncache.FusionCache(cache=cache, backend=backend, graphs=way.graphs or None)
         else:
             self._counter = count_compiles(backend, lru=False)
-        options = {"executors": executors(backend), "transforms": [self._transform] if self._transform else []}
+        transforms = [self._transform] if self._transform else []
+        options = {"executors": executors(backend, way.attention), "transforms": transforms}
         if way.compiler == "thunderfx":
             compiled = thunderfx(model, dynamic=way.dynamic or None, **options)
             self._functions = compiled._backend.subgraph_infos

@@ -8,19 +8,24 @@ from typing import Any
 import thunder
 import torch
 from thunder.core.symbol import BoundSymbol
-from thunder.extend import get_always_executors, get_default_executors, get_executor
+from thunder.extend import get_executor
 
 import fusioncache
 from benchmarks.common.steps import synchronize
-from fusioncache.trace.executors import NAME
+from fusioncache.trace.executors import NAME, Attention
 
 
-def executors(backend: str) -> list[Any]:
-    """Returns the executors for ``thunder.jit``, in all modes, so that only the transform makes a difference."""
-    if backend == "nvfuser":
-        return fusioncache.executors()
-    others = [one for one in get_default_executors() if one not in get_always_executors()]
-    return [*(one for one in others if one.name != "nvfuser"), get_executor(NAME)]
+def executors(backend: str, attention: Attention = "thunder") -> list[Any]:
+    """Returns the executors for ``thunder.jit``, in all modes, so that only the transform makes a difference.
+
+    Args:
+        backend: compiles regions.
+        attention: as for ``fusioncache.executors``.
+    """
+    found = fusioncache.executors(attention=attention)
+    if backend == "nvfuser" or any(one.name == NAME for one in found):
+        return found
+    return [*(one for one in found if one.name != "nvfuser"), get_executor(NAME)]
 
 
 def jit(function: Any, backend: str, transform: fusioncache.FusionCache | None = None) -> Any:

@@ -14,9 +14,11 @@ _ALL = (
     Way("thunder", "thunder.jit"),
     Way("fusioncache", "thunder.jit", shares=True),
     Way("graphs", "thunder.jit", shares=True, graphs=True),
+    Way("cudnn", "thunder.jit", shares=True, attention="cudnn"),
+    Way("cudnn graphs", "thunder.jit", shares=True, attention="cudnn", graphs=True),
 )
 WAYS = {way.name: way for way in _ALL}
-GPU_WAYS = frozenset(way.name for way in _ALL if way.graphs)
+GPU_WAYS = frozenset(way.name for way in _ALL if way.graphs or way.attention == "cudnn")
 """Those that need a GPU. Elsewhere they are left out."""
 
 CHECKED = 8

@@ -18,13 +18,15 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "fusioncache": "fusioncache",
         "torch.compile": "torch.compile, with TorchInductor; with --backend eager, with AOTAutograd alone",
         "graphs": "fusioncache, with graphs=True",
+        "cudnn": "fusioncache, with attention by cuDNN",
+        "cudnn graphs": "fusioncache, with attention by cuDNN and graphs=True",
         "thunder graphs": "fusioncache, and Thunder's CUDAGraphTransform",
         "reduce-overhead": "torch.compile with mode='reduce-overhead'",
     }
 )
 """What takes steps."""
 
-GPU_WAYS = frozenset({"graphs", "thunder graphs", "reduce-overhead"})
+GPU_WAYS = frozenset({"graphs", "cudnn", "cudnn graphs", "thunder graphs", "reduce-overhead"})
 """Those that need a GPU. Elsewhere they are left out."""
 
 WIDTHS = ("narrow", "real")

@@ -180,15 +180,18 @@ def _compile(spec: StepSpec, model: Any, example: Any) -> tuple[Callable[..., An
 
     from benchmarks.common.counting import use_backend
     from benchmarks.common.thunder_jit import executors, make_transform
+    from fusioncache.trace.executors import Attention
     from fusioncache.tracing.prologue import quickening
 
     use_backend(backend)
     if spec.way == "own prologue":
         quickening.CALLS = sys.maxsize
     lean = "thunder" if spec.way == "own calls" else "auto"
-    ours = [] if spec.way == "thunder" else [make_transform(backend, graphs=spec.way == "graphs", lean=lean)]
+    captures = spec.way in ("graphs", "cudnn graphs")
+    ours = [] if spec.way == "thunder" else [make_transform(backend, graphs=captures, lean=lean)]
     more = [CUDAGraphTransform()] if spec.way == "thunder graphs" else []
-    compiled = thunder.jit(model, executors=executors(backend), transforms=[*ours, *more])
+    attention: Attention = "cudnn" if spec.way.startswith("cudnn") else "thunder"
+    compiled = thunder.jit(model, executors=executors(backend, attention), transforms=[*ours, *more])
     return compiled, example, thunder.compile_stats(compiled)
 
 

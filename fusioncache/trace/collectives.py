@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from fusioncache.attention import NAME as ATTENTION
 from fusioncache.backends.symbols import argument_names, may_write
 from fusioncache.ir import Bypass
 from fusioncache.schedule.calls import COLLECTIVES, EXCHANGES, CallGraph, CallNode, Kind
@@ -45,7 +46,7 @@ _OTHERS = frozenset(
 _VIEWS = frozenset({"torch_slice_prim_impl", "torch_prims_reshape_impl", "shallow_copy"})
 """Implementations of Thunder's that do not say that they only change a shape: of a padded parameter each is sliced, and
 of one that has copies on other ranks each is a shallow copy, which is the tensor itself."""
-_EXECUTORS = frozenset({"torch", "python", "sdpa", "cudnn"})
+_EXECUTORS = frozenset({"torch", "python", "sdpa", "cudnn", ATTENTION})
 """Executors whose operations write into nothing that they do not say."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fusioncache.backends.registry import problem
 from fusioncache.ir import Bypass
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fusioncache.trace.provenance.compilation import Compilation
 
 NAME = "fusioncache"
+
+type Attention = Literal["thunder", "cudnn"]
 
 _PASS = "pass executors=fusioncache.executors() to Thunder"
 _INSTALL = 'install it with pip install "fusioncache[nvfuser]"'
@@ -37,15 +39,29 @@ def register() -> Executor:
     return register_executor(FusionCacheExecutor(NAME))
 
 
-def executors() -> list[Executor]:
+def executors(*, attention: Attention = "thunder") -> list[Executor]:
     """Returns the executors for ``thunder.jit(..., executors=...)``.
 
     Where nvFuser works these are Thunder's own, with nvFuser making the regions; elsewhere fusioncache's executor makes
     them.
+
+    Args:
+        attention: who computes ``scaled_dot_product_attention``: ``"thunder"``, the kernels of torch's that Thunder
+            chooses among, or ``"cudnn"``, torch's kernel by cuDNN where it can, else those. Bits are then others than
+            Thunder's.
+
+    Raises:
+        ValueError: if ``attention`` is something else.
     """
     from thunder.extend import get_always_executors, get_default_executors, get_executor
 
+    if attention not in ("thunder", "cudnn"):
+        raise ValueError(f'attention is "thunder" or "cudnn", and not {attention!r}')
     others = [executor for executor in get_default_executors() if executor not in get_always_executors()]
+    if attention == "cudnn":
+        from fusioncache.attention.executor import cudnn_attention
+
+        others.insert(0, cudnn_attention())
     if explain_untried() or problem("nvfuser", "cuda") is None:
         return others
     own = get_executor(NAME) or register()

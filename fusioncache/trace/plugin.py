@@ -7,8 +7,9 @@ from typing import Any
 from thunder.core.recipe import Plugin as ThunderPlugin
 from thunder.core.recipe import PluginPolicy
 
+from fusioncache.attention import NAME as ATTENTION
 from fusioncache.backends.registry import problem
-from fusioncache.trace.executors import executors
+from fusioncache.trace.executors import Attention, executors
 from fusioncache.trace.transform import FusionCache
 
 
@@ -19,12 +20,17 @@ class Plugin(ThunderPlugin):
     start: pass ``recipe=thunder.recipes.BaseRecipe(fuser="torch.compile")``.
 
     Args:
+        attention: as for ``fusioncache.executors``.
         options: as for ``FusionCache``.
+
+    Raises:
+        ValueError: if ``attention`` is no such name.
     """
 
     policy = PluginPolicy.PRE
 
-    def __init__(self, **options: Any):
+    def __init__(self, *, attention: Attention = "thunder", **options: Any):
+        self._executors = executors(attention=attention)
         self.transform = FusionCache(**options)
 
     def setup_transforms(self) -> list[FusionCache]:
@@ -33,4 +39,6 @@ class Plugin(ThunderPlugin):
 
     def setup_executors(self) -> list[Any]:
         """Returns the executors that Thunder is to use besides its own. Thunder calls this."""
-        return [] if problem("nvfuser", "cuda") is None else executors()
+        if problem("nvfuser", "cuda") is not None:
+            return self._executors
+        return [executor for executor in self._executors if executor.name == ATTENTION]

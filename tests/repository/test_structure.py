@@ -23,15 +23,16 @@ _IMPORTS = {
     "store": "ir",
     "record": "ir humanize",
     "backends": "ir",
+    "attention": "",
     "graphs": "",
     "cache": "ir template store record backends",
     "precompile": "ir template store backends cache",
-    "tracing": "",
+    "tracing": "attention",
     "program": "ir template store record backends cache precompile tracing",
     "verification": "ir template record backends cache",
     "trace": (
         "ir template explain residual schedule store record backends cache precompile tracing program "
-        "graphs verification humanize"
+        "graphs attention verification humanize"
     ),
     "distributed": "ir backends trace",
     "report": "ir template drawing explain record humanize",
@@ -39,7 +40,7 @@ _IMPORTS = {
 }
 MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()}
 EVERYBODY_MAY = {"process"}
-_KNOW_THUNDER = "distributed trace program tracing backends verification"
+_KNOW_THUNDER = "distributed trace program tracing backends verification attention"
 KNOW_THUNDER = set(_KNOW_THUNDER.split())
 KNOW_TORCH_ALONE = {"graphs"}
 KNOW_TORCH = {"cache/call.py", "cache/dispatch.py", "cache/ranks.py", "precompile/arguments.py"}

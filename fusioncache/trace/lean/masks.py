@@ -8,9 +8,10 @@ attention makes numbers of its bits, for each head, and pads them, in each layer
     (t2, ...) = sdpaex_...(q2, k2, v2, mask, 0.0)            (t2, ...) = attend_with_mask(q2, k2, v2, t9, 0.0)
 
 It is prepared by Thunder's own function, and the same kernel of torch's is given the same numbers, which lie as they
-did. What is prepared lives as long as the last attention, so it is for one row of queries, which is small. Nothing may
-write into the mask meanwhile: it has to have memory of its own, as what is selected by positions has, and nothing else
-may be given it.
+did. An attention by cuDNN (``fusioncache.attention``) has an operation of its own for that, whose first call stays.
+What is prepared lives as long as the last attention, so it is for one row of queries, which is small. Nothing may write
+into the mask meanwhile: it has to have memory of its own, as what is selected by positions has, and nothing else may be
+given it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 
+from fusioncache.attention.executor import CudnnAttention
 from fusioncache.trace.lean.views import Leaner
 from fusioncache.tracing.replacement import Replacement, is_known
 
@@ -63,39 +65,55 @@ def register_operators() -> tuple[Any, Any]:
 
 def share_masks(trace: Any, symbols: Sequence[Any]) -> Leaner:
     """Has each mask prepared once in the bound symbols of a trace, and counts how often it is not any more."""
+    from thunder.core.proxies import variableify
     from thunder.core.trace import tracectx
 
     found = dict(find_masks(symbols))
     uses, prepared, result = Counter(found.values()), dict[Any, Any](), list[Any]()
+    renamed: dict[Any, Any] = {}
     for place, symbol in enumerate(symbols):
         kind = found.get(place)
         if kind is None or uses[kind] == 1:
-            result.append(symbol)
-            continue
-        prepare, attend = register_operators()
-        query, mask = symbol.args[0], symbol.args[3]
-        if kind not in prepared:
-            with tracectx(trace):
-                prepared[kind] = infer_mask(mask, query)
-            result.append(prepare.bind(mask, query, output=prepared[kind]))
-        args = (*symbol.args[:3], prepared[kind], *symbol.args[4:])
-        result.append(symbol.from_bsym(sym=attend, args=args, subsymbols=()))
+            result.append(symbol.from_bsym_swap_proxies(renamed, skip_output=True))
+        elif _is_preparation(symbol):
+            if kind in prepared:
+                renamed[variableify(symbol.output)] = prepared[kind]
+            else:
+                prepared[kind] = symbol.output
+                result.append(symbol)
+        else:
+            prepare, attend = register_operators()
+            query, mask = symbol.args[0], symbol.args[3]
+            if kind not in prepared:
+                with tracectx(trace):
+                    prepared[kind] = infer_mask(mask, query)
+                result.append(prepare.bind(mask, query, output=prepared[kind]))
+            args = (*symbol.args[:3], prepared[kind], *symbol.args[4:])
+            result.append(symbol.from_bsym(sym=attend, args=args, subsymbols=()))
     taken = sum(uses[kind] - 1 for kind in prepared)
     return Leaner(tuple(result), {MASKS: taken} if taken else {})
 
 
 def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yields the positions of attentions whose mask may be shared, each with all that its preparation depends on."""
+    """Yields the positions of what prepares a mask that may be shared, each with all that this depends on."""
     from thunder.core import dtypes
     from thunder.core.proxies import TensorProxy
 
-    attentions = [(place, symbol) for place, symbol in enumerate(symbols) if _is_attention(symbol)]
-    selected = _find_selected(symbols) if attentions and is_attention_known() else frozenset()
-    for place, symbol in attentions:
-        query, mask = symbol.args[0], symbol.args[3]
+    users = [
+        (place, symbol) for place, symbol in enumerate(symbols) if _is_attention(symbol) or _is_preparation(symbol)
+    ]
+    selected = _find_selected(symbols) if users else frozenset()
+    for place, symbol in users:
+        prepares = _is_preparation(symbol)
+        mask = symbol.args[0 if prepares else 3]
         if type(mask) is not TensorProxy or mask.dtype is not dtypes.bool8 or mask.ndim != 4:
             continue
-        if mask.name in selected and query.shape[-2] == 1:
+        if mask.name not in selected or mask.shape[-2] != 1:
+            continue
+        query = symbol.args[1 if prepares else 0]
+        if prepares:
+            yield place, (mask.name, query.dtype)
+        elif is_attention_known() and query.shape[-2] == 1:
             yield place, (mask.name, query.shape[1], query.shape[-1], query.dtype)
 
 
@@ -104,6 +122,12 @@ def _is_attention(symbol: Any) -> bool:
 
     is_own = symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpea_gradfwd.id
     return is_own and len(symbol.args) >= 4
+
+
+def _is_preparation(symbol: Any) -> bool:
+    """Tells whether a mask is prepared by an operation of its own, as that of an attention by cuDNN is."""
+    executor = symbol.sym.executor
+    return isinstance(executor, CudnnAttention) and symbol.sym.id == executor.make_bias.id
 
 
 def _find_selected(symbols: Iterable[Any]) -> frozenset[str]:
@@ -118,7 +142,7 @@ def _find_selected(symbols: Iterable[Any]) -> frozenset[str]:
         for step in symbol.subsymbols if symbol.sym.is_fusion else (symbol,):
             if step.sym.id in (PrimIDs.TAKE, "index_select"):
                 selected |= {proxy.name for proxy in step.flat_proxy_outs}
-            elif not _is_attention(step):
+            elif not _is_attention(step) and not _is_preparation(step):
                 given |= {proxy.name for proxy in step.flat_proxy_args}
     return frozenset(selected - given)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from fusioncache.tracing.lengths.expressions import Expression, Number, Operation, evaluate
 from fusioncache.tracing.lengths.sizes import SYMBOLIC, express
 
-DECIDERS = frozenset({"_fused_sdp_choice"})
-"""The functions of ``thunder.executors.utils`` that decide by sizes, and by what else they are asked about."""
+DECIDERS = frozenset({"_fused_sdp_choice", "can_attend_with_cudnn"})
+"""The functions that decide by sizes, and by what else they are asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,18 @@ class Decision:
         Raises:
             ValueError: if nobody knows who decides it.
         """
-        from thunder.executors import utils
-
         if self.function not in DECIDERS:
             raise ValueError(f"{self.function} decides nothing")
-        return str(decide(getattr(utils, self.function), self.args, numbers))
+        return str(decide(getattr(find_home(self.function), self.function), self.args, numbers))
+
+
+def find_home(decider: str) -> ModuleType:
+    """Returns the module of one of ``DECIDERS``, where whoever needs a decision looks it up."""
+    from thunder.executors import utils
+
+    from fusioncache.attention import choice
+
+    return choice if hasattr(choice, decider) else utils
 
 
 def decide(function: Callable[..., Any], args: tuple[Asked, ...], numbers: Mapping[int, int]) -> Any:

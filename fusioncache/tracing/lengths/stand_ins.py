@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from fusioncache.process import forks
+from fusioncache.tracing.lengths.decisions import DECIDERS, find_home
 from fusioncache.tracing.lengths.sizes import SYMBOLIC, SymbolicFraction, SymbolicSize, to_float
 from fusioncache.tracing.replacement import Importers, Replacement
 
@@ -40,12 +41,11 @@ def know_symbols() -> Iterator[None]:
     from thunder import clang
     from thunder.core import dtypes, pytree
     from thunder.core.proxies import TensorProxy
-    from thunder.executors import utils
 
     replacements = (
         Replacement(pytree, "tree_map", None, _keep_symbols, everywhere=True),
         Replacement(pytree, "tree_flatten", None, _flatten_symbols, everywhere=True),
-        Replacement(utils, "_fused_sdp_choice", None, note_decision, everywhere=True),
+        *(Replacement(find_home(name), name, None, note_decision, everywhere=True) for name in sorted(DECIDERS)),
         Replacement(TensorProxy, "__init__", None, _count_symbols),
         Replacement(clang, "math", None, _ask_no_symbol),
         Replacement(clang, "maybe_convert_to_dtype", None, _convert_symbols, everywhere=True),

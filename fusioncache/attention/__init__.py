@@ -1,0 +1,4 @@
+"""Attention by another kernel of torch's than the one that Thunder would choose, for those who ask for it."""
+
+NAME = "fusioncache_attention"
+"""By which Thunder knows the executor."""

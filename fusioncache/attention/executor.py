@@ -1,0 +1,104 @@
+"""An executor of Thunder's that has attention computed by cuDNN, where torch can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core.prims import OpTags
+from thunder.core.symbol import Symbol
+from thunder.core.transforms import get_grad, put_grads
+from thunder.extend import OperatorExecutor, get_executor, register_executor
+
+from fusioncache.attention import NAME, choice, operators
+
+
+class CudnnAttention(OperatorExecutor):
+    """Claims ``torch.nn.functional.scaled_dot_product_attention`` where cuDNN can compute it; all else it leaves.
+
+    Its results have the bits of torch's attention by cuDNN, and not those of the kernels that Thunder chooses.
+
+    Args:
+        name: by which Thunder knows the executor.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        no_recompute = (OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,)
+        self.attend = self._register("cudnn_attend", operators.infer_result, operators.attend, no_recompute)
+        self.attend_forward = self._register(
+            "cudnn_attend_forward", operators.infer_forward, operators.attend_forward, no_recompute
+        )
+        self.attend_backward = self._register(
+            "cudnn_attend_backward", operators.infer_gradients, operators.attend_backward
+        )
+        self.make_bias = self._register("make_attention_bias", operators.infer_bias, operators.make_bias)
+        self.register_implementation(
+            ltorch.scaled_dot_product_attention,
+            checker=_can_attend,
+            execution_transform=self._compute,
+            grad_transform=self._differentiate,
+        )
+
+    def cache_key(self) -> str:
+        """Returns what programs depend on that this executor takes part in, besides what each program's key has.
+
+        That is cuDNN's version, the GPU, whether torch may use cuDNN for attention, and the sources of fusioncache.
+        """
+        return str(self.name)
+
+    def _register(self, name: str, meta: Any, function: Any, tags: tuple[OpTags, ...] = ()) -> Symbol:
+        return self.register_operator(name, meta=meta, fn=function, tags=tags)
+
+    def _compute(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> Any:
+        bias = None if attn_mask is None else self.make_bias(attn_mask, query)
+        return self.attend(query, key, value, bias, is_causal, scale)
+
+    def _differentiate(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> Any:
+        operands = (query, key, value)
+        result, sums = self.attend_forward(*operands, attn_mask, is_causal, scale)
+        gradients = self.attend_backward(get_grad(result), *operands, attn_mask, result, sums, is_causal, scale)
+        put_grads(operands, gradients)
+        return result
+
+
+def cudnn_attention() -> CudnnAttention:
+    """Returns the executor. A process has one, which Thunder knows from the first call on."""
+    known = get_executor(NAME)
+    if known is None:
+        known = register_executor(CudnnAttention(NAME))
+    return known  # type: ignore[no-any-return]
+
+
+def _can_attend(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> bool:
+    # By its name, as whoever watches decisions replaces it there.
+    return choice.can_attend_with_cudnn(query, key, value, attn_mask, dropout_p, is_causal, scale)

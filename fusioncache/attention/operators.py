@@ -1,0 +1,144 @@
+"""Operations of torch's attention by cuDNN, as an executor of Thunder's runs them.
+
+What torch keeps of a forward pass besides its results is not kept here, since there is no dropout: numbers that say
+which random ones were drawn, and where sequences of several lengths begin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Attends, with nothing kept for a backward pass.
+
+    Args:
+        query: of shape (rows, heads, queries, size), in float16 or bfloat16, as key and value are.
+        key: of shape (rows, heads, keys, size).
+        value: of shape (rows, heads, keys, size of a value).
+        bias: what is added to scores, as ``make_bias`` makes it; or None.
+        is_causal: whether a query sees the keys up to its own position only.
+        scale: of scores; None: the inverse root of the size.
+
+    Returns:
+        Of shape (rows, heads, queries, size of a value).
+    """
+    found: torch.Tensor = _attend(query, key, value, bias, False, is_causal, scale)[0]
+    return found
+
+
+def attend_forward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attends for a backward pass, which is given the mask again: of its bits there are fewer bytes than of a bias.
+
+    Args:
+        query: as for ``attend``.
+        key: as for ``attend``.
+        value: as for ``attend``.
+        mask: bits that can be expanded to (rows, heads, queries, keys); or None.
+        is_causal: as for ``attend``.
+        scale: as for ``attend``.
+
+    Returns:
+        The result, and the logarithms of the sums of scores, of shape (rows, heads, queries, 1), in float32.
+    """
+    bias = None if mask is None else make_bias(mask, query)
+    result, sums, *_ = _attend(query, key, value, bias, True, is_causal, scale)
+    return result, sums
+
+
+def attend_backward(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    result: torch.Tensor,
+    sums: torch.Tensor,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns the gradients of query, key and value, given that of the result and what ``attend_forward`` returned."""
+    bias = None if mask is None else make_bias(mask, query)
+    # Without dropout no random numbers are read, but torch asks for tensors.
+    drawn = torch.empty((), dtype=torch.int64, device=query.device)
+    operands = [*map(_lay_out, (query, key, value)), result, sums, drawn, drawn, bias]
+    sizes = (query.shape[-2], key.shape[-2])
+    differentiate: Any = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = differentiate(
+        gradient, *operands, None, None, *sizes, 0.0, is_causal, scale=scale
+    )
+    return found
+
+
+def make_bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Returns what is added to scores: zero, or minus infinity where the mask is False, as torch makes it.
+
+    Args:
+        mask: bits, of any shape.
+        like: has the dtype of the result.
+    """
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    saves: bool,
+    is_causal: bool,
+    scale: float | None,
+) -> Any:
+    compute: Any = torch.ops.aten._scaled_dot_product_cudnn_attention
+    return compute(*map(_lay_out, (query, key, value)), bias, saves, 0.0, is_causal, scale=scale)
+
+
+def _lay_out(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor whose last dimension is dense, as torch's kernels for attention ask for."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def infer_result(query: Any, key: Any, value: Any, bias: Any, is_causal: bool = False, scale: Any = None) -> Any:
+    """Returns the result of ``attend``, as Thunder knows it before anything is computed."""
+    from thunder.core.proxies import TensorProxy
+
+    return TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
+
+
+def infer_forward(query: Any, key: Any, value: Any, mask: Any, is_causal: bool = False, scale: Any = None) -> Any:
+    """Returns the results of ``attend_forward``, as Thunder knows them."""
+    from thunder.core import dtypes
+    from thunder.core.proxies import TensorProxy
+
+    sums = TensorProxy(shape=(*query.shape[:-1], 1), dtype=dtypes.float32, device=query.device, requires_grad=False)
+    return infer_result(query, key, value, mask), sums
+
+
+def infer_gradients(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
+    """Returns the results of ``attend_backward``, as Thunder knows them."""
+    from thunder.core.proxies import TensorProxy
+
+    return tuple(TensorProxy(like=each, shape=each.shape) for each in (query, key, value))
+
+
+def infer_bias(mask: Any, like: Any) -> Any:
+    """Returns the result of ``make_bias``, as Thunder knows it."""
+    from thunder.core.proxies import TensorProxy
+
+    return TensorProxy(like=mask, shape=mask.shape, dtype=like.dtype)

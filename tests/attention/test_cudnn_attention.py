@@ -1,0 +1,241 @@
+"""Attention by cuDNN, for those who ask for it, with torch's kernels played on a CPU."""
+
+import pytest
+import thunder
+import torch
+from cudnn_kernels import play_cudnn, play_forward
+from generating_models import generate, make_model, make_prompt
+from stored_programs import compile_anew, without_interpreter
+from torch.nn.functional import scaled_dot_product_attention
+
+import fusioncache
+from fusioncache.attention import NAME, choice
+from fusioncache.trace.lean.masks import MASKS
+
+SIZE, HEADS = 8, 2
+LENGTHS = (12, 10, 8, 6, 5)
+
+
+@pytest.fixture(autouse=True)
+def _eager_regions(eager_regions):
+    """What Thunder alone runs is to have the same bits."""
+
+
+@pytest.fixture
+def asked():
+    """Plays cuDNN; what is asked about each attention."""
+    with pytest.MonkeyPatch.context() as patch, play_cudnn(patch) as asked:
+        yield asked
+
+
+class Attention(torch.nn.Module):
+    """A layer of attention.
+
+    Args:
+        options: of ``scaled_dot_product_attention``; ``mask=True`` is a mask of bits in place of ``is_causal``.
+    """
+
+    def __init__(self, mask: bool = False, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.project = torch.nn.Linear(HEADS * SIZE, 3 * HEADS * SIZE)
+        self.register_buffer("mask", torch.ones(64, 64, dtype=torch.bool).tril())
+        self.is_masked, self.options = mask, options
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor of shape (rows, heads, length, size)."""
+        rows, length = x.shape[:2]
+        parts = self.project(x).view(rows, length, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
+        options = dict(self.options)
+        if self.is_masked:
+            options["attn_mask"] = self.mask[None, None, :length, :length]
+        return scaled_dot_product_attention(parts[0], parts[1], parts[2], **options)
+
+
+KINDS = {
+    "causal": {"is_causal": True},
+    "of all": {},
+    "scaled": {"is_causal": True, "scale": 0.3},
+    "masked": {"mask": True},
+}
+
+
+def compile_with_cudnn(model, directory, **options):
+    return compile_anew(model, directory, jit={"executors": fusioncache.executors(attention="cudnn")}, **options)
+
+
+def take_step(call, model, length=12):
+    torch.manual_seed(length)
+    model.zero_grad(set_to_none=True)
+    x = torch.randn(2, length, HEADS * SIZE, requires_grad=True)
+    output = call(x)
+    output.square().sum().backward()
+    return [output.detach(), x.grad, *(each.grad for each in model.parameters())]
+
+
+def count_calls(compiled, name):
+    traces = [thunder.last_traces(compiled)[-1], *thunder.last_backward_traces(compiled)[-1:]]
+    return sum(symbol.sym.name == name for trace in traces for symbol in trace.bound_symbols)
+
+
+def assert_close(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_and_gradients_are_those_of_an_attention(tmp_path, asked, kind):
+    model = Attention(**KINDS[kind])
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    assert_close(take_step(compiled, model), take_step(model, model))
+    assert (count_calls(compiled, "cudnn_attend_forward"), count_calls(compiled, "cudnn_attend_backward")) == (1, 1)
+    with torch.no_grad():
+        x = torch.randn(2, 9, HEADS * SIZE)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert count_calls(compiled, "cudnn_attend") == 1
+    assert count_calls(compiled, "make_attention_bias") == (kind == "masked")
+    assert not transform.stats().bypasses
+
+
+def test_a_backward_pass_is_given_the_bits_of_a_mask_and_no_bias(tmp_path, asked):
+    model = Attention(mask=True)
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    take_step(compiled, model)
+    saved = thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0]
+    assert [proxy.dtype for proxy in saved if proxy.shape[-2:] == (12, 12)] == [thunder.dtypes.bool8]
+
+
+def test_a_bias_is_what_torch_makes_of_a_mask():
+    from fusioncache.attention.operators import make_bias
+
+    mask = torch.tensor([[True, False], [True, True]])
+    bias = make_bias(mask, torch.zeros(1, dtype=torch.bfloat16))
+    assert (bias.dtype, bias.tolist()) == (torch.bfloat16, [[0.0, float("-inf")], [0.0, 0.0]])
+
+
+def test_an_operand_whose_last_dimension_is_not_dense_is_laid_out(asked):
+    from fusioncache.attention.operators import attend
+
+    query, *others = torch.randn(3, 2, HEADS, SIZE, 5).transpose(-1, -2)
+    strides = []
+
+    def look(query, *rest, **options):
+        strides.append(query.stride(-1))
+        return play_forward(query, *rest, **options)
+
+    library = torch.library.Library("aten", "IMPL")
+    with pytest.warns(UserWarning, match="overrid"):
+        library.impl("_scaled_dot_product_cudnn_attention", look, "CPU", allow_override=True)
+    attend(query, *others, None)
+    library._destroy()
+    assert (query.stride(-1), strides) == (5, [1])
+
+
+def test_without_asking_and_on_a_cpu_it_is_thunders(tmp_path):
+    model = Attention(is_causal=True)
+    plain = thunder.jit(model, executors=fusioncache.executors())
+    for number, compile_model in enumerate((compile_with_cudnn, compile_anew)):
+        compiled, _ = compile_model(model, tmp_path / str(number))
+        found, expected = (take_step(each, model) for each in (compiled, plain))
+        assert all(map(torch.equal, found, expected))
+        assert not count_calls(compiled, "cudnn_attend_forward")
+
+
+class Meta:
+    """What is asked of a proxy of a tensor on a GPU."""
+
+    def __init__(self, *shape, dtype=thunder.dtypes.bfloat16, device="cuda:0"):
+        self.shape, self.dtype, self.device = shape, dtype, thunder.devices.to_device(device)
+        self.requires_grad = False
+
+
+QUERY = Meta(1, HEADS, 4, SIZE)
+ONE_TENSOR = {"query": QUERY, "key": QUERY, "value": QUERY, "mask": None}
+CHANGES = {
+    "on a CPU": {"key": Meta(1, HEADS, 4, SIZE, device="cpu")},
+    "dropout": {"dropout": 0.1},
+    "a mask of numbers": {"mask": Meta(1, 1, 4, 4)},
+    "torch may not": {},
+    "torch cannot": {},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_cudnn_is_not_given(monkeypatch, change):
+    """Each alone; with none of them it is given."""
+    from torch.backends import cuda
+
+    seen = []
+    monkeypatch.setattr(cuda, "can_use_cudnn_attention", lambda params, debug: seen.append(params) or True)
+    given = {**ONE_TENSOR, "dropout": 0.0, "is_causal": False, "scale": None}
+    assert choice.can_attend_with_cudnn(*given.values())
+    masked = {**given, "mask": Meta(1, 1, 4, 4, dtype=thunder.dtypes.bool8), "is_causal": True}
+    assert choice.can_attend_with_cudnn(*masked.values())
+    assert [(params.is_causal, params.attn_mask is None) for params in seen] == [(False, True), (True, False)]
+    assert tuple(seen[0].query.shape) == QUERY.shape
+    assert seen[0].query.dtype is torch.bfloat16
+    if change == "torch may not":
+        monkeypatch.setattr(cuda, "cudnn_sdp_enabled", lambda: False)
+    if change == "torch cannot":
+        monkeypatch.setattr(cuda, "can_use_cudnn_attention", lambda params, debug: False)
+    assert not choice.can_attend_with_cudnn(*{**given, **CHANGES[change]}.values())
+
+
+def test_lengths_are_filled_in_and_the_choice_is_made_again(tmp_path, asked, monkeypatch):
+    """Where cuDNN cannot compute a length, that one is derived anew."""
+    model = Attention(is_causal=True)
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    for length in LENGTHS:
+        assert_close(take_step(compiled, model, length), take_step(model, model, length))
+    assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (2, len(LENGTHS) - 2)
+    assert {query.shape[2] for query, *_ in asked} >= set(LENGTHS)
+
+    def refuse(query, *others):
+        return query.shape[2] != 11
+
+    monkeypatch.setattr(choice, "can_attend_with_cudnn", refuse)
+    assert_close(take_step(compiled, model, 11), take_step(model, model, 11))
+    assert thunder.cache_misses(compiled) == 3
+    assert not count_calls(compiled, "cudnn_attend_forward")
+
+
+def test_a_later_process_loads_its_program_and_asks_for_the_same_executor(tmp_path, asked):
+    model = Attention(mask=True)
+    first, _ = compile_with_cudnn(model, tmp_path)
+    expected = take_step(first, model)
+    second, transform = compile_with_cudnn(Attention(mask=True), tmp_path)
+    with without_interpreter():
+        found = take_step(second, second._model)
+    assert all(map(torch.equal, found, expected))
+    assert transform.stats().programs_loaded == 1
+    third, transform = compile_anew(Attention(mask=True), tmp_path)
+    take_step(third, third._model)
+    assert transform.stats().programs_loaded == 0
+
+
+@torch.no_grad()
+def test_a_token_has_its_mask_prepared_once(tmp_path, asked):
+    model = make_model(layers=3)
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    for length in (7, 12, 9):
+        assert_close(generate(compiled, make_prompt(length), 4), generate(make_model(3), make_prompt(length), 4))
+    assert transform.stats().taken_out[MASKS] == 2
+    assert count_calls(compiled, "make_attention_bias") == 1
+    assert count_calls(compiled, "cudnn_attend") == 3
+
+
+def test_who_asks_for_another_is_told_which_there_are():
+    with pytest.raises(ValueError, match="'flash'") as error:
+        fusioncache.executors(attention="flash")
+    assert '"thunder" or "cudnn"' in str(error.value)
+    with pytest.raises(ValueError, match="'flash'"):
+        fusioncache.Plugin(attention="flash")
+
+
+def test_the_plugin_brings_it_in_front_of_all_others():
+    names = [
+        [each.name for each in fusioncache.Plugin(**options).setup_executors()]
+        for options in ({}, {"attention": "cudnn"})
+    ]
+    assert names[1] == [NAME, *names[0]]

@@ -1,0 +1,105 @@
+"""Attention by cuDNN on a GPU: the bits of torch's own, where torch is told to use it."""
+
+import pytest
+import thunder
+import torch
+from generating_models import generate, make_model, make_prompt
+from stored_programs import compile_anew
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import fusioncache
+from fusioncache.trace.lean.masks import MASKS
+
+pytestmark = pytest.mark.gpu
+
+SIZE, HEADS = 64, 4
+KINDS = ("causal", "of all", "scaled", "masked")
+LENGTHS = (128, 96, 65, 200, 33)
+
+
+class Attention(torch.nn.Module):
+    """A layer of attention of one kind."""
+
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind = kind
+        self.project = torch.nn.Linear(HEADS * SIZE, 3 * HEADS * SIZE, bias=False)
+        self.register_buffer("mask", torch.ones(256, 256, dtype=torch.bool).tril())
+
+    def forward(self, x):
+        """Returns a tensor of shape (rows, heads, length, size)."""
+        rows, length = x.shape[:2]
+        parts = self.project(x).view(rows, length, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
+        mask = self.mask[None, None, :length, :length] if self.kind == "masked" else None
+        scale = 0.3 if self.kind == "scaled" else None
+        causal = self.kind in ("causal", "scaled")
+        return scaled_dot_product_attention(parts[0], parts[1], parts[2], mask, is_causal=causal, scale=scale)
+
+
+def compile_with_cudnn(model, directory, **options):
+    jit = {"executors": fusioncache.executors(attention="cudnn")}
+    return compile_anew(model, directory, "nvfuser", jit=jit, **options)
+
+
+def take_step(call, model, length):
+    torch.manual_seed(length)
+    model.zero_grad(set_to_none=True)
+    x = torch.randn(2, length, HEADS * SIZE, device="cuda", dtype=next(model.parameters()).dtype, requires_grad=True)
+    output = call(x)
+    output.backward(torch.ones_like(output))
+    return output.detach(), x.grad, model.project.weight.grad.clone()
+
+
+def names_of(compiled):
+    traces = [thunder.last_traces(compiled)[-1], *thunder.last_backward_traces(compiled)[-1:]]
+    return [symbol.sym.name for trace in traces for symbol in trace.bound_symbols]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("graphs", [False, True], ids=["", "graphs"])
+def test_results_have_the_bits_of_torchs_own(tmp_path, kind, graphs):
+    model = Attention(kind).to("cuda", torch.bfloat16)
+    compiled, transform = compile_with_cudnn(model, tmp_path, graphs=graphs)
+    for length in (*LENGTHS, LENGTHS[0]):
+        found = take_step(compiled, model, length)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            expected = take_step(model, model, length)
+        assert torch.equal(found[0], expected[0])
+        for one, other in zip(found[1:], expected[1:], strict=True):
+            torch.testing.assert_close(one, other)
+        with torch.no_grad():
+            x = torch.randn(2, length, HEADS * SIZE, device="cuda", dtype=torch.bfloat16)
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                expected = model(x)
+            assert torch.equal(compiled(x), expected)
+    assert "cudnn_attend" in names_of(compiled)
+    assert transform.stats().programs_filled
+    assert not transform.stats().bypasses
+
+
+def test_what_cudnn_cannot_is_left_to_thunder(tmp_path):
+    model = Attention("causal").cuda()  # in float32
+    plain = thunder.jit(model, executors=fusioncache.executors())
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    found, expected = (take_step(each, model, 32)[0] for each in (compiled, plain))
+    assert torch.equal(found, expected)
+    assert not any("cudnn" in name for name in names_of(compiled))
+
+
+@torch.inference_mode()
+def test_tokens_are_those_of_thunder_but_for_rounding(tmp_path):
+    logits = []
+    for attention in ("thunder", "cudnn"):
+        model = make_model(layers=3).to("cuda", torch.bfloat16)
+        model.mask_cache = None  # it is no buffer, and would stay where it was made
+        model.set_kv_cache(batch_size=1, device="cuda", dtype=torch.bfloat16)
+        jit = {"executors": fusioncache.executors(attention=attention)}
+        compiled, transform = compile_anew(model, tmp_path / attention, "nvfuser", jit=jit)
+        logits.append([each for length in (7, 12, 9) for each in generate(compiled, make_prompt(length).cuda(), 1)])
+        generate(compiled, make_prompt(9).cuda(), 4)
+    for found, expected in zip(*logits, strict=True):
+        torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
+    assert transform.stats().taken_out[MASKS] == 2
+    assert names_of(compiled).count("cudnn_attend") == 3
