@@ -93,7 +93,7 @@ def make_bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         mask: bits, of any shape.
         like: has the dtype of the result.
     """
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    return torch.full_like(mask, float("-inf"), dtype=like.dtype).masked_fill_(mask, 0.0)
 
 
 def _attend(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,23 +49,23 @@ def fsdp(
     from thunder.distributed import FSDPType
     from thunder.distributed import fsdp as share
 
-    _move_tied_parameters(model, device)
+    _move_tied_model(model, device)
     jitted = _jit(model, executors, transforms, options)
     sharding: Any = FSDPType.ZERO3 if reshard else FSDPType.ZERO2
     given = {"device": device, "broadcast_from": broadcast_from, "sharding_strategy": sharding}
     return _keep_time_limit(share(jitted, **given)) if group is None else _share_in(jitted, group, given)
 
 
-def _move_tied_parameters(model: Any, device: Any) -> None:
-    """Moves parameters that have several names to where shards are to be: Thunder 0.2.6 raises where it moves them."""
+def _move_tied_model(model: Any, device: Any) -> None:
+    """Moves a model that ties parameters to where its shards are to be: Thunder 0.2.6 raises where it moves those."""
     import torch
 
     if device is None and "LOCAL_RANK" in os.environ:  # as Thunder takes it
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    names = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    for parameter in model.parameters():
-        if device is not None and names[id(parameter)] > 1 and not parameter.is_meta:
-            parameter.data = parameter.data.to(device)
+    named = [parameter for _, parameter in model.named_parameters(remove_duplicate=False)]
+    are_tied = len({id(parameter) for parameter in named}) < len(named)
+    if device is not None and are_tied and not any(parameter.is_meta for parameter in named):
+        model.to(device)
 
 
 def _share_in(jitted: Any, group: Any, given: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from fusioncache.schedule.order import LEAD
 
 COPIES, SHARDS, VOCABULARY, STEPS = 2, 2, 33, 2
 MODES = {"zero2": False, "zero3": True}
+CPU = torch.device("cpu")
 
 
 def make_model() -> torch.nn.Module:
@@ -200,3 +201,15 @@ def test_one_copy_in_a_mesh_of_two_dimensions_is_a_shared_model():
     for rank in run_ranks(train_one_copy_on_gpus, SHARDS, backend="nccl"):
         assert equal_bits(rank["hybrid"]["values"], rank["shared"]["values"])
         assert rank["hybrid"]["saved"] == rank["shared"]["saved"] == 0
+
+
+@pytest.mark.parametrize(("tied", "made_on", "moved"), [(True, "cpu", [CPU]), (False, "cpu", []), (True, "meta", [])])
+def test_a_model_that_ties_parameters_is_moved_before_thunder_raises(monkeypatch, tied, made_on, moved):
+    from fusioncache.distributed.sharing import _move_tied_model
+
+    with torch.device(made_on):
+        model = TiedModel(VOCABULARY) if tied else torch.nn.Linear(2, 2)
+    seen: list[torch.device] = []
+    monkeypatch.setattr(type(model), "to", lambda self, device: seen.append(device))
+    _move_tied_model(model, CPU)
+    assert seen == moved
