@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from benchmarks.figures.markdown import make_table
@@ -79,7 +80,10 @@ def _list_jitter(points: list[Point]) -> Iterator[list[str]]:
 
 
 def tabulate_inference(*results: Result) -> str:
-    """Shows what generating text takes: first tokens by prompt, later ones, and what was compiled for them."""
+    """Shows what generating text takes: first tokens by prompt, later ones, and what was compiled for them.
+
+    Tokens a second are the median of those behind each prompt.
+    """
     columns = (
         "<model",
         "<way",
@@ -92,15 +96,15 @@ def tabulate_inference(*results: Result) -> str:
 def _list_inference(result: Result) -> Iterator[list[str]]:
     options = result["environment"]["options"]
     for point in result["points"]:
-        prompts, later = point["prompts"], point["later"][0]
+        prompts, later = point["prompts"], point["later"]
         seconds = [f"{prompt['first']:.2f}" for prompt in prompts[:3]]
         behind = [str(sum(prompt[name] for prompt in prompts[2:])) for name in ("compiles", "traces")]
         yield [
             f"{options['width']}, {options['layers']} layers",
             point["way"],
             *seconds,
-            f"{1000 * later['first']:.1f}",
-            f"{later['tokens_per_second']:.0f}",
+            f"{1000 * later[0]['first']:.1f}",
+            f"{median(each['tokens_per_second'] for each in later):.0f}",
             f"{point['host_ms']:.2f}",
             *behind,
             f"{point['error']:.1e}",

@@ -11,7 +11,7 @@ from benchmarks.common.processes import ROOT
 from benchmarks.figures import later_steps, markdown, nvfuser_seconds, recompute, steps, tables, warm
 from benchmarks.scaling import plot
 
-_PAGES = ("measurements", "upstream", "schedule", "lengths", "inference")
+_PAGES = ("measurements", "upstream", "schedule", "lengths", "inference", "tensor-parallel")
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 CPU = RESULTS.with_name("cpu")
 H100 = RESULTS.with_name("h100")
@@ -42,6 +42,8 @@ def make_figures() -> dict[str, str]:
             steps.tabulate_shared_steps, "distributed", "distributed-32-layers", folder=RESULTS
         ),
         "shared-lengths": _figure(steps.tabulate_further_lengths, "distributed-lengths", folder=CPU),
+        "shared-lengths-gpus": _figure(steps.tabulate_further_lengths, "distributed-lengths", folder=H100),
+        "sequence-parallel": _figure(steps.tabulate_sequences, "sequence-parallel", folder=H100),
         "loss-curve": _figure(steps.tabulate_curves, "loss-curve", folder=CPU),
         "loss-curve-gpus": _figure(steps.tabulate_curves, "loss-curve", folder=H100),
         "detours": _figure(tables.tabulate_detours, "detours", folder=CPU),

@@ -82,6 +82,19 @@ def tabulate_further_lengths(result: Result) -> str:
     return make_table(("<peer", f"{points[0]['tokens']} tokens", *map(str, lengths)), rows)
 
 
+def tabulate_sequences(result: Result) -> str:
+    """Shows steps of a model whose layers and sequences ranks share, by peer and length; of the slower rank."""
+    columns = ("<peer", "tokens", "step", "fastest", "slowest", "first step", "peak")
+    rows = []
+    for point in (point for point in result["points"] if "error" not in point):
+        ranks = point["ranks"]
+        times = [max(rank[name] for rank in ranks) for name in ("step_ms", "fastest_ms", "slowest_ms")]
+        first, peak = (max(rank[name] for rank in ranks) for name in ("first_step", "bytes_peak"))
+        steps = [f"{each:.1f} ms" for each in times]
+        rows.append([point["peer"], str(point["length"]), *steps, f"{first:.1f} s", f"{peak / 2**30:.2f} GiB"])
+    return make_table(columns, rows)
+
+
 def tabulate_orders(*results: Result) -> str:
     """Shows steps of a shared model in Thunder's order of collectives, in ours, and by torch.compile where it ran."""
     columns = ("<model", "<shared by", "Thunder's order", "fusioncache", "torch.compile", "bytes at most")

@@ -19,6 +19,9 @@ KINDS = {
 
 OTHERS = "others of torch's"
 
+_LONGEST, _NAME = 20, 120
+"""How many kernels are listed by name, and how many characters of each name: C++ makes long ones."""
+
 _PATTERNS = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in KINDS.items()}
 
 
@@ -40,3 +43,21 @@ def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, fl
         for kind in (*KINDS, OTHERS)
         if counts[kind]
     }
+
+
+def list_longest(kernels: Iterable[Kernel], steps: int) -> list[dict[str, str | float]]:
+    """Returns milliseconds and how many there were in one of so many steps of the kernels that take most, by name."""
+    taken: defaultdict[str, float] = defaultdict(float)
+    counts = Counter[str]()
+    for kernel in kernels:
+        taken[kernel.name] += kernel.end - kernel.start
+        counts[kernel.name] += 1
+    longest = sorted(taken, key=lambda name: (-taken[name], name))[:_LONGEST]
+    return [
+        {
+            "name": name[:_NAME],
+            "milliseconds": round(taken[name] / 1e3 / steps, 4),
+            "kernels": counts[name] / steps,
+        }
+        for name in longest
+    ]

@@ -86,7 +86,7 @@ def _measure(subject: Subject) -> dict[str, Any]:
         "operations": count_operations(subject.step),
         **count_symbols(subject.statistics),
     }
-    return {"milliseconds": milliseconds, **memory, "kernels": kernels, "counts": counts}
+    return {"milliseconds": milliseconds, **memory, **kernels, "counts": counts}
 
 
 def _make_model(spec: StepSpec) -> tuple[Any, Any]:
@@ -154,14 +154,15 @@ def _measure_many(subject: Subject) -> tuple[float, dict[str, int | None]]:
     return taken, peak
 
 
-def _watch_kernels(subject: Subject) -> dict[str, dict[str, float]] | None:
-    """Returns what a GPU does in a step by kind of kernel; None without one."""
+def _watch_kernels(subject: Subject) -> dict[str, Any]:
+    """Returns what a GPU does in a step, by kind of kernel and by the longest ones' names; None without one."""
     if subject.spec.model.device != "cuda":
-        return None
+        return {"kernels": None, "longest_kernels": None}
     from benchmarks.common.kernels import profile_kernels
-    from benchmarks.step_overhead.kernels import sum_kernels
+    from benchmarks.step_overhead.kernels import list_longest, sum_kernels
 
-    return sum_kernels(profile_kernels(subject.step, _PROFILED), _PROFILED)
+    kernels = profile_kernels(subject.step, _PROFILED)
+    return {"kernels": sum_kernels(kernels, _PROFILED), "longest_kernels": list_longest(kernels, _PROFILED)}
 
 
 def _compile(spec: StepSpec, model: Any, example: Any) -> tuple[Callable[..., Any], Any, Any]:

@@ -19,7 +19,7 @@ from benchmarks.jitter import __main__ as jitter
 from benchmarks.jitter.events import Reading
 from benchmarks.jitter.worker import summarize
 from benchmarks.step_overhead import __main__ as step_overhead
-from benchmarks.step_overhead.kernels import OTHERS, sort_kernel, sum_kernels
+from benchmarks.step_overhead.kernels import OTHERS, list_longest, sort_kernel, sum_kernels
 from benchmarks.store import commands
 
 
@@ -83,6 +83,11 @@ def test_kernels_are_summed_by_who_made_them():
         "copies and fills": {"milliseconds": 0.001, "kernels": 0.5},
     }
     assert sum_kernels(kernels, 2) == found
+    assert [(each["name"], each["milliseconds"], each["kernels"]) for each in list_longest(kernels, 2)] == [
+        ("nvfuser_a", 0.015, 0.5),
+        ("nvfuser_b", 0.005, 0.5),
+        ("Memcpy DtoD", 0.001, 0.5),
+    ]
 
 
 def test_jitter_explains_the_slowest_steps(tmp_path, monkeypatch):
