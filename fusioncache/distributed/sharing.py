@@ -49,14 +49,14 @@ def fsdp(
     from thunder.distributed import FSDPType
     from thunder.distributed import fsdp as share
 
-    _move_tied_model(model, device)
+    move_tied_model(model, device)
     jitted = _jit(model, executors, transforms, options)
     sharding: Any = FSDPType.ZERO3 if reshard else FSDPType.ZERO2
     given = {"device": device, "broadcast_from": broadcast_from, "sharding_strategy": sharding}
     return _keep_time_limit(share(jitted, **given)) if group is None else _share_in(jitted, group, given)
 
 
-def _move_tied_model(model: Any, device: Any) -> None:
+def move_tied_model(model: Any, device: Any) -> None:
     """Moves a model that ties parameters to where its shards are to be: Thunder 0.2.6 raises where it moves those."""
     import torch
 

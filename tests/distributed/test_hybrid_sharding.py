@@ -205,11 +205,11 @@ def test_one_copy_in_a_mesh_of_two_dimensions_is_a_shared_model():
 
 @pytest.mark.parametrize(("tied", "made_on", "moved"), [(True, "cpu", [CPU]), (False, "cpu", []), (True, "meta", [])])
 def test_a_model_that_ties_parameters_is_moved_before_thunder_raises(monkeypatch, tied, made_on, moved):
-    from fusioncache.distributed.sharing import _move_tied_model
+    from fusioncache.distributed.sharing import move_tied_model
 
     with torch.device(made_on):
         model = TiedModel(VOCABULARY) if tied else torch.nn.Linear(2, 2)
     seen: list[torch.device] = []
     monkeypatch.setattr(type(model), "to", lambda self, device: seen.append(device))
-    _move_tied_model(model, CPU)
+    move_tied_model(model, CPU)
     assert seen == moved
