@@ -1,21 +1,36 @@
-"""Whether torch can run an attention by cuDNN.
+"""Whether torch itself would have an attention computed by cuDNN.
 
-Thunder chooses among torch's flash attention and its memory-efficient one. torch has cuDNN's as well, and prefers it on
-some GPUs; the bits of both differ.
+Thunder chooses among torch's flash attention and its memory-efficient one. torch has cuDNN's as well, and prefers it
+where that is known to be right and quick: it goes by the GPU, by cuDNN's version, and by what ``sdpa_kernel`` says.
+That it could run it is not enough. The bits of all three differ.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+logger = logging.getLogger("fusioncache")
+
+_DIMENSIONS = 4
+"""Of each operand, and of a mask: torch's kernels take no others without making them so."""
 
 
 def can_attend_with_cudnn(
-    query: Any, key: Any, value: Any, mask: Any, dropout: float, is_causal: bool, scale: float | None
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    with_gradients: bool,
 ) -> bool:
-    """Tells whether torch can run an attention by cuDNN, on the GPU that is current.
+    """Tells whether torch would have an attention computed by cuDNN.
 
-    Only masks of bits are taken: one of numbers may need a gradient, which cuDNN does not give. With dropout it is left
-    to Thunder, whose order of random numbers stays.
+    Only masks of bits are taken, and only without gradients. One of numbers may need a gradient itself, which cuDNN
+    does not give, and with any mask its gradients may be no numbers (pytorch/pytorch#196678). With dropout an attention
+    is left to Thunder, whose order of random numbers stays. What torch cannot be asked about is left to it as well.
 
     Args:
         query: Thunder's proxy of a tensor of shape (rows, heads, queries, size).
@@ -24,26 +39,46 @@ def can_attend_with_cudnn(
         mask: a proxy of bits that can be expanded to (rows, heads, queries, keys); or None.
         dropout: the probability that an element is dropped.
         is_causal: whether a query sees the keys up to its own position only.
-        scale: of scores; None: the inverse root of the size. torch does not ask for it.
+        scale: of scores; None: the inverse root of the size.
+        with_gradients: whether a backward pass may follow.
     """
-    import torch
     from thunder.core import devices, dtypes
 
     given = [each for each in (query, key, value, mask) if each is not None]
-    if any(each.device.devicetype is not devices.DeviceType.CUDA for each in given):
+    if any(each.device.devicetype is not devices.DeviceType.CUDA or each.ndim != _DIMENSIONS for each in given):
         return False
-    if dropout != 0 or (mask is not None and mask.dtype is not dtypes.bool8):
+    if dropout != 0 or (mask is not None and (with_gradients or mask.dtype is not dtypes.bool8)):
         return False
-    params = _describe(query, key, value, mask, bool(is_causal))
-    return torch.backends.cuda.cudnn_sdp_enabled() and torch.backends.cuda.can_use_cudnn_attention(params, False)
+    try:
+        return _ask_torch(query, key, value, mask, bool(is_causal), scale, with_gradients)
+    except Exception as error:  # a shape that torch does not expect, an option that it does not know
+        logger.info("an attention is left to Thunder", exc_info=error)
+        return False
 
 
-def _describe(query: Any, key: Any, value: Any, mask: Any, is_causal: bool) -> Any:
-    """Returns an attention as torch is asked about it, with tensors that have no memory."""
-    from thunder.executors.utils import _convert_to_fake_tensor, _convert_to_meta_tensor
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.backends.cuda import SDPAParams
+def _ask_torch(
+    query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None, with_gradients: bool
+) -> bool:
+    import torch
+    from torch.nn.attention import SDPBackend
 
-    with FakeTensorMode() as mode:
-        tensors = [_convert_to_fake_tensor(mode, _convert_to_meta_tensor(each)) for each in (query, key, value, mask)]
-    return SDPAParams(*tensors, 0.0, is_causal, False)
+    operands = [_describe(each).requires_grad_(with_gradients) for each in (query, key, value)]
+    with torch.enable_grad() if with_gradients else torch.no_grad():
+        kernel = torch._fused_sdp_choice(
+            *(each.expand(proxy.shape) for each, proxy in zip(operands, (query, key, value), strict=True)),
+            None if mask is None else _describe(mask).expand(mask.shape),
+            0.0,
+            is_causal,
+            scale=scale,
+        )
+    return bool(kernel == SDPBackend.CUDNN_ATTENTION.value)
+
+
+def _describe(proxy: Any) -> Any:
+    """Returns a last row of a tensor like the proxy's. To be expanded: so it takes the memory of that row alone."""
+    import torch
+    from thunder.core import devices
+    from thunder.core.dtypes import to_torch_dtype
+
+    device = devices.to_torch_device(proxy.device)
+    return torch.empty(proxy.shape[-1], dtype=to_torch_dtype(proxy.dtype), device=device)

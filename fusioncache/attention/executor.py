@@ -1,10 +1,12 @@
-"""An executor of Thunder's that has attention computed by cuDNN, where torch can."""
+"""An executor of Thunder's that has attention computed by cuDNN, where torch would."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import thunder.torch as ltorch
+import torch
+from thunder.core.compile_data import get_compile_data
 from thunder.core.prims import OpTags
 from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grads
@@ -14,7 +16,7 @@ from fusioncache.attention import NAME, choice, operators
 
 
 class CudnnAttention(OperatorExecutor):
-    """Claims ``torch.nn.functional.scaled_dot_product_attention`` where cuDNN can compute it; all else it leaves.
+    """Claims ``torch.nn.functional.scaled_dot_product_attention`` where torch would have cuDNN compute it.
 
     Its results have the bits of torch's attention by cuDNN, and not those of the kernels that Thunder chooses.
 
@@ -75,9 +77,11 @@ class CudnnAttention(OperatorExecutor):
         *,
         scale: float | None = None,
     ) -> Any:
+        if attn_mask is not None:  # the checker takes none where a backward pass may follow
+            raise NotImplementedError("gradients of an attention by cuDNN with a mask")
         operands = (query, key, value)
-        result, sums = self.attend_forward(*operands, attn_mask, is_causal, scale)
-        gradients = self.attend_backward(get_grad(result), *operands, attn_mask, result, sums, is_causal, scale)
+        result, sums = self.attend_forward(*operands, is_causal, scale)
+        gradients = self.attend_backward(get_grad(result), *operands, result, sums, is_causal, scale)
         put_grads(operands, gradients)
         return result
 
@@ -100,5 +104,8 @@ def _can_attend(
     *,
     scale: float | None = None,
 ) -> bool:
+    compiled = get_compile_data()
+    # A model may end with gradients switched off that were on when it was called.
+    with_gradients = torch.is_grad_enabled() or compiled is None or compiled.is_grad_enabled
     # By its name, as whoever watches decisions replaces it there.
-    return choice.can_attend_with_cudnn(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return choice.can_attend_with_cudnn(query, key, value, attn_mask, dropout_p, is_causal, scale, with_gradients)

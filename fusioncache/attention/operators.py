@@ -40,25 +40,15 @@ def attend_forward(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None,
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attends for a backward pass, which is given the mask again: of its bits there are fewer bytes than of a bias.
-
-    Args:
-        query: as for ``attend``.
-        key: as for ``attend``.
-        value: as for ``attend``.
-        mask: bits that can be expanded to (rows, heads, queries, keys); or None.
-        is_causal: as for ``attend``.
-        scale: as for ``attend``.
+    """Attends for a backward pass, without a mask, and with all else as ``attend`` takes it.
 
     Returns:
         The result, and the logarithms of the sums of scores, of shape (rows, heads, queries, 1), in float32.
     """
-    bias = None if mask is None else make_bias(mask, query)
-    result, sums, *_ = _attend(query, key, value, bias, True, is_causal, scale)
+    result, sums, *_ = _attend(query, key, value, None, True, is_causal, scale)
     return result, sums
 
 
@@ -67,33 +57,35 @@ def attend_backward(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None,
     result: torch.Tensor,
     sums: torch.Tensor,
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns the gradients of query, key and value, given that of the result and what ``attend_forward`` returned."""
-    bias = None if mask is None else make_bias(mask, query)
     # Without dropout no random numbers are read, but torch asks for tensors.
     drawn = torch.empty((), dtype=torch.int64, device=query.device)
-    operands = [*map(_lay_out, (query, key, value)), result, sums, drawn, drawn, bias]
+    operands = [*map(_lay_out, (query, key, value)), result, sums, drawn, drawn]
     sizes = (query.shape[-2], key.shape[-2])
     differentiate: Any = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = differentiate(
-        gradient, *operands, None, None, *sizes, 0.0, is_causal, scale=scale
+        gradient, *operands, None, None, None, *sizes, 0.0, is_causal, scale=scale
     )
     return found
 
 
 def make_bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Returns what is added to scores: zero, or minus infinity where the mask is False, as torch makes it.
+    """Returns what is added to scores: zero, or minus infinity where the mask is False; its last dimension is dense.
+
+    A query that sees no key gets zeros for it, as from torch's other kernels. torch 2.10 adds -65504 itself, by which
+    such a query sees all keys (pytorch/pytorch#177842); else bits are the same.
 
     Args:
         mask: bits, of any shape.
         like: has the dtype of the result.
     """
-    return torch.full_like(mask, float("-inf"), dtype=like.dtype).masked_fill_(mask, 0.0)
+    bias = torch.full_like(mask, float("-inf"), dtype=like.dtype, memory_format=torch.contiguous_format)
+    return bias.masked_fill_(mask, 0.0)
 
 
 def _attend(
@@ -121,13 +113,13 @@ def infer_result(query: Any, key: Any, value: Any, bias: Any, is_causal: bool = 
     return TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
 
 
-def infer_forward(query: Any, key: Any, value: Any, mask: Any, is_causal: bool = False, scale: Any = None) -> Any:
+def infer_forward(query: Any, key: Any, value: Any, is_causal: bool = False, scale: Any = None) -> Any:
     """Returns the results of ``attend_forward``, as Thunder knows them."""
     from thunder.core import dtypes
     from thunder.core.proxies import TensorProxy
 
     sums = TensorProxy(shape=(*query.shape[:-1], 1), dtype=dtypes.float32, device=query.device, requires_grad=False)
-    return infer_result(query, key, value, mask), sums
+    return infer_result(query, key, value, None), sums
 
 
 def infer_gradients(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:

@@ -148,6 +148,7 @@ def _list_settings() -> tuple[_Setting, ...]:
         _Setting("torch.mem_efficient_sdp", cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
         _Setting("torch.math_sdp", cuda.math_sdp_enabled, cuda.enable_math_sdp),
         _Setting("torch.cudnn_sdp", cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+        _Setting("torch.sdp_priority", lambda: torch._C._get_sdp_priority_order(), _set_sdp_priority),
     )
 
 
@@ -165,6 +166,12 @@ def _set_default_device(device: str) -> None:
     import torch
 
     torch.set_default_device(None if device == "cpu" else device)
+
+
+def _set_sdp_priority(order: str) -> None:
+    import torch
+
+    torch._C._set_sdp_priority_order([int(kernel) for kernel in order.strip("[]").split(",")])
 
 
 def _set_deterministic(mode: str) -> None:

@@ -47,8 +47,8 @@ def executors(*, attention: Attention = "thunder") -> list[Executor]:
 
     Args:
         attention: who computes ``scaled_dot_product_attention``: ``"thunder"``, the kernels of torch's that Thunder
-            chooses among, or ``"cudnn"``, torch's kernel by cuDNN where it can, else those. Bits are then others than
-            Thunder's.
+            chooses among, or ``"cudnn"``: torch's kernel by cuDNN where torch would choose it, else those. Its bits are
+            not Thunder's.
 
     Raises:
         ValueError: if ``attention`` is something else.

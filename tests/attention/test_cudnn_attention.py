@@ -6,6 +6,7 @@ import torch
 from cudnn_kernels import play_cudnn, play_forward
 from generating_models import generate, make_model, make_prompt
 from stored_programs import compile_anew, without_interpreter
+from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 import fusioncache
@@ -52,12 +53,7 @@ class Attention(torch.nn.Module):
         return scaled_dot_product_attention(parts[0], parts[1], parts[2], **options)
 
 
-KINDS = {
-    "causal": {"is_causal": True},
-    "of all": {},
-    "scaled": {"is_causal": True, "scale": 0.3},
-    "masked": {"mask": True},
-}
+KINDS = {"causal": {"is_causal": True}, "of all": {}, "scaled": {"is_causal": True, "scale": 0.3}}
 
 
 def compile_with_cudnn(model, directory, **options):
@@ -94,24 +90,48 @@ def test_results_and_gradients_are_those_of_an_attention(tmp_path, asked, kind):
         x = torch.randn(2, 9, HEADS * SIZE)
         torch.testing.assert_close(compiled(x), model(x))
     assert count_calls(compiled, "cudnn_attend") == 1
-    assert count_calls(compiled, "make_attention_bias") == (kind == "masked")
     assert not transform.stats().bypasses
 
 
-def test_a_backward_pass_is_given_the_bits_of_a_mask_and_no_bias(tmp_path, asked):
+def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):
+    """What may be followed by a backward pass is asked about as such, also where the model ends with gradients off."""
     model = Attention(mask=True)
     compiled, _ = compile_with_cudnn(model, tmp_path)
-    take_step(compiled, model)
-    saved = thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0]
-    assert [proxy.dtype for proxy in saved if proxy.shape[-2:] == (12, 12)] == [thunder.dtypes.bool8]
+    x = torch.randn(2, 9, HEADS * SIZE)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    assert (count_calls(compiled, "cudnn_attend"), count_calls(compiled, "make_attention_bias")) == (1, 1)
+    assert not any(with_gradients for *_, with_gradients in asked)
+    asked.clear()
+    with pytest.raises(NotImplementedError, match="with a mask"):  # the one that is played takes all
+        take_step(compiled, model)
+    assert all(with_gradients for *_, with_gradients in asked)
 
 
-def test_a_bias_is_what_torch_makes_of_a_mask():
+class TransposedMask(torch.nn.Module):
+    """Takes a mask whose last dimension is not dense."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor like the first one."""
+        return scaled_dot_product_attention(x, x, x, mask.transpose(-1, -2))
+
+
+@torch.no_grad()
+def test_a_bias_is_dense_whatever_its_mask_is(tmp_path, asked):
+    model = TransposedMask()
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    x, mask = torch.randn(1, HEADS, 6, SIZE), torch.ones(1, 1, 6, 6, dtype=torch.bool).tril().transpose(-1, -2)
+    torch.testing.assert_close(compiled(x, mask.contiguous()), model(x, mask))
+    assert count_calls(compiled, "make_attention_bias") == 1
+
+
+def test_a_bias_is_zero_or_minus_infinity():
     from fusioncache.attention.operators import make_bias
 
     mask = torch.tensor([[True, False], [True, True]])
-    bias = make_bias(mask, torch.zeros(1, dtype=torch.bfloat16))
-    assert (bias.dtype, bias.tolist()) == (torch.bfloat16, [[0.0, float("-inf")], [0.0, 0.0]])
+    bias = make_bias(mask.t(), torch.zeros(1, dtype=torch.bfloat16))
+    assert (bias.dtype, bias.tolist()) == (torch.bfloat16, [[0.0, 0.0], [float("-inf"), 0.0]])
+    assert bias.is_contiguous()
 
 
 def test_an_operand_whose_last_dimension_is_not_dense_is_laid_out(asked):
@@ -146,40 +166,68 @@ class Meta:
     """What is asked of a proxy of a tensor on a GPU."""
 
     def __init__(self, *shape, dtype=thunder.dtypes.bfloat16, device="cuda:0"):
-        self.shape, self.dtype, self.device = shape, dtype, thunder.devices.to_device(device)
-        self.requires_grad = False
+        self.shape, self.ndim, self.dtype, self.device = shape, len(shape), dtype, thunder.devices.to_device(device)
 
 
-QUERY = Meta(1, HEADS, 4, SIZE)
-ONE_TENSOR = {"query": QUERY, "key": QUERY, "value": QUERY, "mask": None}
-CHANGES = {
+QUERY, BITS = Meta(1, HEADS, 4, SIZE), Meta(1, 1, 4, 4, dtype=thunder.dtypes.bool8)
+GIVEN = {"query": QUERY, "key": QUERY, "value": QUERY, "mask": None}
+GIVEN |= {"dropout": 0.0, "is_causal": True, "scale": None, "with_gradients": True}
+TAKEN = {"all as it is": {}, "without gradients": {"with_gradients": False}}
+TAKEN["a mask of bits without gradients"] = {"mask": BITS, "is_causal": False, "with_gradients": False}
+LEFT = {
     "on a CPU": {"key": Meta(1, HEADS, 4, SIZE, device="cpu")},
     "dropout": {"dropout": 0.1},
-    "a mask of numbers": {"mask": Meta(1, 1, 4, 4)},
-    "torch may not": {},
-    "torch cannot": {},
+    "three dimensions": {"query": Meta(HEADS, 4, SIZE)},
+    "a mask with gradients": {"mask": BITS},
+    "a mask of numbers": {"mask": Meta(1, 1, 4, 4), "with_gradients": False},
+    "a mask of one dimension": {"mask": Meta(4, dtype=thunder.dtypes.bool8), "with_gradients": False},
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_cudnn_is_not_given(monkeypatch, change):
-    """Each alone; with none of them it is given."""
-    from torch.backends import cuda
+@pytest.fixture
+def torch_chooses(monkeypatch):
+    """Has torch choose a kernel for tensors on a GPU that there is not; what it was asked."""
+    seen, own = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *args, device=None, **options: own(*args, **options))
 
-    seen = []
-    monkeypatch.setattr(cuda, "can_use_cudnn_attention", lambda params, debug: seen.append(params) or True)
-    given = {**ONE_TENSOR, "dropout": 0.0, "is_causal": False, "scale": None}
+    def choose(kernel):
+        def find(*args, **options):
+            seen.append((args, options, torch.is_grad_enabled()))
+            if isinstance(kernel, Exception):
+                raise kernel
+            return kernel
+
+        monkeypatch.setattr(torch, "_fused_sdp_choice", find)
+        return seen
+
+    return choose
+
+
+@pytest.mark.parametrize("change", TAKEN.values(), ids=TAKEN)
+def test_torch_is_asked_about_what_it_will_be_given(torch_chooses, change):
+    seen, given = torch_chooses(SDPBackend.CUDNN_ATTENTION.value), GIVEN | change
     assert choice.can_attend_with_cudnn(*given.values())
-    masked = {**given, "mask": Meta(1, 1, 4, 4, dtype=thunder.dtypes.bool8), "is_causal": True}
-    assert choice.can_attend_with_cudnn(*masked.values())
-    assert [(params.is_causal, params.attn_mask is None) for params in seen] == [(False, True), (True, False)]
-    assert tuple(seen[0].query.shape) == QUERY.shape
-    assert seen[0].query.dtype is torch.bfloat16
-    if change == "torch may not":
-        monkeypatch.setattr(cuda, "cudnn_sdp_enabled", lambda: False)
-    if change == "torch cannot":
-        monkeypatch.setattr(cuda, "can_use_cudnn_attention", lambda params, debug: False)
-    assert not choice.can_attend_with_cudnn(*{**given, **CHANGES[change]}.values())
+    ((query, key, value, mask, dropout, is_causal), options, with_gradients), *_ = seen
+    assert [tuple(each.shape) for each in (query, key, value)] == [QUERY.shape] * 3
+    assert {(each.dtype, each.requires_grad, each.stride(-1)) for each in (query, key, value)} == {
+        (torch.bfloat16, given["with_gradients"], 1)
+    }
+    assert (None if mask is None else (tuple(mask.shape), mask.dtype)) == (given["mask"] and (BITS.shape, torch.bool))
+    assert (dropout, is_causal, options) == (0.0, given["is_causal"], {"scale": None})
+    assert with_gradients == given["with_gradients"]
+
+
+@pytest.mark.parametrize("change", LEFT.values(), ids=LEFT)
+def test_what_cudnn_is_not_given(torch_chooses, change):
+    seen = torch_chooses(SDPBackend.CUDNN_ATTENTION.value)
+    assert not choice.can_attend_with_cudnn(*(GIVEN | change).values())
+    assert not seen
+
+
+@pytest.mark.parametrize("kernel", [SDPBackend.FLASH_ATTENTION.value, SDPBackend.MATH.value, RuntimeError("no GPU")])
+def test_it_is_left_to_thunder_where_torch_has_another_one_or_no_answer(torch_chooses, kernel):
+    torch_chooses(kernel)
+    assert not choice.can_attend_with_cudnn(*GIVEN.values())
 
 
 def test_lengths_are_filled_in_and_the_choice_is_made_again(tmp_path, asked, monkeypatch):
@@ -201,15 +249,15 @@ def test_lengths_are_filled_in_and_the_choice_is_made_again(tmp_path, asked, mon
 
 
 def test_a_later_process_loads_its_program_and_asks_for_the_same_executor(tmp_path, asked):
-    model = Attention(mask=True)
+    model = Attention()
     first, _ = compile_with_cudnn(model, tmp_path)
     expected = take_step(first, model)
-    second, transform = compile_with_cudnn(Attention(mask=True), tmp_path)
+    second, transform = compile_with_cudnn(Attention(), tmp_path)
     with without_interpreter():
         found = take_step(second, second._model)
     assert all(map(torch.equal, found, expected))
     assert transform.stats().programs_loaded == 1
-    third, transform = compile_anew(Attention(mask=True), tmp_path)
+    third, transform = compile_anew(Attention(), tmp_path)
     take_step(third, third._model)
     assert transform.stats().programs_loaded == 0
 

@@ -35,6 +35,7 @@ def play_forward(
 ) -> Any:
     """Stands for ``_scaled_dot_product_cudnn_attention``; what it need not return is nothing that can be used."""
     assert dropout == 0.0
+    assert bias is None or bias.stride(-1) == 1
     scores = find_scores(query, key, bias, is_causal, scale)
     sums = scores.logsumexp(-1, keepdim=True)
     result = ((scores - sums).exp() @ value.float()).to(query.dtype)

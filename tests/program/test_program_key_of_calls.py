@@ -134,6 +134,14 @@ STATE = {
         lambda: setting(torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False),
         "the state torch.flash_sdp: True, False",
     ),
+    "attention by cuDNN": (
+        lambda: setting(torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp, False),
+        "the state torch.cudnn_sdp: True, False",
+    ),
+    "order of attentions": (
+        lambda: setting(torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order, [3, 1, 2, 0, 4]),
+        r"the state torch.sdp_priority: \[1, 2, 0, 3, 4\], \[3, 1, 2, 0, 4\]",
+    ),
     "torch functions": (torch._C.DisableTorchFunctionSubclass, "the state torch_function: True, False"),
     "thunder's gradient synchronization": (
         skip_data_parallel_grad_sync,
