@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import thunder.torch as ltorch
@@ -13,6 +14,34 @@ from thunder.core.transforms import get_grad, put_grads
 from thunder.extend import OperatorExecutor, get_executor, register_executor
 
 from fusioncache.attention import NAME, choice, operators
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What ``torch.nn.functional.scaled_dot_product_attention`` is called with, by Thunder's names, in their order.
+
+    Attributes:
+        query: of shape (rows, heads, queries, size).
+        key: of shape (rows, heads, keys, size).
+        value: of shape (rows, heads, keys, size of a value).
+        attn_mask: bits or numbers that can be expanded to (rows, heads, queries, keys).
+        dropout_p: the probability that an element is dropped.
+        is_causal: whether a query sees the keys up to its own position only.
+        scale: of scores; None: the inverse root of the size.
+    """
+
+    query: Any
+    key: Any
+    value: Any
+    attn_mask: Any = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+
+    @property
+    def operands(self) -> tuple[Any, Any, Any]:
+        """Query, key and value."""
+        return self.query, self.key, self.value
 
 
 class CudnnAttention(OperatorExecutor):
@@ -52,37 +81,19 @@ class CudnnAttention(OperatorExecutor):
     def _register(self, name: str, meta: Any, function: Any, tags: tuple[OpTags, ...] = ()) -> Symbol:
         return self.register_operator(name, meta=meta, fn=function, tags=tags)
 
-    def _compute(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-    ) -> Any:
-        bias = None if attn_mask is None else self.make_bias(attn_mask, query)
-        return self.attend(query, key, value, bias, is_causal, scale)
+    def _compute(self, *args: Any, **options: Any) -> Any:
+        given = Attention(*args, **options)
+        bias = None if given.attn_mask is None else self.make_bias(given.attn_mask, given.query)
+        return self.attend(*given.operands, bias, given.is_causal, given.scale)
 
-    def _differentiate(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-    ) -> Any:
-        if attn_mask is not None:  # the checker takes none where a backward pass may follow
+    def _differentiate(self, *args: Any, **options: Any) -> Any:
+        given = Attention(*args, **options)
+        if given.attn_mask is not None:  # the checker takes none where a backward pass may follow
             raise NotImplementedError("gradients of an attention by cuDNN with a mask")
-        operands = (query, key, value)
-        result, sums = self.attend_forward(*operands, is_causal, scale)
-        gradients = self.attend_backward(get_grad(result), *operands, result, sums, is_causal, scale)
-        put_grads(operands, gradients)
+        numbers = given.is_causal, given.scale
+        result, sums = self.attend_forward(*given.operands, *numbers)
+        gradients = self.attend_backward(get_grad(result), *given.operands, result, sums, *numbers)
+        put_grads(given.operands, gradients)
         return result
 
 
@@ -94,18 +105,10 @@ def cudnn_attention() -> CudnnAttention:
     return known  # type: ignore[no-any-return]
 
 
-def _can_attend(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> bool:
-    compiled = get_compile_data()
+def _can_attend(*args: Any, **options: Any) -> bool:
+    compiled, given = get_compile_data(), Attention(*args, **options)
     # A model may end with gradients switched off that were on when it was called.
     with_gradients = torch.is_grad_enabled() or compiled is None or compiled.is_grad_enabled
+    numbers = given.dropout_p, given.is_causal, given.scale
     # By its name, as whoever watches decisions replaces it there.
-    return choice.can_attend_with_cudnn(query, key, value, attn_mask, dropout_p, is_causal, scale, with_gradients)
+    return choice.can_attend_with_cudnn(*given.operands, given.attn_mask, *numbers, with_gradients)
