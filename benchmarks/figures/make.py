@@ -75,7 +75,9 @@ def make_figures() -> dict[str, str]:
             later_steps.tabulate_times, *("step-times", "step-times-32", "step-times-real"), folder=H100
         ),
         "step-times-graphs": _figure(
-            later_steps.tabulate_times, *("step-overhead", "step-overhead-real-2048"), folder=H100
+            later_steps.tabulate_times,
+            *("step-overhead", "step-overhead-real-2048", "step-times-inference"),
+            folder=H100,
         ),
         "step-times-h200": _figure(
             later_steps.tabulate_times, *("step-overhead", "step-overhead-again", "step-overhead-real-inference")
@@ -83,7 +85,9 @@ def make_figures() -> dict[str, str]:
         "step-kernels": _figure(
             later_steps.tabulate_kernels, *("step-overhead", "step-overhead-real-2048"), folder=H100
         ),
-        "inference": _figure(later_steps.tabulate_inference, "inference", "inference-real", folder=H100),
+        "inference": _figure(
+            later_steps.tabulate_inference, "inference", "inference-cudnn", "inference-real", folder=H100
+        ),
         "inference-before": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
         "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter", "jitter-3000"),

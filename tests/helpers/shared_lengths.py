@@ -102,4 +102,7 @@ def run_later(rank: int, folder: Path) -> dict[str, Any]:
 def run_later_one(rank: int, mode: str) -> dict[str, Any]:
     filled, traced = make_shared(mode), make_shared(mode, programs=False)
     equal = compare(rank, filled, traced, 13)
-    return {"equal": equal, "filled": find_stats(filled).programs_filled, "traced": thunder.cache_misses(filled)}
+    stats = find_stats(filled)
+    reasons = dict(stats.programs_interpreted) | dict(stats.passes_repeated) | dict(stats.programs_refused)
+    found = {"equal": equal, "filled": stats.programs_filled, "traced": thunder.cache_misses(filled)}
+    return {**found, "reasons": reasons}

@@ -47,7 +47,7 @@ def test_steps_that_add_up_nothing_have_programs_of_their_own(found):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_later_job_fills_in_its_first_length(found, folder, mode, later):
     for rank in later:
-        assert rank[mode] == {"equal": (True, True), "filled": 1, "traced": 0}
+        assert rank[mode] == {"equal": (True, True), "filled": 1, "traced": 0, "reasons": {}}
 
 
 @pytest.fixture(scope="module")
