@@ -89,7 +89,7 @@ def make_figures() -> dict[str, str]:
             later_steps.tabulate_inference, "inference", "inference-cudnn", "inference-real", folder=H100
         ),
         "inference-before": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
-        "jitter": _figure(later_steps.tabulate_jitter, "jitter", folder=CPU),
+        "jitter": _figure(later_steps.tabulate_jitter, "jitter", "jitter-beside", folder=CPU),
         "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter", "jitter-3000"),
         "jitter-h100": _figure(later_steps.tabulate_jitter, "jitter", folder=H100),
         "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
