@@ -2,7 +2,7 @@
 
 Thunder chooses among torch's flash attention and its memory-efficient one. torch has cuDNN's as well, and prefers it
 where that is known to be right and quick: it goes by the GPU, by cuDNN's version, and by what ``sdpa_kernel`` says.
-That it could run it is not enough. The bits of all three differ.
+That torch could run it is not enough. The bits of all three differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 logger = logging.getLogger("fusioncache")
 
 _DIMENSIONS = 4
-"""Of each operand, and of a mask: torch's kernels take no others without making them so."""
+"""How many dimensions each operand has, and a mask: an attention with others is left to Thunder."""
 
 
 def can_attend_with_cudnn(
@@ -75,7 +75,7 @@ def _ask_torch(
 
 
 def _describe(proxy: Any) -> Any:
-    """Returns a last row of a tensor like the proxy's. To be expanded: so it takes the memory of that row alone."""
+    """Returns one row of a tensor like the proxy's. Expanded to all rows, it takes no more memory than the one."""
     import torch
     from thunder.core import devices
     from thunder.core.dtypes import to_torch_dtype

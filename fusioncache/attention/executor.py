@@ -74,7 +74,7 @@ class CudnnAttention(OperatorExecutor):
     def cache_key(self) -> str:
         """Returns what programs depend on that this executor takes part in, besides what each program's key has.
 
-        That is cuDNN's version, the GPU, whether torch may use cuDNN for attention, and the sources of fusioncache.
+        The key has cuDNN's version, the GPU, torch's settings of attention, and the sources of fusioncache.
         """
         return str(self.name)
 

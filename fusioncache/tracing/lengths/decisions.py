@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from importlib import import_module
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from fusioncache.tracing.lengths.expressions import Expression, Number, Operation, evaluate
 from fusioncache.tracing.lengths.sizes import SYMBOLIC, express
 
-DECIDERS = frozenset({"_fused_sdp_choice", "can_attend_with_cudnn"})
-"""The functions that decide by sizes, and by what else they are asked about."""
+DECIDERS: Mapping[str, str] = MappingProxyType(
+    {"_fused_sdp_choice": "thunder.executors.utils", "can_attend_with_cudnn": "fusioncache.attention.choice"}
+)
+"""The functions that decide by sizes, and by what else they are asked about, each with the module that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,7 @@ class Decision:
 
 def find_home(decider: str) -> ModuleType:
     """Returns the module of one of ``DECIDERS``, where whoever needs a decision looks it up."""
-    from thunder.executors import utils
-
-    from fusioncache.attention import choice
-
-    return choice if hasattr(choice, decider) else utils
+    return import_module(DECIDERS[decider])
 
 
 def decide(function: Callable[..., Any], args: tuple[Asked, ...], numbers: Mapping[int, int]) -> Any:
