@@ -194,7 +194,8 @@ def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]
         return
     own = {**dict(fn.named_parameters(remove_duplicate=False)), **dict(fn.named_buffers(remove_duplicate=False))}
     for kind in ("parameters", "buffers"):
-        for name, value in getattr(module, f"_overrides_{kind}").items():
+        # Those of a tied one come in the order of a set of texts, and nothing depends on it.
+        for name, value in sorted(getattr(module, f"_overrides_{kind}").items()):
             if own.get(name) is not value:
                 yield from describer.walk(f"{kind}.{name}", value)
 

@@ -89,7 +89,9 @@ def resolve_group(reference: GroupReference, compile_data: Any) -> Any:
 def write_sharing_key(describer: Describer, transform: Any) -> str | None:
     """Returns what a program depends on of a transform of Thunder's that shares a model; None if it is none of these.
 
-    Its code is among Thunder's sources, which the key has. Its group is in the key by itself.
+    Its code is among Thunder's sources, which the key has. Its group is in the key by itself. Thunder goes through the
+    names of a tied parameter as a set of texts, whose order is another one in each process, and looks parameters up by
+    their names: so they are compared by name.
 
     Raises:
         NoValue: if something else of it cannot be described.
@@ -99,5 +101,11 @@ def write_sharing_key(describer: Describer, transform: Any) -> str | None:
     left_out = _LEFT_OUT.get(name)
     if left_out is None:
         return None
-    kept = {key: value for key, value in sorted(vars(transform).items()) if key not in left_out}
+    kept = {key: _sort(value) for key, value in sorted(vars(transform).items()) if key not in left_out}
     return f"{name} {describer.describe(kept)}"
+
+
+def _sort(value: Any) -> Any:
+    """Returns what is known by the names of parameters in the order of the names, anything else as it is."""
+    is_named = type(value) is dict and all(type(name) is str for name in value)
+    return dict(sorted(value.items())) if is_named else value

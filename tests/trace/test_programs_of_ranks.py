@@ -1,22 +1,26 @@
 """Programs of models that ranks share: made by one job, loaded by another, and made anew where the job is another."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import thunder
 import torch
+from program_keys import key_of
 from programs_of_ranks import MODES, open_store, run, run_all, run_lengths, share_small
 from sharded_training import equal_bits, run_ranks
-from thunder.distributed import FSDPBucketingStrategy, FSDPType
+from thunder.core.module import ThunderModule
+from thunder.distributed import FSDPBucketingStrategy, FSDPType, fsdp
 from thunder.distributed.transforms.fsdp_v2 import FSDPTransform
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from fusioncache.distributed.parallel_layers import CutParameter, Role
 from fusioncache.distributed.parallel_transform import TensorParallelTransform
+from fusioncache.ir import Key
 from fusioncache.ir.strict_json import Value
 from fusioncache.program.describe import Describer
 from fusioncache.program.process_groups import (
@@ -184,6 +188,36 @@ def test_each_attribute_of_a_sharing_transform_is_in_its_key(job, name, value):
     before = write_sharing_key(Describer(), transform)
     setattr(transform, name, value)
     assert before and write_sharing_key(Describer(), transform) != before
+
+
+class Tied(torch.nn.Module):
+    """A model that has one parameter under three names."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = (torch.nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.two.weight = self.three.weight = self.one.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.three(self.two(self.one(x)))
+
+
+@pytest.mark.parametrize("job", [2], indirect=True)
+def test_the_order_in_which_a_process_has_the_names_of_a_tied_parameter_is_in_no_key(job, monkeypatch):
+    def key(order: Callable[[Iterable[str]], list[str]]) -> tuple[Key, list[str]]:
+        names = ThunderModule._get_shared_names
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                ThunderModule,
+                "_get_shared_names",
+                lambda self: {name: order(sorted(same)) for name, same in names(self).items()},
+            )
+            jitted = fsdp(thunder.jit(Tied()), device=torch.device("cpu"))
+        return key_of(jitted, torch.zeros(2, 4)), list(jitted._overrides_parameters)
+
+    (one, names), (other, others) = key(list), key(lambda same: list(reversed(same)))
+    assert names != others
+    assert one == other
 
 
 @pytest.mark.parametrize("job", [2], indirect=True)

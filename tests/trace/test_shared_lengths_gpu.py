@@ -41,10 +41,7 @@ def test_a_later_job_has_the_same_bits_and_statements(later, mode):
     assert [rank[mode]["equal"] for rank in later] == [(True, True)] * 2
 
 
-UNKNOWN = pytest.mark.xfail(strict=True, reason="seen on two H100s: it is derived, and it is not known why")
-
-
-@pytest.mark.parametrize("mode", [mode if mode == "ddp" else pytest.param(mode, marks=UNKNOWN) for mode in MODES])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_later_job_fills_in_its_first_length(later, mode):
     for rank in later:
         assert (rank[mode]["filled"], rank[mode]["traced"]) == (1, 0), rank[mode]["reasons"]
