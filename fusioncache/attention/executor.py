@@ -84,16 +84,18 @@ class CudnnAttention(OperatorExecutor):
     def _compute(self, *args: Any, **options: Any) -> Any:
         given = Attention(*args, **options)
         bias = None if given.attn_mask is None else self.make_bias(given.attn_mask, given.query)
-        return self.attend(*given.operands, bias, given.is_causal, given.scale)
+        return _swap(self.attend(*map(_swap, given.operands), bias, given.is_causal, given.scale))
 
     def _differentiate(self, *args: Any, **options: Any) -> Any:
         given = Attention(*args, **options)
         if given.attn_mask is not None:  # the checker takes none where a backward pass may follow
             raise NotImplementedError("gradients of an attention by cuDNN with a mask")
         numbers = given.is_causal, given.scale
-        result, sums = self.attend_forward(*given.operands, *numbers)
-        gradients = self.attend_backward(get_grad(result), *given.operands, result, sums, *numbers)
-        put_grads(given.operands, gradients)
+        operands = tuple(map(_swap, given.operands))
+        laid_out, sums = self.attend_forward(*operands, *numbers)
+        result = _swap(laid_out)
+        gradients = self.attend_backward(_swap(get_grad(result)), *operands, laid_out, sums, *numbers)
+        put_grads(given.operands, tuple(map(_swap, gradients)))
         return result
 
 
@@ -103,6 +105,11 @@ def cudnn_attention() -> CudnnAttention:
     if known is None:
         known = register_executor(CudnnAttention(NAME))
     return known  # type: ignore[no-any-return]
+
+
+def _swap(tensor: Any) -> Any:
+    """Returns a tensor with its two middle dimensions in the other order."""
+    return ltorch.permute(tensor, (0, 2, 1, 3))
 
 
 def _can_attend(*args: Any, **options: Any) -> bool:

@@ -1,5 +1,10 @@
 """Operations of torch's attention by cuDNN, as an executor of Thunder's runs them.
 
+They take and give each position with all of its heads, as linear layers before and after have it, and swap dimensions
+themselves, which moves nothing. torch lays out a result as the query is, and a gradient as what it is of. So a region
+that rotates queries writes them as they are needed here, and nothing is copied behind them. If operations took heads
+before positions, as torch's do, a region would write them in that order.
+
 What torch keeps of a forward pass besides its results is not kept here, since there is no dropout: numbers that say
 which random ones were drawn, and where sequences of several lengths begin.
 """
@@ -22,18 +27,18 @@ def attend(
     """Attends, with nothing kept for a backward pass.
 
     Args:
-        query: of shape (rows, heads, queries, size), in float16 or bfloat16, as key and value are.
-        key: of shape (rows, heads, keys, size).
-        value: of shape (rows, heads, keys, size of a value).
+        query: of shape (rows, queries, heads, size), in float16 or bfloat16, as key and value are.
+        key: of shape (rows, keys, heads, size).
+        value: of shape (rows, keys, heads, size of a value).
         bias: what is added to scores, as ``make_bias`` makes it; or None.
         is_causal: whether a query sees the keys up to its own position only.
         scale: of scores; None: the inverse root of the size.
 
     Returns:
-        Of shape (rows, heads, queries, size of a value).
+        Of shape (rows, queries, heads, size of a value).
     """
     found: torch.Tensor = _attend(query, key, value, bias, False, is_causal, scale)[0]
-    return found
+    return _swap(found)
 
 
 def attend_forward(
@@ -49,7 +54,7 @@ def attend_forward(
         The result, and the logarithms of the sums of scores, of shape (rows, heads, queries, 1), in float32.
     """
     result, sums, *_ = _attend(query, key, value, None, True, is_causal, scale)
-    return result, sums
+    return _swap(result), sums
 
 
 def attend_backward(
@@ -65,13 +70,13 @@ def attend_backward(
     """Returns the gradients of query, key and value, given that of the result and what ``attend_forward`` returned."""
     # Without dropout no random numbers are read, but torch asks for tensors.
     drawn = torch.empty((), dtype=torch.int64, device=query.device)
-    operands = [*map(_lay_out, (query, key, value)), result, sums, drawn, drawn]
-    sizes = (query.shape[-2], key.shape[-2])
+    operands = [*map(_lay_out, (query, key, value)), _swap(result), sums, drawn, drawn]
+    sizes = (query.shape[1], key.shape[1])
     differentiate: Any = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
-    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = differentiate(
-        gradient, *operands, None, None, None, *sizes, 0.0, is_causal, scale=scale
+    of_query, of_key, of_value = differentiate(
+        _swap(gradient), *operands, None, None, None, *sizes, 0.0, is_causal, scale=scale
     )
-    return found
+    return _swap(of_query), _swap(of_key), _swap(of_value)
 
 
 def make_bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -102,8 +107,13 @@ def _attend(
 
 
 def _lay_out(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor whose last dimension is dense, as torch's kernels for attention ask for."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+    """Returns an operand as torch's kernels for attention ask for it: heads first, and its last dimension dense."""
+    return _swap(tensor if tensor.stride(-1) == 1 else tensor.contiguous())
+
+
+def _swap(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a view of a tensor with heads before positions, or the other way round."""
+    return tensor.transpose(1, 2)
 
 
 def infer_result(query: Any, key: Any, value: Any, bias: Any, is_causal: bool = False, scale: Any = None) -> Any:
@@ -118,7 +128,8 @@ def infer_forward(query: Any, key: Any, value: Any, is_causal: bool = False, sca
     from thunder.core import dtypes
     from thunder.core.proxies import TensorProxy
 
-    sums = TensorProxy(shape=(*query.shape[:-1], 1), dtype=dtypes.float32, device=query.device, requires_grad=False)
+    rows, queries, heads, _ = query.shape
+    sums = TensorProxy(shape=(rows, heads, queries, 1), dtype=dtypes.float32, device=query.device, requires_grad=False)
     return infer_result(query, key, value, None), sums
 
 

@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import fusioncache
 from fusioncache.attention import NAME, choice
 from fusioncache.trace.lean.masks import MASKS
+from fusioncache.trace.lean.views import OF_A_VIEW
 
 SIZE, HEADS = 8, 2
 LENGTHS = (12, 10, 8, 6, 5)
@@ -91,6 +92,33 @@ def test_results_and_gradients_are_those_of_an_attention(tmp_path, asked, kind):
         torch.testing.assert_close(compiled(x), model(x))
     assert count_calls(compiled, "cudnn_attend") == 1
     assert not transform.stats().bypasses
+
+
+class Rotated(torch.nn.Module):
+    """A layer of attention between two linear ones, whose queries and keys a region changes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.project, self.join = torch.nn.Linear(16, 48, bias=False), torch.nn.Linear(16, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor of the shape of its argument."""
+        query, key, value = self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+        query, key = (torch.cat((-each[..., 4:], each[..., :4]), -1) + each for each in (query, key))
+        return self.join(scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
+
+
+def test_nothing_is_permuted_between_regions_attention_and_layers(tmp_path, asked):
+    """nvFuser writes results in the order of their dimensions: what is permuted behind a region is copied later."""
+    model = Rotated()
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    assert_close(take_step(compiled, model), take_step(model, model))
+    forward, backward = thunder.last_traces(compiled)[-1], thunder.last_backward_traces(compiled)[-1]
+    assert not [each for each in forward.bound_symbols if each.sym.name == "permute"]
+    permuted = [each.args[1] for each in backward.bound_symbols if each.sym.name == "permute"]
+    assert set(permuted) == {(1, 0)}, permuted  # of the weights' gradients
+    assert transform.stats().taken_out[OF_A_VIEW] >= 2
 
 
 def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):

@@ -1,11 +1,14 @@
 """Attention by cuDNN on a GPU: the bits of torch's own, where torch chooses it."""
 
+from collections import Counter
+
 import pytest
 import thunder
 import torch
 from generating_models import generate, make_model, make_prompt
 from stored_programs import compile_anew
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusioncache
 from fusioncache.trace.lean.masks import MASKS
@@ -70,6 +73,44 @@ def test_results_have_the_bits_of_torchs_own(tmp_path, kind, graphs):
     assert "cudnn_attend" in names_of(compiled)
     assert transform.stats().programs_filled
     assert not transform.stats().bypasses
+
+
+class Operations(TorchDispatchMode):
+    """Notes the operations that come to torch's dispatcher."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+class Rotated(Attention):
+    """A layer of attention between two linear ones, whose queries and keys a region changes."""
+
+    def forward(self, x):
+        """Returns a tensor of the shape of its argument."""
+        query, key, value = self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+        half = SIZE // 2
+        query, key = (torch.cat((-each[..., half:], each[..., :half]), -1) + each for each in (query, key))
+        result = scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
+        return torch.nn.functional.linear(result, self.project.weight[: HEADS * SIZE])
+
+
+def test_nothing_is_copied_between_regions_attention_and_layers(tmp_path):
+    model = Rotated("causal").to("cuda", torch.bfloat16)
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    for length in LENGTHS:
+        found, expected = (take_step(each, model, length) for each in (compiled, model))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=0.02, rtol=0.02)
+        with Operations() as seen:
+            take_step(compiled, model, length)
+        copies = {name: number for name, number in seen.names.items() if "clone" in name or "copy" in name}
+        assert copies == {"aten.clone.default": 1}, copies  # of the gradient, by this test
+    assert transform.stats().programs_filled
 
 
 @torch.no_grad()

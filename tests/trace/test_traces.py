@@ -87,6 +87,26 @@ def test_views_that_change_nothing():
     ]
 
 
+def permutations_of_permutations(x, w, v):
+    swapped = torchex.permute(torchex.permute(x, (0, -1, 1)), (0, 2, 1))
+    turned = torchex.transpose(torchex.permute(torchex.permute(x, (1, 2, 0)), (1, 2, 0)), dim1=-1, dim0=0)
+    return torchex.mul(swapped, 2.0), torchex.mul(turned, 3.0), torchex.permute(torchex.permute(w, (1, 0)), (1, 0))
+
+
+def test_a_permutation_of_a_permutation_is_one_of_what_that_is_of():
+    trace = trace_of(permutations_of_permutations)
+    lean, taken = lean_of(trace)
+    assert taken == {OF_A_VIEW: 4, NOTHING: 1}
+    assert lines_of(lean) == [
+        "t4 = torch.permute(x, (1, 0, 2))",
+        "t5 = torch.mul(x, 2.0)",
+        "t6 = torch.mul(t4, 3.0)",
+        "t8 = torch.permute(w, (0, 1))",
+        "return (t5, t6, t8)",
+    ]
+    check_same(trace, lean)
+
+
 KEPT = {
     "what is returned twice": lambda x, w, v: (torchex.reshape(x, (6, 8)), torchex.reshape(x, (6, 8))),
     "a view that is returned": lambda x, w, v: (torchex.expand(x, [2, 3, 8]), x),
@@ -177,7 +197,8 @@ def random_compute(seed):
 def random_operation(rng, values):
     """A function and its arguments."""
     value = rng.choice(values[-2:] if rng.random() < 0.6 else values)
-    kind = rng.choice(("reshape", "reshape", "matmul", "same", "permute", "unsqueeze", "expand", "mul", "linear"))
+    kinds = ("reshape", "reshape", "matmul", "same", "permute", "transpose", "unsqueeze", "expand", "mul", "linear")
+    kind = rng.choice(kinds)
     size = value.numel
     factor = next((each for each in (2, 3, 4) if size % each == 0), 1)
     if kind == "reshape":
@@ -186,6 +207,8 @@ def random_operation(rng, values):
         return torchex.torch_prims_reshape_impl, value, tuple(value.shape)
     if kind == "permute":
         return torchex.permute, value, tuple(rng.sample(range(value.ndim), value.ndim))
+    if kind == "transpose":
+        return torchex.transpose, value, rng.randrange(value.ndim), rng.randrange(-value.ndim, value.ndim)
     if kind == "unsqueeze":
         return torchex.unsqueeze, value, rng.randrange(value.ndim)
     if kind == "expand":

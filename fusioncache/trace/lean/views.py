@@ -7,6 +7,8 @@
     t9 = expand(t8, [8, 16])            nothing
     t10 = reshape(t6, (2, 8, 16))       of a view
     t11 = reshape(t10, (2, 8, 4, 4))                t11 = reshape(t6, (2, 8, 4, 4))
+    t12 = permute(t11, (0, 2, 1, 3))    of a view
+    t13 = permute(t12, (0, 2, 1, 3))                whoever takes t13 takes t11
 
 No value becomes another one, and none that a program returns or saves becomes another tensor. All of it is done only
 where nothing in the program writes into memory: then it cannot be told whether two views are one.
@@ -25,7 +27,9 @@ FAR = 32
 """How many statements may lie between two reshapes that become one. Such a one may be a copy, which lives so long."""
 
 _RESHAPES = frozenset({"reshape", "torch_prims_reshape_impl"})
-_OTHERS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
+_PERMUTE = "permute"
+_PERMUTATIONS = frozenset({_PERMUTE, "transpose"})
+_OTHERS = _PERMUTATIONS | frozenset({"unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
 _SUBSCRIPT = "__getitem__"
 _SHAPED = _RESHAPES | {"expand", _SUBSCRIPT}
 _VIEWS = _RESHAPES | _OTHERS
@@ -120,18 +124,46 @@ def _describe(value: Any) -> Any:
 
 
 def _compose(symbols: Sequence[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
-    """Has a reshape of a reshape of a product be one of the product. What nothing uses any more stays for now."""
-    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _RESHAPES | _PRODUCTS)}
+    """Has a view of a view be one of what that is of. What nothing uses any more stays for now."""
+    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _RESHAPES | _PRODUCTS | _PERMUTATIONS)}
     for symbol in symbols:
-        inner = _reshaped_by(symbol, makers)
-        product = None if inner is None else makers.get(inner.args[0].name)
-        if inner is None or product is None or product.sym.name not in _PRODUCTS:
-            yield symbol
-            continue
-        taken[OF_A_VIEW] += 1
-        composed = symbol.from_bsym(args=(inner.args[0], *symbol.args[1:]), subsymbols=())
-        makers[composed.output.name] = composed
-        yield composed
+        composed = _reshape_product(symbol, makers) or _permute_once(symbol, makers)
+        if composed is not None:
+            taken[OF_A_VIEW] += 1
+            makers[composed.output.name] = composed
+        yield symbol if composed is None else composed
+
+
+def _reshape_product(symbol: Any, makers: Mapping[str, Any]) -> Any:
+    """Returns a reshape of a reshape of a product as one of the product; None if it is none."""
+    inner = _reshaped_by(symbol, makers)
+    product = None if inner is None else makers.get(inner.args[0].name)
+    if inner is None or product is None or product.sym.name not in _PRODUCTS:
+        return None
+    return symbol.from_bsym(args=(inner.args[0], *symbol.args[1:]), subsymbols=())
+
+
+def _permute_once(symbol: Any, makers: Mapping[str, Any]) -> Any:
+    """Returns a permutation of a permutation as one of what that is of; None if it is none."""
+    from thunder.executors import torchex
+
+    inner = makers.get(symbol.args[0].name) if is_own(symbol, _PERMUTATIONS) else None
+    if inner is None or inner.sym.name not in _PERMUTATIONS:
+        return None
+    before = _read_order(inner)
+    order = tuple(before[dimension] for dimension in _read_order(symbol))
+    return symbol.from_bsym(sym=torchex.permute, args=(inner.args[0], order), kwargs={}, subsymbols=())
+
+
+def _read_order(permutation: Any) -> tuple[int, ...]:
+    """Returns of which dimension of its argument each dimension of the result of a permutation is."""
+    order = list(range(permutation.args[0].ndim))
+    given = (*permutation.args[1:], *permutation.kwargs.values())
+    if permutation.sym.name == _PERMUTE:
+        return tuple(order[each] for each in given[0])
+    one, other = given
+    order[one], order[other] = order[other], order[one]
+    return tuple(order)
 
 
 def _reshaped_by(symbol: Any, makers: Mapping[str, Any]) -> Any:
@@ -156,7 +188,7 @@ def _skip(symbols: Iterable[Any], held: frozenset[str], taken: Counter[str]) -> 
 
 def _changes_nothing(symbol: Any) -> bool:
     source = symbol.args[0]
-    if symbol.sym.name == "permute":
+    if symbol.sym.name == _PERMUTE:
         return tuple(symbol.args[1]) == tuple(range(source.ndim))
     if symbol.sym.name == _SUBSCRIPT and not _starts_where_it_does(symbol.args[1]):
         return False
