@@ -84,14 +84,14 @@ class CudnnAttention(OperatorExecutor):
     def _compute(self, *args: Any, **options: Any) -> Any:
         given = Attention(*args, **options)
         bias = None if given.attn_mask is None else self.make_bias(given.attn_mask, given.query)
-        return _swap(self.attend(*map(_swap, given.operands), bias, given.is_causal, given.scale))
+        return _swap(self.attend(*_lay_out(given), bias, given.is_causal, given.scale))
 
     def _differentiate(self, *args: Any, **options: Any) -> Any:
         given = Attention(*args, **options)
         if given.attn_mask is not None:  # the checker takes none where a backward pass may follow
             raise NotImplementedError("gradients of an attention by cuDNN with a mask")
         numbers = given.is_causal, given.scale
-        operands = tuple(map(_swap, given.operands))
+        operands = _lay_out(given)
         laid_out, sums = self.attend_forward(*operands, *numbers)
         result = _swap(laid_out)
         gradients = self.attend_backward(_swap(get_grad(result)), *operands, laid_out, sums, *numbers)
@@ -105,6 +105,17 @@ def cudnn_attention() -> CudnnAttention:
     if known is None:
         known = register_executor(CudnnAttention(NAME))
     return known  # type: ignore[no-any-return]
+
+
+def _lay_out(given: Attention) -> tuple[Any, Any, Any]:
+    """Returns the operands as our operations take them.
+
+    The query lies in memory in the order of its dimensions if a region makes it, and with it all results of torch's
+    kernels do. nvFuser has a permutation at the end of a region move nothing otherwise. Where no region makes it that
+    would be a copy, which ``trace/lean/views.py`` takes out.
+    """
+    query, key, value = map(_swap, given.operands)
+    return ltorch.contiguous(query), key, value
 
 
 def _swap(tensor: Any) -> Any:

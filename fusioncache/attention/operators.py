@@ -1,9 +1,8 @@
 """Operations of torch's attention by cuDNN, as an executor of Thunder's runs them.
 
 They take and give each position with all of its heads, as linear layers before and after have it, and swap dimensions
-themselves, which moves nothing. torch lays out a result as the query is, and a gradient as what it is of. So a region
-that rotates queries writes them as they are needed here, and nothing is copied behind them. If operations took heads
-before positions, as torch's do, a region would write them in that order.
+themselves, which moves nothing. torch lays out a result as the query is, and a gradient as what it is of. So where a
+query lies in memory in the order of its dimensions here, nothing is copied behind attention, nor on the way back.
 
 What torch keeps of a forward pass besides its results is not kept here, since there is no dropout: numbers that say
 which random ones were drawn, and where sequences of several lengths begin.

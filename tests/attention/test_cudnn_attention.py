@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import fusioncache
 from fusioncache.attention import NAME, choice
 from fusioncache.trace.lean.masks import MASKS
-from fusioncache.trace.lean.views import OF_A_VIEW
+from fusioncache.trace.lean.views import FOR_ATTENTION, OF_A_VIEW
 
 SIZE, HEADS = 8, 2
 LENGTHS = (12, 10, 8, 6, 5)
@@ -115,10 +115,30 @@ def test_nothing_is_permuted_between_regions_attention_and_layers(tmp_path, aske
     compiled, transform = compile_with_cudnn(model, tmp_path)
     assert_close(take_step(compiled, model), take_step(model, model))
     forward, backward = thunder.last_traces(compiled)[-1], thunder.last_backward_traces(compiled)[-1]
-    assert not [each for each in forward.bound_symbols if each.sym.name == "permute"]
-    permuted = [each.args[1] for each in backward.bound_symbols if each.sym.name == "permute"]
-    assert set(permuted) == {(1, 0)}, permuted  # of the weights' gradients
+    permuted = [
+        {each.args[1] for each in trace.bound_symbols if each.sym.name == "permute"} for trace in (forward, backward)
+    ]
+    assert permuted == [{(0, 1, 2, 3)}, {(1, 0)}]  # a query that is saved; products of the weights' gradients
     assert transform.stats().taken_out[OF_A_VIEW] >= 2
+
+
+class Copied(torch.nn.Module):
+    """A layer whose query is a copy that the model asks for."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor that lies in memory as the copy does."""
+        return scaled_dot_product_attention(x.transpose(1, 2).contiguous().transpose(1, 2), x, x)
+
+
+@torch.no_grad()
+def test_a_copy_that_a_model_asks_for_stays(tmp_path, asked):
+    model = Copied()
+    compiled, transform = compile_with_cudnn(model, tmp_path)
+    x = torch.randn(2, HEADS, 5, SIZE)
+    found, expected = compiled(x), model(x)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride() != x.stride()
+    assert (count_calls(compiled, "contiguous"), transform.stats().taken_out[FOR_ATTENTION]) == (1, 1)
 
 
 def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):

@@ -21,6 +21,11 @@ def find_scores(
     return scores if bias is None else scores + bias
 
 
+def lay_out_like(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor with the dtype of another one, and if it has its shape also in its order, as torch does."""
+    return torch.empty_like(one).copy_(other) if one.shape == other.shape else other.to(one.dtype)
+
+
 def play_forward(
     query: Any,
     key: Any,
@@ -38,7 +43,7 @@ def play_forward(
     assert bias is None or bias.stride(-1) == 1
     scores = find_scores(query, key, bias, is_causal, scale)
     sums = scores.logsumexp(-1, keepdim=True)
-    result = ((scores - sums).exp() @ value.float()).to(query.dtype)
+    result = lay_out_like(query, (scores - sums).exp() @ value.float())
     none = torch.empty(0)
     sums = sums if saves else none
     return result, sums, none, none, query.shape[-2], key.shape[-2], none, none, none
@@ -76,7 +81,7 @@ def play_backward(
         of_scores.transpose(-1, -2) @ query.float(),
         weights.transpose(-1, -2) @ gradient,
     )
-    return tuple(each.to(query.dtype) for each in found)
+    return tuple(map(lay_out_like, (query, key, value), found))
 
 
 @contextmanager

@@ -9,6 +9,8 @@
     t11 = reshape(t10, (2, 8, 4, 4))                t11 = reshape(t6, (2, 8, 4, 4))
     t12 = permute(t11, (0, 2, 1, 3))    of a view
     t13 = permute(t12, (0, 2, 1, 3))                whoever takes t13 takes t11
+    t14 = contiguous(t10)               for attention
+    t15 = cudnn_attend(t14, ...)                    t15 = cudnn_attend(t10, ...)
 
 No value becomes another one, and none that a program returns or saves becomes another tensor. All of it is done only
 where nothing in the program writes into memory: then it cannot be told whether two views are one.
@@ -21,7 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusioncache.attention import NAME as ATTENTION
+
 TWICE, NOTHING, OF_A_VIEW = "views taken twice", "views that change nothing", "views of views"
+FOR_ATTENTION = "copies that attention does without"
 
 FAR = 32
 """How many statements may lie between two reshapes that become one. Such a one may be a copy, which lives so long."""
@@ -40,6 +45,7 @@ _MADE = frozenset({"arange"})
 """What makes the same values each time."""
 _PRODUCTS = frozenset({"matmul", "mm", "linear"})
 """What makes tensors whose elements lie in order without gaps, so that any reshape of these is a view."""
+_COPIES = frozenset({"contiguous"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ def simplify_views(symbols: Iterable[Any]) -> Leaner:
     """Takes views out of a program's bound symbols, of which none may write into memory."""
     symbols, taken = list(symbols), Counter[str]()
     held = _find_held(symbols)
-    for simplify in (_merge, _compose, _skip):
+    for simplify in (_merge, _spare_attention, _compose, _skip):
         symbols = list(simplify(symbols, held, taken))
     return Leaner(tuple(_drop_unused(symbols, held)), taken)
 
@@ -132,6 +138,37 @@ def _compose(symbols: Sequence[Any], held: frozenset[str], taken: Counter[str]) 
             taken[OF_A_VIEW] += 1
             makers[composed.output.name] = composed
         yield symbol if composed is None else composed
+
+
+def _spare_attention(symbols: Sequence[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
+    """Has attention take a tensor itself where its executor asked for one in another order, and no region made that.
+
+    The executor asks so that a region writes what it makes in that order. Attention takes any. Where a program saves
+    the copy it saves a view then.
+    """
+    from thunder.executors import torchex
+
+    others = _find_used_elsewhere(symbols)
+    for symbol in symbols:
+        if not is_own(symbol, _COPIES) or symbol.output.name in others:
+            yield symbol
+            continue
+        taken[FOR_ATTENTION] += 1
+        source = symbol.args[0]
+        order = tuple(range(source.ndim))
+        yield symbol.from_bsym(sym=torchex.permute, args=(source, order), kwargs={}, subsymbols=())
+
+
+def _find_used_elsewhere(symbols: Sequence[Any]) -> frozenset[str]:
+    """Returns the names of the values that something else than our attention computes with."""
+    from thunder.core.prims import PrimIDs
+
+    others = (
+        symbol
+        for symbol in symbols
+        if symbol.sym.id is not PrimIDs.RETURN and getattr(symbol.sym.executor, "name", None) != ATTENTION
+    )
+    return frozenset(proxy.name for symbol in others for proxy in symbol.flat_proxy_args)
 
 
 def _reshape_product(symbol: Any, makers: Mapping[str, Any]) -> Any:
