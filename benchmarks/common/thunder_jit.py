@@ -28,9 +28,11 @@ def executors(backend: str, attention: Attention = "thunder") -> list[Any]:
     return [*(one for one in found if one.name != "nvfuser"), get_executor(NAME)]
 
 
-def jit(function: Any, backend: str, transform: fusioncache.FusionCache | None = None) -> Any:
+def jit(
+    function: Any, backend: str, transform: fusioncache.FusionCache | None = None, attention: Attention = "thunder"
+) -> Any:
     """Compiles a model or a function with Thunder."""
-    return thunder.jit(function, executors=executors(backend), transforms=[transform] if transform else [])
+    return thunder.jit(function, executors=executors(backend, attention), transforms=[transform] if transform else [])
 
 
 def warm_up_jit(backend: str, device: str, transform: fusioncache.FusionCache | None = None) -> None:

@@ -3,8 +3,9 @@
 All ranks take the same steps of a Llama (forward, cross entropy, backward), each with tokens of its own. ``exposed``
 is the time in which a kernel of NCCL's ran and no other one, by torch's profiler; on a CPU there is none. In the end
 each peer trains for three steps: fusioncache's losses and gradients must have the bits of Thunder's own order of
-collectives, which is the peer whose name ends in ``-thunder-order``. ``thunder-zero3``, ``thunder-zero2`` and
-``thunder-ddp`` are Thunder without fusioncache.
+collectives, which is the peer whose name ends in ``-thunder-order``. One whose name ends in ``-cudnn`` has attention
+by cuDNN, as torch's peers have it on an H100. ``thunder-zero3``, ``thunder-zero2`` and ``thunder-ddp`` are Thunder
+without fusioncache.
 """
 
 from __future__ import annotations

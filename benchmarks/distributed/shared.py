@@ -64,7 +64,7 @@ def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
         return _by_torch(peer, model, tokens)
     transform = _make_transform(spec, peer)
     before = counter.compiles
-    jitted = _share_by_thunder(jit(model, spec.backend, transform), peer, spec.device)
+    jitted = _share_by_thunder(jit(model, spec.backend, transform, peer.attention), peer, spec.device)
     parameters = list(jitted.parameters())
     if transform is None:
         return Shared(jitted, parameters, tokens, lambda: counter.compiles - before)

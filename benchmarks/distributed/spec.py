@@ -23,6 +23,7 @@ class Peer:
             forward and backward, of ``ddp`` all.
         compiles: whether torch.compile takes part.
         order: of fusioncache's peers whose order of collectives it is.
+        attention: of fusioncache's peers: as for ``fusioncache.executors``.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Peer:
     sharing: Literal["zero2", "zero3", "ddp"]
     compiles: bool = False
     order: Literal["auto", "thunder"] = "auto"
+    attention: Literal["thunder", "cudnn"] = "thunder"
 
 
 _ALL = (
@@ -39,10 +41,13 @@ _ALL = (
     Peer("fsdp2-zero3", "torch", "zero3"),
     Peer("ddp", "torch", "ddp"),
     Peer("fusioncache-zero3", "fusioncache", "zero3"),
+    Peer("fusioncache-zero3-cudnn", "fusioncache", "zero3", attention="cudnn"),
     Peer("fusioncache-zero3-thunder-order", "fusioncache", "zero3", order="thunder"),
     Peer("fusioncache-zero2", "fusioncache", "zero2"),
+    Peer("fusioncache-zero2-cudnn", "fusioncache", "zero2", attention="cudnn"),
     Peer("fusioncache-zero2-thunder-order", "fusioncache", "zero2", order="thunder"),
     Peer("fusioncache-ddp", "fusioncache", "ddp"),
+    Peer("fusioncache-ddp-cudnn", "fusioncache", "ddp", attention="cudnn"),
     Peer("fusioncache-ddp-thunder-order", "fusioncache", "ddp", order="thunder"),
     Peer("thunder-zero3", "thunder", "zero3"),
     Peer("thunder-zero2", "thunder", "zero2"),
