@@ -17,10 +17,11 @@ _QUANTILES = ("median", "0.99", "0.999", "slowest")
 _KERNELS = ("products", "attention", "nvFuser", "Triton", "copies and fills", "others of torch's")
 
 
-def tabulate_calls(result: Result) -> str:
+def tabulate_calls(*results: Result) -> str:
     """Shows what a later step calls, by depth and way. Times of a machine that others used as well say nothing."""
     rows = (
         [str(point["layers"]), point["way"], *(str(point["counts"].get(name, "")) for name in _COUNTS)]
+        for result in results
         for point in result["points"]
     )
     return make_table(("layers", "<way", *_COUNTS), rows)

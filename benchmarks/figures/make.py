@@ -70,20 +70,18 @@ def make_figures() -> dict[str, str]:
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
         "step-overhead": _figure(later_steps.tabulate_calls, "step-overhead", folder=CPU),
-        "step-calls": _figure(later_steps.tabulate_calls, "step-overhead", folder=H100),
+        "step-calls": _figure(later_steps.tabulate_calls, "step-times", "step-times-32", folder=H100),
         "step-times": _figure(
-            later_steps.tabulate_times, *("step-times", "step-times-32", "step-times-real"), folder=H100
-        ),
-        "step-times-graphs": _figure(
             later_steps.tabulate_times,
-            *("step-overhead", "step-overhead-real-2048", "step-times-inference"),
+            *("step-times", "step-times-32", "step-times-128", "step-times-2048", "step-times-inference"),
             folder=H100,
         ),
+        "step-times-thunder": _figure(later_steps.tabulate_times, "step-times-thunder", folder=H100),
         "step-times-h200": _figure(
             later_steps.tabulate_times, *("step-overhead", "step-overhead-again", "step-overhead-real-inference")
         ),
         "step-kernels": _figure(
-            later_steps.tabulate_kernels, *("step-overhead", "step-overhead-real-2048"), folder=H100
+            later_steps.tabulate_kernels, *("step-times", "step-times-2048", "step-times-inference"), folder=H100
         ),
         "inference": _figure(
             later_steps.tabulate_inference, "inference", "inference-cudnn", "inference-real", folder=H100
