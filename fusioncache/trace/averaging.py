@@ -20,7 +20,7 @@ from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Bypass
 from fusioncache.schedule.calls import Kind
 from fusioncache.trace.collectives import arguments_of, check_effects, kind_of, leaves_of
-from fusioncache.trace.rewrite import deletes, derive
+from fusioncache.trace.rewrite import deletes, derive, rebind
 
 _DTYPES = ("bfloat16", "float32", "float64")
 """Of gradients. Each can be converted to those behind it, and back, with no change."""
@@ -58,7 +58,7 @@ def find_averages(symbols: Sequence[Any]) -> Mapping[int, tuple[Any, Any]]:
         if not _adds_up(symbol):
             continue
         division = makers.get(arguments_of(symbol)["a"].name)
-        gradient = None if division is None else halved_by(division)
+        gradient = None if division is None else divided_by(division, 2)
         if gradient is not None and uses[arguments_of(symbol)["a"].name] == 1:
             found[position] = division, gradient
     return found
@@ -82,45 +82,46 @@ def averages_exactly(group: Any) -> bool:
     return bool(group.size() == 2 and get_backend(group) == "nccl")
 
 
-def halved_by(symbol: Any) -> Any | None:
-    """Returns the proxy of which a bound symbol gives the half, of the same dtype, and nothing else; None if not so.
+def divided_by(symbol: Any, number: int) -> Any | None:
+    """Returns the proxy that a bound symbol divides by a number, and does nothing else; None if it is not so.
 
-    On the way it may be of a dtype that holds more, as Thunder divides a bfloat16.
+    What it gives is of the same dtype. On the way it may be of one that holds more, as Thunder divides a bfloat16.
     """
     taken, given = {proxy.name: proxy for proxy in symbol.flat_proxy_args}, outputs_of(symbol)
     if len(taken) != 1 or len(given) != 1:
         return None
     (source,) = taken.values()
-    now, halvings = source, 0
+    now, divisions = source, 0
     for leaf in leaves_of(symbol):
         if not leaf.flat_proxy_args and not leaf.flat_proxy_outs:
             continue  # converts a number
-        if [proxy.name for proxy in leaf.flat_proxy_args] != [now.name] or not _keeps(leaf, source):
+        if [proxy.name for proxy in leaf.flat_proxy_args] != [now.name] or not _keeps(leaf, source, number):
             return None
-        halvings += _halves(leaf)
+        divisions += _divides(leaf, number)
         now = leaf.output
     same = now.name == given[0].name and _dtype_of(now) == _dtype_of(source)
-    return source if halvings == 1 and same else None
+    return source if divisions == 1 and same else None
 
 
-def _keeps(leaf: Any, source: Any) -> bool:
-    """Tells whether an operation halves, or only converts to a dtype that holds all that the source's does."""
+def _keeps(leaf: Any, source: Any, number: int) -> bool:
+    """Tells whether an operation divides, or only converts to a dtype that holds all that the source's does."""
     from thunder.core.prims import PrimIDs
 
     if not hasattr(leaf.output, "dtype") or _dtype_of(source) not in _DTYPES:
         return False
     wider = _DTYPES[_DTYPES.index(_dtype_of(source)) :]
-    return _dtype_of(leaf.output) in wider and (_halves(leaf) or leaf.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE)
+    is_conversion = leaf.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE
+    return _dtype_of(leaf.output) in wider and (_divides(leaf, number) or is_conversion)
 
 
-def _halves(leaf: Any) -> bool:
+def _divides(leaf: Any, number: int) -> bool:
     from thunder.core.prims import PrimIDs
 
     return bool(
         leaf.sym.id is PrimIDs.DIV
         and len(leaf.args) == 2
         and isinstance(leaf.args[1], int | float)
-        and leaf.args[1] == 2
+        and leaf.args[1] == number
     )
 
 
@@ -142,18 +143,9 @@ def _all_effects_known(symbols: Iterable[Any]) -> bool:
 
 def _average(symbol: Any, gradient: Any) -> Any:
     """Returns the bound symbol that averages a gradient over ranks, in the place of one that adds up its halves."""
-    from thunder.core.symbol import Symbol
     from thunder.distributed.prims import DistributedReduceOps
 
-    function = _FUNCTIONS[str(symbol.sym.id)]
-    name, args = function.__name__, list(symbol.args)
-    args[:2] = gradient, DistributedReduceOps.AVG
-
-    def bound(bound_symbol: Any) -> None:
-        bound_symbol._call_ctx = {name: function}
-
-    average = Symbol(name, meta=symbol.sym.meta, id=name, _bind_postprocess=bound)
-    return average.bind(*args, output=symbol.output, **symbol.kwargs)
+    return rebind(symbol, _FUNCTIONS[str(symbol.sym.id)], (gradient, DistributedReduceOps.AVG, *symbol.args[2:]))
 
 
 def all_reduce_average(gradient: Any, op: Any, group: Any, do_async: bool, skip_clone: bool = False) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fusioncache.schedule.calls import Kind
 from fusioncache.trace.collectives import TOGETHER, arguments_of, kind_of
+from fusioncache.trace.overwriting import all_reduce_in_place, lay_out, operation_of_torch
 from fusioncache.trace.rewrite import make_symbol
 
 Futures = tuple[tuple[Any, Any], ...]
@@ -59,6 +60,8 @@ def coalesce(symbols: Sequence[Any]) -> Any:
     given = [arguments_of(symbol) for symbol in symbols]
     tensors, outputs = [each["a"] for each in given], tuple(symbol.output for symbol in symbols)
     operation = (given[0]["op"],) if "op" in given[0] else ()
+    in_place = tuple(symbol.sym.name == all_reduce_in_place.__name__ for symbol in symbols)
+    operation = (*operation, in_place) if any(in_place) else operation
     symbol = make_symbol(name, _FUNCTIONS[name], outputs, id=name)
     return symbol.bind(tensors, given[0]["group"], *operation, output=outputs, subsymbols=tuple(symbols))
 
@@ -79,7 +82,7 @@ def reduce_scatter_together(tensors: Sequence[Any], group: Any, operation: Any) 
     from torch.distributed.distributed_c10d import ReduceScatterOptions
 
     options = ReduceScatterOptions()
-    options.asyncOp, options.reduceOp = True, _operation_of_torch(operation)
+    options.asyncOp, options.reduceOp = True, operation_of_torch(operation)
     # A gradient that is not divided before need not be contiguous.
     inputs = [tensor.contiguous() for tensor in tensors]
     outputs = [_empty(tensor, tensor.shape[0] // group.size()) for tensor in inputs]
@@ -87,28 +90,22 @@ def reduce_scatter_together(tensors: Sequence[Any], group: Any, operation: Any) 
     return tuple((work, output) for output in outputs)
 
 
-def all_reduce_together(tensors: Sequence[Any], group: Any, operation: Any) -> Futures:
-    """Starts to add up tensors, which all ranks get whole."""
-    import torch
+def all_reduce_together(
+    tensors: Sequence[Any], group: Any, operation: Any, in_place: Sequence[bool] | None = None
+) -> Futures:
+    """Starts to add up tensors, which all ranks get whole, some of them where they lie."""
     from torch.distributed.distributed_c10d import AllreduceCoalescedOptions
 
     options = AllreduceCoalescedOptions()
-    options.asyncOp, options.reduceOp = True, _operation_of_torch(operation)
-    outputs = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
+    options.asyncOp, options.reduceOp = True, operation_of_torch(operation)
+    where = [False] * len(tensors) if in_place is None else in_place
+    outputs = [lay_out(tensor, in_place=each) for tensor, each in zip(tensors, where, strict=True)]
     work = group.allreduce_coalesced(outputs, options)
     return tuple((work, output) for output in outputs)
 
 
 def _empty(tensor: Any, rows: int) -> Any:
     return tensor.new_empty((rows, *tensor.shape[1:]))
-
-
-def _operation_of_torch(operation: Any) -> Any:
-    from thunder.distributed.prims import DistributedReduceOps
-    from thunder.torch import to_torch_distributed_reduce_op
-    from torch.distributed import ReduceOp
-
-    return ReduceOp.AVG if operation is DistributedReduceOps.AVG else to_torch_distributed_reduce_op(operation)
 
 
 _FUNCTIONS: Mapping[str, Any] = {

@@ -19,6 +19,7 @@ TOGETHER: Mapping[str, str] = {
     "torch_all_reduce_prim_impl": "all_reduce_together",
     "reduce_scatter_average": "reduce_scatter_together",
     "all_reduce_average": "all_reduce_together",
+    "all_reduce_in_place": "all_reduce_together",
 }
 """Of each collective the one that starts several such: see ``coalescing.py``."""
 _KINDS: Mapping[str, Kind] = {
@@ -27,6 +28,7 @@ _KINDS: Mapping[str, Kind] = {
     "torch_all_reduce_prim_impl": Kind.REDUCE,
     "reduce_scatter_average": Kind.REDUCE,
     "all_reduce_average": Kind.REDUCE,
+    "all_reduce_in_place": Kind.REDUCE,
     "torch_wait_prim_impl": Kind.WAIT,
     "landed": Kind.WAIT,
     "gather_together": Kind.GATHER,
@@ -38,7 +40,7 @@ _KINDS: Mapping[str, Kind] = {
 _LIBRARIES = frozenset({"gloo", "nccl"})
 """Those that start several collectives with one call."""
 _PREFIX, _SUFFIX = "torch_", "_prim_impl"
-_AVERAGE = "_average"
+_AVERAGE, _IN_PLACE = "_average", "_in_place"
 _OTHERS = frozenset(
     {"broadcast", "pack", "unpack", "unpack_for_fsdp", "update_bucket_view", "pack_for_fsdp", "stash_grad_for_fsdp"}
 )
@@ -88,7 +90,9 @@ def read_message(bound_symbol: Any) -> Message:
         return _read_joined(bound_symbol, given)
     tensor, operation = given["a"], given.get("op")
     dtype, shape = str(tensor.dtype).rpartition(".")[2], _shape_of(tensor)
-    name = bound_symbol.sym.name.removeprefix(_PREFIX).removesuffix(_SUFFIX).removesuffix(_AVERAGE)
+    name = bound_symbol.sym.name.removeprefix(_PREFIX)
+    for suffix in (_SUFFIX, _AVERAGE, _IN_PLACE):  # ranks need not agree on these
+        name = name.removesuffix(suffix)
     words = [name, dtype, str(shape)]
     if operation is not None:
         words.insert(1, operation.name)

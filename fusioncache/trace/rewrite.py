@@ -56,6 +56,25 @@ def make_symbol(name: str, function: Callable[..., Any], results: Any, **options
     return Symbol(name, meta=lambda *_: results, _bind_postprocess=bound, **options)
 
 
+def rebind(symbol: Any, function: Callable[..., Any], args: Iterable[Any]) -> Any:
+    """Returns a bound symbol that calls another function, by the name of that, and gives the results of this one.
+
+    Args:
+        symbol: it. The arguments of both have the same names.
+        function: what is called.
+        args: by position.
+    """
+    from thunder.core.symbol import Symbol
+
+    name = function.__name__
+
+    def bound(bound_symbol: Any) -> None:
+        bound_symbol._call_ctx = {name: function}
+
+    other = Symbol(name, meta=symbol.sym.meta, id=name, _bind_postprocess=bound)
+    return other.bind(*args, output=symbol.output, **symbol.kwargs)
+
+
 def replace_symbols(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:
     """Returns a new trace in which others replace the bound symbols at some positions."""
     symbols = [

@@ -14,7 +14,7 @@ from thunder.distributed.prims import DistributedReduceOps
 from thunder.executors.torchex import all_reduce_prim_impl, reduce_scatter_prim_impl, wait_prim_impl
 
 from fusioncache.trace import averaging
-from fusioncache.trace.averaging import average_in_collectives, averages_exactly, halved_by
+from fusioncache.trace.averaging import average_in_collectives, averages_exactly, divided_by
 from fusioncache.trace.collectives import read_calls
 from fusioncache.trace.rewrite import deletes
 
@@ -48,7 +48,7 @@ def names(trace: TraceCtx) -> list[str]:
 @pytest.mark.parametrize("half", [lambda value: value / 2, lambda value: ltorch.true_divide(value, 2.0)])
 def test_the_half_of_a_gradient_is_recognised(half, dtype):
     (symbol, _) = trace_of(half, dtype).bound_symbols
-    assert halved_by(symbol).name == "gradient"
+    assert divided_by(symbol, 2).name == "gradient"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_half_of_a_gradient_is_recognised(half, dtype):
     ],
 )
 def test_nothing_else_is_a_half(compute, dtype):
-    assert all(halved_by(symbol) is None for symbol in trace_of(compute, dtype).bound_symbols[:-1])
+    assert all(divided_by(symbol, 2) is None for symbol in trace_of(compute, dtype).bound_symbols[:-1])
 
 
 @pytest.mark.parametrize("scatters", [False, True])

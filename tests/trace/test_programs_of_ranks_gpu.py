@@ -4,18 +4,13 @@ from functools import partial
 
 import pytest
 import torch
-from programs_of_ranks import MODES, run_all
+from programs_of_ranks import MODES, name_reduces, run_all
 from sharded_training import equal_bits, run_ranks
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it takes two GPUs"),
 ]
-
-
-def name_reduces(calls):
-    """Of a program that was loaded it is not known what a collective that averages takes."""
-    return ["reduce" if call.startswith("reduce ") or call.endswith("_average") else call for call in calls]
 
 
 def test_the_second_job_loads_what_the_first_one_made(tmp_path):

@@ -141,6 +141,10 @@ def train_one(rank: int, mode: str, order: str) -> dict[str, object]:
         ),
         "placements": [str(placement) for placement in transform.placements()],
         "saved": count_saved(thunder.last_traces(jitted)[-1]),
+        "in place": sum(
+            symbol.sym.name == "all_reduce_in_place"
+            for symbol in thunder.last_backward_traces(jitted)[-1].bound_symbols
+        ),
         "started": sum(
             count_calls(traces(jitted)[-1]) for traces in (thunder.last_traces, thunder.last_backward_traces)
         ),
@@ -226,6 +230,12 @@ def test_each_trace_says_what_became_of_its_collectives(trained):
     ]
     assert len(run["ddp auto"]["placements"]) == 1
     assert run["ddp thunder"]["placements"] == []
+
+
+@pytest.mark.parametrize(("way", "in_place"), [("auto", WEIGHTS), ("thunder", 0), ("averaging", WEIGHTS - 3)])
+def test_under_ddp_gradients_are_added_up_where_they_lie(trained, way, in_place):
+    """All of those that are divided before, and else products and embeddings; norms come from regions with others."""
+    assert [rank[f"ddp {way}"]["in place"] for rank in trained] == [in_place] * 2
 
 
 def test_bounds_hold(trained):

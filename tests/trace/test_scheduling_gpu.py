@@ -8,6 +8,7 @@ from sharded_training import count_saved, equal_bits, list_calls, make_model, ru
 import fusioncache
 from fusioncache.trace.averaging import all_reduce_average, reduce_scatter_average
 from fusioncache.trace.coalescing import all_reduce_together, reduce_scatter_together
+from fusioncache.trace.overwriting import all_reduce_in_place
 
 pytestmark = [
     pytest.mark.gpu,
@@ -104,8 +105,13 @@ def average_in_all_ways(numbers: torch.Tensor) -> dict[str, tuple[torch.Tensor, 
     turned = numbers.t().contiguous().t()
     started = {
         "whole": (all_reduce_average(numbers, average, group, True), halves),
+        "whole, where it lies": (all_reduce_in_place(numbers.clone(), average, group, True), halves),
         "whole, turned": (all_reduce_average(turned, average, group, True), halves),
         "whole, together": (all_reduce_together([numbers, turned], group, average)[1], halves),
+        "whole, where they lie": (
+            all_reduce_together([numbers, numbers.clone()], group, average, (False, True))[1],
+            halves,
+        ),
         "part": (reduce_scatter_average(numbers, average, group, True), part),
         "part, turned": (reduce_scatter_average(turned, average, group, True), part),
         "part, together": (reduce_scatter_together([numbers, turned], group, average)[1], part),
