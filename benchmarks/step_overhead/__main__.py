@@ -6,7 +6,8 @@ torch.compile's. Each has a fresh process with empty cache folders; ``--at-once`
 and then measure one after the other, with nothing beside them. Before each part the device has nothing to do, so that
 the host is what is waited for: on a GPU forward and backward are the time until everything is launched; on a CPU what
 is computed is in them as well.
-The prologue is the part of the forward pass that checks the arguments and the model. Figures are medians of all steps.
+The prologue is the part of the forward pass that checks the arguments and the model. Figures are medians of all steps,
+and of a way's ``--processes`` of their medians: on some hosts a process is slower than the next one at the same work.
 A step of many, one right after the other, takes the time that is called wall. GiB are those of the GPU's memory that
 are allocated at most for these. What a GPU does in a step is summed by who made the kernels; all of the kinds are in
 the JSON. Counted in one step are Python's functions, torch's that are written in C++, the operations that come to
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -46,6 +48,7 @@ _COUNTS = ("python", "torch", "operations", "symbols")
 @click.option("--tokens", type=Lengths(), help="In one row, as in 128,2048. By default 64 in each of two rows.")
 @click.option("--mode", type=click.Choice(MODES), default="training", help="Inference is forward without gradients.")
 @click.option("--steps", type=click.IntRange(min=1), default=200, help="Steps that count.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, help="For each way; the medians of theirs count.")
 @click.option("--at-once", type=click.IntRange(min=1), default=1, help="Processes that get ready beside each other.")
 @click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that each may take, waiting among them.")
 @backend_option()
@@ -57,6 +60,7 @@ def main(
     tokens: Sequence[int] | None,
     mode: str,
     steps: int,
+    processes: int,
     at_once: int,
     limit: float | None,
     backend: str,
@@ -68,7 +72,7 @@ def main(
     ways = [way for way in ways if machine.device == "cuda" or way not in GPU_WAYS]
     lengths: list[int | None] = list(tokens or ()) or [128 if width == "real" else None]
     options = {"layers": list(layers), "ways": list(ways), "width": width, "tokens": lengths, "mode": mode}
-    options |= {"steps": steps, "at_once": at_once, "backend": machine.backend}
+    options |= {"steps": steps, "processes": processes, "at_once": at_once, "backend": machine.backend}
     dtype, grad = machine.choose_dtype("llama"), mode == "training"
     model = ModelSpec("llama", 0, machine.backend, machine.device, dtype, grad=grad, steps=steps)
     specs = [
@@ -76,23 +80,36 @@ def main(
         for count, length, way in product(layers, lengths, ways)
     ]
     points: list[Point] = []
-    answers = call_in_turns("benchmarks.step_overhead.worker", [asdict(spec) for spec in specs], at_once, limit)
-    for spec, answer in zip(specs, answers, strict=True):
-        points.append(_make_point(spec, answer))
+    found: dict[StepSpec, list[Any]] = {}
+    rounds = [spec for _ in range(processes) for spec in specs]  # those of one way do not follow each other
+    answers = call_in_turns("benchmarks.step_overhead.worker", [asdict(spec) for spec in rounds], at_once, limit)
+    for spec, answer in zip(rounds, answers, strict=True):
+        _tell(spec, answer)
+        found.setdefault(spec, []).append(answer)
+        points = [_make_point(*each) for each in found.items()]
         write_result(json_file, make_result(machine.environment, options, points=points))
     _print(points)
     sys.exit(1 if any("error" in point for point in points) else 0)
 
 
-def _make_point(spec: StepSpec, answer: Any) -> Point:
-    """Returns what one way's process said; what went wrong if it said nothing."""
+def _tell(spec: StepSpec, answer: Any) -> None:
+    told = answer.message if isinstance(answer, ProcessFailed) else f"{answer['milliseconds']['step']:.3f} ms"
+    say(f"{spec}: {told}\n")
+
+
+def _make_point(spec: StepSpec, answers: Sequence[Any]) -> Point:
+    """Returns what one way's processes said, with medians of their times; what went wrong if none said anything.
+
+    Counts and kernels are those of the first one, as all of them do the same.
+    """
     point: Point = {"layers": spec.model.layers, "width": spec.width, "tokens": spec.tokens, "mode": spec.mode}
     point["way"] = spec.way
-    if isinstance(answer, ProcessFailed):
-        say(f"{spec}: {answer.message}\n")
-        return {**point, "error": answer.message, "log": answer.log}
-    say(f"{spec}: {answer['milliseconds']['step']:.3f} ms\n")
-    return {**point, **answer}
+    said = [answer for answer in answers if not isinstance(answer, ProcessFailed)]
+    if not said:
+        return {**point, "error": answers[0].message, "log": answers[0].log}
+    times = [answer["milliseconds"] for answer in said]
+    milliseconds = {part: median(each[part] for each in times) for part in times[0]}
+    return {**point, **said[0], "milliseconds": milliseconds, "processes": times}
 
 
 def _print(points: Sequence[Point]) -> None:
