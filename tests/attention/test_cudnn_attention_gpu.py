@@ -1,14 +1,12 @@
 """Attention by cuDNN on a GPU: the bits of torch's own, where torch chooses it."""
 
-from collections import Counter
-
 import pytest
 import thunder
 import torch
+from dispatched import Operations
 from generating_models import generate, make_model, make_prompt
 from stored_programs import compile_anew
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusioncache
 from fusioncache.trace.lean.masks import MASKS
@@ -73,18 +71,6 @@ def test_results_have_the_bits_of_torchs_own(tmp_path, kind, graphs):
     assert "cudnn_attend" in names_of(compiled)
     assert transform.stats().programs_filled
     assert not transform.stats().bypasses
-
-
-class Operations(TorchDispatchMode):
-    """Notes the operations that come to torch's dispatcher."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = Counter()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names[str(function)] += 1
-        return function(*args, **(kwargs or {}))
 
 
 class Rotated(Attention):

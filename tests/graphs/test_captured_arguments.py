@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from captured_programs import WIDTH, Layer, are_alike, are_equal, compute, make_graphs, make_input, settle, step
-from torch.utils._python_dispatch import TorchDispatchMode
+from dispatched import Operations
 
 from fusioncache.graphs import captures
 from fusioncache.graphs.captured_forward import ForwardFunction
@@ -246,22 +246,14 @@ def test_a_setting_of_torch_that_changes(settled, name):
     assert (recorder.records, ledger.stats().graph_replays) == (records + 2, replays + 4)
 
 
-class Count(TorchDispatchMode):
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += 1
-        return function(*args, **(kwargs or {}))
-
-
 def test_a_mode_that_sees_each_operation_sees_them(settled):
     layer, plain, _, ledger = settled
     replays = ledger.stats().graph_replays
     counts = []
     for each in (layer, plain):
-        with Count() as mode:
+        with Operations() as seen:
             step(each, make_input(1))
-        counts.append(mode.count)
+        counts.append(seen.names)
     assert counts[0] == counts[1]
     assert ledger.stats().graph_replays == replays
 

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import thunder
 import torch
+from dispatched import Operations
 from models import Blocks, are_same, compile_with, step
 from stored_programs import compile_anew
 from thunder.core import dtypes
@@ -13,7 +14,6 @@ from thunder.core.devices import Device
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import torchex
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.trace.lean.traces import MATRICES, simplify
 from fusioncache.trace.lean.views import FAR, NOTHING, OF_A_VIEW, TWICE
@@ -232,18 +232,6 @@ def test_random_programs_compute_the_same():
         check_same(trace, lean)
         assert lean_of(lean)[1].get(TWICE, 0) == 0
     assert min(found[what] for what in (TWICE, NOTHING, OF_A_VIEW, MATRICES)) > 5, found
-
-
-class Operations(TorchDispatchMode):
-    """Notes the operations that come to torch's dispatcher."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = Counter()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names[str(function)] += 1
-        return function(*args, **(kwargs or {}))
 
 
 def test_a_model_takes_fewer_operations_and_gives_the_same_bits():
