@@ -60,6 +60,15 @@ def unpacks(x):
     return first.sum() * values + len(others) + others[0].mean()
 
 
+def adds_up(x):
+    items = [x.shape[1], x, x * 2, x.shape[0], x[:, : x.shape[1] // 2].mean()]
+    return sum(items) * 2 + sum((x, x + len(items)), start=x.sum()) + sum([x])
+
+
+def adds_up_sizes(x):
+    return x * sum([x.shape[1], 3])
+
+
 def goes_through_rows(x):
     total = x.sum()
     for row in x[0]:
@@ -214,14 +223,14 @@ class CachesMasks(torch.nn.Module):
         return x
 
 
-SAME = (moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks, names_sizes)
+SAME = (moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks, names_sizes, adds_up)
 LOOKING = (
     (branches, 5), (asks_for_truth, 1), (asks_for_the_rest, 5), (compares_with_a_float, 1), (takes_the_smaller, 5),
     (counts, 2), (divides, 1), (formats, 1), (looks_up, 1), (subscripts, 1), (asks_for_a_part, 1), (returns_it, 1),
     (sorts, 1), (CachesMasks(), 1), (maps, 0), (maps_a_partial, 0), (sorts_by_a_function, 0),
     (compares_a_number_of_elements, 4), (compares_a_property, 1), (looks_up_a_number_of_elements, 1),
     (formats_a_number_of_elements, 1), (returns_a_number_of_elements, 1), (multiplies_what_there_is, 1),
-    (divides_by_a_property, 0), (makes_a_size, 1), (returns_a_size, 1), (formats_another_tuple, 0),
+    (divides_by_a_property, 0), (makes_a_size, 1), (adds_up_sizes, 1), (returns_a_size, 1), (formats_another_tuple, 0),
 )  # fmt: skip
 """Programs, each with at how many of the lengths it is known that it does the same as at 64."""
 
