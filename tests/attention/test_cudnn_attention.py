@@ -141,6 +141,28 @@ def test_a_copy_that_a_model_asks_for_stays(tmp_path, asked):
     assert (count_calls(compiled, "contiguous"), transform.stats().taken_out[FOR_ATTENTION]) == (1, 1)
 
 
+class Returned(torch.nn.Module):
+    """Copies, with attention and without: one alone, one that is returned as well, one that attention alone takes."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns two copies and a result."""
+        alone, query = x.transpose(1, 2).contiguous(), (x + 1).transpose(1, 2).contiguous()
+        return alone, query, scaled_dot_product_attention(query.transpose(1, 2), x, x)
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_a_copy_that_is_returned_stays(tmp_path, asked, with_gradients):
+    model = Returned()
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    x = torch.randn(2, HEADS, 5, SIZE, requires_grad=with_gradients)
+    found, expected = compiled(x), model(x)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
+    assert len({each.untyped_storage().data_ptr() for each in (x, *found)}) == 4
+    assert count_calls(compiled, "contiguous") == 2
+
+
 def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):
     """What may be followed by a backward pass is asked about as such, also where the model ends with gradients off."""
     model = Attention(mask=True)

@@ -148,9 +148,9 @@ def _spare_attention(symbols: Sequence[Any], held: frozenset[str], taken: Counte
     """
     from thunder.executors import torchex
 
-    others = _find_used_elsewhere(symbols)
+    spared = _find_used_by_attention(symbols)
     for symbol in symbols:
-        if not is_own(symbol, _COPIES) or symbol.output.name in others:
+        if not is_own(symbol, _COPIES) or symbol.output.name not in spared:
             yield symbol
             continue
         taken[FOR_ATTENTION] += 1
@@ -159,16 +159,28 @@ def _spare_attention(symbols: Sequence[Any], held: frozenset[str], taken: Counte
         yield symbol.from_bsym(sym=torchex.permute, args=(source, order), kwargs={}, subsymbols=())
 
 
-def _find_used_elsewhere(symbols: Sequence[Any]) -> frozenset[str]:
-    """Returns the names of the values that something else than our attention computes with."""
-    from thunder.core.prims import PrimIDs
+def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
+    """Returns the names of the values that our attention computes with, and nothing else, and that are no results."""
+    by_attention: set[str] = set()
+    by_others: set[str] = set()
+    for symbol in symbols:
+        is_attention = getattr(symbol.sym.executor, "name", None) == ATTENTION
+        names = by_attention if is_attention else by_others
+        names.update(proxy.name for proxy in _list_computed_with(symbol))
+    return frozenset(by_attention - by_others)
 
-    others = (
-        symbol
-        for symbol in symbols
-        if symbol.sym.id is not PrimIDs.RETURN and getattr(symbol.sym.executor, "name", None) != ATTENTION
-    )
-    return frozenset(proxy.name for symbol in others for proxy in symbol.flat_proxy_args)
+
+def _list_computed_with(symbol: Any) -> list[Any]:
+    """Returns the values that a bound symbol computes with, or returns; not those that it only saves for backward."""
+    from thunder.core.prims import PrimIDs
+    from thunder.core.proxies import Proxy
+    from thunder.core.pytree import tree_flatten
+
+    saves = symbol.sym.id is PrimIDs.RETURN and len(symbol.args) == 2 and type(symbol.args[0]) is dict
+    if not saves:
+        return list(symbol.flat_proxy_args)
+    results, _saved = symbol.args
+    return [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, Proxy)]
 
 
 def _reshape_product(symbol: Any, makers: Mapping[str, Any]) -> Any:
