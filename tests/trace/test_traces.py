@@ -197,8 +197,8 @@ def random_compute(seed):
 def random_operation(rng, values):
     """A function and its arguments."""
     value = rng.choice(values[-2:] if rng.random() < 0.6 else values)
-    kinds = ("reshape", "reshape", "matmul", "same", "permute", "transpose", "unsqueeze", "expand", "mul", "linear")
-    kind = rng.choice(kinds)
+    views = ("reshape", "reshape", "same", "permute", "transpose", "unsqueeze", "expand")
+    kind = rng.choice((*views, "matmul", "contiguous", "mul", "linear"))
     size = value.numel
     factor = next((each for each in (2, 3, 4) if size % each == 0), 1)
     if kind == "reshape":
@@ -209,6 +209,8 @@ def random_operation(rng, values):
         return torchex.permute, value, tuple(rng.sample(range(value.ndim), value.ndim))
     if kind == "transpose":
         return torchex.transpose, value, rng.randrange(value.ndim), rng.randrange(-value.ndim, value.ndim)
+    if kind == "contiguous":
+        return torchex.contiguous, value
     if kind == "unsqueeze":
         return torchex.unsqueeze, value, rng.randrange(value.ndim)
     if kind == "expand":
