@@ -84,7 +84,7 @@ class CudnnAttention(OperatorExecutor):
     def _compute(self, *args: Any, **options: Any) -> Any:
         given = Attention(*args, **options)
         bias = None if given.attn_mask is None else self.make_bias(given.attn_mask, given.query)
-        return _swap(self.attend(*_lay_out(given), bias, given.is_causal, given.scale))
+        return self.attend(*_lay_out(given), bias, given.is_causal, given.scale)
 
     def _differentiate(self, *args: Any, **options: Any) -> Any:
         given = Attention(*args, **options)
@@ -92,9 +92,8 @@ class CudnnAttention(OperatorExecutor):
             raise NotImplementedError("gradients of an attention by cuDNN with a mask")
         numbers = given.is_causal, given.scale
         operands = _lay_out(given)
-        laid_out, sums = self.attend_forward(*operands, *numbers)
-        result = _swap(laid_out)
-        gradients = self.attend_backward(_swap(get_grad(result)), *operands, laid_out, sums, *numbers)
+        result, sums = self.attend_forward(*operands, *numbers)
+        gradients = self.attend_backward(get_grad(result), *operands, result, sums, *numbers)
         put_grads(given.operands, tuple(map(_swap, gradients)))
         return result
 

@@ -1,8 +1,10 @@
 """Operations of torch's attention by cuDNN, as an executor of Thunder's runs them.
 
-They take and give each position with all of its heads, as linear layers before and after have it, and swap dimensions
+They take each position with all of its heads, as linear layers before have it, give gradients so, and swap dimensions
 themselves, which moves nothing. torch lays out a result as the query is, and a gradient as what it is of. So where a
-query lies in memory in the order of its dimensions here, nothing is copied behind attention, nor on the way back.
+query lies in memory in the order of its dimensions here, nothing is copied behind attention, nor on the way back. A
+result has its heads first, as a model takes it: were it swapped by the program, whoever gets it from that would have a
+view in place of a tensor.
 
 What torch keeps of a forward pass besides its results is not kept here, since there is no dropout: numbers that say
 which random ones were drawn, and where sequences of several lengths begin.
@@ -34,10 +36,10 @@ def attend(
         scale: of scores; None: the inverse root of the size.
 
     Returns:
-        Of shape (rows, queries, heads, size of a value).
+        Of shape (rows, heads, queries, size of a value).
     """
     found: torch.Tensor = _attend(query, key, value, bias, False, is_causal, scale)[0]
-    return _swap(found)
+    return found
 
 
 def attend_forward(
@@ -53,7 +55,7 @@ def attend_forward(
         The result, and the logarithms of the sums of scores, of shape (rows, heads, queries, 1), in float32.
     """
     result, sums, *_ = _attend(query, key, value, None, True, is_causal, scale)
-    return _swap(result), sums
+    return result, sums
 
 
 def attend_backward(
@@ -66,14 +68,17 @@ def attend_backward(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns the gradients of query, key and value, given that of the result and what ``attend_forward`` returned."""
+    """Returns the gradients of query, key and value, given that of the result and what ``attend_forward`` returned.
+
+    Each has the shape of what it is of, and that of the result its heads first.
+    """
     # Without dropout no random numbers are read, but torch asks for tensors.
     drawn = torch.empty((), dtype=torch.int64, device=query.device)
-    operands = [*map(_lay_out, (query, key, value)), _swap(result), sums, drawn, drawn]
+    operands = [*map(_lay_out, (query, key, value)), result, sums, drawn, drawn]
     sizes = (query.shape[1], key.shape[1])
     differentiate: Any = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
     of_query, of_key, of_value = differentiate(
-        _swap(gradient), *operands, None, None, None, *sizes, 0.0, is_causal, scale=scale
+        gradient, *operands, None, None, None, *sizes, 0.0, is_causal, scale=scale
     )
     return _swap(of_query), _swap(of_key), _swap(of_value)
 
@@ -107,7 +112,8 @@ def _attend(
 
 def _lay_out(tensor: torch.Tensor) -> torch.Tensor:
     """Returns an operand as torch's kernels for attention ask for it: heads first, and its last dimension dense."""
-    return _swap(tensor if tensor.stride(-1) == 1 else tensor.contiguous())
+    heads = _swap(tensor)
+    return heads if heads.stride(-1) == 1 else heads.contiguous()
 
 
 def _swap(tensor: torch.Tensor) -> torch.Tensor:
@@ -119,7 +125,8 @@ def infer_result(query: Any, key: Any, value: Any, bias: Any, is_causal: bool = 
     """Returns the result of ``attend``, as Thunder knows it before anything is computed."""
     from thunder.core.proxies import TensorProxy
 
-    return TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
+    rows, queries, heads, _ = query.shape
+    return TensorProxy(like=query, shape=(rows, heads, queries, value.shape[-1]))
 
 
 def infer_forward(query: Any, key: Any, value: Any, is_causal: bool = False, scale: Any = None) -> Any:
@@ -127,9 +134,9 @@ def infer_forward(query: Any, key: Any, value: Any, is_causal: bool = False, sca
     from thunder.core import dtypes
     from thunder.core.proxies import TensorProxy
 
-    rows, queries, heads, _ = query.shape
-    sums = TensorProxy(shape=(rows, heads, queries, 1), dtype=dtypes.float32, device=query.device, requires_grad=False)
-    return infer_result(query, key, value, None), sums
+    result = infer_result(query, key, value, None)
+    shape = (*result.shape[:-1], 1)
+    return result, TensorProxy(shape=shape, dtype=dtypes.float32, device=query.device, requires_grad=False)
 
 
 def infer_gradients(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:

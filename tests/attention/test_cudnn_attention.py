@@ -118,8 +118,9 @@ def test_nothing_is_permuted_between_regions_attention_and_layers(tmp_path, aske
     permuted = [
         {each.args[1] for each in trace.bound_symbols if each.sym.name == "permute"} for trace in (forward, backward)
     ]
-    assert permuted == [{(0, 1, 2, 3)}, {(1, 0)}]  # a query that is saved; products of the weights' gradients
-    assert transform.stats().taken_out[OF_A_VIEW] >= 2
+    # A query that is saved, and the model's own; products of the weights' gradients, and the model's own.
+    assert permuted == [{(0, 1, 2, 3), (0, 2, 1, 3)}, {(0, 2, 1, 3), (1, 0)}]
+    assert transform.stats().taken_out[OF_A_VIEW] >= 1
 
 
 class Copied(torch.nn.Module):
@@ -139,6 +140,20 @@ def test_a_copy_that_a_model_asks_for_stays(tmp_path, asked):
     torch.testing.assert_close(found, expected)
     assert found.stride() == expected.stride() != x.stride()
     assert (count_calls(compiled, "contiguous"), transform.stats().taken_out[FOR_ATTENTION]) == (1, 1)
+
+
+def test_a_result_that_is_returned_is_a_tensor_of_its_own(tmp_path, asked):
+    """It may be written into as any other, and lies in memory as torch's does."""
+    model = Attention(is_causal=True)
+    compiled, _ = compile_with_cudnn(model, tmp_path)
+    x, scale = torch.randn(2, 9, HEADS * SIZE), torch.ones(SIZE, requires_grad=True)
+    with torch.no_grad():
+        result = compiled(x)
+    result.mul_(scale).sum().backward()
+    found, expected = compiled(x), model(x)
+    assert found.stride() == expected.stride()
+    found.add_(1.0)
+    torch.testing.assert_close(found, expected + 1.0)
 
 
 class Returned(torch.nn.Module):
