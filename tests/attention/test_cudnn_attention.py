@@ -132,6 +132,21 @@ class Copied(torch.nn.Module):
 
 
 @torch.no_grad()
+def test_in_a_program_that_writes_nothing_is_copied_either(tmp_path, asked):
+    def attend(query, cache):
+        cache.mul_(2.0)
+        return scaled_dot_product_attention(query, cache, cache)
+
+    compiled, transform = compile_with_cudnn(attend, tmp_path)
+    query, *caches = torch.randn(1, 2, HEADS, 5, SIZE).expand(3, 2, HEADS, 5, SIZE).clone()
+    found, expected = (each(query, cache) for each, cache in zip((compiled, attend), caches, strict=True))
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+    assert not count_calls(compiled, "contiguous")
+    assert transform.stats().taken_out[FOR_ATTENTION] == 1
+
+
+@torch.no_grad()
 def test_a_copy_that_a_model_asks_for_stays(tmp_path, asked):
     model = Copied()
     compiled, transform = compile_with_cudnn(model, tmp_path)

@@ -11,12 +11,15 @@ from models import Blocks, are_same, compile_with, step
 from stored_programs import compile_anew
 from thunder.core import dtypes
 from thunder.core.devices import Device
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import torchex
 
+import fusioncache
+from fusioncache.attention.executor import cudnn_attention
 from fusioncache.trace.lean.traces import MATRICES, simplify
-from fusioncache.trace.lean.views import FAR, NOTHING, OF_A_VIEW, TWICE
+from fusioncache.trace.lean.views import FAR, FOR_ATTENTION, NOTHING, OF_A_VIEW, TWICE, skip_views
 from fusioncache.trace.rewrite import derive
 
 SHAPES = (2, 3, 8), (8, 6), (3, 8)
@@ -105,6 +108,42 @@ def test_a_permutation_of_a_permutation_is_one_of_what_that_is_of():
         "return (t5, t6, t8)",
     ]
     check_same(trace, lean)
+
+
+ITSELF = {
+    "a copy of what is turned twice": lambda x: x.t().t().contiguous(),
+    "a conversion of it": lambda x: x.t().t().to(torch.float32),
+    "a reshape of it": lambda x: x.t().t().reshape(x.shape),
+    "a copy of what is expanded to its shape": lambda x: x.expand(x.shape).contiguous(),
+    "two copies": lambda x: (x.t().t().contiguous(), x.expand(x.shape).contiguous())[1],
+}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("case", ITSELF)
+def test_what_has_nothing_to_do_does_not_return_the_argument_for_a_view_of_it(case, requires_grad):
+    transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache(record=False), programs=False)
+    compiled = thunder.jit(ITSELF[case], executors=fusioncache.executors(), transforms=[transform])
+    x = torch.randn(3, 4, requires_grad=requires_grad)
+    result = compiled(x)
+    assert result is not x and torch.equal(result, x)
+    assert result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert not (requires_grad and result.is_leaf)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_attention_does_without_a_copy_unless_what_it_is_of_is_written_before(written):
+    attend = cudnn_attention().attend
+
+    def compute(x, w, v):
+        heads = torchex.reshape(x, (1, 2, 3, 8))
+        query = torchex.contiguous(heads)
+        if written:
+            torchex.copy_(torchex.mul(x, 2.0), x, grad_enabled=False)
+        return (attend(query, heads, heads, None),)
+
+    symbols = [symbol for symbol in trace_of(compute).bound_symbols if symbol.sym.id is not PrimIDs.DEL]
+    assert skip_views(symbols).taken.get(FOR_ATTENTION, 0) == (not written)
 
 
 KEPT = {

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.attention import NAME as ATTENTION
+from fusioncache.backends.symbols import written_values
+from fusioncache.trace.lean.leaving import Leaving
 
 TWICE, NOTHING, OF_A_VIEW = "views taken twice", "views that change nothing", "views of views"
 FOR_ATTENTION = "copies that attention does without"
@@ -64,24 +66,17 @@ class Leaner:
 def simplify_views(symbols: Iterable[Any]) -> Leaner:
     """Takes views out of a program's bound symbols, of which none may write into memory."""
     symbols, taken = list(symbols), Counter[str]()
-    held = _find_held(symbols)
-    for simplify in (_merge, _spare_attention, _compose, _skip):
-        symbols = list(simplify(symbols, held, taken))
-    return Leaner(tuple(_drop_unused(symbols, held)), taken)
+    leaving = Leaving.of(symbols)
+    for simplify in (_spare_attention, _compose, _merge, _skip):
+        symbols = list(simplify(symbols, leaving, taken))
+    return Leaner(tuple(_drop_unused(symbols, leaving)), taken)
 
 
 def skip_views(symbols: Sequence[Any]) -> Leaner:
     """Leaves out views that are as what they are of, as it may be done also where something is written into memory."""
-    taken = Counter[str]()
-    return Leaner(tuple(_skip(symbols, _find_held(symbols), taken)), taken)
-
-
-def _find_held(symbols: Sequence[Any]) -> frozenset[str]:
-    """Returns the names of values that leave the program, which have to be tensors of their own."""
-    from thunder.core.prims import PrimIDs
-
-    returns = (symbol for symbol in symbols if symbol.sym.id is PrimIDs.RETURN)
-    return frozenset(proxy.name for symbol in returns for proxy in symbol.flat_proxy_args)
+    leaving, taken = Leaving.of(symbols), Counter[str]()
+    spared = list(_spare_attention(symbols, leaving, taken))
+    return Leaner(tuple(_skip(spared, leaving, taken)), taken)
 
 
 def is_own(symbol: Any, names: frozenset[str]) -> bool:
@@ -97,7 +92,7 @@ def is_torchs(symbol: Any, names: frozenset[str]) -> bool:
     return executor is not None and executor.name == "torch" and symbol.sym.name in names
 
 
-def _merge(symbols: Iterable[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
+def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
     """Leaves out what was computed before."""
     swaps = Swaps()
     known: dict[Any, tuple[int, Any]] = {}
@@ -110,7 +105,7 @@ def _merge(symbols: Iterable[Any], held: frozenset[str], taken: Counter[str]) ->
         key = name, _describe(symbol.args), _describe(sorted(symbol.kwargs.items()))
         before, first = known.get(key, (0, None))
         is_near = name != "reshape" or place - before <= FAR
-        if first is not None and is_near and symbol.output.name not in held:
+        if first is not None and is_near and leaving.lets_stand(first, symbol.output):
             taken[TWICE] += 1
             swaps.add(symbol.output, first)
         else:
@@ -129,7 +124,7 @@ def _describe(value: Any) -> Any:
     return type(value), repr(value)
 
 
-def _compose(symbols: Sequence[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
+def _compose(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
     """Has a view of a view be one of what that is of. What nothing uses any more stays for now."""
     makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _RESHAPES | _PRODUCTS | _PERMUTATIONS)}
     for symbol in symbols:
@@ -140,7 +135,7 @@ def _compose(symbols: Sequence[Any], held: frozenset[str], taken: Counter[str]) 
         yield symbol if composed is None else composed
 
 
-def _spare_attention(symbols: Sequence[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
+def _spare_attention(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
     """Has attention take a tensor itself where its executor asked for one in another order, and no region made that.
 
     The executor asks so that a region writes what it makes in that order. Attention takes any. Where a program saves
@@ -160,14 +155,25 @@ def _spare_attention(symbols: Sequence[Any], held: frozenset[str], taken: Counte
 
 
 def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
-    """Returns the names of the values that our attention computes with, and nothing else, and that are no results."""
-    by_attention: set[str] = set()
-    by_others: set[str] = set()
-    for symbol in symbols:
-        is_attention = getattr(symbol.sym.executor, "name", None) == ATTENTION
-        names = by_attention if is_attention else by_others
-        names.update(proxy.name for proxy in _list_computed_with(symbol))
-    return frozenset(by_attention - by_others)
+    """Returns the names of the values that our attention computes with, and nothing else, and that are no results.
+
+    Nothing is written between where one is made and where it is used, so that all it could be a copy of is as it was.
+    """
+    made: dict[str, int] = {}
+    used: dict[str, int] = {}
+    others: set[str] = set()
+    last_write = -1
+    for place, symbol in enumerate(symbols):
+        names = {proxy.name for proxy in _list_computed_with(symbol)}
+        if getattr(symbol.sym.executor, "name", None) != ATTENTION:
+            others |= names
+        else:
+            used.update((name, place) for name in names)
+            others |= {name for name in names if made.get(name, -1) < last_write}
+        if any(True for _ in written_values(symbol)):
+            last_write = place
+        made.update((proxy.name, place) for proxy in symbol.flat_proxy_outs)
+    return frozenset(used.keys() - others)
 
 
 def _list_computed_with(symbol: Any) -> list[Any]:
@@ -223,12 +229,13 @@ def _reshaped_by(symbol: Any, makers: Mapping[str, Any]) -> Any:
     return inner if inner is not None and inner.sym.name in _RESHAPES else None
 
 
-def _skip(symbols: Iterable[Any], held: frozenset[str], taken: Counter[str]) -> Iterator[Any]:
+def _skip(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
     """Leaves out views that are as what they are of."""
     swaps = Swaps()
     for original in symbols:
         symbol = swaps.apply(original)
-        if is_own(symbol, _SKIPPED) and symbol.output.name not in held and _changes_nothing(symbol):
+        is_whole = is_own(symbol, _SKIPPED) and _changes_nothing(symbol)
+        if is_whole and leaving.lets_stand(symbol.args[0], symbol.output):
             taken[NOTHING] += 1
             swaps.add(symbol.output, symbol.args[0])
         else:
@@ -265,9 +272,9 @@ def list_unchanging(symbols: Iterable[Any]) -> Iterator[Any]:
             yield symbol
 
 
-def _drop_unused(symbols: Sequence[Any], held: frozenset[str]) -> list[Any]:
+def _drop_unused(symbols: Sequence[Any], leaving: Leaving) -> list[Any]:
     """Returns the bound symbols without views that nothing uses."""
-    used, kept = set(held), []
+    used, kept = set(leaving.held), []
     for symbol in reversed(symbols):
         if is_own(symbol, _VIEWS | _MADE) and symbol.output.name not in used:
             continue

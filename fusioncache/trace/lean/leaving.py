@@ -1,0 +1,73 @@
+"""The tensors that leave a program, which stay tensors of their own whatever is left out.
+
+What a program returns, or saves, may be told from others: it may be asked whether it is another tensor, a leaf of
+autograd's graph, or has been detached. So no value takes the place of one that leaves. There are operations that return
+what they were given, where they have nothing to do:
+
+    t1 = permute(t0, (1, 0))                    is x again
+    t2 = contiguous(t1)                         so this is t1 itself, which is a view of x, and x if t1 is left out
+    return t2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusioncache.backends.symbols import symbol_name
+from fusioncache.ir.ops import op_traits
+from fusioncache.trace.collectives import leaves_of
+
+_GIVING = frozenset({
+    *("permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"),
+    *("matmul", "mm", "linear"),
+})  # fmt: skip
+"""Operations of torch's that never return the very tensor that they were given: views, and products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Which values of a program leave it.
+
+    Attributes:
+        held: the names of those that it returns or saves.
+        passed: the names of those that may leave it all the same, as what an operation was given.
+        inner: the names of those that the program makes, and that nobody has in the end.
+    """
+
+    held: frozenset[str]
+    passed: frozenset[str]
+    inner: frozenset[str]
+
+    @classmethod
+    def of(cls, symbols: Sequence[Any]) -> Leaving:
+        """Reads what leaves a program of these bound symbols."""
+        from thunder.core.prims import PrimIDs
+
+        returns = (symbol for symbol in symbols if symbol.sym.id is PrimIDs.RETURN)
+        held = frozenset(proxy.name for symbol in returns for proxy in symbol.flat_proxy_args)
+        passed = _find_passed(symbols, held)
+        made = {proxy.name for symbol in symbols if symbol.flat_proxy_args for proxy in symbol.flat_proxy_outs}
+        return cls(held, passed, frozenset(made - held - passed))
+
+    def lets_stand(self, value: Any, other: Any) -> bool:
+        """Tells whether one value may stand for an equal one that lies in the same memory, and nobody sees it."""
+        return other.name not in self.held and (other.name not in self.passed or value.name in self.inner)
+
+
+def _find_passed(symbols: Sequence[Any], held: frozenset[str]) -> frozenset[str]:
+    found = set(held)
+    for symbol in reversed(symbols):
+        if any(proxy.name in found for proxy in symbol.flat_proxy_outs) and not _gives_another(symbol):
+            found |= {proxy.name for proxy in symbol.flat_proxy_args}
+    return frozenset(found - held)
+
+
+def _gives_another(symbol: Any) -> bool:
+    """Tells whether an operation never returns the very tensor that it was given."""
+    if symbol.sym.is_fusion or (getattr(symbol.sym.executor, "name", None) == "torch" and symbol.sym.name in _GIVING):
+        return True
+    given = {proxy.name for proxy in symbol.flat_proxy_outs}
+    makers = [leaf for leaf in leaves_of(symbol) if given & {proxy.name for proxy in leaf.flat_proxy_outs}]
+    return bool(makers) and all(op_traits(symbol_name(leaf.sym) or "").allocates for leaf in makers)
