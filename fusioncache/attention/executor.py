@@ -94,7 +94,7 @@ class CudnnAttention(OperatorExecutor):
         operands = _lay_out(given)
         result, sums = self.attend_forward(*operands, *numbers)
         gradients = self.attend_backward(get_grad(result), *operands, result, sums, *numbers)
-        put_grads(given.operands, tuple(map(_swap, gradients)))
+        put_grads(given.operands, gradients)
         return result
 
 
@@ -107,19 +107,14 @@ def cudnn_attention() -> CudnnAttention:
 
 
 def _lay_out(given: Attention) -> tuple[Any, Any, Any]:
-    """Returns the operands as our operations take them.
+    """Returns the operands as our operations take them: the query with each position before its heads.
 
-    The query lies in memory in the order of its dimensions if a region makes it, and with it all results of torch's
-    kernels do. nvFuser has a permutation at the end of a region move nothing otherwise. Where no region makes it that
-    would be a copy, which ``trace/lean/views.py`` takes out.
+    It lies in memory in that order if a region makes it, and with it the results of torch's kernels do. nvFuser has a
+    permutation at the end of a region move nothing otherwise. Where no region makes it that would be a copy, which
+    ``trace/lean/views.py`` takes out.
     """
-    query, key, value = map(_swap, given.operands)
-    return ltorch.contiguous(query), key, value
-
-
-def _swap(tensor: Any) -> Any:
-    """Returns a tensor with its two middle dimensions in the other order."""
-    return ltorch.permute(tensor, (0, 2, 1, 3))
+    query = ltorch.permute(given.query, (0, 2, 1, 3))
+    return ltorch.contiguous(query), given.key, given.value
 
 
 def _can_attend(*args: Any, **options: Any) -> bool:

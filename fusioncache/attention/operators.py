@@ -1,10 +1,10 @@
 """Operations of torch's attention by cuDNN, as an executor of Thunder's runs them.
 
-They take each position with all of its heads, as linear layers before have it, give gradients so, and swap dimensions
-themselves, which moves nothing. torch lays out a result as the query is, and a gradient as what it is of. So where a
-query lies in memory in the order of its dimensions here, nothing is copied behind attention, nor on the way back. A
-result has its heads first, as a model takes it: were it swapped by the program, whoever gets it from that would have a
-view in place of a tensor.
+Of a query they take each position with all of its heads, as a linear layer behind attention wants it, and swap
+dimensions themselves, which moves nothing. torch lays out a result as the query is, and a gradient as what it is of. So
+where the query lies in memory in the order of its dimensions here, nothing is copied behind attention, nor on the way
+back. All else has its heads first, as in torch: were a result swapped by the program, whoever gets it from that would
+have a view in place of a tensor.
 
 What torch keeps of a forward pass besides its results is not kept here, since there is no dropout: numbers that say
 which random ones were drawn, and where sequences of several lengths begin.
@@ -29,8 +29,8 @@ def attend(
 
     Args:
         query: of shape (rows, queries, heads, size), in float16 or bfloat16, as key and value are.
-        key: of shape (rows, keys, heads, size).
-        value: of shape (rows, keys, heads, size of a value).
+        key: of shape (rows, heads, keys, size).
+        value: of shape (rows, heads, keys, size of a value).
         bias: what is added to scores, as ``make_bias`` makes it; or None.
         is_causal: whether a query sees the keys up to its own position only.
         scale: of scores; None: the inverse root of the size.
@@ -70,17 +70,17 @@ def attend_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns the gradients of query, key and value, given that of the result and what ``attend_forward`` returned.
 
-    Each has the shape of what it is of, and that of the result its heads first.
+    Each has its heads first, that of the query as well.
     """
     # Without dropout no random numbers are read, but torch asks for tensors.
     drawn = torch.empty((), dtype=torch.int64, device=query.device)
-    operands = [*map(_lay_out, (query, key, value)), result, sums, drawn, drawn]
-    sizes = (query.shape[1], key.shape[1])
+    operands = [*_prepare(query, key, value), result, sums, drawn, drawn]
+    sizes = (query.shape[1], key.shape[2])
     differentiate: Any = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
-    of_query, of_key, of_value = differentiate(
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = differentiate(
         gradient, *operands, None, None, None, *sizes, 0.0, is_causal, scale=scale
     )
-    return _swap(of_query), _swap(of_key), _swap(of_value)
+    return found
 
 
 def make_bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -107,18 +107,13 @@ def _attend(
     scale: float | None,
 ) -> Any:
     compute: Any = torch.ops.aten._scaled_dot_product_cudnn_attention
-    return compute(*map(_lay_out, (query, key, value)), bias, saves, 0.0, is_causal, scale=scale)
+    return compute(*_prepare(query, key, value), bias, saves, 0.0, is_causal, scale=scale)
 
 
-def _lay_out(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns an operand as torch's kernels for attention ask for it: heads first, and its last dimension dense."""
-    heads = _swap(tensor)
-    return heads if heads.stride(-1) == 1 else heads.contiguous()
-
-
-def _swap(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a view of a tensor with heads before positions, or the other way round."""
-    return tensor.transpose(1, 2)
+def _prepare(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
+    """Returns operands as torch's kernels for attention ask for them: heads first, and each last dimension dense."""
+    given = (query.transpose(1, 2), key, value)
+    return [each if each.stride(-1) == 1 else each.contiguous() for each in given]
 
 
 def infer_result(query: Any, key: Any, value: Any, bias: Any, is_causal: bool = False, scale: Any = None) -> Any:
@@ -143,7 +138,9 @@ def infer_gradients(gradient: Any, query: Any, key: Any, value: Any, *others: An
     """Returns the results of ``attend_backward``, as Thunder knows them."""
     from thunder.core.proxies import TensorProxy
 
-    return tuple(TensorProxy(like=each, shape=each.shape) for each in (query, key, value))
+    rows, queries, heads, size = query.shape
+    of_query = TensorProxy(like=query, shape=(rows, heads, queries, size))
+    return of_query, *(TensorProxy(like=each, shape=each.shape) for each in (key, value))
 
 
 def infer_bias(mask: Any, like: Any) -> Any:
