@@ -62,11 +62,12 @@ def unpacks(x):
 
 def adds_up(x):
     items = [x.shape[1], x, x * 2, x.shape[0], x[:, : x.shape[1] // 2].mean()]
-    return sum(items) * 2 + sum((x, x + len(items)), start=x.sum()) + sum([x])
+    total = sum(items) * 2 + sum((x, x + len(items)), start=x.sum()) + sum([x])
+    return total[:, : sum(x.shape) - x.shape[0] - 9] * sum([x.shape[1], 3], start=x.shape[0])
 
 
-def adds_up_sizes(x):
-    return x * sum([x.shape[1], 3])
+def adds_up_a_float(x):
+    return x * sum([x.shape[1], 0.5])
 
 
 def goes_through_rows(x):
@@ -230,7 +231,8 @@ LOOKING = (
     (sorts, 1), (CachesMasks(), 1), (maps, 0), (maps_a_partial, 0), (sorts_by_a_function, 0),
     (compares_a_number_of_elements, 4), (compares_a_property, 1), (looks_up_a_number_of_elements, 1),
     (formats_a_number_of_elements, 1), (returns_a_number_of_elements, 1), (multiplies_what_there_is, 1),
-    (divides_by_a_property, 0), (makes_a_size, 1), (adds_up_sizes, 1), (returns_a_size, 1), (formats_another_tuple, 0),
+    (divides_by_a_property, 0), (makes_a_size, 1), (returns_a_size, 1), (formats_another_tuple, 0),
+    (adds_up_a_float, 1),
 )  # fmt: skip
 """Programs, each with at how many of the lengths it is known that it does the same as at 64."""
 

@@ -127,8 +127,8 @@ class Watch(Observer):
                 if _is_tagging():
                     return False
                 self.journal.refuse(f"{_name(fn)} is called with a {type(leaf).__name__}, which may hold sizes")
-        if not shown or (movers.is_comparing(fn) and all(map(is_whole, leaves))):
-            return False
+        if not shown or ((movers.is_comparing(fn) or fn is sum) and all(map(is_whole, leaves))):
+            return False  # sizes are asked themselves, and tell of it, or of what they add up to
         if not movers.is_about_kinds(fn):
             for size in shown:
                 self.see_value(size, f"calls {_name(fn)}")
