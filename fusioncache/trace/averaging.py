@@ -148,6 +148,15 @@ def _average(symbol: Any, gradient: Any) -> Any:
     return rebind(symbol, _FUNCTIONS[str(symbol.sym.id)], (gradient, DistributedReduceOps.AVG, *symbol.args[2:]))
 
 
+def operation_of_torch(operation: Any) -> Any:
+    """Returns torch's name for what Thunder has ranks do."""
+    from thunder.distributed.prims import DistributedReduceOps
+    from thunder.torch import to_torch_distributed_reduce_op
+    from torch.distributed import ReduceOp
+
+    return ReduceOp.AVG if operation is DistributedReduceOps.AVG else to_torch_distributed_reduce_op(operation)
+
+
 def all_reduce_average(gradient: Any, op: Any, group: Any, do_async: bool, skip_clone: bool = False) -> tuple[Any, Any]:
     """Starts to average a tensor, which all ranks get whole. It need not be contiguous, where its half was."""
     import torch

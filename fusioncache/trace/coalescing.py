@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.schedule.calls import Kind
+from fusioncache.trace.averaging import operation_of_torch
 from fusioncache.trace.collectives import TOGETHER, arguments_of, kind_of
-from fusioncache.trace.overwriting import all_reduce_in_place, lay_out, operation_of_torch
+from fusioncache.trace.overwriting import all_reduce_in_place, make_writable
 from fusioncache.trace.rewrite import make_symbol
 
 Futures = tuple[tuple[Any, Any], ...]
@@ -99,7 +100,7 @@ def all_reduce_together(
     options = AllreduceCoalescedOptions()
     options.asyncOp, options.reduceOp = True, operation_of_torch(operation)
     where = [False] * len(tensors) if in_place is None else in_place
-    outputs = [lay_out(tensor, in_place=each) for tensor, each in zip(tensors, where, strict=True)]
+    outputs = [make_writable(tensor, in_place=each) for tensor, each in zip(tensors, where, strict=True)]
     work = group.allreduce_coalesced(outputs, options)
     return tuple((work, output) for output in outputs)
 

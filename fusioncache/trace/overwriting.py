@@ -1,4 +1,4 @@
-"""Sums over ranks that are made where a gradient lies, since nothing reads that any more: a copy less of each.
+"""Sums over ranks that are made in place: in the memory of a gradient that nothing else reads, without a copy of it.
 
     t7 = torch.matmul(t5, t6)                                t7 = torch.matmul(t5, t6)
     (f1, t8) = torch_all_reduce_prim_impl(t7, SUM, ...)      (f1, t8) = all_reduce_in_place(t7, SUM, ...)
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
-from fusioncache.trace.averaging import divided_by
+from fusioncache.trace.averaging import divided_by, operation_of_torch
 from fusioncache.trace.collectives import arguments_of
 from fusioncache.trace.rewrite import rebind
 
@@ -24,8 +24,8 @@ _PRODUCT, _OF_EMBEDDING = "matmul", "torch.ops.aten.embedding_backward"
 """Operations of torch's whose result has memory of its own: a product of matrices, a gradient that is not sparse."""
 
 
-def reduce_where_they_lie(symbols: Sequence[Any]) -> list[Any]:
-    """Returns the bound symbols of a trace without ``del`` statements, with sums over ranks where gradients lie."""
+def reduce_in_place(symbols: Sequence[Any]) -> list[Any]:
+    """Returns bound symbols with sums over ranks made in place where they may be. There are no ``del`` statements."""
     makers = {proxy.name: symbol for symbol in symbols for proxy in outputs_of(symbol)}
     uses = Counter(name for symbol in symbols for name in {proxy.name for proxy in symbol.flat_proxy_args})
     return [
@@ -69,21 +69,12 @@ def all_reduce_in_place(gradient: Any, op: Any, group: Any, do_async: bool, skip
     """
     from torch.distributed import all_reduce
 
-    output = lay_out(gradient, in_place=True)
+    output = make_writable(gradient, in_place=True)
     return all_reduce(output, operation_of_torch(op), group, async_op=True), output
 
 
-def lay_out(gradient: Any, *, in_place: bool) -> Any:
+def make_writable(gradient: Any, *, in_place: bool) -> Any:
     """Returns a tensor that ranks may overwrite: a copy, or if that is allowed the gradient itself if it is dense."""
     import torch
 
     return gradient if in_place and gradient.is_contiguous() else gradient.clone(memory_format=torch.contiguous_format)
-
-
-def operation_of_torch(operation: Any) -> Any:
-    """Returns torch's name for what Thunder has ranks do."""
-    from thunder.distributed.prims import DistributedReduceOps
-    from thunder.torch import to_torch_distributed_reduce_op
-    from torch.distributed import ReduceOp
-
-    return ReduceOp.AVG if operation is DistributedReduceOps.AVG else to_torch_distributed_reduce_op(operation)

@@ -48,12 +48,16 @@ def same(value: Any) -> Any:
 
 def make_symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:
     """Makes a symbol that Thunder can bind anew. Thunder does so to check a trace, and where a pass calls a symbol."""
+    return _make_symbol(name, function, lambda *_: results, **options)
+
+
+def _make_symbol(name: str, function: Callable[..., Any], meta: Callable[..., Any], **options: Any) -> Any:
     from thunder.core.symbol import Symbol
 
     def bound(bound_symbol: Any) -> None:
         bound_symbol._call_ctx = {name: function}
 
-    return Symbol(name, meta=lambda *_: results, _bind_postprocess=bound, **options)
+    return Symbol(name, meta=meta, _bind_postprocess=bound, **options)
 
 
 def rebind(symbol: Any, function: Callable[..., Any], args: Iterable[Any]) -> Any:
@@ -64,14 +68,8 @@ def rebind(symbol: Any, function: Callable[..., Any], args: Iterable[Any]) -> An
         function: what is called.
         args: by position.
     """
-    from thunder.core.symbol import Symbol
-
     name = function.__name__
-
-    def bound(bound_symbol: Any) -> None:
-        bound_symbol._call_ctx = {name: function}
-
-    other = Symbol(name, meta=symbol.sym.meta, id=name, _bind_postprocess=bound)
+    other = _make_symbol(name, function, symbol.sym.meta, id=name)
     return other.bind(*args, output=symbol.output, **symbol.kwargs)
 
 

@@ -19,7 +19,7 @@ from fusioncache.trace.agreement import agree_first
 from fusioncache.trace.averaging import average_in_collectives
 from fusioncache.trace.coalescing import coalesce_steps
 from fusioncache.trace.collectives import exchanges, group_of, has_collectives, kind_of, read_calls
-from fusioncache.trace.overwriting import reduce_where_they_lie
+from fusioncache.trace.overwriting import reduce_in_place
 from fusioncache.trace.placement_records import describe_placement
 from fusioncache.trace.resharding import Resharding, save_shards, wants_resharding
 from fusioncache.trace.rewrite import deletes, derive
@@ -178,7 +178,7 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
     found = Placement(graph, schedule_calls(graph, bounds), bounds)
     if found.left:
         return trace, found
-    symbols = reduce_where_they_lie(symbols)
+    symbols = reduce_in_place(symbols)
     placed = coalesce_steps([symbols[index] for index in step] for step in found.schedule.steps)
     return derive(trace, placed, "Collectives in their place by fusioncache", start), found
 

@@ -15,7 +15,7 @@ from thunder.executors.torchex import all_reduce_prim_impl, reduce_scatter_prim_
 from fusioncache.trace.averaging import average_in_collectives
 from fusioncache.trace.coalescing import all_reduce_together, coalesce
 from fusioncache.trace.collectives import read_message
-from fusioncache.trace.overwriting import all_reduce_in_place, reduce_where_they_lie
+from fusioncache.trace.overwriting import all_reduce_in_place, reduce_in_place
 from fusioncache.trace.rewrite import deletes
 
 GROUP, ALONE = torch.distributed.ProcessGroup(0, 4), torch.distributed.ProcessGroup(0, 1)
@@ -94,7 +94,7 @@ COPIED = {
 @pytest.mark.parametrize("case", OVERWRITTEN)
 def test_what_nothing_else_is_computed_for_is_overwritten(case):
     symbols = symbols_of(OVERWRITTEN[case])
-    after = reduce_where_they_lie(symbols)
+    after = reduce_in_place(symbols)
     assert name_sums(after) == ["all_reduce_in_place"]
     assert [symbol.output for symbol in after] == [symbol.output for symbol in symbols]
     (before,) = (symbol for symbol in symbols if symbol.sym.name in name_sums(symbols))
@@ -106,7 +106,7 @@ def test_what_nothing_else_is_computed_for_is_overwritten(case):
 def test_of_all_else_ranks_add_up_copies(case):
     symbols = symbols_of(COPIED[case], dtypes.float32)
     assert name_sums(symbols)
-    assert name_sums(reduce_where_they_lie(symbols)) == name_sums(symbols)
+    assert name_sums(reduce_in_place(symbols)) == name_sums(symbols)
 
 
 def test_a_part_of_a_sum_is_no_sum_in_place():
@@ -115,7 +115,7 @@ def test_a_part_of_a_sum_is_no_sum_in_place():
             reduce_scatter_prim_impl(torchex.matmul(x, y), DistributedReduceOps.SUM, GROUP, True, None)
         )
     )
-    assert [symbol.sym.name for symbol in reduce_where_they_lie(symbols)] == [each.sym.name for each in symbols]
+    assert [symbol.sym.name for symbol in reduce_in_place(symbols)] == [each.sym.name for each in symbols]
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_averages_are_made_in_place_and_other_ranks_need_not_know(pair):
     trace = TraceCtx()
     trace.bound_symbols = symbols_of(compute, dtypes.float32)
     averaged = average_in_collectives(trace)
-    after = reduce_where_they_lie([symbol for symbol in averaged.bound_symbols if not deletes(symbol)])
+    after = reduce_in_place([symbol for symbol in averaged.bound_symbols if not deletes(symbol)])
     assert name_sums(after) == ["all_reduce_in_place", "all_reduce_average"]
     sums = [symbol for symbol in after if "all_reduce" in symbol.sym.name]
     assert read_message(sums[0]).text == "all_reduce AVG float32 (4, 6)"

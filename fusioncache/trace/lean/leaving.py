@@ -19,11 +19,10 @@ from fusioncache.backends.symbols import symbol_name
 from fusioncache.ir.ops import op_traits
 from fusioncache.trace.collectives import leaves_of
 
-_GIVING = frozenset({
-    *("permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"),
-    *("matmul", "mm", "linear"),
-})  # fmt: skip
-"""Operations of torch's that never return the very tensor that they were given: views, and products."""
+NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
+"""Views of torch's that are another tensor each time, also where they have nothing to do."""
+PRODUCTS = frozenset({"matmul", "mm", "linear"})
+"""What makes tensors whose elements lie in order without gaps, so that any reshape of these is a view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,8 @@ class Leaving:
         made = {proxy.name for symbol in symbols if symbol.flat_proxy_args for proxy in symbol.flat_proxy_outs}
         return cls(held, passed, frozenset(made - held - passed))
 
-    def lets_stand(self, value: Any, other: Any) -> bool:
-        """Tells whether one value may stand for an equal one that lies in the same memory, and nobody sees it."""
+    def may_replace(self, other: Any, value: Any) -> bool:
+        """Tells whether a value may take the place of another one that is equal, and nobody outside sees that."""
         return other.name not in self.held and (other.name not in self.passed or value.name in self.inner)
 
 
@@ -66,7 +65,9 @@ def _find_passed(symbols: Sequence[Any], held: frozenset[str]) -> frozenset[str]
 
 def _gives_another(symbol: Any) -> bool:
     """Tells whether an operation never returns the very tensor that it was given."""
-    if symbol.sym.is_fusion or (getattr(symbol.sym.executor, "name", None) == "torch" and symbol.sym.name in _GIVING):
+    if symbol.sym.is_fusion or (
+        getattr(symbol.sym.executor, "name", None) == "torch" and symbol.sym.name in NEW_VIEWS | PRODUCTS
+    ):
         return True
     given = {proxy.name for proxy in symbol.flat_proxy_outs}
     makers = [leaf for leaf in leaves_of(symbol) if given & {proxy.name for proxy in leaf.flat_proxy_outs}]

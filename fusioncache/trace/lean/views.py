@@ -25,7 +25,7 @@ from typing import Any
 
 from fusioncache.attention import NAME as ATTENTION
 from fusioncache.backends.symbols import written_values
-from fusioncache.trace.lean.leaving import Leaving
+from fusioncache.trace.lean.leaving import NEW_VIEWS, PRODUCTS, Leaving
 
 TWICE, NOTHING, OF_A_VIEW = "views taken twice", "views that change nothing", "views of views"
 FOR_ATTENTION = "copies that attention does without"
@@ -36,17 +36,14 @@ FAR = 32
 _RESHAPES = frozenset({"reshape", "torch_prims_reshape_impl"})
 _PERMUTE = "permute"
 _PERMUTATIONS = frozenset({_PERMUTE, "transpose"})
-_OTHERS = _PERMUTATIONS | frozenset({"unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
 _SUBSCRIPT = "__getitem__"
 _SHAPED = _RESHAPES | {"expand", _SUBSCRIPT}
-_VIEWS = _RESHAPES | _OTHERS
+_VIEWS = _RESHAPES | NEW_VIEWS
 _SKIPPED = _VIEWS | {_SUBSCRIPT}
 _WHOLE = ((None, None), (0, None), (None, 1), (0, 1))
 """Where slices begin, and in which steps they go, that have all elements if they have as many."""
 _MADE = frozenset({"arange"})
 """What makes the same values each time."""
-_PRODUCTS = frozenset({"matmul", "mm", "linear"})
-"""What makes tensors whose elements lie in order without gaps, so that any reshape of these is a view."""
 _COPIES = frozenset({"contiguous"})
 
 
@@ -67,7 +64,7 @@ def simplify_views(symbols: Iterable[Any]) -> Leaner:
     """Takes views out of a program's bound symbols, of which none may write into memory."""
     symbols, taken = list(symbols), Counter[str]()
     leaving = Leaving.of(symbols)
-    for simplify in (_spare_attention, _compose, _merge, _skip):
+    for simplify in (_skip_copies_for_attention, _compose, _merge, _skip):
         symbols = list(simplify(symbols, leaving, taken))
     return Leaner(tuple(_drop_unused(symbols, leaving)), taken)
 
@@ -75,7 +72,7 @@ def simplify_views(symbols: Iterable[Any]) -> Leaner:
 def skip_views(symbols: Sequence[Any]) -> Leaner:
     """Leaves out views that are as what they are of, as it may be done also where something is written into memory."""
     leaving, taken = Leaving.of(symbols), Counter[str]()
-    spared = list(_spare_attention(symbols, leaving, taken))
+    spared = list(_skip_copies_for_attention(symbols, leaving, taken))
     return Leaner(tuple(_skip(spared, leaving, taken)), taken)
 
 
@@ -105,7 +102,7 @@ def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Ite
         key = name, _describe(symbol.args), _describe(sorted(symbol.kwargs.items()))
         before, first = known.get(key, (0, None))
         is_near = name != "reshape" or place - before <= FAR
-        if first is not None and is_near and leaving.lets_stand(first, symbol.output):
+        if first is not None and is_near and leaving.may_replace(symbol.output, first):
             taken[TWICE] += 1
             swaps.add(symbol.output, first)
         else:
@@ -126,7 +123,7 @@ def _describe(value: Any) -> Any:
 
 def _compose(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
     """Has a view of a view be one of what that is of. What nothing uses any more stays for now."""
-    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _RESHAPES | _PRODUCTS | _PERMUTATIONS)}
+    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _RESHAPES | PRODUCTS | _PERMUTATIONS)}
     for symbol in symbols:
         composed = _reshape_product(symbol, makers) or _permute_once(symbol, makers)
         if composed is not None:
@@ -135,7 +132,7 @@ def _compose(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> I
         yield symbol if composed is None else composed
 
 
-def _spare_attention(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
+def _skip_copies_for_attention(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
     """Has attention take a tensor itself where its executor asked for one in another order, and no region made that.
 
     The executor asks so that a region writes what it makes in that order. Attention takes any. Where a program saves
@@ -193,7 +190,7 @@ def _reshape_product(symbol: Any, makers: Mapping[str, Any]) -> Any:
     """Returns a reshape of a reshape of a product as one of the product; None if it is none."""
     inner = _reshaped_by(symbol, makers)
     product = None if inner is None else makers.get(inner.args[0].name)
-    if inner is None or product is None or product.sym.name not in _PRODUCTS:
+    if inner is None or product is None or product.sym.name not in PRODUCTS:
         return None
     return symbol.from_bsym(args=(inner.args[0], *symbol.args[1:]), subsymbols=())
 
@@ -235,7 +232,7 @@ def _skip(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iter
     for original in symbols:
         symbol = swaps.apply(original)
         is_whole = is_own(symbol, _SKIPPED) and _changes_nothing(symbol)
-        if is_whole and leaving.lets_stand(symbol.args[0], symbol.output):
+        if is_whole and leaving.may_replace(symbol.output, symbol.args[0]):
             taken[NOTHING] += 1
             swaps.add(symbol.output, symbol.args[0])
         else:

@@ -98,7 +98,7 @@ class Watch(Observer):
         if operation is not None and found is not None:
             return partial(self._call, operation, found, _name(fn))
         if found is None and self._operations.adds_up(fn, [each.value for each in (*args, *kwargs.values())]):
-            return partial(self._call, fn, partial(self._call_seen, fn), _name(fn))
+            return partial(self._call, fn, partial(self._call_itself, fn), _name(fn))
         if found is None and not is_opaque(fn):
             return None
         if _is_interpreted(found) or not self._shows(fn, args, kwargs):
@@ -134,8 +134,8 @@ class Watch(Observer):
                 self.see_value(size, f"calls {_name(fn)}")
         return True
 
-    def _call_seen(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Has the interpreter call a function that nothing is put in the place of any more."""
+    def _call_itself(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Has the interpreter call a function itself, and nothing in its place."""
         from thunder.core import interpreter
 
         self._seen = fn
@@ -149,7 +149,7 @@ class Watch(Observer):
 
         plains = [self._strip_unchanging(each) for each in args]
         named = {name: self._strip_unchanging(each) for name, each in kwargs.items()}
-        result = self._call_seen(fn, *plains, **named)
+        result = self._call_itself(fn, *plains, **named)
         # A list of sizes was handed over as it is, and all of them were looked at.
         return strip(result, self) if type(getattr(result, "value", None)) is torch.Size else result
 
