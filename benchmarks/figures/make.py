@@ -38,9 +38,6 @@ def make_figures() -> dict[str, str]:
         "experts-grouped": _figure(steps.tabulate_experts, "experts-grouped"),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
         "shared-steps": _figure(steps.tabulate_shared_steps, *_SHARED, folder=H100),
-        "shared-steps-cudnn": _figure(
-            steps.tabulate_shared_steps, "distributed-cudnn", "distributed-32-layers-cudnn", folder=H100
-        ),
         "shared-steps-before": _figure(
             steps.tabulate_shared_steps, "distributed", "distributed-32-layers", folder=RESULTS
         ),

@@ -157,7 +157,7 @@ def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
     Nothing is written between where one is made and where it is used, so that all it could be a copy of is as it was.
     """
     made: dict[str, int] = {}
-    used: dict[str, int] = {}
+    used: set[str] = set()
     others: set[str] = set()
     last_write = -1
     for place, symbol in enumerate(symbols):
@@ -165,12 +165,12 @@ def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
         if getattr(symbol.sym.executor, "name", None) != ATTENTION:
             others |= names
         else:
-            used.update((name, place) for name in names)
+            used |= names
             others |= {name for name in names if made.get(name, -1) < last_write}
         if any(True for _ in written_values(symbol)):
             last_write = place
         made.update((proxy.name, place) for proxy in symbol.flat_proxy_outs)
-    return frozenset(used.keys() - others)
+    return frozenset(used - others)
 
 
 def _list_computed_with(symbol: Any) -> list[Any]:
