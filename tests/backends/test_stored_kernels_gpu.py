@@ -9,6 +9,9 @@ from gpu_artifacts import CASES, are_same, copy_all, find_region, load_region, m
 from repository import ROOT
 from threads_at_once import run_at_once
 
+from fusioncache.backends.nvfuser.recipe import RECIPE
+from fusioncache.backends.nvfuser.recipe_json import decode
+from fusioncache.backends.nvfuser.zeroed_memory import PIECES, ZeroedMemory, find_zeroed
 from fusioncache.ir import Instance
 from fusioncache.ir.codec import encode
 
@@ -99,6 +102,38 @@ def test_a_loaded_run_can_be_captured(name):
     for _ in range(3):
         graph.replay()
     assert are_same(outputs, list(item.compiled.run(copy_all(args))))
+
+
+def list_counting():
+    """Regions whose blocks count in memory that is zero at first."""
+    kept = [item for item in persist_regions() if item.compiled.artifacts is not None]
+    return [item for item in kept if find_zeroed(decode(item.compiled.artifacts[RECIPE])).places]
+
+
+def test_one_fill_of_what_blocks_count_in_does_for_many_launches(monkeypatch):
+    renewed = []
+    own = ZeroedMemory._renew
+    monkeypatch.setattr(ZeroedMemory, "_renew", lambda memory, stream: renewed.append(stream) or own(memory, stream))
+    items = list_counting()
+    assert "whole-reduction-0" in {item.name for item in items}
+    for item in items:
+        run, args = load_region(item), copy_all(item.args)
+        renewed.clear()
+        results = [list(run(args)) for _ in range(2 * PIECES + 2)]
+        assert all(are_same(result, item.outputs) for result in results), item.name
+        assert len(renewed) == 3, item.name  # the first launch loads the cubins, and fills by itself
+
+
+def test_replays_of_what_counts_begin_with_zeros():
+    for item in list_counting():
+        run, args = load_region(item), copy_all(item.args)
+        run(args), run(args)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = run(args)
+        for _ in range(3):
+            graph.replay()
+            assert are_same(outputs, item.outputs), item.name
 
 
 def test_loading_while_a_graph_is_captured():

@@ -10,6 +10,7 @@ from fusioncache.backends.nvfuser.driver import DriverError
 from fusioncache.backends.nvfuser.launch import lay_out_parameters
 from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Pointer, Recipe
 from fusioncache.backends.nvfuser.written_run import MOST_BUFFERS, can_write, write_run, write_text
+from fusioncache.backends.nvfuser.zeroed_memory import find_zeroed
 
 ADD = Recipe(
     inputs=(Input(FLAT, 16), Input(FLAT, 16)),
@@ -33,15 +34,15 @@ def run(args):
   steps = threads.get((device, current_thread()))
   if steps is None or (b0 | b1) % 16 or device != current_device():
     return otherwise(args)
+  stream = current_stream(device) or DEFAULT
+  if stream != steps.stream:
+    steps.use(stream)
   f0 = allocate0()
   b2 = data_ptr(f0)
   words = steps.words
   words[0] = b0
   words[8] = b1
   words[17] = b2 + 64
-  stream = current_stream(device) or DEFAULT
-  if stream != steps.stream:
-    steps.use(stream)
   command0, = steps.commands
   try:
     code = command0()[0]
@@ -53,15 +54,47 @@ def run(args):
 """
 
 
+COUNTING = replace(
+    ADD,
+    allocations=(128, 8),
+    steps=(
+        Fill(3, 0, 8, 0),
+        replace(ADD.launches[0], pointers=(*ADD.launches[0].pointers, Pointer(0, 16, 3, 0))),
+    ),
+)
+"""Its blocks count, in memory that is zero at first."""
+
+WITHOUT_ITS_FILL = """
+  zeroed = steps.zeroed.take(stream)
+  if not zeroed:
+    return otherwise(args)
+  f0 = allocate0()
+  b2 = data_ptr(f0)
+  b3 = zeroed
+  words = steps.words
+  words[0] = b0
+  words[8] = b1
+  words[17] = b2 + 64
+  words[2] = b3
+  command0, command1, = steps.commands
+  try:
+    code = command1()[0]
+"""
+
+
 class Steps:
     """Steps whose commands say what they were given."""
 
-    def __init__(self, *codes, raises=None):
+    def __init__(self, *codes, raises=None, pieces=()):
         self.words, self.stream, self.log, self.raises = [0] * 32, None, [], raises
+        self.zeroed, self.pieces = self, list(pieces)
         self.commands = [lambda *given, code=code: self._answer(given, code) for code in codes]
 
     def use(self, stream):
         self.stream = stream
+
+    def take(self, stream):
+        return self.pieces.pop(0)
 
     def fail(self, code):
         raise DriverError(str(code))
@@ -83,11 +116,13 @@ def call(recipe, steps, args=(32, 64), *, current=0, stream=5, outputs=(0,)):
     }
     threads = {(0, threading.get_ident()): steps} if steps else {}
     allocators = [lambda place=1024 * (1 + index): place for index in range(len(recipe.allocations))]
-    return write_run(recipe, lambda args: "in general", threads, functions, allocators, outputs)(args)
+    zeroed = find_zeroed(recipe)
+    return write_run(recipe, lambda args: "in general", threads, functions, allocators, outputs, zeroed)(args)
 
 
 def test_the_text_of_a_run():
-    assert "\n".join(write_text(ADD, [0])) == WRITTEN.strip()
+    assert "\n".join(write_text(ADD, [0], find_zeroed(ADD))) == WRITTEN.strip()
+    assert WITHOUT_ITS_FILL in "\n".join(write_text(COUNTING, [0], find_zeroed(COUNTING)))
 
 
 def test_a_launch_is_given_addresses_where_its_parameters_lie():
@@ -129,6 +164,19 @@ def test_a_fill_is_told_where_on_the_stream_in_use():
     steps = Steps(0, 0)
     call(replace(ADD, steps=(Fill(2, 8, 100, 255), *ADD.steps)), steps)
     assert steps.log == [(1024 + 8, 255, 100, 5), (32, 64, 1024 + 64)]
+
+
+def test_what_is_zero_already_is_not_filled():
+    steps = Steps(700, 0, pieces=[4096])
+    assert call(COUNTING, steps) == [1024]
+    assert steps.log == [(32, 4096, 64, 1024 + 64)]
+    outputs = [lambda args, fresh: fresh]
+    assert call(COUNTING, Steps(0, 0, pieces=[4096]), outputs=outputs) == [(1024, None)]
+
+
+@pytest.mark.parametrize("steps", [Steps(0, 0, pieces=[0]), Steps(0, 700, pieces=[4096])])
+def test_without_memory_that_is_zero_or_a_first_launch_it_is_done_in_general(steps):
+    assert call(COUNTING, steps) == "in general"
 
 
 def test_what_fails_behind_the_first_step_raises():

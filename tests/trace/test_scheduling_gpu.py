@@ -154,6 +154,6 @@ def averaged() -> list[dict[str, dict[str, bool]]]:
 @pytest.mark.parametrize("what", ["bits of exact halves", "rounded halves are near"])
 def test_averages_are_the_sums_of_halves(averaged, what):
     for rank in averaged:
-        assert len(rank) == 6 * len(DTYPES)
+        assert len(rank) == 8 * len(DTYPES)
         assert [name for name, found in rank.items() if not found[what]] == []
     print("not every bit:", [name for name, found in averaged[0].items() if not found["bits of all"]])

@@ -12,6 +12,7 @@ from typing import Any
 
 from fusioncache.backends.nvfuser.driver import NO_CONTEXT, Driver, DriverError
 from fusioncache.backends.nvfuser.recipe import WORD, Fill, Launch, Recipe
+from fusioncache.backends.nvfuser.zeroed_memory import ZeroedMemory, find_zeroed
 
 _ALIGNED = 64
 """Bytes that parameters are apart: no type of a parameter asks for more."""
@@ -74,6 +75,7 @@ class LoadedSteps:
         commands: for each step what does it. A launch takes no arguments, a fill an address, a value, bytes and a
             stream; both return a tuple whose first item is 0 if nothing failed.
         stream: the one that launches go to.
+        zeroed: memory for those who launch commands without the fills that ``find_zeroed`` finds.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class LoadedSteps:
         kernels = iter(map(partial(_prepare_kernel, driver), self._configs, self.functions, self._arrays))
         fill = driver.bindings.cuMemsetD8Async
         self.commands: list[Command] = [fill if step else next(kernels) for step in self._fills]
+        self.zeroed = ZeroedMemory(find_zeroed(recipe).size, fill)
 
     def use(self, stream: int) -> None:
         """Has all launches from now on go to a stream."""

@@ -71,6 +71,11 @@ def _allocate_bytes(size: int, poison: bool) -> Allocate:
     return _allocate_tensor(Layout("uint8", (size,), (1,)))
 
 
+def allocate_bytes(size: int) -> Any:
+    """Returns a tensor of so many bytes on the current GPU, whatever is in them."""
+    return _allocate_bytes(size, poison=False)()
+
+
 def write_outputs(recipe: Recipe, poison: bool) -> list[Written]:
     """Returns what each output is. Takes what ``make_allocators`` takes."""
     whole = find_whole_outputs(recipe, poison)

@@ -18,6 +18,7 @@ from fusioncache.backends.nvfuser.launch import LoadedSteps, NothingLaunched, ch
 from fusioncache.backends.nvfuser.outputs import Allocate, Collect, make_allocators, make_collector, write_outputs
 from fusioncache.backends.nvfuser.recipe import Recipe
 from fusioncache.backends.nvfuser.written_run import can_write, write_run
+from fusioncache.backends.nvfuser.zeroed_memory import Piece, find_zeroed
 from fusioncache.process import forks
 
 logger = logging.getLogger("fusioncache")
@@ -106,7 +107,9 @@ class StoredRun:
             "current_device": _current_device,
             "current_stream": _current_stream,
         }
-        return write_run(self._recipe, run, self._threads, functions, allocators, outputs)
+        # What fills new memory shows who reads it before it is written, so that nothing else may be in its place.
+        zeroed = Piece({}, 0) if poison else find_zeroed(self._recipe)
+        return write_run(self._recipe, run, self._threads, functions, allocators, outputs, zeroed)
 
     def _make_general_run(self, otherwise: Run, allocators: Sequence[Allocate], collect: Collect) -> Run:
         are_aligned, threads, load = make_alignment_check(self._recipe), self._threads, self.load

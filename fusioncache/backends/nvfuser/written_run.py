@@ -8,15 +8,15 @@
         steps = threads.get((device, current_thread()))
         if steps is None or (b0 | b1) % 16 or device != current_device():
             return otherwise(args)
+        stream = current_stream(device) or DEFAULT
+        if stream != steps.stream:
+            steps.use(stream)
         f0 = allocate0()
         b2 = data_ptr(f0)
         words = steps.words
         words[0] = b0
         words[8] = b1
         words[16] = b2 + 64
-        stream = current_stream(device) or DEFAULT
-        if stream != steps.stream:
-            steps.use(stream)
         command0, = steps.commands
         try:
             code = command0()[0]
@@ -26,13 +26,19 @@
             return otherwise(args)
         return [f0]
 
-Until the first step is launched nothing has happened, and the general way does it all again, or better.
+Until the first step is launched nothing has happened, and the general way does it all again, or better. What a recipe
+fills with zeros before it launches anything is taken from memory that is zero already, see ``zeroed_memory.py``:
+
+        zeroed = steps.zeroed.take(stream)
+        if not zeroed:
+            return otherwise(args)
+        b3 = zeroed + 512
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -41,6 +47,7 @@ from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.launch import DEFAULT_STREAM, LoadedSteps, lay_out_parameters
 from fusioncache.backends.nvfuser.outputs import Allocate, Written
 from fusioncache.backends.nvfuser.recipe import Fill, Recipe
+from fusioncache.backends.nvfuser.zeroed_memory import Piece
 
 MOST_BUFFERS = 256
 """With more of them nothing is written: what is around the loops is little of what these take."""
@@ -58,6 +65,7 @@ def write_run(
     functions: Mapping[str, Callable[..., Any]],
     allocators: Sequence[Allocate],
     outputs: Sequence[Written],
+    zeroed: Piece,
 ) -> Run:
     """Returns a function that launches a recipe.
 
@@ -69,6 +77,7 @@ def write_run(
             of a device.
         allocators: make the allocations.
         outputs: what each output is.
+        zeroed: the allocations that are not made, but are in memory that is zero already.
     """
     known: dict[str, Any] = {
         **functions,
@@ -79,7 +88,7 @@ def write_run(
         **{f"allocate{index}": allocate for index, allocate in enumerate(allocators)},
         **{f"make{index}": output for index, output in enumerate(outputs) if callable(output)},
     }
-    exec(_compile("\n".join(write_text(recipe, outputs))), known)
+    exec(_compile("\n".join(write_text(recipe, outputs, zeroed))), known)
     run: Run = known["run"]
     return run
 
@@ -90,7 +99,7 @@ def _compile(text: str) -> CodeType:
     return compile(text, "fusioncache.nvfuser_run", "exec")
 
 
-def write_text(recipe: Recipe, outputs: Sequence[Written]) -> Iterator[str]:
+def write_text(recipe: Recipe, outputs: Sequence[Written], zeroed: Piece) -> Iterator[str]:
     """Yields the lines of the function, which returns such outputs."""
     inputs = range(len(recipe.inputs))
     yield "def run(args):"
@@ -100,18 +109,33 @@ def write_text(recipe: Recipe, outputs: Sequence[Written]) -> Iterator[str]:
     yield "  steps = threads.get((device, current_thread()))"
     yield f"  if steps is None or {_write_misalignment(recipe)} or device != current_device():"
     yield "    return otherwise(args)"
-    fresh = [f"f{index}" for index in range(len(recipe.allocations))]
-    for index, name in enumerate(fresh):
-        yield f"  {name} = allocate{index}()"
-        yield f"  b{len(inputs) + index} = data_ptr({name})"
-    yield "  words = steps.words"
-    for index, buffer, delta in lay_out_parameters(recipe.launches).pointers:
-        yield f"  words[{index}] = b{buffer} + {delta}" if delta else f"  words[{index}] = b{buffer}"
     yield "  stream = current_stream(device) or DEFAULT"
     yield "  if stream != steps.stream:"
     yield "    steps.use(stream)"
-    yield from _write_steps(recipe)
-    yield from _write_return(outputs, fresh)
+    yield from _write_allocations(recipe, zeroed)
+    yield "  words = steps.words"
+    for index, buffer, delta in lay_out_parameters(recipe.launches).pointers:
+        yield f"  words[{index}] = b{buffer} + {delta}" if delta else f"  words[{index}] = b{buffer}"
+    yield from _write_steps(recipe, {len(inputs) + index for index in zeroed.places})
+    yield from _write_return(outputs, [_name_fresh(index, zeroed) for index in range(len(recipe.allocations))])
+
+
+def _write_allocations(recipe: Recipe, zeroed: Piece) -> Iterator[str]:
+    if zeroed.places:
+        yield "  zeroed = steps.zeroed.take(stream)"
+        yield "  if not zeroed:"
+        yield "    return otherwise(args)"
+    for index in range(len(recipe.allocations)):
+        buffer, place = len(recipe.inputs) + index, zeroed.places.get(index)
+        if place is None:
+            yield f"  f{index} = allocate{index}()"
+            yield f"  b{buffer} = data_ptr(f{index})"
+        else:
+            yield f"  b{buffer} = zeroed + {place}" if place else f"  b{buffer} = zeroed"
+
+
+def _name_fresh(index: int, zeroed: Piece) -> str:
+    return "None" if index in zeroed.places else f"f{index}"
 
 
 def _write_return(outputs: Sequence[Written], fresh: Sequence[str]) -> Iterator[str]:
@@ -139,17 +163,20 @@ def _write_misalignment(recipe: Recipe) -> str:
     return " or ".join([*([f"({common}) % {widest}"] if common else []), *others])
 
 
-def _write_steps(recipe: Recipe) -> Iterator[str]:
-    yield f"  {', '.join(f'command{index}' for index in range(len(recipe.steps)))}, = steps.commands"
-    for index, step in enumerate(recipe.steps):
+def _write_steps(recipe: Recipe, zeroed: Collection[int]) -> Iterator[str]:
+    """Yields the lines that launch the steps, but for those that fill the buffers that are zero already."""
+    steps = [(f"command{index}", step) for index, step in enumerate(recipe.steps)]
+    yield f"  {', '.join(command for command, _ in steps)}, = steps.commands"
+    left = [(command, step) for command, step in steps if not (isinstance(step, Fill) and step.buffer in zeroed)]
+    for index, (command, step) in enumerate(left):
         args = f"b{step.buffer} + {step.delta}, {step.value}, {step.size}, stream" if isinstance(step, Fill) else ""
         if index:
-            yield f"  code = command{index}({args})[0]"
+            yield f"  code = {command}({args})[0]"
             yield "  if code:"
             yield "    steps.fail(code)"
             continue
         yield "  try:"
-        yield f"    code = command{index}({args})[0]"
+        yield f"    code = {command}({args})[0]"
         yield "  except (KeyError, ValueError):"
         yield "    return otherwise(args)"
         yield "  if code:"
