@@ -18,6 +18,10 @@ H100 = RESULTS.with_name("h100")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _PAGES))
 _LENGTHS = ("lengths", "lengths-thunderfx", "lengths-before", "lengths-torch-compile")
 _SHARED = ("distributed", "distributed-512", "distributed-no-p2p", "distributed-32-layers")
+_SHARED_CUDNN = (
+    *("distributed-thunder", "distributed-cudnn"),
+    *("distributed-no-p2p-cudnn", "distributed-32-layers-cudnn"),
+)
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
@@ -38,6 +42,7 @@ def make_figures() -> dict[str, str]:
         "experts-grouped": _figure(steps.tabulate_experts, "experts-grouped"),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
         "shared-steps": _figure(steps.tabulate_shared_steps, *_SHARED, folder=H100),
+        "shared-steps-cudnn": _figure(steps.tabulate_shared_steps, *_SHARED_CUDNN, folder=H100),
         "shared-steps-before": _figure(
             steps.tabulate_shared_steps, "distributed", "distributed-32-layers", folder=RESULTS
         ),
