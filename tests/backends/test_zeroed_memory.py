@@ -80,7 +80,7 @@ class Stream:
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     stream = Stream()
     monkeypatch.setattr(zeroed_memory, "allocate_bytes", stream.allocate)
-    monkeypatch.setattr(zeroed_memory, "_is_capturing", lambda: stream.capturing)
+    monkeypatch.setattr(zeroed_memory, "is_capturing", lambda: stream.capturing)
     stream.capturing = False
     yield stream
 

@@ -27,8 +27,8 @@ MOST_BYTES = 4096
 PIECES = 128
 """How many launches one fill is for."""
 
-# Torch without CUDA does not have it.
-_is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
+# Torch without CUDA does not have this one.
+is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ZeroedMemory:
         Returns:
             0 if there is none now: because a graph is captured, or because the fill failed.
         """
-        if _is_capturing():
+        if is_capturing():
             return 0
         address = self._next
         if (address == self._end or stream != self._stream) and not (address := self._renew(stream)):
