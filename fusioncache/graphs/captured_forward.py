@@ -11,6 +11,7 @@ from weakref import ref
 from fusioncache.graphs.aliases import Aliases
 from fusioncache.graphs.backward_captures import BackwardCaptures
 from fusioncache.graphs.buffers import StaticBuffer, make_buffer
+from fusioncache.graphs.last_product import BEHIND, LastProduct
 from fusioncache.graphs.memory import GraphMemory
 from fusioncache.graphs.promises import Promise, SavedValues
 from fusioncache.graphs.recorder import NotCaptured, Recording
@@ -26,11 +27,30 @@ class ForwardFunction:
         call: takes tensors and returns the results; with a backward, those and what is saved for it.
         has_backward: whether there is one.
         writes: whether it may write into its arguments.
+        split: returns it in two parts, the last of which is computed behind the graph; None if it is captured whole.
     """
 
     call: Callable[..., Any]
     has_backward: bool
     writes: bool = False
+    split: Callable[[], LastProduct | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What the leaves are that a captured program gives.
+
+    Attributes:
+        build: puts the results together.
+        saved: positions of the tensors that it saves.
+        behind: positions of what is computed behind the graph.
+        operands: positions of what that is computed of.
+    """
+
+    build: Build
+    saved: range
+    behind: tuple[int, ...]
+    operands: range
 
 
 class Owner(Protocol):
@@ -88,19 +108,20 @@ class CapturedForward:
         inside = [buffers[place].tensor if place in buffers else each for place, each in enumerate(arguments)]
         self._addresses = self._read_still(inside)
         self._copied: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
+        self._last = function.split()
         versions = [buffer.tensor._version for buffer in buffers.values()]
-        recording, self._build, saved = _record(function, inside, memory)
+        recording, self._form = _record(function, self._last, inside, memory)
         self._replay = recording.replay
         if versions != [buffer.tensor._version for buffer in buffers.values()]:
             raise NotCaptured("it writes into an argument that moves")
-        self._keep(recording, Arguments((place, inside[place]) for place in (*still, *moving)), saved)
+        self._keep(recording, Arguments((place, inside[place]) for place in (*still, *moving)))
 
-    def _keep(self, recording: Recording, arguments: Arguments, saved: range) -> None:
+    def _keep(self, recording: Recording, arguments: Arguments) -> None:
         import torch
 
-        leaves = recording.results
+        leaves, saved = recording.results, self._form.saved
         device = self._memory.recorder.device
-        self._results = Results(leaves, arguments, saved, device)
+        self._results = Results(leaves, arguments, {*saved, *self._form.operands}, device)
         kept = [leaves[place] for place in saved]
         leaves.clear()
         tensors = [place for place, each in enumerate(kept) if isinstance(each, torch.Tensor)]
@@ -182,7 +203,7 @@ class CapturedForward:
             for place, buffer in self._copied:
                 buffer.fill(arguments[place])
             self._replay()
-            result = self._build(self._results.give(arguments))
+            result = self._form.build(self._compute_last(self._results.give(arguments)))
         self._memory.touch(self.name)
         if not self._has_backward:
             return result
@@ -191,6 +212,15 @@ class CapturedForward:
         passed = list(self._find_passed(saved))
         promise = Promise(self, self._read_outside(passed), release)
         return leaving, (passed, SavedValues.make(others, promise))
+
+    def _compute_last(self, leaves: list[Any]) -> list[Any]:
+        """Returns the leaves of a call with what is computed behind its replay."""
+        if self._last is not None:
+            form = self._form
+            value = self._last.compute(leaves[form.operands.start : form.operands.stop])
+            for place in form.behind:
+                leaves[place] = value
+        return leaves
 
     def _read_outside(self, passed: Sequence[Any]) -> object:
         """Returns where saved tensors are that are not of the pool, and how they lie."""
@@ -210,22 +240,27 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda arguments: [arguments[place] for place in places]
 
 
-def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemory) -> tuple[Recording, Build, range]:
-    """Captures a forward program; returns what puts its results together, and which of the leaves are saved tensors."""
-    seen: list[tuple[Build, range]] = []
+def _record(
+    function: ForwardFunction, last: LastProduct | None, inside: Sequence[Any], memory: GraphMemory
+) -> tuple[Recording, _Form]:
+    """Captures a forward program, but for its last product if that is computed behind the graph."""
+    seen: list[_Form] = []
 
     def record(arguments: list[Any]) -> list[Any]:
         given = arguments.copy()
         arguments.clear()
-        result = function.call(*given)
+        result, operands = (function.call(*given), ()) if last is None else last.head(*given)
         leaves, build = take_apart(result)
         saved = range(0)
         if function.has_backward:
             leaving, (tensors, _) = result
             start = len(take_apart(leaving)[0])
             saved = range(start, start + len(tensors))
-        seen.append((build, saved))
-        return leaves
+        behind = tuple(place for place, each in enumerate(leaves) if each is BEHIND)
+        for place in behind:
+            leaves[place] = None
+        seen.append(_Form(build, saved, behind, range(len(leaves), len(leaves) + len(operands))))
+        return [*leaves, *operands]
 
     recording = memory.recorder.record(record, list(inside))
-    return recording, *seen[-1]
+    return recording, seen[-1]

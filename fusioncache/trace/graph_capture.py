@@ -10,12 +10,15 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import cache
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from fusioncache.backends.symbols import may_write
 from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.cuda import find_recorder
+from fusioncache.graphs.last_product import LastProduct, split_last_product
 from fusioncache.graphs.program import CudaGraphs, Program
 from fusioncache.ir import Graph
 from fusioncache.ir.ops import writes_of
@@ -106,7 +109,24 @@ def _read_program(entry: Any, templates: Mapping[Callable[..., Any], Graph]) -> 
         if why_backward is None and _writes(backward, entry.backward_traces, templates):
             why_backward = "a backward that writes into what it is given"
     function = ForwardFunction(forward, backward is not None, writes)
+    if not writes:
+        function = replace(function, split=_splitter(entry))
     return Program(function, backward, (_find_obstacle(forward), why_backward))
+
+
+def _splitter(entry: Any) -> Callable[[], LastProduct | None]:
+    """Returns what splits off the last product of an entry's forward program, once, when it is captured."""
+
+    @cache
+    def split() -> LastProduct | None:
+        try:
+            inner, text = _code_of(entry.computation_fn), entry.computation_traces[-1].python()
+            return split_last_product(inner, text, has_backward=entry.backward_fn is not None)
+        except Exception as error:  # whatever it is, the program is captured whole
+            logger.info("nothing is computed behind a graph", exc_info=error)
+            return None
+
+    return split
 
 
 def _find_obstacle(function: Any) -> str | None:

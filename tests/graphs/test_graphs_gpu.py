@@ -10,6 +10,7 @@ import torch
 from models import Blocks
 
 import fusioncache
+from fusioncache.graphs.copies import Copier
 
 pytestmark = pytest.mark.gpu
 
@@ -61,6 +62,25 @@ def test_a_model_trains_with_the_same_bits():
         assert_equal(one, step(plain, other, x, optimizers[1]), seed)
     stats = transform.stats()
     assert (stats.captures, stats.graph_replays, dict(stats.not_captured)) == (2, 12, {})
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_the_last_product_is_computed_behind_its_graph(trains, monkeypatch):
+    copies = []
+    own = Copier.copy
+    monkeypatch.setattr(Copier, "copy", lambda copier: copies.append(copier) or own(copier))
+    model = torch.nn.Sequential(Blocks(1), torch.nn.Linear(WIDTH, 4096, bias=False))
+    (captured, model), (plain, other), transform = make_pair(model)
+    kept = []
+    for seed in range(6):
+        x = make_input(seed)
+        with torch.set_grad_enabled(trains):
+            kept.append(
+                tuple(step(one, its, x) if trains else [one(x)] for one, its in ((captured, model), (plain, other)))
+            )
+    for ours, theirs in kept:
+        assert_equal(ours, theirs)
+    assert transform.stats().graph_replays == (8 if trains else 4) and not copies
 
 
 def test_gradients_are_accumulated():
