@@ -318,7 +318,8 @@ def test_what_fails_leaves_the_trace_as_it_is(monkeypatch, recwarn):
     monkeypatch.setattr("fusioncache.trace.lean_steps.simplify", lambda trace: 1 / 0)
     model = Blocks(1)
     compiled, transform = compile_with(model, programs=False)
-    assert torch.equal(compiled(torch.ones(2, 16)), model(torch.ones(2, 16)))
+    # TorchInductor need not round as PyTorch does.
+    torch.testing.assert_close(compiled(torch.ones(2, 16)), model(torch.ones(2, 16)))
     assert transform.stats().bypasses == {"failed: ZeroDivisionError": 2}
     assert any("what changes nothing stays" in str(warning.message) for warning in recwarn)
 
