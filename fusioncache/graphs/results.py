@@ -93,7 +93,8 @@ class Results:
         aliases = Aliases(keeper)
         self._template: list[Any] = [None] * len(leaves)
         self._from_arguments: list[tuple[int, int]] = []
-        self._views: list[tuple[int, _View]] = []
+        self._views: list[tuple[_View, list[int]]] = []
+        views: dict[int, list[int]] = {}
         leaving: dict[int, tuple[Any, list[int]]] = {}
         for leaf, value in enumerate(leaves):
             if isinstance(value, _CONSTANTS):
@@ -103,7 +104,10 @@ class Results:
             if isinstance(origin, int):
                 self._from_arguments.append((leaf, origin))
             elif origin is not None:
-                self._views.append((leaf, origin))
+                if id(value) not in views:  # the same object is given in all of its places
+                    views[id(value)] = []
+                    self._views.append((origin, views[id(value)]))
+                views[id(value)].append(leaf)
             elif value.device != device:
                 raise NotCaptured("results on several devices")
             elif leaf in kept:
@@ -127,9 +131,11 @@ class Results:
         leaves = self._template.copy()
         for leaf, position in self._from_arguments:
             leaves[leaf] = arguments[position]
-        for leaf, view in self._views:
+        for view, places in self._views:
             argument = arguments[view.position]
-            leaves[leaf] = argument.as_strided(view.shape, view.strides, argument.storage_offset() + view.offset)
+            tensor = argument.as_strided(view.shape, view.strides, argument.storage_offset() + view.offset)
+            for leaf in places:
+                leaves[leaf] = tensor
         if self._computed:
             tensors = (computed or self.copier.copy)()
             for leaf, index in self._computed:

@@ -22,6 +22,7 @@ FUNCTIONS = {
     "an argument": lambda x, still: (x, x + still),
     "the same twice": lambda x, still: (total := x + still, total),
     "a view of an argument": lambda x, still: (x[1:], x.t(), x + still),
+    "one view of an argument twice": lambda x, still: {"a": ((view := x[1:]), x + still), "b": [view]},
     "a view of one that lies still": lambda x, still: (still.t(), still[1:, 1:], x + 1),
     "two views of one result": lambda x, still: ((total := x + still).t(), total[0], total[1:, ::2]),
     "a result full of holes": lambda x, still: ((x + still)[:, ::2],),
@@ -70,6 +71,11 @@ def assert_alike(found, expected, *arguments):
         assert [one is each for each in arguments] == [other is each for each in arguments]
         assert [share_memory(one, each) for each in arguments] == [share_memory(other, each) for each in arguments]
     assert find_shared(found) == find_shared(expected)
+    assert find_same(found) == find_same(expected)
+
+
+def find_same(values):
+    return [[one is other for other in values] for one in values if isinstance(one, torch.Tensor)]
 
 
 def find_shared(values):
