@@ -109,12 +109,23 @@ class CapturedForward:
         self._addresses = self._read_still(inside)
         self._copied: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
         self._last = function.split()
-        versions = [buffer.tensor._version for buffer in buffers.values()]
-        recording, self._form = _record(function, self._last, inside, memory)
+        try:
+            self._record(function, inside)
+        except Exception:
+            if self._last is None:
+                raise
+            self._last = None  # whole it may be captured, as where an operand is what no result may be
+            self._record(function, inside)
+
+    def _record(self, function: ForwardFunction, inside: Sequence[Any]) -> None:
+        buffers = [buffer.tensor for _, buffer in self._copied]
+        versions = [buffer._version for buffer in buffers]
+        recording, self._form = _record(function, self._last, inside, self._memory)
         self._replay = recording.replay
-        if versions != [buffer.tensor._version for buffer in buffers.values()]:
+        if versions != [buffer._version for buffer in buffers]:
             raise NotCaptured("it writes into an argument that moves")
-        self._keep(recording, Arguments((place, inside[place]) for place in (*still, *moving)))
+        places = (*self._still, *(place for place, _ in self._copied))
+        self._keep(recording, Arguments((place, inside[place]) for place in places))
 
     def _keep(self, recording: Recording, arguments: Arguments) -> None:
         import torch

@@ -1,7 +1,7 @@
 """The last product of a program, computed behind the graph that the rest of the program is captured in.
 
-What a graph computed is copied when it leaves, as the next replay overwrites it. Most of that is often one product that
-nothing else is computed with, such as a language model's logits. It is taken out of the program's text:
+What a graph computed is copied when it leaves, as the next replay overwrites it. Most of that is often one product with
+which a program ends, such as a language model's logits. It is taken out of the program's text:
 
     t2 = region(t1)                                   t2 = region(t1)
     t3 = torch.nn.functional.linear(t2, w, None)
@@ -15,7 +15,9 @@ else is replayed, and allocates what it makes.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any
@@ -23,8 +25,11 @@ from typing import Any
 _NAME = "behind_the_graph"
 _PRODUCTS = frozenset({"torch.nn.functional.linear", "torch.mm", "torch.matmul"})
 """What allocates its result, and does nothing else."""
+_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "reshape", "torch_slice_prim_impl"})
+"""What launches nothing. A graph of nothing else would be empty."""
+_TAKES_ANY = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _DECORATORS = ("torch.no_grad()", "no_autocast")
-"""What Thunder puts around a program that it compiles. Here it must be this and nothing else."""
+"""What Thunder puts around a program that it compiles."""
 
 
 class _Behind:
@@ -58,7 +63,7 @@ class LastProduct:
 
 
 def split_last_product(function: FunctionType, text: str, *, has_backward: bool) -> LastProduct | None:
-    """Splits a program that writes into nothing it is given; returns None if there is nothing to split off.
+    """Splits a program that writes into nothing; returns None if it does not end with a product that it only returns.
 
     Args:
         function: the program, without what Thunder puts around it.
@@ -66,53 +71,82 @@ def split_last_product(function: FunctionType, text: str, *, has_backward: bool)
         has_backward: whether it returns results and what it saves for backward.
     """
     module = ast.parse(text)
-    program = next((each for each in module.body if isinstance(each, ast.FunctionDef)), None)
-    if program is None or not _is_source(text, program, function):
+    programs = [each for each in module.body if isinstance(each, ast.FunctionDef)]
+    if len(programs) != 1 or not _is_source(text, programs[0], function):
         return None
-    found = _find_product(program, has_backward)
-    if found is None:
+    program = programs[0]
+    statements = [each for each in program.body if not isinstance(each, ast.Delete)]
+    ending = _find_ending(program, statements[-2:], has_backward)
+    if ending is None or not any(map(_computes, statements[:-2])):
         return None
-    place, name, call = found
-    program.body = _take_out(program.body, place, name, call)
+    program.body = _take_out(program.body, ending)
     known: dict[str, Any] = {**function.__globals__, _NAME: BEHIND}
-    exec(compile(ast.fix_missing_locations(module), f"{function.__code__.co_filename} captured", "exec"), known)
-    return LastProduct(known[program.name], _evaluate(ast.unparse(call.func)))
+    code = compile(
+        ast.fix_missing_locations(module), f"{function.__code__.co_filename} captured", "exec", dont_inherit=True
+    )
+    exec(code, known)
+    return LastProduct(known[program.name], _evaluate(ast.unparse(ending.call.func)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How a program ends.
+
+    Attributes:
+        product: the statement.
+        name: of its value.
+        call: what it calls.
+        returned: the statement that returns the results.
+    """
+
+    product: ast.Assign
+    name: str
+    call: ast.Call
+    returned: ast.Return
 
 
 def _is_source(text: str, program: ast.FunctionDef, function: FunctionType) -> bool:
     """Tells whether what is compiled of a text is the code of a function, and is called as Thunder calls it."""
     if [ast.unparse(each) for each in program.decorator_list] != [*_DECORATORS] or function.__closure__:
         return False
-    codes = (each for each in compile(text, "", "exec").co_consts if isinstance(each, CodeType))
-    own = function.__code__
-    return any(
-        (code.co_code, code.co_consts, code.co_names, code.co_varnames)
-        == (own.co_code, own.co_consts, own.co_names, own.co_varnames)
-        for code in codes
-    )
+    module = compile(text, "", "exec", dont_inherit=True)
+    codes = [each for each in module.co_consts if isinstance(each, CodeType)]
+    return [*map(_describe, codes)] == [_describe(function.__code__)]
 
 
-def _find_product(program: ast.FunctionDef, has_backward: bool) -> tuple[int, str, ast.Call] | None:
-    """Returns of the last product that is only returned which statement it is, its name, and its call."""
-    results = _find_results(program.body[-1], has_backward)
-    if results is None:
+def _describe(code: CodeType) -> tuple[Any, ...]:
+    """Returns what code does. Constants are told apart as Python writes them, for which 1 and True are not the same."""
+    given = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _TAKES_ANY
+    return code.co_code, repr(code.co_consts), code.co_names, code.co_varnames, given
+
+
+def _find_ending(program: ast.FunctionDef, last: Sequence[ast.stmt], has_backward: bool) -> _Ending | None:
+    """Returns how a program ends whose last two statements are these, if nothing but the results has the product."""
+    match last:
+        case [ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) as product, ast.Return() as returned]:
+            ending = _Ending(product, name, call, returned)
+        case _:
+            return None
+    results = _find_results(returned, has_backward)
+    if results is None or not _is_product(call):
         return None
-    returned = list(_list_names(results))
-    for place in reversed(range(len(program.body) - 1)):
-        match program.body[place]:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(keywords=[]) as call) if name in returned:
-                uses = sum(isinstance(each, ast.Name) and each.id == name for each in ast.walk(program))
-                if uses == 1 + returned.count(name) and _is_product(call, program.body[place + 1 :]):
-                    return place, name, call
-    return None
+    count = Counter(_list_names(results))[name]
+    uses = sum(isinstance(each, ast.Name) and each.id == name for each in ast.walk(program))
+    return ending if count and uses == 1 + count else None
 
 
-def _find_results(statement: ast.stmt, has_backward: bool) -> ast.expr | None:
+def _is_product(call: ast.Call) -> bool:
+    """Tells whether a call is a product of values that have names."""
+    simple = all(isinstance(each, (ast.Name, ast.Constant)) for each in call.args) and not call.keywords
+    return simple and isinstance(call.args[0], ast.Name) and ast.unparse(call.func) in _PRODUCTS
+
+
+def _find_results(statement: ast.Return, has_backward: bool) -> ast.expr | None:
     """Returns what a program's last statement returns, but for what it saves."""
-    match statement:
-        case ast.Return(value=ast.Tuple(elts=[results, _])) if has_backward:
-            return results
-        case ast.Return(value=ast.expr() as results) if not has_backward:
+    if not has_backward:
+        return statement.value
+    match statement.value:
+        case ast.Tuple(elts=[results, _]):
             return results
     return None
 
@@ -127,36 +161,21 @@ def _list_names(results: ast.expr) -> Iterator[str]:
                 yield from _list_names(part)
 
 
-def _is_product(call: ast.Call, behind: Sequence[ast.stmt]) -> bool:
-    """Tells whether a call is a product of values whose names stand for nothing else behind it."""
-    simple = all(isinstance(each, (ast.Name, ast.Constant)) for each in call.args)
-    operands = _list_operands(call)
-    names = (each for statement in behind for each in ast.walk(statement) if isinstance(each, ast.Name))
-    is_kept = not any(isinstance(each.ctx, ast.Store) and each.id in operands for each in names)
-    return ast.unparse(call.func) in _PRODUCTS and simple and isinstance(call.args[0], ast.Name) and is_kept
+def _computes(statement: ast.stmt) -> bool:
+    """Tells whether a statement launches something."""
+    match statement:
+        case ast.Assign(value=ast.Call(func=function)):
+            return ast.unparse(function).rpartition(".")[2] not in _VIEWS
+    return False
 
 
-def _list_operands(call: ast.Call) -> Collection[str]:
-    return {each.id for each in call.args if isinstance(each, ast.Name)}
-
-
-def _take_out(body: Sequence[ast.stmt], place: int, name: str, call: ast.Call) -> list[ast.stmt]:
+def _take_out(body: Sequence[ast.stmt], ending: _Ending) -> list[ast.stmt]:
     """Returns the statements without the product, whose operands live until they are returned."""
-    operands = _list_operands(call)
-    kept = [*body[:place], *(left for each in body[place + 1 : -1] if (left := _spare(each, operands)) is not None)]
-    result = body[-1]
-    assert isinstance(result, ast.Return) and result.value is not None
-    results = _Renaming(name).visit(result.value)
-    value = ast.Tuple([results, ast.Tuple(list(call.args), ast.Load())], ast.Load())
-    return [*kept, ast.Return(value)]
-
-
-def _spare(statement: ast.stmt, names: Collection[str]) -> ast.stmt | None:
-    """Returns a statement that lets go of none of these; None if it did nothing else."""
-    if not isinstance(statement, ast.Delete):
-        return statement
-    targets = [each for each in statement.targets if not (isinstance(each, ast.Name) and each.id in names)]
-    return ast.Delete(targets) if targets else None
+    before = body[: body.index(ending.product)]  # behind it is nothing but what lets go of values
+    assert ending.returned.value is not None
+    results = _Renaming(ending.name).visit(ending.returned.value)
+    operands = ast.Tuple(list(ending.call.args), ast.Load())
+    return [*before, ast.Return(ast.Tuple([results, operands], ast.Load()))]
 
 
 class _Renaming(ast.NodeTransformer):

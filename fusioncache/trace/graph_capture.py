@@ -27,6 +27,7 @@ from fusioncache.program.code import list_names
 from fusioncache.program.cuda_graphs import TRANSFORM
 from fusioncache.program.traces import LoadedTrace
 from fusioncache.record.ledger import Ledger
+from fusioncache.trace.lean.decorators import find_inner
 
 logger = logging.getLogger("fusioncache")
 
@@ -120,7 +121,10 @@ def _splitter(entry: Any) -> Callable[[], LastProduct | None]:
     @cache
     def split() -> LastProduct | None:
         try:
-            inner, text = _code_of(entry.computation_fn), entry.computation_traces[-1].python()
+            inner = find_inner(entry.computation_fn)
+            if inner is None:  # somebody else has put something around it
+                return None
+            text = entry.computation_traces[-1].python()
             return split_last_product(inner, text, has_backward=entry.backward_fn is not None)
         except Exception as error:  # whatever it is, the program is captured whole
             logger.info("nothing is computed behind a graph", exc_info=error)

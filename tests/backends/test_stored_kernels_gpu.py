@@ -11,7 +11,7 @@ from threads_at_once import run_at_once
 
 from fusioncache.backends.nvfuser.recipe import RECIPE
 from fusioncache.backends.nvfuser.recipe_json import decode
-from fusioncache.backends.nvfuser.zeroed_memory import PIECES, ZeroedMemory, find_zeroed
+from fusioncache.backends.nvfuser.zeroed_memory import BLOCK, ZeroedMemory, find_zeroed
 from fusioncache.ir import Instance
 from fusioncache.ir.codec import encode
 
@@ -119,10 +119,11 @@ def test_one_fill_of_what_blocks_count_in_does_for_many_launches(monkeypatch):
     for item in items:
         run, args = load_region(item), copy_all(item.args)
         taken.clear()
-        results = [list(run(args)) for _ in range(2 * PIECES + 1)]
+        pieces = BLOCK // find_zeroed(decode(item.compiled.artifacts[RECIPE])).size
+        results = [list(run(args)) for _ in range(2 * pieces + 1)]
         assert all(are_same(result, item.outputs) for result in results), item.name
         # The first launch loads the cubins, and fills by itself.
-        assert len(taken) == 2 * PIECES and len(set(taken)) == PIECES, item.name
+        assert len(taken) == 2 * pieces and len(set(taken)) == pieces, item.name
 
 
 def test_replays_of_what_counts_begin_with_zeros():

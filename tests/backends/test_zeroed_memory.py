@@ -9,7 +9,9 @@ from sample_recipe import FLAT, make_launch
 
 from fusioncache.backends.nvfuser import zeroed_memory
 from fusioncache.backends.nvfuser.recipe import Fill, Fresh, Input, Pointer, Recipe
-from fusioncache.backends.nvfuser.zeroed_memory import MOST_BYTES, PIECES, ZeroedMemory, find_zeroed
+from fusioncache.backends.nvfuser.zeroed_memory import BLOCK, MOST_BYTES, ZeroedMemory, find_zeroed
+
+PIECES = BLOCK // 512
 
 
 def launch_with(*buffers: int):
@@ -85,13 +87,13 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     yield stream
 
 
-def count_in(stream: Stream, address: int) -> None:
+def count_in(stream: Stream, address: int, size: int = 512) -> None:
     """Does what a launch does: finds zeros, and leaves something else."""
     block = stream.blocks[-1]
     start = address - block.data_ptr()
-    assert 0 <= start <= len(block) - 512
-    assert not block[start : start + 512].any()
-    block[start : start + 512] = 7
+    assert 0 <= start <= len(block) - size
+    assert not block[start : start + size].any()
+    block[start : start + size] = 7
 
 
 def test_each_launch_has_zeros_and_one_fill_does_for_many(stream):
@@ -99,7 +101,14 @@ def test_each_launch_has_zeros_and_one_fill_does_for_many(stream):
     for _ in range(3 * PIECES):
         count_in(stream, memory.take(5))
     (block,) = stream.blocks
-    assert stream.fills == [(block.data_ptr(), 0, 512 * PIECES, 5)] * 3
+    assert stream.fills == [(block.data_ptr(), 0, BLOCK, 5)] * 3
+
+
+def test_pieces_of_any_size_lie_in_the_block(stream):
+    memory = ZeroedMemory(1536, stream.fill)
+    for _ in range(2 * (BLOCK // 1536)):
+        count_in(stream, memory.take(5), 1536)
+    assert [fill[2] for fill in stream.fills] == [BLOCK // 1536 * 1536] * 2
 
 
 def test_another_stream_has_a_block_of_its_own(stream):

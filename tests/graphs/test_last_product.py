@@ -76,16 +76,19 @@ def test_what_a_program_saves_is_what_it_saved():
 
 
 WHOLE = {
-    "computed with": "  t0 = torch.mm(x, w)\n  t1 = torch.tanh(t0)\n  return (t0, t1)",
-    "viewed": "  t0 = torch.mm(x, w)\n  t1 = torch.permute(t0, (1, 0))\n  return (t0, t1)",
-    "asked for something": "  t0 = torch.mm(x, w)\n  return (t0.T,)",
-    "let go of": "  t0 = torch.mm(x, w)\n  del t0\n  return (x,)",
-    "made twice": "  t0 = torch.mm(x, w)\n  t0 = torch.mm(x, v)\n  return (t0,)",
-    "of what becomes another": "  t0 = torch.tanh(x)\n  t1 = torch.mm(t0, w)\n  t0 = torch.tanh(w)\n  return (t1, t0)",
-    "of what is computed on the way": "  t0 = torch.mm(torch.tanh(x), w)\n  return (t0,)",
-    "with an option": "  t0 = torch.mm(x, mat2=w)\n  return (t0,)",
-    "of another kind": "  t0 = torch.add(x, w)\n  return (t0,)",
-    "returned from two places": "  t0 = torch.mm(x, w)\n  if x is None:\n    return (t0,)\n  return (t0,)",
+    "computed with": "  t9 = torch.tanh(v)\n  t0 = torch.mm(x, w)\n  t1 = torch.tanh(t0)\n  return (t0, t1)",
+    "viewed": "  t9 = torch.tanh(v)\n  t0 = torch.mm(x, w)\n  t1 = torch.permute(t0, (1, 0))\n  return (t0, t1)",
+    "asked for something": "  t9 = torch.tanh(v)\n  t0 = torch.mm(x, w)\n  return (t0.T,)",
+    "let go of": "  t9 = torch.tanh(v)\n  t0 = torch.mm(x, w)\n  del t0\n  return (x,)",
+    "made twice": "  t9 = torch.tanh(v)\n  t0 = torch.mm(x, w)\n  t0 = torch.mm(x, v)\n  return (t0,)",
+    "not the last": "  t0 = torch.tanh(x)\n  t1 = torch.mm(t0, w)\n  t2 = torch.tanh(w)\n  return (t1, t2)",
+    "not returned": "  t0 = torch.tanh(x)\n  t1 = torch.mm(t0, w)\n  del t1\n  return (t0,)",
+    "all that there is": "  t0 = torch.mm(x, w)\n  return (t0,)",
+    "all but views": "  t0 = torch.permute(x, (1, 0))\n  t1 = torch.mm(t0, w)\n  return (t1,)",
+    "of what is computed on the way": "  t9 = torch.tanh(v)\n  t0 = torch.mm(torch.tanh(x), w)\n  return (t0,)",
+    "with an option": "  t9 = torch.tanh(v)\n  t0 = torch.mm(x, mat2=w)\n  return (t0,)",
+    "of another kind": "  t9 = torch.tanh(v)\n  t0 = torch.add(x, w)\n  return (t0,)",
+    "returned from two places": "  t9 = torch.tanh(v)\n  t0 = torch.mm(x, w)\n  if x: return t0\n  return (t0,)",
 }
 
 
@@ -95,7 +98,12 @@ def test_a_product_that_is_not_only_returned_is_captured(name):
 
 
 def test_a_product_that_is_saved_is_captured():
-    assert split("  t0 = torch.mm(x, w)\n  return {'output': (t0,)}, ((x, t0), ())", has_backward=True) is None
+    assert (
+        split(
+            "  t9 = torch.tanh(w)\n  t0 = torch.mm(x, w)\n  return {'output': (t0,)}, ((x, t0), ())", has_backward=True
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,8 +122,17 @@ def test_a_text_of_another_program_says_nothing():
     program, text = make(PROGRAM)
     inner = inspect.unwrap(program)
     others = [text.replace("tanh", "sigmoid"), text.replace("None", "w"), text.replace("(t2, x)", "(t2, w)")]
+    others += [f"{text}\ndef another():\n  pass"]
     assert not any(split_last_product(inner, other, has_backward=False) for other in others)
     assert split_last_product(inner, text, has_backward=False) is not None
+
+
+@pytest.mark.parametrize(("constant", "other"), [("1", "True"), ("0.0", "-0.0")])
+def test_constants_that_are_equal_are_not_the_same(constant, other):
+    program, text = make(PROGRAM.replace("(t2, x)", f"(t2, {constant})"))
+    inner = inspect.unwrap(program)
+    assert split_last_product(inner, text, has_backward=False) is not None
+    assert split_last_product(inner, text.replace(f"(t2, {constant})", f"(t2, {other})"), has_backward=False) is None
 
 
 def make_split_function(body: str, *, has_backward: bool = False):
@@ -141,6 +158,17 @@ def test_replays_give_the_product_in_memory_of_its_own():
     assert all(are_same(found, expected) for found, expected in kept)
     inside = recorder.addresses()
     assert not any(found[0].untyped_storage().data_ptr() in inside for found, _ in kept)
+
+
+def test_an_operand_that_no_result_may_be_has_the_program_captured_whole():
+    graphs, _, ledger = make_graphs()
+    body = "  t9 = torch.tanh(w)\n  t0 = torch.Tensor.view(x, torch.int32)\n  t1 = torch.mm(t0, t0)\n  return (t1, t9)"
+    function = make_split_function(body)
+    assert function.split() is not None
+    captured, _ = graphs.capture(Program(function, None))
+    for seed in range(4):
+        assert are_same(captured(*numbers(seed)), function.call(*numbers(seed)))
+    assert ledger.stats().captures == 1 and not ledger.stats().not_captured
 
 
 def test_autocast_changes_nothing_of_it():
@@ -209,3 +237,12 @@ def test_logits_of_a_model_are_not_copied(trains, loads, tmp_path, monkeypatch, 
     assert stats.programs_loaded == loads and not stats.not_captured
     assert stats.graph_replays == (1 + trains) * (4 if loads else 3)
     assert not copies
+
+
+def test_a_program_that_somebody_put_something_around_is_captured_whole(monkeypatch, copies):
+    monkeypatch.setattr("fusioncache.trace.graph_capture.find_inner", lambda function: None)
+    torch.manual_seed(0)
+    model = Head()
+    (plain, _), (captured, _) = compile_head(model, False), compile_head(model, False, monkeypatch)
+    assert all(are_same(call(captured, model, seed, False), call(plain, model, seed, False)) for seed in range(5))
+    assert copies == [1] * 3

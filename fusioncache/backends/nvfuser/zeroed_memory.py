@@ -24,8 +24,8 @@ _ALIGNED = 512
 """Bytes that pieces are apart: torch's own allocations begin at a multiple."""
 MOST_BYTES = 4096
 """Bytes that a launch is given in this way at most: to fill more takes a GPU longer than the host to launch that."""
-PIECES = 128
-"""How many launches one fill is for."""
+BLOCK = 2**16
+"""Bytes that are filled at once: those of 128 launches, if each has 512."""
 
 # Torch without CUDA does not have this one.
 is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
@@ -73,7 +73,7 @@ def _uses(step: Any, buffer: int) -> bool:
 
 
 class ZeroedMemory:
-    """Gives each launch of one recipe, by one thread on one device, its piece.
+    """Gives each launch of one recipe, by one thread on one device, its piece of a block, which stays.
 
     Args:
         size: bytes of a piece, a multiple of 512.
@@ -107,7 +107,7 @@ class ZeroedMemory:
     def _renew(self, stream: int) -> int:
         """Fills the block, or on another stream a new one; returns its address, and 0 if that failed."""
         self._next = self._end = 0
-        size = PIECES * self._size
+        size = BLOCK // self._size * self._size
         if self._block is None or stream != self._stream:
             # The old one is used on the old stream until its launches are done, and then given to that one only.
             self._block, self._stream = allocate_bytes(size), stream
