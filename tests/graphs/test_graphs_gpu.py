@@ -69,7 +69,9 @@ def test_the_last_product_is_computed_behind_its_graph(trains, monkeypatch):
     copies = []
     own = Copier.copy
     monkeypatch.setattr(Copier, "copy", lambda copier: copies.append(copier) or own(copier))
-    model = torch.nn.Sequential(Blocks(1), torch.nn.Linear(WIDTH, 4096, bias=False))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 4096, bias=False)
+    )
     (captured, model), (plain, other), transform = make_pair(model)
     kept = []
     for seed in range(6):
