@@ -67,6 +67,18 @@ def _list_kernels(point: Point) -> list[str]:
     ]
 
 
+def tabulate_launches(*results: Result) -> str:
+    """Shows how many kernels, copies and fills a step launches, by who made them."""
+    columns = ("<mode", "<width", "layers", "<tokens", "<way", "launches", *_KERNELS)
+    points = (point for result in results for point in result["points"] if "error" not in point)
+    return make_table(columns, (_list_launches(point) for point in points))
+
+
+def _list_launches(point: Point) -> list[str]:
+    launches = {name: round(kernels["kernels"]) for name, kernels in point["kernels"].items()}
+    return [*_name_step(point), str(sum(launches.values())), *(str(launches.get(name, 0)) for name in _KERNELS)]
+
+
 def tabulate_jitter(*results: Result) -> str:
     """Shows quantiles of later steps in milliseconds, by way and what ran beside it, and why the slowest were slow."""
     columns = ("<way", "<beside", "steps", *(f"{name}, ms" for name in _QUANTILES), "<causes of the slowest thousandth")

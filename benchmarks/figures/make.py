@@ -22,6 +22,7 @@ _SHARED_CUDNN = (
     *("distributed-thunder", "distributed-cudnn"),
     *("distributed-no-p2p-cudnn", "distributed-32-layers-cudnn"),
 )
+_LAUNCHES = ("step-times-launches", "step-times-inference-behind", "step-times-2048-behind")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
@@ -81,7 +82,14 @@ def make_figures() -> dict[str, str]:
             *("step-times", "step-times-32", "step-times-128", "step-times-2048", "step-times-inference"),
             folder=H100,
         ),
-        "step-times-thunder": _figure(later_steps.tabulate_times, "step-times-thunder", folder=H100),
+        "step-times-thunder": _figure(
+            later_steps.tabulate_times,
+            *("step-times-processes", "step-times-thunder", "step-times-inference-processes"),
+            folder=H100,
+        ),
+        "step-times-launches": _figure(later_steps.tabulate_times, *_LAUNCHES, folder=H100),
+        "step-launches-before": _figure(later_steps.tabulate_launches, "step-times-processes", folder=H100),
+        "step-launches": _figure(later_steps.tabulate_launches, *_LAUNCHES, folder=H100),
         "step-times-h200": _figure(
             later_steps.tabulate_times, *("step-overhead", "step-overhead-again", "step-overhead-real-inference")
         ),
