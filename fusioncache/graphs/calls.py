@@ -41,6 +41,8 @@ class KindReader:
             raise NotCaptured("tensors on several devices" if devices else "no tensor among its arguments")
         (self.device,) = devices
         self._stride: Callable[[Any], tuple[int, ...]] = torch.Tensor.stride
+        self._is_negative: Callable[[Any], bool] = torch.Tensor.is_neg
+        self._complex = tuple(place for place in self.positions if arguments[place].is_complex())
 
     def take_tensors(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Returns the tensors among the arguments."""
@@ -54,7 +56,9 @@ class KindReader:
         """
         tensors = self.take_tensors(arguments)
         others = tuple((type(arguments[place]), arguments[place]) for place in self._others)
-        return tuple(map(type, tensors)), tuple(map(self._stride, tensors)), read_settings(), others
+        # Numbers at one address may be read as they are, or as their negatives or conjugates.
+        is_special = any(map(self._is_negative, tensors)) or any(arguments[place].is_conj() for place in self._complex)
+        return tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, read_settings(), others
 
 
 class Warm:

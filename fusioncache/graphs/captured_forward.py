@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
@@ -107,6 +107,7 @@ class CapturedForward:
         buffers = {place: make_buffer(arguments[place]) for place in moving}
         inside = [buffers[place].tensor if place in buffers else each for place, each in enumerate(arguments)]
         self._addresses = self._read_still(inside)
+        self._twins = tuple(_find_twins(inside, self._still))
         self._copied: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
         self._last = function.split()
         try:
@@ -118,13 +119,15 @@ class CapturedForward:
             self._record(function, inside)
 
     def _record(self, function: ForwardFunction, inside: Sequence[Any]) -> None:
-        buffers = [buffer.tensor for _, buffer in self._copied]
-        versions = [buffer._version for buffer in buffers]
+        moving = {place for place, _ in self._copied}
+        places = (*self._still, *moving)
+        versions = {place: _read_version(inside[place]) for place in places}
         recording, self._form = _record(function, self._last, inside, self._memory)
         self._replay = recording.replay
-        if versions != [buffer._version for buffer in buffers]:
+        written = [place for place in places if versions[place] != _read_version(inside[place])]
+        if not moving.isdisjoint(written):
             raise NotCaptured("it writes into an argument that moves")
-        places = (*self._still, *(place for place, _ in self._copied))
+        self._written = tuple(written)
         self._keep(recording, Arguments((place, inside[place]) for place in places))
 
     def _keep(self, recording: Recording, arguments: Arguments) -> None:
@@ -199,7 +202,9 @@ class CapturedForward:
 
     def finds(self, arguments: Sequence[Any]) -> bool:
         """Tells whether the arguments that it does not copy are where they were."""
-        return self._read_still(arguments) == self._addresses
+        return self._read_still(arguments) == self._addresses and all(
+            (arguments[one] is arguments[other]) == are_one for one, other, are_one in self._twins
+        )
 
     def _read_still(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         import torch
@@ -214,6 +219,8 @@ class CapturedForward:
             for place, buffer in self._copied:
                 buffer.fill(arguments[place])
             self._replay()
+            if self._written:  # a replay tells autograd nothing
+                _tell_of_writes([arguments[place] for place in self._written])
             result = self._form.build(self._compute_last(self._results.give(arguments)))
         self._memory.touch(self.name)
         if not self._has_backward:
@@ -243,6 +250,29 @@ class CapturedForward:
     def knows(self, passed: Sequence[Any], promise: Promise) -> bool:
         """Tells whether these are the saved tensors of a call, and not others that something put into their places."""
         return self._read_outside(passed) == promise.outside
+
+
+def _find_twins(tensors: Sequence[Any], places: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+    """Yields the places of arguments that begin at one address, in pairs, and whether they are one tensor."""
+    before: dict[int, int] = {}
+    for place in places:
+        address = tensors[place].data_ptr()
+        if address in before:
+            yield before[address], place, tensors[before[address]] is tensors[place]
+        before[address] = place
+
+
+def _read_version(tensor: Any) -> int | None:
+    """Returns how often autograd was told of a write into a tensor; None where it does not ask."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _tell_of_writes(tensors: Sequence[Any]) -> None:
+    from torch.autograd.graph import increment_version
+
+    for tensor in tensors:
+        if not tensor.is_inference():
+            increment_version(tensor)
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

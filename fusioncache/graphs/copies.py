@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,53 @@ from fusioncache.graphs.aliases import Aliases
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """A tensor that shares memory with others that leave, or is full of holes.
+class _Root:
+    """A tensor in memory that others share, and its views, as autograd knows them.
 
     Attributes:
-        index: of the tensor among those that are copied.
-        alias: lies as the copy is to lie in its own memory.
+        alias: lies as the tensor is to lie in its own memory.
+        is_detached: whether it is the first one of its memory, detached, so that autograd sees writes into the one in
+            the other. Else nobody knows what it shares its memory with.
+        views: those that leave, by their index among what is copied; an alias of each, or None for the tensor itself.
     """
 
-    index: int
     alias: Any
+    is_detached: bool
+    views: list[tuple[int, Any]]
+
+    def make(self, storage: Any, first: Any) -> Any:
+        """Returns the tensor in a copy of the memory, whose first one was made before."""
+        if not self.is_detached:
+            return _place(storage, self.alias)
+        detached = first.detach()
+        lies_alike = (first.shape, first.stride()) == (self.alias.shape, self.alias.stride())
+        return detached if lies_alike else _take(detached, self.alias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Memory that is copied as a whole.
+
+    Attributes:
+        content: its bytes.
+        roots: the tensors in it.
+    """
+
+    content: Any
+    roots: tuple[_Root, ...]
+
+    def copy_into(self, copies: list[Any]) -> None:
+        """Puts copies of what leaves into their places."""
+        storage = self.content.clone().untyped_storage()
+        first: Any = None
+        for root in self.roots:
+            tensor = root.make(storage, first)
+            first = tensor if first is None else first
+            for index, alias in root.views:
+                if alias is None:
+                    copies[index] = tensor
+                else:
+                    copies[index] = _take(tensor, alias) if alias.dtype == tensor.dtype else _place(storage, alias)
 
 
 class Copier:
@@ -37,9 +74,8 @@ class Copier:
         self._aliases = [aliases.make(tensor) for tensor in tensors]
         self._empty = [index for index, alias in enumerate(self._aliases) if not alias.numel()]
         self._dense: dict[Any, tuple[list[int], list[Any]]] = {}
-        self._shared: list[tuple[Any, list[_View]]] = []
         owners = Counter(find_memory(tensor) for tensor in tensors)
-        shared: dict[int, list[_View]] = {}
+        shared: dict[int, list[int]] = {}
         for index, tensor in enumerate(tensors):
             alias, memory = self._aliases[index], find_memory(tensor)
             if tensor.numel() == 0 or (owners[memory] == 1 and is_dense(tensor)):
@@ -47,10 +83,23 @@ class Copier:
                 indices.append(index)
                 sources.append(alias)
                 continue
-            if memory not in shared:
-                shared[memory] = []
-                self._shared.append((aliases.make_bytes(tensor), shared[memory]))
-            shared[memory].append(_View(index, alias))
+            shared.setdefault(memory, []).append(index)
+        self._shared = [
+            _Memory(aliases.make_bytes(tensors[indices[0]]), tuple(self._find_roots(tensors, indices, aliases)))
+            for indices in shared.values()
+        ]
+
+    def _find_roots(self, tensors: Sequence[Any], indices: Sequence[int], aliases: Aliases) -> Iterator[_Root]:
+        """Yields the tensors that lie in one memory. One that is alone there is a view of nothing that anybody has."""
+        groups: dict[int, tuple[Any, list[int]]] = {}
+        for index in indices:
+            base = find_base(tensors[index]) if len(indices) > 1 else tensors[index]
+            groups.setdefault(id(base), (base, []))[1].append(index)
+        first: Any = None
+        for base, members in groups.values():
+            views = [(index, None if tensors[index] is base else self._aliases[index]) for index in members]
+            yield _Root(aliases.make(base), first is not None and _share_version(first, base), views)
+            first = base if first is None else first
 
     @property
     def count(self) -> int:
@@ -70,12 +119,8 @@ class Copier:
                 torch._foreach_copy_(fresh, sources)
             for index, tensor in zip(indices, fresh, strict=True):
                 copies[index] = tensor
-        for memory, views in self._shared:
-            storage = memory.clone().untyped_storage()
-            for view in views:
-                alias = view.alias
-                own = torch.empty(0, dtype=alias.dtype, device=alias.device)
-                copies[view.index] = own.set_(storage, alias.storage_offset(), alias.shape, alias.stride())
+        for memory in self._shared:
+            memory.copy_into(copies)
         return copies
 
     def lend(self) -> list[Any]:
@@ -90,6 +135,33 @@ class Copier:
     def list_storages(self) -> dict[int, Any]:
         """Returns the memory that is lent, by its address."""
         return {find_memory(alias): alias.untyped_storage() for alias in self._aliases if alias.numel()}
+
+
+def _place(storage: Any, alias: Any) -> Any:
+    """Returns a tensor of its own that lies in a memory as an alias does in another."""
+    import torch
+
+    own = torch.empty(0, dtype=alias.dtype, device=alias.device)
+    return own.set_(storage, alias.storage_offset(), alias.shape, alias.stride())
+
+
+def _take(tensor: Any, alias: Any) -> Any:
+    """Returns a view that lies as an alias does."""
+    return tensor.as_strided(alias.shape, alias.stride(), alias.storage_offset())
+
+
+def _share_version(one: Any, other: Any) -> bool:
+    """Tells whether autograd sees writes into the one in the other. Nobody has them yet."""
+    from torch.autograd.graph import increment_version
+
+    before = other._version
+    increment_version(one)
+    return bool(other._version != before)
+
+
+def find_base(tensor: Any) -> Any:
+    """Returns what a tensor is a view of to autograd; itself if it is none."""
+    return tensor if tensor._base is None else tensor._base
 
 
 def find_memory(tensor: Any) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.graphs.aliases import Aliases
-from fusioncache.graphs.copies import Copier
+from fusioncache.graphs.buffers import count_elements
+from fusioncache.graphs.copies import Copier, find_base, find_memory
 from fusioncache.graphs.recorder import NotCaptured
 
 _CONSTANTS = (type(None), bool, int, float, complex, str)
@@ -15,19 +16,30 @@ _CONSTANTS = (type(None), bool, int, float, complex, str)
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A result that is a view of an argument.
+    """A result that lies in the memory of an argument.
 
     Attributes:
         position: of the argument.
-        shape: of the view.
+        shape: of the result.
         strides: of it.
         offset: elements from the first one of the argument.
+        is_attached: whether it is a view to autograd, which sees writes into the one in the other; else it is detached.
+        is_whole: whether it lies as the argument does.
     """
 
     position: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    is_attached: bool
+    is_whole: bool
+
+    def take(self, argument: Any) -> Any:
+        """Returns the result of a call that has this argument."""
+        source = argument if self.is_attached else argument.detach()
+        if self.is_whole and not self.is_attached:
+            return source
+        return source.as_strided(self.shape, self.strides, argument.storage_offset() + self.offset)
 
 
 class Arguments:
@@ -39,25 +51,37 @@ class Arguments:
 
     def __init__(self, tensors: Iterable[tuple[int, Any]]):
         self._positions: dict[int, int] = {}
-        self._by_memory: dict[int, tuple[int, Any]] = {}
+        self._by_memory: dict[int, list[tuple[int, Any]]] = {}
         for position, tensor in tensors:
             self._positions.setdefault(id(tensor), position)
             if tensor.numel():
-                self._by_memory.setdefault(tensor.untyped_storage().data_ptr(), (position, tensor))
+                self._by_memory.setdefault(find_memory(tensor), []).append((position, tensor))
 
     def find(self, result: Any) -> int | _View | None:
         """Returns the position of the argument that a result is, or how it is a view of one; None if it is neither."""
         position = self._positions.get(id(result))
         if position is not None:
             return position
-        found = self._by_memory.get(result.untyped_storage().data_ptr()) if result.numel() else None
+        found = self._by_memory.get(find_memory(result)) if result.numel() else None
         if found is None:
             return None
-        position, argument = found
-        if argument.dtype != result.dtype:
+        # Arguments may share memory, and autograd knows of one of them only that the result is a view of it.
+        views = [each for each in found if find_base(each[1]) is find_base(result)]
+        alike = [each for each in views or found if each[1].dtype == result.dtype]
+        if not alike:
             raise NotCaptured("a result that is an argument's memory as another dtype")
+        position, argument = next((each for each in alike if _covers(each[1], result)), alike[0])
         offset = result.storage_offset() - argument.storage_offset()
-        return _View(position, tuple(result.shape), tuple(result.stride()), offset)
+        layout = tuple(result.shape), tuple(result.stride())
+        is_whole = offset == 0 and layout == (tuple(argument.shape), tuple(argument.stride()))
+        return _View(position, *layout, offset, bool(views), is_whole)
+
+
+def _covers(argument: Any, result: Any) -> bool:
+    """Tells whether a result lies where an argument does."""
+    first, start = argument.storage_offset(), result.storage_offset()
+    end = start + count_elements(tuple(result.shape), result.stride())
+    return first <= start and end <= first + count_elements(tuple(argument.shape), argument.stride())
 
 
 class Results:
@@ -132,8 +156,7 @@ class Results:
         for leaf, position in self._from_arguments:
             leaves[leaf] = arguments[position]
         for view, places in self._views:
-            argument = arguments[view.position]
-            tensor = argument.as_strided(view.shape, view.strides, argument.storage_offset() + view.offset)
+            tensor = view.take(arguments[view.position])
             for leaf in places:
                 leaves[leaf] = tensor
         if self._computed:

@@ -7,6 +7,7 @@ from weakref import WeakSet, finalize
 import torch
 
 from fusioncache.graphs.aliases import Aliases
+from fusioncache.graphs.copies import find_base
 from fusioncache.graphs.recorder import FORWARD, Recording
 
 ALIGNMENT = 64
@@ -119,8 +120,8 @@ class FakeRecorder:
         return Aliases().make(value) if is_plain(value) else value
 
     def _move(self, values, outside, pool):
-        """The values in memory of the pool, but for those that lie in what the function was given."""
-        memory, moved_before, given = {}, {}, values.copy()
+        """The values in memory of the pool, views as views, but for those that lie in what the function was given."""
+        memory, bases, firsts, moved_before, given = {}, {}, {}, {}, values.copy()
         for place, value in enumerate(given):
             if id(value) in moved_before:
                 values[place] = moved_before[id(value)]
@@ -132,11 +133,33 @@ class FakeRecorder:
                 memory[old] = pool.take(value.untyped_storage().nbytes())
             if value.is_conj():
                 continue
-            moved = torch.empty(0, dtype=value.dtype)
-            storage = memory[old].untyped_storage()
-            moved.set_(storage, value.storage_offset(), value.shape, value.stride())
+            base, storage = find_base(value), memory[old].untyped_storage()
+            if id(base) not in bases:
+                first, first_moved = firsts.get(old, (base, None))
+                if first is not base and see_writes_of(first, base):
+                    bases[id(base)] = first_moved.detach().as_strided(base.shape, base.stride(), base.storage_offset())
+                else:
+                    bases[id(base)] = place_like(base, storage)
+                firsts.setdefault(old, (base, bases[id(base)]))
+            moved = bases[id(base)]
+            if value is not base and value.dtype == base.dtype:
+                moved = moved.as_strided(value.shape, value.stride(), value.storage_offset())
+            elif value is not base:
+                moved = place_like(value, storage)
             values[place] = moved_before[id(value)] = moved
         return values
+
+
+def place_like(value, storage):
+    """A tensor that lies in this memory as another one does in its own."""
+    return torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.shape, value.stride())
+
+
+def see_writes_of(one, other):
+    """Whether autograd is told by the other tensor of writes into the one, as by what was detached from it."""
+    before = other._version
+    torch.autograd.graph.increment_version(one)
+    return other._version != before
 
 
 def is_tensor(value):
