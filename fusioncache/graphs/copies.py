@@ -27,11 +27,10 @@ class _Root:
 
     def make(self, storage: Any, first: Any) -> Any:
         """Returns the tensor in a copy of the memory, whose first one was made before."""
-        if not self.is_detached:
+        if not self.is_detached or first.dtype != self.alias.dtype:
             return _place(storage, self.alias)
         detached = first.detach()
-        lies_alike = (first.shape, first.stride()) == (self.alias.shape, self.alias.stride())
-        return detached if lies_alike else _take(detached, self.alias)
+        return detached if _lies_as(first) == _lies_as(self.alias) else _take(detached, self.alias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +134,10 @@ class Copier:
     def list_storages(self) -> dict[int, Any]:
         """Returns the memory that is lent, by its address."""
         return {find_memory(alias): alias.untyped_storage() for alias in self._aliases if alias.numel()}
+
+
+def _lies_as(tensor: Any) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def _place(storage: Any, alias: Any) -> Any:

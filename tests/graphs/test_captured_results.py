@@ -25,6 +25,12 @@ FUNCTIONS = {
     "one view of an argument twice": lambda x, still: {"a": ((view := x[1:]), x + still), "b": [view]},
     "a view of one that lies still": lambda x, still: (still.t(), still[1:, 1:], x + 1),
     "two views of one result": lambda x, still: ((total := x + still).t(), total[0], total[1:, ::2]),
+    "a result and its numbers, detached": lambda x, still: (
+        (result := torch.complex(x, x + still)),
+        torch.view_as_real(result).detach(),
+        torch.view_as_real(result),
+    ),
+    "a result and a part of it, detached": lambda x, still: ((total := x + still), total.detach()[1:], total.detach()),
     "a result full of holes": lambda x, still: ((x + still)[:, ::2],),
     "a result with strides of 0": lambda x, still: ((x + still).sum(0).expand(5, -1), (x + still)[:1].expand(3, -1)),
     "an empty result": lambda x, still: (x[:0] + 1, x.new_zeros(0, 3), x + still),

@@ -136,7 +136,7 @@ class FakeRecorder:
             base, storage = find_base(value), memory[old].untyped_storage()
             if id(base) not in bases:
                 first, first_moved = firsts.get(old, (base, None))
-                if first is not base and see_writes_of(first, base):
+                if first.dtype == base.dtype and first is not base and see_writes_of(first, base):
                     bases[id(base)] = first_moved.detach().as_strided(base.shape, base.stride(), base.storage_offset())
                 else:
                     bases[id(base)] = place_like(base, storage)
