@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from thunder.core import utils
-from thunder.core.proxies import NumberProxy, unvariableify
+from thunder.core import dtypes, utils
+from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
 from thunder.core.rematerialization import rematerialize
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceProvenance, from_trace
@@ -64,9 +64,12 @@ class FusionCacheExecutor(FusionExecutor):
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Tells whether an operation may be part of a region. What another executor claimed stays there.
 
-        What computes with numbers alone is left to Python: in a region it would keep a number from being any.
+        What computes with numbers alone is left to Python: in a region it would keep a number from being any. What
+        Thunder takes for ``int8``, as it is made of bits and an integer, is left to torch, for which it is ``int64``.
         """
-        return bsym.sym.executor in (None, self) and not _gives_numbers(bsym) and super().can_fuse(bsym)
+        if bsym.sym.executor not in (None, self) or _gives_numbers(bsym):
+            return False
+        return super().can_fuse(bsym) and not _counts_bits(bsym)
 
     def fusion_pass(self, trace: Any) -> Any:
         """Returns the trace with one call in place of each group of fusible bound symbols. Thunder calls this."""
@@ -127,6 +130,16 @@ class FusionCacheExecutor(FusionExecutor):
 def _gives_numbers(bound_symbol: BoundSymbol) -> bool:
     results = bound_symbol.flat_proxy_outs
     return bool(results) and all(isinstance(result, NumberProxy) for result in results)
+
+
+def _counts_bits(bound_symbol: BoundSymbol) -> bool:
+    """Tells whether an operation computes with what Thunder makes of bits and an integer: a weak ``int8``."""
+    proxies = (
+        proxy
+        for primitive in _flatten(bound_symbol)
+        for proxy in (*primitive.flat_proxy_args, *primitive.flat_proxy_outs)
+    )
+    return any(isinstance(proxy, TensorProxy) and proxy.true_dtype is dtypes.int8_ for proxy in proxies)
 
 
 def _flatten(bound_symbol: BoundSymbol) -> list[BoundSymbol]:
