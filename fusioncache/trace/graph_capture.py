@@ -7,6 +7,7 @@ device, and nothing of what happens on the host. What the device refuses while i
 from __future__ import annotations
 
 import inspect
+import linecache
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -18,7 +19,7 @@ from typing import Any
 from fusioncache.backends.symbols import may_write
 from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.cuda import find_recorder
-from fusioncache.graphs.last_product import LastProduct, split_last_product
+from fusioncache.graphs.last_product import LastProduct
 from fusioncache.graphs.program import CudaGraphs, Program
 from fusioncache.ir import Graph
 from fusioncache.ir.ops import writes_of
@@ -27,6 +28,7 @@ from fusioncache.program.code import list_names
 from fusioncache.program.cuda_graphs import TRANSFORM
 from fusioncache.program.traces import LoadedTrace
 from fusioncache.record.ledger import Ledger
+from fusioncache.trace.last_product import split_last_product
 from fusioncache.trace.lean.decorators import find_inner
 
 logger = logging.getLogger("fusioncache")
@@ -124,7 +126,7 @@ def _splitter(entry: Any) -> Callable[[], LastProduct | None]:
             inner = find_inner(entry.computation_fn)
             if inner is None:  # somebody else has put something around it
                 return None
-            text = entry.computation_traces[-1].python()
+            text = "".join(linecache.getlines(inner.__code__.co_filename))
             return split_last_product(inner, text, has_backward=entry.backward_fn is not None)
         except Exception as error:  # whatever it is, the program is captured whole
             logger.info("nothing is computed behind a graph", exc_info=error)

@@ -14,8 +14,9 @@ from models import are_same
 import fusioncache
 from fusioncache.graphs.captured_forward import ForwardFunction
 from fusioncache.graphs.copies import Copier
-from fusioncache.graphs.last_product import BEHIND, split_last_product
+from fusioncache.graphs.last_product import BEHIND
 from fusioncache.graphs.program import Program
+from fusioncache.trace.last_product import split_last_product
 
 HEAD = """
 import torch
@@ -246,3 +247,13 @@ def test_a_program_that_somebody_put_something_around_is_captured_whole(monkeypa
     (plain, _), (captured, _) = compile_head(model, False), compile_head(model, False, monkeypatch)
     assert all(are_same(call(captured, model, seed, False), call(plain, model, seed, False)) for seed in range(5))
     assert copies == [1] * 3
+
+
+def test_logits_at_lengths_that_are_filled_in_are_not_copied(tmp_path, monkeypatch, copies):
+    captured, transform = compile_head(Head(), tmp_path, monkeypatch)
+    for length in (3, 5, 7, 9):
+        for _ in range(4):
+            captured(torch.ones(length, 8)).sum().backward()
+    stats = transform.stats()
+    assert stats.programs_filled == 2 and stats.captures == 8
+    assert not copies

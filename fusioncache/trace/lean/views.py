@@ -33,12 +33,12 @@ FOR_ATTENTION = "copies that attention does without"
 FAR = 32
 """How many statements may lie between two reshapes that become one. Such a one may be a copy, which lives so long."""
 
-_RESHAPES = frozenset({"reshape", "torch_prims_reshape_impl"})
+RESHAPES = frozenset({"reshape", "torch_prims_reshape_impl"})
 _PERMUTE = "permute"
 _PERMUTATIONS = frozenset({_PERMUTE, "transpose"})
 _SUBSCRIPT = "__getitem__"
-_SHAPED = _RESHAPES | {"expand", _SUBSCRIPT}
-_VIEWS = _RESHAPES | NEW_VIEWS
+_SHAPED = RESHAPES | {"expand", _SUBSCRIPT}
+_VIEWS = RESHAPES | NEW_VIEWS
 _SKIPPED = _VIEWS | {_SUBSCRIPT}
 _WHOLE = ((None, None), (0, None), (None, 1), (0, 1))
 """Where slices begin, and in which steps they go, that have all elements if they have as many."""
@@ -98,7 +98,7 @@ def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Ite
         if not is_own(symbol, _VIEWS | _MADE):
             yield symbol
             continue
-        name = "reshape" if symbol.sym.name in _RESHAPES else symbol.sym.name
+        name = "reshape" if symbol.sym.name in RESHAPES else symbol.sym.name
         key = name, _describe(symbol.args), _describe(sorted(symbol.kwargs.items()))
         before, first = known.get(key, (0, None))
         is_near = name != "reshape" or place - before <= FAR
@@ -123,7 +123,7 @@ def _describe(value: Any) -> Any:
 
 def _compose(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
     """Has a view of a view be one of what that is of. What nothing uses any more stays for now."""
-    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _RESHAPES | PRODUCTS | _PERMUTATIONS)}
+    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, RESHAPES | PRODUCTS | _PERMUTATIONS)}
     for symbol in symbols:
         composed = _reshape_product(symbol, makers) or _permute_once(symbol, makers)
         if composed is not None:
@@ -220,10 +220,10 @@ def _read_order(permutation: Any) -> tuple[int, ...]:
 
 def _reshaped_by(symbol: Any, makers: Mapping[str, Any]) -> Any:
     """Returns the reshape that a reshape is of; None if it is none, or of something else."""
-    if not is_own(symbol, _RESHAPES):
+    if not is_own(symbol, RESHAPES):
         return None
     inner = makers.get(symbol.args[0].name)
-    return inner if inner is not None and inner.sym.name in _RESHAPES else None
+    return inner if inner is not None and inner.sym.name in RESHAPES else None
 
 
 def _skip(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
