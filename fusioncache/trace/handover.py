@@ -35,6 +35,7 @@ class ForwardState:
         layouts: of the values that may be saved, as far as they were asked for: see ``Foresight``.
         generation: the program that both traces are of, if that is known.
         resharding: what the backward trace must gather, if the forward trace saves shards of parameters.
+        queries: the names of those whose gradients lie in another order now: see ``query_layout.py``.
     """
 
     noted: ForwardTrace
@@ -42,6 +43,7 @@ class ForwardState:
     layouts: Layouts = field(default_factory=dict)
     generation: Generation | None = None
     resharding: Resharding | None = None
+    queries: frozenset[str] = frozenset()
 
 
 class Handover:

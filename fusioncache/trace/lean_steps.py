@@ -10,6 +10,7 @@ from fusioncache.trace.lean import masks, row_writes
 from fusioncache.trace.lean.installation import shorten_calls
 from fusioncache.trace.lean.traces import simplify
 from fusioncache.trace.program_list import order_entries
+from fusioncache.trace.query_layout import QUERIES, put_positions_first
 from fusioncache.trace.rewrite import derive
 from fusioncache.tracing.installation import install_more
 
@@ -46,6 +47,19 @@ class LeanSteps:
         """Shortens the calls of a module that Thunder makes at this moment."""
         if self.option == "auto":
             shorten_calls(module, order_entries)
+
+    def lay_out_queries(self, trace: Any) -> tuple[Any, frozenset[str]]:
+        """Returns a final forward trace with queries in another order, and their names for its backward trace."""
+        if self.option != "auto":
+            return trace, frozenset()
+        try:
+            trace, queries = put_positions_first(trace)
+            if queries:
+                self._count({QUERIES: len(queries)})
+            return trace, queries
+        except Exception as error:  # whatever it is, the trace is right as it is
+            self._failed("the order of queries", error)
+            return trace, frozenset()
 
     def simplify(self, trace: Any) -> Any:
         """Returns a final trace without what changes nothing."""

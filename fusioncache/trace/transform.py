@@ -46,6 +46,7 @@ from fusioncache.trace.lean_steps import LeanSteps
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
 from fusioncache.trace.provenance.misses import Misses, should_explain
 from fusioncache.trace.provenance.trace_notes import TraceNotes, begin_notes
+from fusioncache.trace.query_layout import leave_gradients
 from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
 from fusioncache.trace.region_backends import RegionBackends, name_backend
@@ -255,6 +256,11 @@ class FusionCache(Transform):
         start = time.perf_counter()
         if forward and forward.recompute:
             trace = rebuild_sums(trace, forward.recompute)
+        queries: frozenset[str] = frozenset()
+        if TraceTag.BACKWARD not in trace.tags:
+            trace, queries = self.lean.lay_out_queries(trace)
+        elif forward and forward.queries:
+            trace = leave_gradients(trace, forward.queries)
         trace = self._collectives.average(trace)
         planned = PlannedStreams(trace)
         foresight = Foresight(forward.layouts if forward else None)
@@ -273,7 +279,9 @@ class FusionCache(Transform):
         trace, resharding = self._collectives.place(trace, notes.record_placement)
         trace = self.lean.simplify(trace)
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            state = ForwardState(notes.forward_trace, planned.recompute, foresight.layouts, generation, resharding)
+            state = ForwardState(
+                notes.forward_trace, planned.recompute, foresight.layouts, generation, resharding, queries
+            )
             self._handover.put(trace, state)
         return trace
 

@@ -122,8 +122,8 @@ def test_one_fill_of_what_blocks_count_in_does_for_many_launches(monkeypatch):
         pieces = BLOCK // find_zeroed(decode(item.compiled.artifacts[RECIPE])).size
         results = [list(run(args)) for _ in range(2 * pieces + 1)]
         assert all(are_same(result, item.outputs) for result in results), item.name
-        # The first launch loads the cubins, and fills by itself.
-        assert len(taken) == 2 * pieces and len(set(taken)) == pieces, item.name
+        # The launch that loads the cubins fills by itself; which may be loaded already, by a test before.
+        assert len(taken) - 2 * pieces in (0, 1) and len(set(taken)) == pieces, item.name
 
 
 def test_replays_of_what_counts_begin_with_zeros():

@@ -72,3 +72,16 @@ def _gives_another(symbol: Any) -> bool:
     given = {proxy.name for proxy in symbol.flat_proxy_outs}
     makers = [leaf for leaf in leaves_of(symbol) if given & {proxy.name for proxy in leaf.flat_proxy_outs}]
     return bool(makers) and all(op_traits(symbol_name(leaf.sym) or "").allocates for leaf in makers)
+
+
+def list_computed_with(symbol: Any) -> list[Any]:
+    """Returns the values that a bound symbol computes with, or returns; not those that it only saves for backward."""
+    from thunder.core.prims import PrimIDs
+    from thunder.core.proxies import Proxy
+    from thunder.core.pytree import tree_flatten
+
+    saves = symbol.sym.id is PrimIDs.RETURN and len(symbol.args) == 2 and type(symbol.args[0]) is dict
+    if not saves:
+        return list(symbol.flat_proxy_args)
+    results, _saved = symbol.args
+    return [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, Proxy)]

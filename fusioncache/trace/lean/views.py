@@ -25,7 +25,7 @@ from typing import Any
 
 from fusioncache.attention import NAME as ATTENTION
 from fusioncache.backends.symbols import written_values
-from fusioncache.trace.lean.leaving import NEW_VIEWS, PRODUCTS, Leaving
+from fusioncache.trace.lean.leaving import NEW_VIEWS, PRODUCTS, Leaving, list_computed_with
 
 TWICE, NOTHING, OF_A_VIEW = "views taken twice", "views that change nothing", "views of views"
 FOR_ATTENTION = "copies that attention does without"
@@ -161,7 +161,7 @@ def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
     others: set[str] = set()
     last_write = -1
     for place, symbol in enumerate(symbols):
-        names = {proxy.name for proxy in _list_computed_with(symbol)}
+        names = {proxy.name for proxy in list_computed_with(symbol)}
         if getattr(symbol.sym.executor, "name", None) != ATTENTION:
             others |= names
         else:
@@ -171,19 +171,6 @@ def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
             last_write = place
         made.update((proxy.name, place) for proxy in symbol.flat_proxy_outs)
     return frozenset(used - others)
-
-
-def _list_computed_with(symbol: Any) -> list[Any]:
-    """Returns the values that a bound symbol computes with, or returns; not those that it only saves for backward."""
-    from thunder.core.prims import PrimIDs
-    from thunder.core.proxies import Proxy
-    from thunder.core.pytree import tree_flatten
-
-    saves = symbol.sym.id is PrimIDs.RETURN and len(symbol.args) == 2 and type(symbol.args[0]) is dict
-    if not saves:
-        return list(symbol.flat_proxy_args)
-    results, _saved = symbol.args
-    return [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, Proxy)]
 
 
 def _reshape_product(symbol: Any, makers: Mapping[str, Any]) -> Any:
@@ -205,6 +192,11 @@ def _permute_once(symbol: Any, makers: Mapping[str, Any]) -> Any:
     before = _read_order(inner)
     order = tuple(before[dimension] for dimension in _read_order(symbol))
     return symbol.from_bsym(sym=torchex.permute, args=(inner.args[0], order), kwargs={}, subsymbols=())
+
+
+def read_permutation(symbol: Any) -> tuple[int, ...] | None:
+    """Returns of which dimension of its argument each dimension of a permutation's result is; None if it is none."""
+    return _read_order(symbol) if is_own(symbol, _PERMUTATIONS) else None
 
 
 def _read_order(permutation: Any) -> tuple[int, ...]:

@@ -1,0 +1,91 @@
+"""torch's flash attention, played on a CPU: what Thunder calls on a GPU, computed step by step, laid out as there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import thunder.torch as ltorch
+import torch
+from cudnn_kernels import find_scores, play_backward
+from thunder.executors import sdpaex
+from thunder.executors.utils import SpdaBackend
+
+
+def lay_out_as_query(query: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor of the query's dtype, laid out as torch's kernel does: from the query with positions first."""
+    return torch.empty_like(query.transpose(1, 2)).transpose(1, 2).copy_(other)
+
+
+class FlashKernels:
+    """What stands for torch's kernels.
+
+    Attributes:
+        copies: how many tensors were copied in attention itself, as torch copies what does not have positions first.
+    """
+
+    def __init__(self) -> None:
+        self.copies = 0
+
+    def forward(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        dropout: float = 0.0,
+        is_causal: bool = False,
+        debug: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> Any:
+        """Stands for ``_scaled_dot_product_flash_attention``."""
+        assert dropout == 0.0 and not debug
+        scores = find_scores(query, key, None, is_causal, scale)
+        sums = scores.logsumexp(-1)
+        result = lay_out_as_query(query, (scores - sums[..., None]).exp() @ value.float())
+        none = torch.empty(0, dtype=torch.int64)
+        return result, sums, none, none, query.shape[-2], key.shape[-2], none, none, none
+
+    def backward(
+        self,
+        gradient: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        result: Any,
+        sums: Any,
+        query_ends: Any,
+        key_ends: Any,
+        queries: int,
+        keys: int,
+        dropout: float,
+        is_causal: bool,
+        seed: Any,
+        offset: Any,
+        *,
+        scale: float | None = None,
+    ) -> Any:
+        """Stands for ``_scaled_dot_product_flash_attention_backward``."""
+        self.copies += sum(not each.transpose(1, 2).is_contiguous() for each in (gradient, result))
+        none = torch.empty(0)
+        rest = (none, none, None, none, none, queries, keys, dropout, is_causal)
+        found = play_backward(gradient, query, key, value, result, sums[..., None], *rest, scale=scale)
+        return tuple(map(lay_out_as_query, (query, key, value), found))
+
+
+@contextmanager
+def play_flash_attention(patch: pytest.MonkeyPatch) -> Iterator[FlashKernels]:
+    """Has Thunder use flash attention on a CPU, as it does on a GPU."""
+    kernels = FlashKernels()
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_scaled_dot_product_flash_attention", kernels.forward, "CPU")
+    library.impl("_scaled_dot_product_flash_attention_backward", kernels.backward, "CPU")
+    known = sdpaex.sdpa_ex.implmap
+    name = ltorch.scaled_dot_product_attention.id
+    patch.setattr(known[name], "checker", lambda *args, **options: True)
+    patch.setattr(sdpaex, "_fused_sdp_choice", lambda *args, **options: SpdaBackend.FLASH_ATTENTION)
+    patch.setattr(sdpaex, "_input_dtype_check_fused_scaled_dot_product_attention", lambda *args: None)
+    try:
+        yield kernels
+    finally:
+        library._destroy()
