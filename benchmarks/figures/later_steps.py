@@ -13,6 +13,7 @@ Point = Mapping[str, Any]
 
 _COUNTS = ("python", "torch", "operations", "symbols")
 _PARTS = ("forward", "backward", "step", "fastest", "wall")
+_TURNS = ("forward", "backward", "step", "tenth", "fastest")
 _QUANTILES = ("median", "0.99", "0.999", "slowest")
 _KERNELS = ("products", "attention", "nvFuser", "Triton", "copies and fills", "others of torch's")
 
@@ -38,6 +39,17 @@ def _list_times(point: Point) -> list[str]:
     taken = point["milliseconds"]
     times = [f"{taken[name]:.2f}" if name in taken else "" for name in _PARTS]
     return [*_name_step(point), *times, f"{point['reserved_bytes'] / 2**20:.0f}"]
+
+
+def tabulate_turns(*results: Result) -> str:
+    """Shows milliseconds of a later step of ways that take turns in a process, and the medians of each process."""
+    columns = ("<mode", "<width", "layers", "<tokens", "<way", *(f"{name}, ms" for name in _TURNS), "<each process, ms")
+    return make_table(columns, (_list_turns(point) for result in results for point in result["points"]))
+
+
+def _list_turns(point: Point) -> list[str]:
+    times = [f"{point['milliseconds'][name]:.2f}" if name in point["milliseconds"] else "" for name in _TURNS]
+    return [*_name_step(point), *times, ", ".join(f"{each['step']:.2f}" for each in point["processes"])]
 
 
 def _name_step(point: Point) -> list[str]:

@@ -8,6 +8,7 @@ the host is what is waited for: on a GPU forward and backward are the time until
 is computed is in them as well.
 The prologue is the part of the forward pass that checks the arguments and the model. Figures are medians of all steps,
 and of a way's ``--processes`` of their medians: on some hosts a process is slower than the next one at the same work.
+There ``--together`` compares ways in one process, in which they take their steps in turn.
 A step of many, one right after the other, takes the time that is called wall. GiB are those of the GPU's memory that
 are allocated at most for these. What a GPU does in a step is summed by who made the kernels; all of the kinds are in
 the JSON. Counted in one step are Python's functions, torch's that are written in C++, the operations that come to
@@ -33,9 +34,10 @@ from benchmarks.common.report import console, make_table
 from benchmarks.common.results import Point, make_result, say, write_result
 from benchmarks.common.spec import ModelSpec
 from benchmarks.common.turns import call_in_turns
-from benchmarks.step_overhead.spec import GPU_WAYS, MODES, WAYS, WIDTHS, StepSpec
+from benchmarks.step_overhead.spec import ALONE, GPU_WAYS, MODES, WAYS, WIDTHS, StepSpec
 
-_PARTS = ("prologue", "forward", "backward", "step", "wall")
+_WORKER = "benchmarks.step_overhead.worker"
+_PARTS = ("prologue", "forward", "backward", "step", "tenth", "wall")
 _COUNTS = ("python", "torch", "operations", "symbols")
 
 
@@ -51,6 +53,7 @@ _COUNTS = ("python", "torch", "operations", "symbols")
 @click.option("--processes", type=click.IntRange(min=1), default=1, help="For each way; the medians of theirs count.")
 @click.option("--at-once", type=click.IntRange(min=1), default=1, help="Processes that get ready beside each other.")
 @click.option("--limit", type=click.FloatRange(min=1.0), help="Seconds that each may take, waiting among them.")
+@click.option("--together", is_flag=True, help="All ways in one process, a step of each in turn.")
 @backend_option()
 @json_option
 def main(
@@ -63,6 +66,7 @@ def main(
     processes: int,
     at_once: int,
     limit: float | None,
+    together: bool,
     backend: str,
     json_file: Path | None,
 ) -> None:
@@ -73,19 +77,24 @@ def main(
     lengths: list[int | None] = list(tokens or ()) or [128 if width == "real" else None]
     options = {"layers": list(layers), "ways": list(ways), "width": width, "tokens": lengths, "mode": mode}
     options |= {"steps": steps, "processes": processes, "at_once": at_once, "backend": machine.backend}
+    options["together"] = together
+    if together and (alone := sorted(ALONE.intersection(ways))):
+        raise click.UsageError(f"--together changes what all ways of a process do with: {', '.join(alone)}")
     dtype, grad = machine.choose_dtype("llama"), mode == "training"
     model = ModelSpec("llama", 0, machine.backend, machine.device, dtype, grad=grad, steps=steps)
-    specs = [
-        StepSpec(way, replace(model, layers=count), width, length)
-        for count, length, way in product(layers, lengths, ways)
-    ]
+    sizes = [(replace(model, layers=count), width, length) for count, length in product(layers, lengths)]
+    groups = [[StepSpec(way, *size) for way in ways] for size in sizes]
+    if not together:
+        groups = [[spec] for group in groups for spec in group]
     points: list[Point] = []
     found: dict[StepSpec, list[Any]] = {}
-    rounds = [spec for _ in range(processes) for spec in specs]  # those of one way do not follow each other
-    answers = call_in_turns("benchmarks.step_overhead.worker", [asdict(spec) for spec in rounds], at_once, limit)
-    for spec, answer in zip(rounds, answers, strict=True):
-        _tell(spec, answer)
-        found.setdefault(spec, []).append(answer)
+    rounds = [group for _ in range(processes) for group in groups]  # those of one way do not follow each other
+    arguments = [{"specs": [asdict(spec) for spec in group]} for group in rounds]
+    for group, answer in zip(rounds, call_in_turns(_WORKER, arguments, at_once, limit), strict=True):
+        said = [answer] * len(group) if isinstance(answer, ProcessFailed) else answer
+        for spec, each in zip(group, said, strict=True):
+            _tell(spec, each)
+            found.setdefault(spec, []).append(each)
         points = [_make_point(*each) for each in found.items()]
         write_result(json_file, make_result(machine.environment, options, points=points))
     _print(points)

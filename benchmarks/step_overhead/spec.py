@@ -29,6 +29,9 @@ WAYS: Mapping[str, str] = MappingProxyType(
 GPU_WAYS = frozenset({"graphs", "cudnn", "cudnn graphs", "thunder graphs", "reduce-overhead"})
 """Those that need a GPU. Elsewhere they are left out."""
 
+ALONE = frozenset({"own prologue"})
+"""Those that change what all of a process does."""
+
 WIDTHS = ("narrow", "real")
 MODES = ("training", "inference")
 
