@@ -184,12 +184,6 @@ def _reshape(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
     return row_major(shape) if value.is_contiguous else None
 
 
-def _reorder(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
-    """What lies in an order that is asked for does so whatever it is made of."""
-    places = _numbers(op.args[1])
-    return None if places is None else _pack(shape, sorted(range(len(shape)), key=lambda each: -places[each]))
-
-
 def _keep(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided:
     return value
 
@@ -207,6 +201,5 @@ _RULES: Mapping[str, Callable[[Op, Strided, tuple[int, ...]], Strided | None]] =
     "prims.shallow_copy": _keep,
     "prims.slice_prim": _slice,
     "prims.squeeze": _squeeze,
-    "prims.stride_order": _reorder,
     "prims.transpose": _transpose,
 }

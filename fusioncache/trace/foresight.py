@@ -11,7 +11,7 @@ from typing import Any
 
 from fusioncache.backends.symbols import outputs_of
 from fusioncache.ir import Binding, Graph, TensorType, operands
-from fusioncache.ir.ops import RESHAPE, STRIDE_ORDER, op_traits
+from fusioncache.ir.ops import RESHAPE, op_traits
 from fusioncache.ir.request import ArgumentLayouts
 from fusioncache.template.strides import Strided, row_major, strides_of
 
@@ -156,8 +156,6 @@ def _follow(op: Any, source: Strided | None, type_: Any, *, view: bool) -> Strid
     shape = tuple(size for size in type_.shape if isinstance(size, int))
     if len(shape) < len(type_.shape):
         return None
-    if op.name == STRIDE_ORDER:
-        return strides_of(op, [row_major(shape)], shape)
     if not view:
         return row_major(shape)
     if source is None:

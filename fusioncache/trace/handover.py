@@ -23,6 +23,7 @@ from fusioncache.trace.provenance.compilation import current_forward_trace
 from fusioncache.trace.provenance.trace_notes import ForwardTrace
 from fusioncache.trace.recompute import Recompute
 from fusioncache.trace.resharding import Resharding
+from fusioncache.trace.saved_results import SavedResults
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class ForwardState:
         layouts: of the values that may be saved, as far as they were asked for: see ``Foresight``.
         generation: the program that both traces are of, if that is known.
         resharding: what the backward trace must gather, if the forward trace saves shards of parameters.
-        queries: the names of those whose gradients lie in another order now: see ``query_layout.py``.
+        results: what the backward trace must view, if the forward trace saves results of attention once.
     """
 
     noted: ForwardTrace
@@ -43,7 +44,7 @@ class ForwardState:
     layouts: Layouts = field(default_factory=dict)
     generation: Generation | None = None
     resharding: Resharding | None = None
-    queries: frozenset[str] = frozenset()
+    results: SavedResults | None = None
 
 
 class Handover:

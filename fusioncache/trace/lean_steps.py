@@ -12,6 +12,8 @@ from fusioncache.trace.lean.traces import simplify
 from fusioncache.trace.program_list import order_entries
 from fusioncache.trace.query_layout import QUERIES, put_positions_first
 from fusioncache.trace.rewrite import derive
+from fusioncache.trace.saved_results import RESULTS, SavedResults, save_once
+from fusioncache.trace.saved_tensors import find_saved
 from fusioncache.tracing.installation import install_more
 
 
@@ -48,18 +50,21 @@ class LeanSteps:
         if self.option == "auto":
             shorten_calls(module, order_entries)
 
-    def lay_out_queries(self, trace: Any) -> tuple[Any, frozenset[str]]:
-        """Returns a final forward trace with queries in another order, and their names for its backward trace."""
+    def spare_copies(self, trace: Any) -> tuple[Any, SavedResults | None]:
+        """Returns a final forward trace without copies around attention, and what its backward trace must view then."""
         if self.option != "auto":
-            return trace, frozenset()
+            return trace, None
         try:
-            trace, queries = put_positions_first(trace)
-            if queries:
-                self._count({QUERIES: len(queries)})
-            return trace, queries
+            if not find_saved(trace):
+                trace, count = put_positions_first(trace)
+                self._count({QUERIES: count} if count else {})
+                return trace, None
+            trace, results = save_once(trace)
+            self._count({RESULTS: len(results.joined)} if results else {})
+            return trace, results
         except Exception as error:  # whatever it is, the trace is right as it is
-            self._failed("the order of queries", error)
-            return trace, frozenset()
+            self._failed("what attention copies", error)
+            return trace, None
 
     def simplify(self, trace: Any) -> Any:
         """Returns a final trace without what changes nothing."""

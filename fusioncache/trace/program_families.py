@@ -21,6 +21,8 @@ from fusioncache.trace.families import Family, KnownProgram, list_digests
 from fusioncache.trace.kept_families import find_families, forget_family, keep_family
 from fusioncache.trace.lean.traces import look_at_sizes
 from fusioncache.trace.query_layout import find_queries
+from fusioncache.trace.saved_results import find_saved_twice
+from fusioncache.trace.saved_tensors import find_saved
 from fusioncache.tracing.lengths.journal import Journal
 from fusioncache.tracing.lengths.pass_journal import PassJournal
 from fusioncache.tracing.lengths.passes import go_through_passes
@@ -162,7 +164,8 @@ def _look(trace: Any) -> None:
         if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
             raise Different("what ranks exchange depends on a size")
     look_at_sizes(trace)
-    find_queries(trace.bound_symbols)
+    saved = {proxy.name: proxy for proxy in find_saved(trace)}
+    _ = dict(find_saved_twice(trace.bound_symbols, saved)) if saved else find_queries(trace.bound_symbols)
 
 
 def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:

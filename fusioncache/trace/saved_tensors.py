@@ -10,6 +10,16 @@ _OF_TENSORS = "C0"
 """What Thunder calls the collection of saved tensors in a backward trace."""
 
 
+def find_saved(trace: Any) -> tuple[Any, ...]:
+    """Returns what a forward trace saves for its backward trace: nothing where there is none, as without gradients."""
+    from thunder.core.trace import TraceTag
+
+    if TraceTag.AUGMENTED_FORWARD not in trace.tags:
+        return ()
+    _, (tensors, _) = trace.bound_symbols[-1].args
+    return tuple(tensors)
+
+
 def save_instead(returning: Any, left: Sequence[Any]) -> Any:
     """Returns the bound symbol with which a forward trace ends, saving these values instead.
 

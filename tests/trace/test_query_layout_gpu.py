@@ -1,4 +1,4 @@
-"""On a GPU nothing is copied around Thunder's flash attention, and every bit is as with queries that lie as before."""
+"""On a GPU results of Thunder's flash attention are saved once, and without gradients copied nowhere."""
 
 import pytest
 import thunder
@@ -8,6 +8,7 @@ from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
 from fusioncache.trace.query_layout import QUERIES
+from fusioncache.trace.saved_results import RESULTS
 
 pytestmark = pytest.mark.gpu
 
@@ -56,10 +57,14 @@ def assert_same(found, expected, length):
             torch.testing.assert_close(one, other, atol=0.05, rtol=0.05)
 
 
-def count_copies(call, model, length):
-    with Operations() as seen:
-        take_step(call, model, length)
+def count_copies(call):
+    with torch.no_grad(), Operations() as seen:
+        call(torch.ones(2, LENGTHS[0], WIDTH, device="cuda", dtype=torch.bfloat16))
     return sum(number for name, number in seen.names.items() if "clone" in name or "copy" in name)
+
+
+def list_saved(compiled):
+    return thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0]
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["", "graphs"])
@@ -72,27 +77,31 @@ def test_every_bit_is_the_same_at_all_lengths(tmp_path, scaled, graphs):
         assert_same(take_step(compiled, model, length), take_step(plain, model, length), length)
         with torch.no_grad():
             x = torch.randn(2, length, WIDTH, device="cuda", dtype=torch.bfloat16)
-            assert torch.equal(compiled(x), plain(x))
-    assert transform.stats().taken_out[QUERIES] >= 2  # a program with and one without gradients
+            found, expected = compiled(x), plain(x)
+        assert torch.equal(found, expected) and found.stride() == expected.stride()
+    assert transform.stats().taken_out[QUERIES] and transform.stats().taken_out[RESULTS]
     assert transform.stats().programs_filled
     derived = thunder.cache_misses(compiled)
-    assert_same(take_step(compiled, model, 1), take_step(plain, model, 1), 1)
+    with torch.no_grad():
+        assert torch.equal(compiled(x[:, :1]), plain(x[:, :1]))
     assert thunder.cache_misses(compiled) == derived + 1  # of one position there is no other order
     assert not transform.stats().bypasses
 
 
-def test_attention_copies_nothing_also_in_a_later_process(tmp_path):
+def test_a_result_is_saved_once_and_copied_nowhere_also_in_a_later_process(tmp_path):
     model = Layer().to("cuda", torch.bfloat16)
-    plain = thunder.jit(model)
+    plain, _ = compile_anew(model, tmp_path / "other", "nvfuser", lean="thunder")
     take_step(plain, model, LENGTHS[0])
+    saved = len(list_saved(plain))
     compiled, _ = compile_anew(model, tmp_path, "nvfuser")
     expected = take_step(compiled, model, LENGTHS[0])
-    # The result of attention where it is joined; torch makes the one in backward by itself.
-    assert count_copies(plain, model, LENGTHS[0]) - count_copies(compiled, model, LENGTHS[0]) == 1
+    assert len(list_saved(compiled)) == saved - 1
+    assert (count_copies(plain), count_copies(compiled)) == (1, 0)
     later, transform = compile_anew(model, tmp_path, "nvfuser")
     with without_interpreter():
         assert_same(take_step(later, model, LENGTHS[0]), expected, LENGTHS[0])
-    assert transform.stats().programs_loaded == 1 and not transform.stats().compiles
+        assert count_copies(later) == 0
+    assert transform.stats().programs_loaded == 2 and not transform.stats().compiles
 
 
 def test_regions_are_verified(tmp_path):
@@ -100,4 +109,5 @@ def test_regions_are_verified(tmp_path):
     compiled, transform = compile_anew(model, tmp_path, "nvfuser", verify="all")
     for length in LENGTHS[:2]:
         take_step(compiled, model, length)
+        count_copies(compiled)
     assert transform.stats().verified and not transform.stats().bypasses

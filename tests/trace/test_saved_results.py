@@ -1,0 +1,110 @@
+"""A result of attention is saved once for backward, as what is multiplied; attention, which is played, copies none."""
+
+import attention_layers as layers
+import pytest
+import thunder
+import torch
+from attention_layers import WIDTH
+from flash_kernels import play_flash_attention
+from stored_programs import compile_anew
+
+from fusioncache.trace.query_layout import QUERIES
+from fusioncache.trace.saved_results import RESULTS
+
+
+@pytest.fixture(autouse=True)
+def _eager_regions(eager_regions):
+    """What Thunder alone runs is to have the same bits."""
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    """What is played."""
+    with pytest.MonkeyPatch.context() as patch, play_flash_attention(patch) as kernels:
+        yield kernels
+
+
+ONCE = (
+    *("Layer", "Copied", "Scaled", "Normalized", "QueryReturned", "QueryUsedTwice", "QueryIsKey", "JoinedReturned"),
+    *("JoinedAdded", "Frozen", "RowsLater", "Given", "NotTurned"),
+)
+"""What is saved once."""
+TWICE = ("ResultReturned", "HeadsKept", "HeadsSplit", "SwappedOtherwise", "Writing", "FrozenReturned")
+"""What is saved as before: each differs from a layer by one thing."""
+
+
+def take_step(call, model, length=6):
+    """Returns outputs and gradients, also one of an input that is no leaf: it lies as a program gives it."""
+    torch.manual_seed(length)
+    x = torch.randn(2, length, WIDTH, requires_grad=True).sin()
+    outputs = call(x)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    wanted = [x, *(each for each in model.parameters() if each.requires_grad)]
+    return [*outputs, *torch.autograd.grad(sum(each.square().sum() for each in outputs), wanted)]
+
+
+def list_saved(compiled):
+    return [proxy.name for proxy in thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0]]
+
+
+def compile_both(model, directory):
+    return [compile_anew(model, directory / lean, lean=lean) for lean in ("auto", "thunder")]
+
+
+@pytest.mark.parametrize("kind", [*ONCE, *TWICE])
+def test_results_and_gradients_have_the_same_bits_and_strides(tmp_path, kernels, kind):
+    model = getattr(layers, kind)()
+    (compiled, transform), (plain, _) = compile_both(model, tmp_path)
+    found, copies = take_step(compiled, model), kernels.copies
+    expected = take_step(plain, model)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other) and one.stride() == other.stride()
+    torch.testing.assert_close(found, take_step(model, model))
+    assert transform.stats().taken_out.get(RESULTS, 0) == (kind in ONCE) and QUERIES not in transform.stats().taken_out
+    assert not transform.stats().bypasses
+    if kind in ("Layer", "Scaled", "Frozen"):
+        assert (copies, kernels.copies) == (0, 1)
+    is_one_less = len(list_saved(plain)) - len(list_saved(compiled)) == 1
+    assert is_one_less is (kind in ONCE and kind != "Frozen")
+
+
+@pytest.mark.parametrize("options", [{}, {"recompute": "residual"}, {"residual": "fold"}], ids=str)
+def test_several_layers_and_what_else_is_saved_otherwise(tmp_path, kernels, options):
+    model = layers.Stack()
+    compiled, transform = compile_anew(model, tmp_path, **options)
+    torch.testing.assert_close(take_step(compiled, model), take_step(model, model))
+    assert transform.stats().taken_out[RESULTS] == 2 and not kernels.copies
+
+
+@pytest.mark.parametrize("kind", ["JoinedReturned", "FrozenReturned", "Layer"])
+def test_what_is_written_between_forward_and_backward_is_noticed_as_before(tmp_path, kind):
+    model = getattr(layers, kind)()
+    found = []
+    for compiled, _ in compile_both(model, tmp_path):
+        x = torch.randn(2, 6, WIDTH, requires_grad=True)
+        outputs = compiled(x)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        total = sum(each.square().sum() for each in outputs)
+        with torch.no_grad():
+            outputs[-1].mul_(2.0)
+        try:
+            total.backward()
+            found.append(None)
+        except RuntimeError as error:
+            found.append(str(error)[:60])
+    assert found[0] == found[1]
+
+
+def test_backward_twice(tmp_path):
+    model = layers.Layer()
+    (compiled, _), (plain, _) = compile_both(model, tmp_path)
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, WIDTH, requires_grad=True)
+    gradients = []
+    for call in (compiled, plain):
+        total = call(x).square().sum()
+        gradients += [torch.autograd.grad(total, x, retain_graph=True)[0] for _ in range(2)]
+        torch.autograd.grad(total, x)
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(total, x)
+    assert all(torch.equal(gradients[0], each) for each in gradients)
