@@ -23,6 +23,7 @@ _SHARED_CUDNN = (
     *("distributed-no-p2p-cudnn", "distributed-32-layers-cudnn"),
 )
 _LAUNCHES = ("step-times-launches", "step-times-inference-behind", "step-times-2048-behind")
+_TURNS = ("step-turns", "step-turns-graphs", "step-turns-inference")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
@@ -90,6 +91,8 @@ def make_figures() -> dict[str, str]:
         "step-times-launches": _figure(later_steps.tabulate_times, *_LAUNCHES, folder=H100),
         "step-launches-before": _figure(later_steps.tabulate_launches, "step-times-processes", folder=H100),
         "step-launches": _figure(later_steps.tabulate_launches, *_LAUNCHES, folder=H100),
+        "step-turns": _figure(later_steps.tabulate_turns, *_TURNS, folder=H100),
+        "step-launches-turns": _figure(later_steps.tabulate_launches, *_TURNS, folder=H100),
         "step-times-h200": _figure(
             later_steps.tabulate_times, *("step-overhead", "step-overhead-again", "step-overhead-real-inference")
         ),
