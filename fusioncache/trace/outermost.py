@@ -24,8 +24,10 @@ from fusioncache.trace.rewrite import deletes
 ONE_ROW = -1
 """In place of the number of a dimension: the first one has one element, or repeats one."""
 
-_PICKS = frozenset({"prims.cat", "prims.full", "prims.iota", "prims.pad", "prims.slice_prim"})
-"""Operations that are not called elementwise, each of whose elements is an operand's, or the same in any order."""
+_WRITTEN = frozenset({"prims.cat", "prims.full", "prims.iota", "prims.pad"})
+"""Operations that are not called elementwise, each of whose elements is an operand's, or the same in any order. Some
+compilers write them in order of their dimensions, whatever the order of their operands is."""
+_SLICE = "prims.slice_prim"
 _PRODUCTS = frozenset({"prims.linear", "prims.matmul"})
 
 
@@ -34,12 +36,11 @@ def find_outermost(symbols: Iterable[Any]) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for leaf in _list_leaves(symbols):
         for proxy in leaf.flat_proxy_args:
-            _note_one_row(proxy, found)
+            if proxy.name not in found:
+                _note(proxy, None, found)
         outermost = _find(leaf, found)
         for proxy in leaf.flat_proxy_outs:
-            if outermost is not None:
-                found[proxy.name] = outermost
-            _note_one_row(proxy, found)
+            _note(proxy, outermost, found)
     return found
 
 
@@ -49,7 +50,7 @@ def computes_each_by_itself(fusion: Any) -> bool:
 
 
 def _is_alone(name: str) -> bool:
-    return op_traits(name).elementwise or name in _PICKS
+    return op_traits(name).elementwise or name in _WRITTEN or name == _SLICE
 
 
 def _list_leaves(symbols: Iterable[Any]) -> Iterator[Any]:
@@ -60,18 +61,16 @@ def _list_leaves(symbols: Iterable[Any]) -> Iterator[Any]:
             yield from leaves_of(symbol)
 
 
-def _note_one_row(value: Any, found: dict[str, int]) -> None:
-    if value.name not in found and _has_one_row(value):
-        found[value.name] = ONE_ROW
-
-
-def _has_one_row(value: Any) -> bool:
+def _note(value: Any, outermost: int | None, found: dict[str, int]) -> None:
+    """Notes what is known of a value. Where a dimension of one element lies nobody can tell."""
     from thunder.core.proxies import Proxy, TensorProxy
 
-    if not isinstance(value, TensorProxy):
-        return False
-    rows = value.shape[0] if value.ndim else 1
-    return not isinstance(rows, Proxy) and bool(rows == 1)
+    if not isinstance(value, TensorProxy) or any(isinstance(size, Proxy) for size in value.shape):
+        return
+    if outermost not in (None, ONE_ROW) and value.shape[outermost] != 1:
+        found[value.name] = outermost
+    elif outermost == ONE_ROW or value.ndim == 0 or value.shape[0] == 1:
+        found[value.name] = ONE_ROW
 
 
 def _find(leaf: Any, found: Mapping[str, int]) -> int | None:
@@ -81,7 +80,10 @@ def _find(leaf: Any, found: Mapping[str, int]) -> int | None:
     rule = _RULES.get(name)
     if rule is not None:
         return rule(leaf, found.get(leaf.args[0].name))
-    return _agree(leaf, found) if _is_alone(name) else None
+    if not _is_alone(name):
+        return None
+    agreed = _agree(leaf, found)
+    return agreed if name not in _WRITTEN or agreed in (0, ONE_ROW) else None
 
 
 def _agree(leaf: Any, found: Mapping[str, int]) -> int | None:
@@ -108,15 +110,19 @@ def _squeeze(leaf: Any, source: int | None) -> int | None:
 
 
 def _broadcast(leaf: Any, source: int | None) -> int | None:
-    places = tuple(leaf.args[2])
-    if 0 not in places:
-        return ONE_ROW if source in (None, ONE_ROW) else places[source]
-    return source if source in (None, ONE_ROW) else places[source]
+    """What is repeated has no order in memory; it may become outermost if it comes before what was."""
+    value, shape, places = leaf.args[0], tuple(leaf.args[1]), tuple(leaf.args[2])
+    if source is not None and source != ONE_ROW:
+        place = places[source]
+        kept = [each for each, size in zip(places, value.shape, strict=True) if shape[each] == size]
+        if set(range(place + 1)) <= set(kept):
+            return place
+    return ONE_ROW if source == ONE_ROW or 0 not in places else None
 
 
 def _reshape(leaf: Any, source: int | None) -> int | None:
     # One row may be taken apart, and then the outermost dimension is another one.
-    return 0 if source == 0 and not _has_one_row(leaf.args[0]) else None
+    return 0 if source == 0 else None
 
 
 _RULES: Mapping[str, Callable[[Any, int | None], int | None]] = MappingProxyType(

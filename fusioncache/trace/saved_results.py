@@ -71,7 +71,7 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
 def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields the names of results that need not be saved, each with what has the same numbers.
 
-    That is saved in any case, or nobody outside can write into it: it is multiplied, and neither returned nor viewed.
+    Nobody outside can write into that, noticed by autograd or not: it is multiplied, and neither returned nor viewed.
     Sizes are compared for that, of which a program for several lengths is told: see ``program_families.py``.
     """
     attentions = [symbol for symbol in symbols if is_flash_attention(symbol)]
@@ -81,9 +81,7 @@ def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterat
     for attention in attentions:
         result = attention.flat_proxy_outs[0]
         joined = find_joined(result, users) if result.name in saved and _is_of_numbers(result) else None
-        if joined is None:
-            continue
-        if joined.name in saved or all(is_own(user, PRODUCTS) for user in users[joined.name]):
+        if joined is not None and all(is_own(user, PRODUCTS) for user in users[joined.name]):
             yield result.name, joined
 
 

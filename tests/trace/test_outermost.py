@@ -22,6 +22,10 @@ def test_elements_by_themselves(function, alone):
     assert region.subsymbols and computes_each_by_itself(region) is alone
 
 
+def swap(x):
+    return ltorch.transpose(x, 0, 1)
+
+
 OUTERMOST = {
     "a product": (lambda x: x @ x, 0),
     "what is given": (lambda x: x + 1, None),
@@ -42,6 +46,17 @@ OUTERMOST = {
     "swapped rows with a table": (lambda x: ltorch.transpose(x @ x, 0, 1) + ltorch.sin(x[0]), None),
     "joined": (lambda x: ltorch.cat((x @ x, x @ x), -1), 0),
     "joined with what is given": (lambda x: ltorch.cat((x @ x, x), -1), None),
+    "swapped rows joined": (lambda x: ltorch.cat((swap(x @ x), swap(x @ x)), -1), None),
+    "swapped rows padded": (lambda x: ltorch.pad(swap(x @ x), (0, 1)), None),
+    "rows padded": (lambda x: ltorch.pad(x @ x, (0, 1)), 0),
+    "repeated behind rows": (lambda x: ltorch.expand((x @ x)[:, :1], (4, 3, 4)), 0),
+    "repeated before rows": (lambda x: ltorch.expand(ltorch.unsqueeze(x @ x, 0), (3, 4, 4, 4)), ONE_ROW),
+    "repeated before swapped rows": (lambda x: ltorch.expand(swap(x @ x)[:1], (3, 4, 4)), None),
+    "repeated between swapped rows": (lambda x: ltorch.expand(ltorch.unsqueeze(swap(x @ x), 1), (4, 3, 4, 4)), None),
+    "one row of a product, swapped": (lambda x: swap(x[:1] @ x[:1]), None),
+    "one of swapped rows": (lambda x: swap(x @ x)[:, :1], None),
+    "one of swapped rows, repeated": (lambda x: ltorch.expand(swap(x @ x)[:, :1], (4, 3, 4)), None),
+    "one row before rows, swapped": (lambda x: swap(ltorch.reshape(x @ x, (1, 4, 4, 4))), None),
     "converted": (lambda x: ltorch.neg((x @ x).to(torch.float64)), 0),
     "of an operation that says nothing": (lambda x: ltorch.cumsum(x @ x, 0), None),
     "of no tensor": (lambda x: ltorch.full((4, 4), 1.0, device="cpu", dtype=torch.float32), 0),
