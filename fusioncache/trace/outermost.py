@@ -67,7 +67,7 @@ def _note(value: Any, outermost: int | None, found: dict[str, int]) -> None:
 
     if not isinstance(value, TensorProxy) or any(isinstance(size, Proxy) for size in value.shape):
         return
-    if outermost not in (None, ONE_ROW) and value.shape[outermost] != 1:
+    if value.ndim and outermost not in (None, ONE_ROW) and value.shape[outermost] != 1:
         found[value.name] = outermost
     elif outermost == ONE_ROW or value.ndim == 0 or value.shape[0] == 1:
         found[value.name] = ONE_ROW

@@ -59,6 +59,7 @@ OUTERMOST = {
     "one row before rows, swapped": (lambda x: swap(ltorch.reshape(x @ x, (1, 4, 4, 4))), None),
     "converted": (lambda x: ltorch.neg((x @ x).to(torch.float64)), 0),
     "of an operation that says nothing": (lambda x: ltorch.cumsum(x @ x, 0), None),
+    "one number": (lambda x: ltorch.full((), 1.0, device="cpu", dtype=torch.float32), ONE_ROW),
     "of no tensor": (lambda x: ltorch.full((4, 4), 1.0, device="cpu", dtype=torch.float32), 0),
 }
 
