@@ -96,11 +96,11 @@ def test_a_result_is_saved_once_and_copied_nowhere_also_in_a_later_process(tmp_p
     plain, _ = compile_anew(model, tmp_path / "other", "nvfuser", lean="thunder")
     take_step(plain, model, LENGTHS[0])
     saved = len(list_saved(plain))
-    compiled, _ = compile_anew(model, tmp_path, "nvfuser")
+    compiled, _ = compile_anew(model, tmp_path / "one", "nvfuser")
     expected = take_step(compiled, model, LENGTHS[0])
     assert len(list_saved(compiled)) == saved - 1
     assert (count_copies(plain), count_copies(compiled)) == (1, 0)
-    later, transform = compile_anew(model, tmp_path, "nvfuser")
+    later, transform = compile_anew(model, tmp_path / "one", "nvfuser")
     with without_interpreter():
         assert_same(take_step(later, model, LENGTHS[0]), expected, LENGTHS[0])
         assert count_copies(later) == 0
