@@ -6,7 +6,7 @@ import thunder
 import torch
 from attention_layers import WIDTH
 from flash_kernels import play_flash_attention
-from stored_programs import compile_anew
+from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.trace.query_layout import QUERIES
 from fusioncache.trace.saved_results import RESULTS
@@ -115,3 +115,32 @@ def test_backward_twice(tmp_path):
         with pytest.raises(RuntimeError, match="second time"):
             torch.autograd.grad(total, x)
     assert all(torch.equal(gradients[0], each) for each in gradients)
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """Programs are kept although what plays the kernels is nobody's that is known."""
+    monkeypatch.setattr("fusioncache.trace.derivation.check_foreign", lambda key: None)
+
+
+def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kernels, kept):
+    model = layers.Layer()
+    compiled, transform = compile_anew(model, tmp_path)
+    for length in (6, 8, 10, 12):
+        torch.testing.assert_close(take_step(compiled, model, length), take_step(model, model, length))
+    assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (2, 2)
+    later, transform = compile_anew(model, tmp_path)
+    with without_interpreter():
+        found = take_step(later, model)
+    assert all(map(torch.equal, found, take_step(compiled, model)))
+    assert transform.stats().programs_loaded == 1 and not kernels.copies
+
+
+@torch.no_grad()
+def test_without_gradients_one_position_is_derived_anew(tmp_path, kept):
+    model = layers.Layer()
+    compiled, transform = compile_anew(model, tmp_path)
+    for length in (6, 8, 10, 1, 12):
+        x = torch.randn(2, length, WIDTH)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (3, 2)
