@@ -7,6 +7,7 @@ import torch
 from attention_layers import WIDTH
 from flash_kernels import play_flash_attention
 from stored_programs import compile_anew, without_interpreter
+from torch.nn.functional import scaled_dot_product_attention
 
 from fusioncache.trace.query_layout import QUERIES
 from fusioncache.trace.saved_results import RESULTS
@@ -137,10 +138,16 @@ def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kern
 
 
 @torch.no_grad()
-def test_without_gradients_one_position_is_derived_anew(tmp_path, kept):
-    model = layers.Layer()
-    compiled, transform = compile_anew(model, tmp_path)
-    for length in (6, 8, 10, 1, 12):
-        x = torch.randn(2, length, WIDTH)
-        torch.testing.assert_close(compiled(x), model(x))
-    assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (3, 2)
+def test_without_gradients_sizes_that_decide_are_derived_anew(tmp_path, kept):
+    def attend(x, first, last):
+        heads = (x @ first).view(2, 6, 2, -1).transpose(1, 2)
+        result = scaled_dot_product_attention(heads * 1.1, heads * 1.2, heads * 1.3, scale=0.1)
+        return result.transpose(1, 2).reshape(2, 6, -1) @ last
+
+    compiled, transform = compile_anew(attend, tmp_path)
+    for size in (8, 16, 24, 12):
+        args = torch.randn(2, 6, 5), torch.randn(5, 2 * size), torch.randn(2 * size, 3)
+        torch.testing.assert_close(compiled(*args), attend(*args), atol=1e-3, rtol=1e-3)
+    # Heads of 12 are padded, and so copied.
+    assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (3, 1)
+    assert transform.stats().taken_out[QUERIES] == 2
