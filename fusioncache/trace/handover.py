@@ -21,9 +21,9 @@ from fusioncache.process import forks
 from fusioncache.trace.foresight import Layouts
 from fusioncache.trace.provenance.compilation import current_forward_trace
 from fusioncache.trace.provenance.trace_notes import ForwardTrace
-from fusioncache.trace.recompute import Recompute
+from fusioncache.trace.recompute import Recompute, rebuild_sums
 from fusioncache.trace.resharding import Resharding
-from fusioncache.trace.saved_results import SavedResults
+from fusioncache.trace.saved_results import SavedResults, view_results
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,13 @@ class ForwardState:
     generation: Generation | None = None
     resharding: Resharding | None = None
     results: SavedResults | None = None
+
+    def restore(self, backward_trace: Any) -> Any:
+        """Returns the backward trace with what it must view and rebuild, as its forward trace saves less."""
+        # In the order in which the forward trace was changed: each takes what is saved from the one before.
+        if self.results:
+            backward_trace = view_results(backward_trace, self.results)
+        return rebuild_sums(backward_trace, self.recompute) if self.recompute else backward_trace
 
 
 class Handover:

@@ -51,8 +51,13 @@ class LeanSteps:
             shorten_calls(module, order_entries)
 
     def spare_copies(self, trace: Any) -> tuple[Any, SavedResults | None]:
-        """Returns a final forward trace without copies around attention, and what its backward trace must view then."""
-        if self.option != "auto":
+        """Returns a final forward trace without copies around attention, and what its backward trace must view then.
+
+        A backward trace stays as it is.
+        """
+        from thunder.core.trace import TraceTag
+
+        if self.option != "auto" or TraceTag.BACKWARD in trace.tags:
             return trace, None
         try:
             if not find_saved(trace):

@@ -46,12 +46,10 @@ from fusioncache.trace.lean_steps import LeanSteps
 from fusioncache.trace.programs import ProgramKeeper, ProgramTemplates, should_keep_programs
 from fusioncache.trace.provenance.misses import Misses, should_explain
 from fusioncache.trace.provenance.trace_notes import TraceNotes, begin_notes
-from fusioncache.trace.recompute import rebuild_sums
 from fusioncache.trace.region import region_of
 from fusioncache.trace.region_backends import RegionBackends, name_backend
 from fusioncache.trace.resharding import gather_again
 from fusioncache.trace.rewrite import call_of, replace_symbols
-from fusioncache.trace.saved_results import view_results
 from fusioncache.trace.scheduling import CollectiveOptions, CollectivePasses
 from fusioncache.trace.shared_region import SharedRegion, Sharing, arities_by_template, fallback_of, site_of
 from fusioncache.trace.streams import PlannedStreams, ResidualOptions, plan_streams
@@ -254,13 +252,8 @@ class FusionCache(Transform):
         generation = forward.generation if forward else self._generations.begin(get_compile_data())
         notes = begin_notes(trace, self._ledger.history, forward.noted if forward else None)
         start = time.perf_counter()
-        results = None
-        if TraceTag.BACKWARD not in trace.tags:
-            trace, results = self.lean.spare_copies(trace)
-        if forward and forward.results:
-            trace = view_results(trace, forward.results)
-        if forward and forward.recompute:
-            trace = rebuild_sums(trace, forward.recompute)
+        trace, results = self.lean.spare_copies(trace)
+        trace = forward.restore(trace) if forward else trace
         trace = self._collectives.average(trace)
         planned = PlannedStreams(trace)
         foresight = Foresight(forward.layouts if forward else None)
@@ -279,9 +272,8 @@ class FusionCache(Transform):
         trace, resharding = self._collectives.place(trace, notes.record_placement)
         trace = self.lean.simplify(trace)
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            state = ForwardState(
-                notes.forward_trace, planned.recompute, foresight.layouts, generation, resharding, results
-            )
+            noted, layouts = notes.forward_trace, foresight.layouts
+            state = ForwardState(noted, planned.recompute, layouts, generation, resharding, results)
             self._handover.put(trace, state)
         return trace
 
