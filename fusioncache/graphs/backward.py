@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any
 
-from fusioncache.graphs.calls import MOST_KINDS, KindReader, Warm
+from fusioncache.graphs.calls import KindReader, Warm
 from fusioncache.graphs.captured_backward import BackwardFunction, CapturedBackward
 from fusioncache.graphs.failures import Failures
 from fusioncache.graphs.memory import GraphMemory
@@ -36,8 +36,7 @@ class BackwardProgram:
         self._memory_of = memory_of
         self._refused = refused
         self._reader: KindReader | None = None
-        self._memory: GraphMemory | None = None
-        self._kinds: dict[Hashable, Warm] = {}
+        self._kinds: dict[int, Warm] = {}
         update_wrapper(self, function)
         if refused:
             failures.refuse(refused)
@@ -48,29 +47,26 @@ class BackwardProgram:
         if self._refused is not None:
             return self._run(saved_for_backward, cotangents, promise)
         try:
-            kind = self._read_kind(cotangents)
+            kind = (self._reader or self._begin(cotangents)).read(cotangents)
             return self._call(kind, saved_for_backward, cotangents, promise)
         except NotCaptured as refusal:
             self._failures.refuse(refusal.reason)
         return self._run(saved_for_backward, cotangents, promise)
 
-    def _read_kind(self, cotangents: Sequence[Any]) -> Hashable:
+    def _begin(self, cotangents: Sequence[Any]) -> KindReader:
         try:
-            if self._reader is None:
-                reader = KindReader(cotangents)
-                self._memory = self._memory_of(reader.device)
-                self._reader = reader
-            return self._reader.read(cotangents)
+            reader = KindReader(cotangents)
+            self._memory_of(reader.device)
         except NotCaptured as refusal:
             self._refused = refusal.reason
             raise
-        except TypeError as error:
-            raise NotCaptured("arguments of another kind than before") from error
+        self._reader = reader
+        return reader
 
-    def _call(
-        self, kind: Hashable, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
-    ) -> Any:
-        warm = self._find_kind(kind)
+    def _call(self, kind: int, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None) -> Any:
+        warm = self._kinds.get(kind)
+        if warm is None:
+            warm = self._kinds[kind] = Warm()
         if warm.refused is not None or (promise is None and warm.is_warm):
             return self._run(saved_for_backward, cotangents, promise)
         if not warm.is_warm:
@@ -81,14 +77,6 @@ class BackwardProgram:
         if keeps_graph():
             raise NotCaptured("a backward that keeps the graph of autograd")
         return self._replay(kind, warm, saved_for_backward, cotangents, promise)
-
-    def _find_kind(self, kind: Hashable) -> Warm:
-        found = self._kinds.get(kind)
-        if found is None:
-            if len(self._kinds) >= MOST_KINDS:
-                raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
-            found = self._kinds[kind] = Warm()
-        return found
 
     def _warm_up(
         self, warm: Warm, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None
@@ -102,7 +90,7 @@ class BackwardProgram:
 
     def _replay(
         self,
-        kind: Hashable,
+        kind: int,
         warm: Warm,
         saved_for_backward: list[Any],
         cotangents: list[Any],
@@ -137,7 +125,7 @@ class BackwardProgram:
         promise: Promise,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
-        kind: Hashable,
+        kind: int,
         memory: GraphMemory,
     ) -> CapturedBackward:
         import torch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from fusioncache.graphs.loans import LENT, Loans
@@ -23,11 +22,11 @@ class BackwardCaptures:
         self._loans = loans
         self._captured: list[CapturedBackward] = []
 
-    def find(self, kind: Hashable) -> CapturedBackward | None:
+    def find(self, kind: int) -> CapturedBackward | None:
         """Returns what may be replayed now for gradients of a kind; None if nothing may."""
         return next((each for each in self._captured if each.kind == kind and each.is_free()), None)
 
-    def find_pool(self, kind: Hashable) -> int:
+    def find_pool(self, kind: int) -> int:
         """Returns the pool for another capture for gradients of a kind.
 
         Raises:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.graphs.recorder import NotCaptured, Recorder
 from fusioncache.graphs.results import check_tensor
 from fusioncache.graphs.settings import is_intercepted, read_settings
+from fusioncache.process.tensor_guards import Guard, guard_tensors
 
 MOST_KINDS = 16
 """How many kinds of calls of one program may be captured. Its sizes are fixed: others lie otherwise in memory."""
@@ -42,23 +44,60 @@ class KindReader:
         (self.device,) = devices
         self._stride: Callable[[Any], tuple[int, ...]] = torch.Tensor.stride
         self._is_negative: Callable[[Any], bool] = torch.Tensor.is_neg
-        self._complex = tuple(place for place in self.positions if arguments[place].is_complex())
+        self._is_conjugate: Callable[[Any], bool] = torch.Tensor.is_conj
+        self._kinds: dict[Hashable, int] = {}
+        self._last: _LastCall | None = None
 
     def take_tensors(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Returns the tensors among the arguments."""
         return [arguments[place] for place in self.positions] if self._others else arguments
 
-    def read(self, arguments: Sequence[Any]) -> Hashable:
-        """Returns the kind of a call.
+    def read(self, arguments: Sequence[Any]) -> int:
+        """Returns the number of the kind of a call.
 
         Raises:
-            TypeError: if there is no tensor where others had one, or a value that has no hash.
+            NotCaptured: if there is no tensor where others had one, a value that has no hash, or one kind too many.
         """
-        tensors = self.take_tensors(arguments)
+        tensors, settings = self.take_tensors(arguments), read_settings()
         others = tuple((type(arguments[place]), arguments[place]) for place in self._others)
+        last = self._last
+        if last is not None and last.guard(*tensors) and last.settings == settings and last.others == others:
+            return last.kind
+        guard = guard_tensors(tensors)
+        try:
+            kind = self._find(tensors, (settings, others))
+        except TypeError as error:
+            raise NotCaptured("arguments of another kind than before") from error
+        self._last = guard and _LastCall(guard, settings, others, kind)
+        return kind
+
+    def _find(self, tensors: Sequence[Any], context: Hashable) -> int:
         # Numbers at one address may be read as they are, or as their negatives or conjugates.
-        is_special = any(map(self._is_negative, tensors)) or any(arguments[place].is_conj() for place in self._complex)
-        return tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, read_settings(), others
+        is_special = any(map(self._is_negative, tensors)) or any(map(self._is_conjugate, tensors))
+        key = tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, context
+        found = self._kinds.get(key)
+        if found is None:
+            if len(self._kinds) >= MOST_KINDS:
+                raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
+            found = self._kinds[key] = len(self._kinds)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _LastCall:
+    """What the last call was like, of which many are alike.
+
+    Attributes:
+        guard: of its tensors.
+        settings: of torch.
+        others: arguments that are no tensors, with their types.
+        kind: its number.
+    """
+
+    guard: Guard
+    settings: tuple[Any, ...]
+    others: tuple[Any, ...]
+    kind: int
 
 
 class Warm:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusioncache.graphs.buffers import make_buffer
@@ -11,6 +11,7 @@ from fusioncache.graphs.loans import Keeper, Loan, can_lend
 from fusioncache.graphs.memory import GraphMemory
 from fusioncache.graphs.promises import Promise
 from fusioncache.graphs.results import Arguments, Results
+from fusioncache.graphs.settings import without_gradients
 from fusioncache.graphs.structure import Build, take_apart
 
 BackwardFunction = Callable[[list[Any], list[Any]], Any]
@@ -47,7 +48,7 @@ class CapturedBackward:
         promise: Promise,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
-        kind: Hashable,
+        kind: int,
         memory: GraphMemory,
         pool: int,
     ):
@@ -105,10 +106,8 @@ class CapturedBackward:
 
     def run(self, passed: Sequence[Any], gradients: Sequence[Any]) -> Any:
         """Replays it for a call, of whose saved tensors autograd kept these; returns the gradients of the inputs."""
-        import torch
-
         loan = self._loan if self.lends else None
-        with torch.no_grad():
+        with without_gradients():
             for buffer, gradient in zip(self._copied, gradients, strict=True):
                 buffer.fill(gradient)
             self._replay()

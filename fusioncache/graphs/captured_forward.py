@@ -16,6 +16,7 @@ from fusioncache.graphs.memory import GraphMemory
 from fusioncache.graphs.promises import Promise, SavedValues
 from fusioncache.graphs.recorder import NotCaptured, Recording
 from fusioncache.graphs.results import Arguments, Results
+from fusioncache.graphs.settings import without_gradients
 from fusioncache.graphs.structure import Build, take_apart
 
 
@@ -202,7 +203,9 @@ class CapturedForward:
 
     def finds(self, arguments: Sequence[Any]) -> bool:
         """Tells whether the arguments that it does not copy are where they were."""
-        return self._read_still(arguments) == self._addresses and all(
+        if self._read_still(arguments) != self._addresses:
+            return False
+        return not self._twins or all(
             (arguments[one] is arguments[other]) == are_one for one, other, are_one in self._twins
         )
 
@@ -213,9 +216,7 @@ class CapturedForward:
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """Replays it for a call, and returns what the program returns."""
-        import torch
-
-        with torch.no_grad():
+        with without_gradients():
             for place, buffer in self._copied:
                 buffer.fill(arguments[place])
             self._replay()
@@ -233,8 +234,8 @@ class CapturedForward:
 
     def _compute_last(self, leaves: list[Any]) -> list[Any]:
         """Returns the leaves of a call with what is computed behind its replay."""
-        if self._last is not None:
-            form = self._form
+        form = self._form
+        if self._last is not None and form.behind:
             value = self._last.compute(leaves[form.operands.start : form.operands.stop])
             for place in form.behind:
                 leaves[place] = value
@@ -284,7 +285,7 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
 def _record(
     function: ForwardFunction, last: LastProduct | None, inside: Sequence[Any], memory: GraphMemory
 ) -> tuple[Recording, _Form]:
-    """Captures a forward program, but for its last product if that is computed behind the graph."""
+    """Captures a forward program, but for its last product if that is large."""
     seen: list[_Form] = []
 
     def record(arguments: list[Any]) -> list[Any]:
@@ -297,9 +298,13 @@ def _record(
             leaving, (tensors, _) = result
             start = len(take_apart(leaving)[0])
             saved = range(start, start + len(tensors))
-        behind = tuple(place for place, each in enumerate(leaves) if each is BEHIND)
-        for place in behind:
-            leaves[place] = None
+        value = None
+        if last is not None and not last.is_large(operands):
+            value, operands = last.compute(operands), ()
+        places = tuple(place for place, each in enumerate(leaves) if each is BEHIND)
+        for place in places:
+            leaves[place] = value
+        behind = places if operands else ()
         seen.append(_Form(build, saved, behind, range(len(leaves), len(leaves) + len(operands))))
         return [*leaves, *operands]
 

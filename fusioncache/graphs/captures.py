@@ -55,7 +55,7 @@ class ForwardCaptures:
         if not free:
             return None
         # Those that may be replayed while more is promised are left for calls that come before the next backward.
-        captured = min(free, key=lambda each: each.count_safe())
+        captured = free[0] if len(free) == 1 else min(free, key=CapturedForward.count_safe)
         is_fresh = not captured.is_stale or self._times >= MOST_TIMES
         if is_fresh and captured.finds(arguments):
             return captured

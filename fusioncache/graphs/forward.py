@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any
 
-from fusioncache.graphs.calls import MOST_KINDS, KindReader, Warm
+from fusioncache.graphs.calls import KindReader, Warm
 from fusioncache.graphs.captured_forward import CapturedForward, ForwardFunction
 from fusioncache.graphs.captures import ForwardCaptures
 from fusioncache.graphs.failures import Failures
@@ -49,7 +49,7 @@ class ForwardProgram:
         self._memory_of = memory_of
         self._refused: str | None = None
         self._reader: KindReader | None = None
-        self._kinds: dict[Hashable, _Kind] = {}
+        self._kinds: dict[int, _Kind] = {}
         update_wrapper(self, function.call)
 
     def __call__(self, *args: Any) -> Any:
@@ -78,18 +78,13 @@ class ForwardProgram:
     def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Kind:
         import torch
 
-        try:
-            key = reader.read(args)
-            found = self._kinds.get(key)
-        except TypeError as error:
-            raise NotCaptured("arguments of another kind than before") from error
+        number = reader.read(args)
+        found = self._kinds.get(number)
         if found is None:
-            if len(self._kinds) >= MOST_KINDS:
-                raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
             parameters = [isinstance(each, torch.nn.Parameter) for each in reader.take_tensors(args)]
             memory = self._memory_of(reader.device)
             captures = ForwardCaptures(self._function, reader.positions, parameters, memory)
-            found = self._kinds[key] = _Kind(Warm(), captures)
+            found = self._kinds[number] = _Kind(Warm(), captures)
         return found
 
     def _warm_up(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:

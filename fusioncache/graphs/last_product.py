@@ -3,6 +3,8 @@
 What a graph computed is copied when it leaves, as the next replay overwrites it. Most of that is often one product with
 which a program ends, such as a language model's logits. Its operands stay where the graph leaves them. The product
 follows each replay, on the same stream and before anything else is replayed, and allocates what it makes.
+
+To launch it takes the host longer than to launch a copy, so what is copied quickly is computed in the graph.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ class _Behind:
 
 BEHIND = _Behind()
 
+LEAST_BYTES = 16 * 2**20
+"""Of a product behind a graph. An H100 copies so many in the time by which cuBLAS takes longer to launch than a copy."""
+
 
 @dataclass(frozen=True, slots=True)
 class LastProduct:
@@ -31,6 +36,13 @@ class LastProduct:
 
     head: Callable[..., tuple[Any, Sequence[Any]]]
     product: Callable[..., Any]
+
+    def is_large(self, operands: Sequence[Any]) -> bool:
+        """Tells whether a copy of the product would take longer than to launch it takes longer than a copy's launch."""
+        import torch
+
+        shapes = [each.to("meta") if isinstance(each, torch.Tensor) else each for each in operands]
+        return int(self.product(*shapes).nbytes) >= LEAST_BYTES
 
     def compute(self, operands: Sequence[Any]) -> Any:
         """Computes the product, without autocast like the rest of the program. Gradients are off."""

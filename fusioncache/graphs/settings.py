@@ -7,6 +7,7 @@ in each call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -33,6 +34,7 @@ _GETTERS = (
     "_len_torch_function_stack",
 )
 _PRECISIONS = (("generic", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"))
+_AS_IT_IS = nullcontext()
 
 
 def read_settings() -> tuple[Any, ...]:
@@ -72,3 +74,10 @@ def is_saving_hooked() -> bool:
     import torch
 
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def without_gradients() -> AbstractContextManager[Any]:
+    """Returns a context in which autograd records nothing. It takes no time where autograd records nothing anyway."""
+    import torch
+
+    return torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS

@@ -377,7 +377,7 @@ def test_an_argument_of_another_class_runs_as_it_is():
 
 
 def test_there_is_a_limit_to_kinds(monkeypatch):
-    monkeypatch.setattr("fusioncache.graphs.forward.MOST_KINDS", 2)
+    monkeypatch.setattr("fusioncache.graphs.calls.MOST_KINDS", 2)
     graphs, _, ledger = make_graphs()
     captured, _ = graphs.capture(Program(ForwardFunction(lambda x, factor: (x * factor,), False), None))
     for factor in (1, 2, 3, 3, 1, 2):

@@ -10,6 +10,7 @@ import torch
 from captured_programs import make_graphs
 from fake_graphs import FakeRecorder
 from models import are_same
+from torch.utils._pytree import tree_leaves
 
 import fusioncache
 from fusioncache.graphs.captured_forward import ForwardFunction
@@ -58,6 +59,21 @@ def split(body: str, *, has_backward: bool = False, head: str = HEAD):
 def numbers(seed: int = 0):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(4, 4, generator=generator) for _ in range(3)]
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tensors each copy out of a graph's memory was of."""
+    counts: list[int] = []
+    own = Copier.copy
+    monkeypatch.setattr(Copier, "copy", lambda copier: counts.append(copier.count) or own(copier))
+    return counts
+
+
+@pytest.fixture(autouse=True)
+def of_any_size(monkeypatch):
+    """Products of a few numbers are large enough to be computed behind a graph."""
+    monkeypatch.setattr("fusioncache.graphs.last_product.LEAST_BYTES", 0)
 
 
 def test_the_operands_live_until_the_product_is_computed():
@@ -172,6 +188,20 @@ def test_an_operand_that_no_result_may_be_has_the_program_captured_whole():
     assert ledger.stats().captures == 1 and not ledger.stats().not_captured
 
 
+@pytest.mark.parametrize("body", [PROGRAM, TRAINED], ids=["linear", "mm"])
+@pytest.mark.parametrize("more", [0, 1])
+def test_only_a_large_product_is_computed_behind(body, more, monkeypatch, copies):
+    monkeypatch.setattr("fusioncache.graphs.last_product.LEAST_BYTES", 4 * 4 * 4 + more)
+    graphs, _, ledger = make_graphs()
+    function = make_split_function(body, has_backward=body is TRAINED)
+    captured, _ = graphs.capture(Program(function, None))
+    for seed in range(4):
+        with torch.no_grad():
+            found, expected = (tree_leaves(each(*numbers(seed))[0]) for each in (captured, function.call))
+        assert are_same(found, expected)
+    assert (ledger.stats().captures, copies) == (1, [1] * 3 if more else [])
+
+
 def test_autocast_changes_nothing_of_it():
     graphs, _, _ = make_graphs()
     function = make_split_function(PROGRAM)
@@ -190,15 +220,6 @@ class Head(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.outer(torch.tanh(self.inner(x)))
-
-
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tensors each copy out of a graph's memory was of."""
-    counts: list[int] = []
-    own = Copier.copy
-    monkeypatch.setattr(Copier, "copy", lambda copier: counts.append(copier.count) or own(copier))
-    return counts
 
 
 def compile_head(model, store, monkeypatch=None):

@@ -43,7 +43,9 @@ EVERYBODY_MAY = {"process"}
 _KNOW_THUNDER = "distributed trace program tracing backends verification attention"
 KNOW_THUNDER = set(_KNOW_THUNDER.split())
 KNOW_TORCH_ALONE = {"graphs"}
-KNOW_TORCH = {"cache/call.py", "cache/dispatch.py", "cache/ranks.py", "precompile/arguments.py"}
+KNOW_TORCH = {
+    *("cache/call.py", "cache/dispatch.py", "cache/ranks.py", "precompile/arguments.py", "process/tensor_guards.py"),
+}
 
 
 @cache

@@ -14,7 +14,8 @@ from models import Blocks, compile_with
 from thunder.core.compile_data import compile_data_and_stats
 from thunder.executors import pythonex
 
-from fusioncache.tracing.prologue.rewriting import NotRewritten, rewrite
+from fusioncache.tracing.prologue import known_tensors
+from fusioncache.tracing.prologue.rewriting import NotRewritten, rewrite, write
 
 NUMBERS = itertools.count()
 
@@ -43,6 +44,8 @@ def test_a_small_prologue():
         'x: "cpu f32[2, 3]" = args[0]',
         "module: 'Any' = x.owner",
         "t_w: 'cpu f32[3]' = module.get_parameter('a.w')",
+        "check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)",
+        "f0: 'float 2.0' = module.scale",
         "m1: 'Any' = module.get_submodule('a')",
         "i0: 'bool True' = m1.training",
         "check_number_type_and_value(i0, True)",
@@ -56,16 +59,25 @@ def test_a_small_prologue():
     assert (
         text_of(rewritten)
         == """\
-def make(known_0, known_1, known_2, known_3, known_4, known_5, known_6, known_7, known_8, known_9, known_10):
+def make({names}):
  def prologue(*args, **kwargs):
   if not ((known_0(args) is known_1 or known_0(args) is known_2 or known_0(args) is known_3) and known_4(args) == 1):
     check_len(args, 1)
   x: "cpu f32[2, 3]" = args[0]
   module: 'Any' = x.owner
-  known_module_get_parameter, known_module_get_buffer, known_module_get_submodule, known_module_none = known_5(module)
+  known_module_get_parameter, known_module_get_buffer, known_module_get_submodule, known_module_none, \
+known_module_model, known_module_names = known_6(module, known_5)
   t_w = known_module_get_parameter('a.w', known_module_none)
   if t_w is known_module_none:
     t_w: 'cpu f32[3]' = module.get_parameter('a.w')
+  known_alike = known_7.check(x, t_w)
+  known_expected = known_alike or known_7.expect(x, t_w)
+  if not (known_alike or (known_0(x) is known_8 or known_0(x) is known_9) and x.shape == (2, 3) and \
+x.dtype is known_10 and x.device == known_11 and x.requires_grad is False):
+    check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)
+  f0 = known_module_none if 'scale' in known_module_names else known_module_model.scale
+  if f0 is known_module_none:
+    f0: 'float 2.0' = module.scale
   m1 = known_module_get_submodule('a', known_module_none)
   if m1 is known_module_none:
     m1: 'Any' = module.get_submodule('a')
@@ -73,20 +85,23 @@ def make(known_0, known_1, known_2, known_3, known_4, known_5, known_6, known_7,
   if not (i0 is True):
     check_number_type_and_value(i0, True)
   f1: 'float 0.5' = m1.rate
-  if not (known_0(f1) is known_6 and f1 == 0.5):
+  if not (known_0(f1) is known_12 and f1 == 0.5):
     check_number_type_and_value(f1, 0.5)
-  if not ((known_0(t_w) is known_7 or known_0(t_w) is known_8) and t_w.shape == (3,) and t_w.dtype is known_9 and \
-t_w.device == known_10 and t_w.requires_grad is True):
+  if not (known_alike or (known_0(t_w) is known_9 or known_0(t_w) is known_8) and t_w.shape == (3,) and \
+t_w.dtype is known_10 and t_w.device == known_11 and t_w.requires_grad is True):
     check_tensor_metadata(t_w, (3,), 'cpu', torch.float32, True)
   check_slice_value(f1, slice(1))
+  if not known_alike:
+    known_7.learn(known_expected, x, t_w)
   return ((x, t_w), ())
  return prologue
-"""
+""".format(names=", ".join(f"known_{number}" for number in range(13)))
     )
     cells = dict(zip(rewritten.__code__.co_freevars, rewritten.__closure__, strict=True))
-    values = [cells[f"known_{number}"].cell_contents for number in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10)]
-    assert values == [
-        *(type, tuple, list, dict, len, float, torch.nn.Parameter, torch.Tensor, torch.float32, torch.device("cpu"))
+    numbers = [number for number in range(13) if number not in (6, 7)]
+    assert [cells[f"known_{number}"].cell_contents for number in numbers] == [
+        *(type, tuple, list, dict, len, frozenset({"scale"}), torch.Tensor, torch.nn.Parameter),
+        *(torch.float32, torch.device("cpu"), float),
     ]
     assert rewritten.__globals__ is function.__globals__
 
@@ -215,6 +230,267 @@ def test_attributes_are_read_as_often_and_in_the_same_order():
         with pytest.raises(RuntimeError, match="Expected 3 to be None"):
             each(Watching())
         assert read == ["one", "two", "one"]
+
+
+PAIR = [
+    "x = args[0]",
+    "y = args[1]",
+    "check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)",
+    "check_tensor_metadata(y, (2, 3), 'cpu', torch.float32, True)",
+    "return x, y",
+]
+
+
+def make_pair():
+    return torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(2, 3))
+
+
+def count_shapes(function, *args):
+    """How often the function reads a shape: checks that are made one by one do."""
+    found = []
+
+    class Reading(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            found.append(function)
+            return function(*args, **(kwargs or {}))
+
+    with Reading():
+        function(*args)
+    return found.count(torch.Tensor.shape.__get__)
+
+
+def settle(function, args):
+    """Calls it until it knows the tensors."""
+    for _ in range(3):
+        function(*args)
+
+
+def test_tensors_that_passed_are_not_looked_at_again():
+    rewritten, args = rewrite(make(*PAIR)), make_pair()
+    assert [count_shapes(rewritten, *args) for _ in range(4)] == [2, 2, 0, 0]
+    assert count_shapes(rewritten, *make_pair()) == 0  # they need not be the same
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("other", [*TENSORS, None, 2, "a"], ids=lambda each: f"{type(each).__name__}")
+def test_another_tensor_in_the_place_of_one_that_passed(place, other):
+    function = make(*PAIR)
+    rewritten, args = rewrite(function), [*make_pair()]
+    settle(rewritten, args)
+    args[place] = other
+    assert outcome(rewritten, *args) == outcome(function, *args)
+    assert outcome(rewritten, *make_pair())[0] is not AssertionError
+
+
+CHANGES = {
+    "shape": lambda x, y: setattr(y, "data", torch.zeros(3, 2)),
+    "number of dimensions": lambda x, y: setattr(x, "data", torch.zeros(2, 3, 1)),
+    "dtype": lambda x, y: setattr(x, "data", torch.zeros(2, 3, dtype=torch.float64)),
+    "wants a gradient": lambda x, y: x.requires_grad_(),
+    "wants none": lambda x, y: y.requires_grad_(False),
+    "in place": lambda x, y: x.unsqueeze_(0),
+    "class": lambda x, y: setattr(x, "__class__", Own),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_tensor_that_passed_and_was_changed(name, grad):
+    function = make(*PAIR)
+    rewritten, args = rewrite(function), make_pair()
+    settle(rewritten, args)
+    CHANGES[name](*args)
+    with torch.set_grad_enabled(grad):
+        found = outcome(rewritten, *args)
+        assert found == outcome(function, *args)
+    assert (found[0] is AssertionError) is (name != "class"), found
+
+
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_a_tensor_that_is_changed_between_its_check_and_the_end(when):
+    """As another thread might. What was not checked is not known."""
+    calls = itertools.count(1)
+
+    class Changing:
+        @property
+        def value(self):
+            if next(calls) == when:
+                x.data = torch.zeros(3, 2)
+            return 1
+
+    lines = [*PAIR[:-1], "i0 = args[2].value", "check_number_type_and_value(i0, 1)", PAIR[-1]]
+    rewritten, (x, y) = rewrite(make(*lines)), make_pair()
+    for _ in range(when):
+        rewritten(x, y, Changing())
+    for _ in range(3):
+        assert outcome(rewritten, x, y, Changing())[0] is AssertionError
+    x.data = torch.zeros(2, 3)
+    assert [count_shapes(rewritten, x, y, Changing()) for _ in range(4)][-1] == 0
+
+
+def test_tensors_of_somebodys_own_class_are_looked_at_in_each_call():
+    """They say of themselves what they like, and otherwise each time."""
+    told = []
+
+    class Telling(torch.Tensor):
+        @property
+        def shape(self):
+            return told.pop()
+
+    rewritten, (x, y) = rewrite(make(*PAIR)), make_pair()
+    x = x.as_subclass(Telling)
+    for _ in range(4):
+        told[:] = [torch.Size((2, 3))] * 9
+        rewritten(x, y)
+    told[:] = [torch.Size((3, 3))] * 9
+    with pytest.raises(AssertionError):
+        rewritten(x, y)
+
+
+def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
+    made = []
+    own = known_tensors.guard_tensors
+    monkeypatch.setattr(known_tensors, "guard_tensors", lambda tensors: made.append(1) or own(tensors))
+    rewritten, (x, y) = rewrite(make(*PAIR)), make_pair()
+    for _ in range(20):
+        for each in (x, torch.zeros(3, 2).t()):
+            rewritten(each, y)
+    assert len(made) == known_tensors.MOST_GUARDS
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        PAIR[:3] + PAIR[4:],
+        [*PAIR[:2], "x = args[1]", *PAIR[2:]],
+        [*PAIR[:3], "y = args[1]", *PAIR[3:]],
+        [*PAIR[:2], *PAIR[2:4], "if x is y: return (y, x), ()", PAIR[-1]],
+    ],
+    ids=["one tensor", "one of two that is bound twice", "another that is", "two ends"],
+)
+def test_prologues_that_know_no_tensors(lines):
+    assert "alike" not in text_of(rewrite(make(*lines)))
+
+
+def test_without_guards_all_is_checked(monkeypatch):
+    monkeypatch.setattr(known_tensors, "guard_tensors", lambda tensors: None)
+    rewritten, args = rewrite(make(*PAIR)), make_pair()
+    assert [count_shapes(rewritten, *args) for _ in range(4)] == [2] * 4
+
+
+def test_prologues_that_were_written_at_once_know_tensors_of_their_own():
+    function, args = make(*PAIR), make_pair()
+    source = "".join(linecache.getlines(function.__code__.co_filename))
+    written = write(source, function.__code__, function.__globals__)
+    one, two = written.bind(function), written.bind(function)
+    settle(one, args)
+    assert [count_shapes(each, *args) for each in (one, two)] == [0, 2]
+
+
+class Scaled(torch.nn.Module):
+    """A model with attributes of each kind."""
+
+    rows = 3
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.read = 2.0, []
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    @property
+    def width(self):
+        self.read.append("width")
+        return 5
+
+    def __getattr__(self, name):
+        if name == "made_up":
+            self.read.append(name)
+            return 7
+        return super().__getattr__(name)
+
+
+ATTRIBUTES = [
+    "module = args[0]",
+    "w = module.get_parameter('weight')",
+    "a = module.scale",
+    "b = module.width",
+    "c = module.training",
+    "d = module.made_up",
+    "e = module.rows",
+    "return (w, a, b, c, d, e), ()",
+]
+
+
+def change_thunders_module(compiled, monkeypatch):
+    compiled.__dict__["scale"] = 3.0
+
+
+def change_thunders_class(compiled, monkeypatch):
+    monkeypatch.setattr(type(compiled), "width", 6, raising=False)
+
+
+def change_torchs_class(compiled, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "rows", 4, raising=False)
+
+
+def change_getattr(compiled, monkeypatch):
+    monkeypatch.setattr(type(compiled), "__getattr__", lambda module, name: name)
+
+
+def change_model(compiled, monkeypatch):
+    compiled._modules["_model"] = other = Scaled()
+    other.scale = 9.0
+
+
+def change_mode(compiled, monkeypatch):
+    compiled.eval()
+    assert compiled._model.training is False
+
+
+def change_class_of_model(compiled, monkeypatch):
+    monkeypatch.setattr(Scaled, "rows", 8)
+
+
+def change_class(compiled, monkeypatch):
+    compiled.__class__ = type("Mine", (type(compiled),), {"scale": 11})
+
+
+def delete(compiled, monkeypatch):
+    del compiled._model.scale
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        *(change_thunders_module, change_thunders_class, change_torchs_class, change_getattr, change_model),
+        *(change_mode, change_class_of_model, change_class, delete),
+    ],
+)
+def test_attributes_of_the_model_are_read_as_thunders_module_reads_them(change, monkeypatch):
+    function = make(*ATTRIBUTES)
+    rewritten = rewrite(function)
+    assert text_of(rewritten).count("known_module_model.") == 5
+    compiled = thunder.jit(Scaled())
+    before = read_all(function, compiled)
+    assert read_all(rewritten, compiled) == before and before[1] == ["width", "made_up"]
+    if change is not None:
+        change(compiled, monkeypatch)
+        after = read_all(function, compiled)
+        assert after != before
+        assert read_all(rewritten, compiled) == after
+    monkeypatch.undo()
+
+
+def read_all(function, compiled):
+    """What it returns or raises, and what the model was asked for."""
+    read = compiled.__dict__.get("_modules", {})["_model"].read
+    read.clear()
+    try:
+        results = function(compiled)[0][1:]
+    except Exception as error:
+        results = type(error), str(error)
+    return results, [*read]
 
 
 def test_what_is_not_all_known_stays_as_it_is():

@@ -67,8 +67,16 @@ def find_conditions() -> Mapping[Callable[..., Any], Condition]:
         pythonex._check_len_impl: _has_length,
         pythonex._check_empty_impl: _is_empty,
         pythonex._check_literal_like_impl: _is_dtype,
-        pythonex._check_tensor_shape_and_metadata_impl: _is_tensor,
+        find_tensor_check(): _is_tensor,
     }
+
+
+def find_tensor_check() -> Callable[..., Any]:
+    """Returns Thunder's check of a tensor."""
+    from thunder.executors import pythonex
+
+    check: Callable[..., Any] = pythonex._check_tensor_shape_and_metadata_impl
+    return check
 
 
 def _is_number(names: Names, checked: str, value: ast.expr) -> str | None:

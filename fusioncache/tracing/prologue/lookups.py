@@ -1,7 +1,8 @@
-"""What a prologue takes out of Thunder's module by name: parameters, buffers and submodules.
+"""What a prologue takes out of Thunder's module by name: parameters, buffers, submodules, and attributes of the model.
 
-Thunder's module has a dictionary of each kind, looks there first, and into the module that was compiled if there is
-nothing. Each of its methods is one call and four lookups for one item.
+Thunder's module has a dictionary of each of the former kinds, looks there first, and into the module that was compiled
+if there is nothing. Each of its methods is one call and four lookups for one item. An attribute that it does not have
+itself it takes from the module that was compiled, which two calls of its ``__getattr__`` find.
 """
 
 from __future__ import annotations
@@ -22,29 +23,47 @@ METHODS: Mapping[str, str] = MappingProxyType(
 )
 """The methods of Thunder's module, each with the attribute that has its dictionary."""
 
+_GETATTR = "__getattr__"
+
 _SOURCES = MappingProxyType(
-    {"get_parameter": "9a64fe5010142f25", "get_buffer": "b6afcfd27b3e11b8", "get_submodule": "bfd24bd0a873e6cb"}
+    {
+        "get_parameter": "9a64fe5010142f25",
+        "get_buffer": "b6afcfd27b3e11b8",
+        "get_submodule": "bfd24bd0a873e6cb",
+        _GETATTR: "b67931c5b4cc7b97",
+    }
 )
 """The first digits of the SHA-256 of the sources of these methods: others are called."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def find_lookups(module: Any) -> tuple[Any, ...]:
-    """Returns for each method what looks into its dictionary, and what stands for nothing there.
+def find_lookups(module: Any, attributes: frozenset[str] = frozenset()) -> tuple[Any, ...]:
+    """Returns what looks for items and attributes in the place of Thunder's module.
 
-    The former are functions of a name and of the latter. Where a method is not Thunder's own, it finds nothing.
+    Args:
+        module: Thunder's, or another.
+        attributes: that are read of it.
+
+    Returns:
+        For each method a function of a name and of what stands for nothing. It finds nothing where the method is not
+        Thunder's own. Then what stands for nothing, the module that has the attributes, and the names of those that are
+        to be read of Thunder's all the same.
     """
     known, own = _find_own()
     if type(module) is not known:
-        return *(_NOTHING.get for _ in METHODS), _NOTHING
+        return *(_NOTHING.get for _ in METHODS), _NOTHING, module, attributes
     # One function, as each prologue of each step calls it.
     names, methods, found = vars(module), vars(known), []
     for method, attribute in METHODS.items():
         items = names.get(attribute)
         is_own = method not in names and methods.get(method) is own.get(method)
         found.append(items.get if is_own and type(items) is dict else _NOTHING.get)
-    return *found, module._null
+    is_own = own.get(_GETATTR) is not None and methods.get(_GETATTR) is own[_GETATTR]
+    model = names["_modules"].get("_model")
+    if not is_own or model is None or any(hasattr(known, name) for name in attributes):
+        return *found, module._null, module, attributes
+    return *found, module._null, model, names
 
 
 @cache
@@ -52,5 +71,5 @@ def _find_own() -> tuple[Any, Mapping[str, Any]]:
     """Returns the class of Thunder's modules, and those of its methods that are as they are known to be."""
     from thunder.core.module import ThunderModule
 
-    methods = {method: vars(ThunderModule)[method] for method in METHODS}
+    methods = {method: vars(ThunderModule)[method] for method in _SOURCES}
     return ThunderModule, {name: each for name, each in methods.items() if is_known(each, _SOURCES[name])}

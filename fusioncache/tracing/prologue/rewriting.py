@@ -4,8 +4,9 @@
     check_number_type_and_value(i1, 256)      if not (type(i1) is int and i1 == 256):
                                                 check_number_type_and_value(i1, 256)
 
-What the prologue takes out of Thunder's module by name it takes out of the dictionaries in which that looks. Everything
-else stays as it is, attributes above all: to read one may run what somebody wrote.
+What the prologue takes out of Thunder's module by name it takes out of the dictionaries in which that looks. Tensors
+that are all as they were when they passed are not looked at one by one: see ``known_tensors.py``. Everything else stays
+as it is, attributes above all: to read one may run what somebody wrote.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import __future__
 import ast
 import linecache
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from fusioncache.tracing.prologue.checks import Condition, Names, find_conditions
+from fusioncache.tracing.prologue.checks import Condition, Names, find_conditions, find_tensor_check
+from fusioncache.tracing.prologue.known_tensors import KnownTensors
 from fusioncache.tracing.prologue.lookups import METHODS, find_lookups
 
 _INDENT = 2
@@ -47,12 +49,18 @@ class NewPrologue:
 
     def bind(self, prologue: FunctionType) -> FunctionType:
         """Returns the function, with the globals of the prologue in whose place it is."""
+        # Several may have been written at once, and each learns of tensors of its own.
+        closure = self.closure and tuple(map(_renew, self.closure))
         # They have the module, and Thunder takes care to keep them out of cycles.
-        function = FunctionType(self.code, prologue.__globals__, prologue.__name__, None, self.closure)
+        function = FunctionType(self.code, prologue.__globals__, prologue.__name__, None, closure)
         name = self.code.co_filename
         linecache.cache[name] = len(self.text), None, self.text.splitlines(keepends=True), name
         weakref.finalize(function, linecache.cache.pop, name, None).atexit = False
         return function
+
+
+def _renew(cell: CellType) -> CellType:
+    return CellType(KnownTensors()) if isinstance(cell.cell_contents, KnownTensors) else cell
 
 
 def rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,7 +106,8 @@ def write(source: str, code: CodeType, known: Mapping[str, Any]) -> NewPrologue:
         raise NotRewritten("its lines end otherwise than Thunder's")
     assigned = _count_assignments(function)
     names = Names({name: value for name, value in known.items() if not assigned[name]}, _choose_prefix(source))
-    writer = _Writer(names, lines, assigned)
+    tensors = _find_tensors(function, names, assigned)
+    writer = _Writer(names, lines, assigned, _find_attributes(function), tensors)
     # Indented by less than what is in it, so that its lines stay as they are.
     body = [f" {writer.lines[function.lineno - 1]}"]
     for statement in function.body:
@@ -152,6 +161,53 @@ def _count_assignments(function: ast.FunctionDef) -> Counter[str]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """The tensors that a prologue checks and has at hand when it checks the first of them.
+
+    Attributes:
+        checked: their names, in the order of the checks.
+        first: the first check.
+        end: the statement behind all checks.
+    """
+
+    checked: tuple[str, ...]
+    first: ast.stmt
+    end: ast.stmt
+
+
+def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> _Tensors | None:
+    """Returns the tensors of which a prologue can know that all are as they were; None if there are not two."""
+    at_hand: set[str] = set()
+    first: ast.stmt | None = None
+    checked: dict[str, None] = {}
+    for statement in function.body:
+        match statement:
+            case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)) if first is None and assigned[name] == 1:
+                at_hand.add(name)
+            case ast.Expr(ast.Call(ast.Name(check), [ast.Name(name), *_], [])) if name in at_hand:
+                if names.known.get(check) is find_tensor_check():
+                    first = first or statement
+                    checked[name] = None
+    end = function.body[-1]
+    returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
+    if first is None or len(checked) < 2 or returns != [end]:
+        return None
+    return _Tensors(tuple(checked), first, end)
+
+
+def _find_attributes(function: ast.FunctionDef) -> Mapping[str, frozenset[str]]:
+    """Returns which attributes are read of which names, each by a statement of its own."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for statement in function.body:
+        match statement:
+            case ast.Assign([ast.Name()], ast.Attribute(ast.Name(owner), name)) | ast.AnnAssign(
+                ast.Name(), _, ast.Attribute(ast.Name(owner), name)
+            ):
+                found[owner].add(name)
+    return {owner: frozenset(names) for owner, names in found.items()}
+
+
 class _Writer:
     """Rewrites the statements of one function, in their order.
 
@@ -159,15 +215,26 @@ class _Writer:
         lines: of the source.
     """
 
-    def __init__(self, names: Names, lines: Sequence[str], assigned: Counter[str]):
+    def __init__(
+        self,
+        names: Names,
+        lines: Sequence[str],
+        assigned: Counter[str],
+        attributes: Mapping[str, frozenset[str]],
+        tensors: _Tensors | None,
+    ):
         self.lines = lines
+        self._tensors = tensors
         self._names = names
         self._conditions = find_conditions()
         self._assigned = assigned
+        self._attributes = attributes
         self._opened: set[str] = set()
 
     def rewrite(self, statement: ast.stmt) -> Iterator[str]:
         """Yields the lines that stand for a statement."""
+        if self._tensors is not None:
+            yield from (f"  {line}" for line in self._write_known(statement, self._tensors))
         lines = self.lines[statement.lineno - 1 : statement.end_lineno]
         instead = self._rewrite_line(statement) if len(lines) == 1 else None
         if instead is None:
@@ -176,11 +243,25 @@ class _Writer:
             yield from (f"  {line}" for line in instead)
             yield f"  {lines[0]}"
 
+    def _write_known(self, statement: ast.stmt, tensors: _Tensors) -> Iterator[str]:
+        """Yields what is done with all tensors at once before a statement."""
+        alike, expected = f"{self._names.prefix}alike", f"{self._names.prefix}expected"
+        if statement is tensors.first:
+            known, checked = self._names.give(KnownTensors()), ", ".join(tensors.checked)
+            yield f"{alike} = {known}.check({checked})"
+            yield f"{expected} = {alike} or {known}.expect({checked})"
+        elif statement is tensors.end:
+            known = next(name for name, value in self._names.values.items() if isinstance(value, KnownTensors))
+            yield f"if not {alike}:"
+            yield f"  {known}.learn({expected}, {', '.join(tensors.checked)})"
+
     def _rewrite_line(self, statement: ast.stmt) -> list[str] | None:
         """Returns what stands before a statement that then is not always run; None if it always is."""
         match statement:
             case ast.Expr(ast.Call(ast.Name(name), [ast.Name(checked), *others], [])):
                 condition = self._write_condition(name, checked, others)
+                if condition is not None and self._is_known(name, checked):
+                    condition = f"{self._names.prefix}alike or {condition}"
                 return condition and [f"if not ({condition}):"]
             case ast.Assign([ast.Name(target)], ast.Call(function, [ast.Constant(str(key))], [])) | ast.AnnAssign(
                 ast.Name(target), _, ast.Call(function, [ast.Constant(str(key))], [])
@@ -188,6 +269,12 @@ class _Writer:
                 match function:
                     case ast.Attribute(ast.Name(owner), method) if method in METHODS and owner != target:
                         return self._look_up(target, owner, method, key)
+            case ast.Assign([ast.Name(target)], ast.Attribute(ast.Name(owner), name)) | ast.AnnAssign(
+                ast.Name(target), _, ast.Attribute(ast.Name(owner), name)
+            ) if owner in self._opened:
+                prefix = f"{self._names.prefix}{owner}_"
+                read = f"{prefix}none if {name!r} in {prefix}names else {prefix}model.{name}"
+                return [f"{target} = {read}", f"if {target} is {prefix}none:"]
         return None
 
     def _write_condition(self, name: str, checked: str, others: Sequence[ast.expr]) -> Any:
@@ -198,13 +285,20 @@ class _Writer:
         except TypeError:  # it is called with other arguments than Thunder gives it
             return None
 
+    def _is_known(self, check: str, checked: str) -> bool:
+        """Tells whether a check is of one of the tensors that may all be as they were."""
+        tensors = self._tensors
+        is_check = self._names.known.get(check) is find_tensor_check()
+        return tensors is not None and is_check and checked in tensors.checked
+
     def _look_up(self, target: str, owner: str, method: str, key: str) -> list[str] | None:
         if self._assigned[owner] != 1:
             return None
         prefix, lines = f"{self._names.prefix}{owner}_", []
         if owner not in self._opened:
             self._opened.add(owner)
-            wanted = ", ".join(f"{prefix}{name}" for name in (*METHODS, "none"))
-            lines.append(f"{wanted} = {self._names.give(find_lookups)}({owner})")
+            wanted = ", ".join(f"{prefix}{name}" for name in (*METHODS, "none", "model", "names"))
+            attributes = self._names.give(self._attributes.get(owner, frozenset()))
+            lines.append(f"{wanted} = {self._names.give(find_lookups)}({owner}, {attributes})")
         found = f"{target} = {prefix}{method}({key!r}, {prefix}none)"
         return [*lines, found, f"if {target} is {prefix}none:"]

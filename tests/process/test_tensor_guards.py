@@ -1,0 +1,164 @@
+"""Torch's guards of tensors: what they notice, and that nobody relies on one that notices less."""
+
+import pytest
+import torch
+
+from fusioncache.process import tensor_guards
+from fusioncache.process.tensor_guards import guard_tensors
+
+
+class Own(torch.Tensor):
+    pass
+
+
+def make():
+    return [torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(4)), torch.zeros(2, dtype=torch.complex64)]
+
+
+OTHERS = {
+    "shape": (0, torch.zeros(3, 2)),
+    "shape of one element more": (1, torch.nn.Parameter(torch.zeros(5))),
+    "dimensions": (0, torch.zeros(2, 3, 1)),
+    "strides": (0, torch.zeros(3, 2).t()),
+    "strides of the same size": (1, torch.nn.Parameter(torch.zeros(8)[::2])),
+    "dtype": (0, torch.zeros(2, 3, dtype=torch.int32)),
+    "dtype of the same size": (0, torch.zeros(2, 3, dtype=torch.float16).to(torch.bfloat16)),
+    "device": (0, torch.zeros(2, 3, device="meta")),
+    "wants a gradient": (0, torch.zeros(2, 3, requires_grad=True)),
+    "wants none": (1, torch.nn.Parameter(torch.zeros(4), requires_grad=False)),
+    "a parameter": (0, torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False)),
+    "no parameter": (1, torch.zeros(4, requires_grad=True)),
+    "class": (0, torch.zeros(2, 3).as_subclass(Own)),
+    "layout": (0, torch.zeros(2, 3).to_sparse()),
+    "layout by rows": (0, torch.zeros(2, 3).to_sparse_csr()),
+    "negative": (0, torch._neg_view(torch.zeros(2, 3))),
+    "conjugate": (2, torch.zeros(2, dtype=torch.complex64).conj()),
+    "quantized": (0, torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8)),
+    "nothing": (0, None),
+    "a number": (0, 1.0),
+    "a list": (0, [0.0]),
+}
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_change_alone_is_noticed(name, grad):
+    guard = guard_tensors(make())
+    place, other = OTHERS[name]
+    with torch.set_grad_enabled(grad):
+        values = make()
+        assert guard(*values)
+        values[place] = other
+        assert not guard(*values)
+
+
+def test_a_tensor_that_is_given_twice_says_nothing():
+    x = torch.zeros(2)
+    assert not guard_tensors([torch.zeros(2), torch.zeros(2)])(x, x)
+    assert guard_tensors([torch.zeros(2), torch.zeros(2)])(x, x[:])
+
+
+def test_a_tensor_of_inference_is_another():
+    with torch.inference_mode():
+        made = torch.zeros(2)
+    assert not guard_tensors([torch.zeros(2)])(made)
+
+
+@pytest.mark.parametrize("values", [[None], [1], ["a"], [torch.zeros(2), None]])
+def test_there_is_no_guard_of_other_values(values):
+    assert guard_tensors(values) is None
+
+
+def test_a_guard_keeps_no_tensor():
+    from weakref import ref
+
+    tensor = torch.zeros(2)
+    seen, guard = ref(tensor), guard_tensors([tensor])
+    del tensor
+    assert seen() is None and guard(torch.zeros(2))
+
+
+def describe(tensor):
+    return {
+        "class": type(tensor),
+        "dtype": tensor.dtype,
+        "device": tensor.device,
+        "rows": tensor.shape[0],
+        "shape": tuple(tensor.shape),
+        "strides": tensor.stride() if tensor.layout is torch.strided else None,
+        "gradient": tensor.requires_grad,
+        "layout": tensor.layout,
+        "negative": tensor.is_neg(),
+        "conjugate": tensor.is_conj(),
+    }
+
+
+BLIND = ["class", "dtype", "device", "shape", "strides", "gradient", "negative", "conjugate"]
+
+
+def make_blind(*missed):
+    """Guards of another torch's, which do not look at some things."""
+
+    class Guards:
+        def __init__(self, *tensors, dynamic_dims_sizes, dynamic_dims_strides):
+            self.known = [self.look(each) for each in tensors]
+
+        def look(self, value):
+            if not isinstance(value, torch.Tensor):
+                return value
+            return {what: each for what, each in describe(value).items() if what not in missed}
+
+        def check(self, *values):
+            return self.known == [self.look(each) for each in values]
+
+    return Guards
+
+
+@pytest.fixture
+def other_torch(monkeypatch):
+    """Sets the guards of another torch's."""
+
+    def set_guards(guards):
+        monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", guards)
+        tensor_guards.find_maker.cache_clear()
+
+    yield set_guards
+    monkeypatch.undo()
+    tensor_guards.find_maker.cache_clear()
+
+
+@pytest.mark.parametrize("missed", BLIND)
+def test_guards_that_miss_something_are_not_used(missed, other_torch):
+    others = {"shape": ("shape", "rows", "strides"), "device": ("device",)}.get(missed, (missed,))
+    other_torch(make_blind())
+    assert guard_tensors([torch.zeros(2)]) is not None
+    other_torch(make_blind(*others))
+    assert guard_tensors([torch.zeros(2)]) is None
+
+
+def test_a_torch_without_guards(monkeypatch, other_torch):
+    def fail(*_, **__):
+        raise TypeError("unexpected keyword")
+
+    other_torch(fail)
+    assert guard_tensors([torch.zeros(2)]) is None
+    monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
+    tensor_guards.find_maker.cache_clear()
+    assert guard_tensors([torch.zeros(2)]) is None
+
+
+@pytest.mark.parametrize("context", [torch.inference_mode, torch.no_grad, lambda: torch.device("meta")])
+def test_it_is_tried_in_any_context(context, other_torch):
+    tensor_guards.find_maker.cache_clear()
+    with context():
+        guard_tensors([torch.zeros(2, device="cpu")])
+    assert guard_tensors([torch.zeros(2)])(torch.zeros(2))
+
+
+@pytest.mark.gpu
+def test_a_device_of_the_same_type_is_another():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    first, second = (torch.zeros(2, device=f"cuda:{index}") for index in (0, 1))
+    assert guard_tensors([first])(first.clone())
+    assert not guard_tensors([first])(second)
