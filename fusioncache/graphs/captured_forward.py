@@ -216,12 +216,14 @@ class CapturedForward:
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """Replays it for a call, and returns what the program returns."""
+        from torch.autograd.graph import increment_version
+
         with without_gradients():
             for place, buffer in self._copied:
                 buffer.fill(arguments[place])
             self._replay()
             if self._written:  # a replay tells autograd nothing
-                _tell_of_writes([arguments[place] for place in self._written])
+                increment_version([arguments[place] for place in self._written])
             result = self._form.build(self._compute_last(self._results.give(arguments)))
         self._memory.touch(self.name)
         if not self._has_backward:
@@ -266,14 +268,6 @@ def _find_twins(tensors: Sequence[Any], places: Sequence[int]) -> Iterator[tuple
 def _read_version(tensor: Any) -> int | None:
     """Returns how often autograd was told of a write into a tensor; None where it does not ask."""
     return None if tensor.is_inference() else tensor._version
-
-
-def _tell_of_writes(tensors: Sequence[Any]) -> None:
-    from torch.autograd.graph import increment_version
-
-    for tensor in tensors:
-        if not tensor.is_inference():
-            increment_version(tensor)
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -111,10 +111,10 @@ class Copier:
 
         copies: list[Any] = [None] * len(self._aliases)
         for indices, sources in self._dense.values():
-            fresh = [torch.empty_like(source) for source in sources]
-            if len(fresh) == 1:  # the other kernel would give all of a small one to one block of threads
-                fresh[0].copy_(sources[0])
+            if len(sources) == 1:  # the other kernel would give all of a small one to one block of threads
+                fresh = [sources[0].clone()]
             else:
+                fresh = [torch.empty_like(source) for source in sources]
                 torch._foreach_copy_(fresh, sources)
             for index, tensor in zip(indices, fresh, strict=True):
                 copies[index] = tensor

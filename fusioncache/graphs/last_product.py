@@ -21,7 +21,7 @@ class _Behind:
 BEHIND = _Behind()
 
 LEAST_BYTES = 16 * 2**20
-"""Of a product behind a graph. An H100 copies so many in the time by which cuBLAS takes longer to launch than a copy."""
+"""Of a product behind a graph. An H100 copies as many in the time that cuBLAS takes to launch beyond a copy's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Torch's own guards of tensors: one call tells of many tensors whether they are as others were.
 
 ``torch.compile`` checks its inputs with them, in C++ (``TensorGuards`` in ``torch/csrc/dynamo/guards.cpp``): classes,
-dtypes, devices, sizes, strides, whether a gradient is required, and dispatch keys, which tell layouts, and negatives and
-conjugates that were not computed. They are no public part of torch. So each of these is tried once in a process, and
-where one is not noticed, nobody gets a guard.
+dtypes, devices, sizes, strides, whether a gradient is required, and dispatch keys, which tell layouts, and negatives
+and conjugates that were not computed. They are no public part of torch. So each of these is tried once in a process,
+and where one is not noticed, nobody gets a guard.
 """
 
 from __future__ import annotations
