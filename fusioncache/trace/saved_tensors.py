@@ -46,18 +46,22 @@ def unpack_instead(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[
     Raises:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run as it is either.
     """
-    found = False
-    for symbol in symbols:
-        if unpacks_saved(symbol):
-            if [proxy.name for proxy in symbol.output] != list(saved):
-                break
-            found, taken = True, list(left)
-            collection = copy(symbol.args[0])
-            collection.coll = taken
-            symbol = symbol.from_bsym(args=(collection, len(taken)), output=taken)
-        yield symbol
-    if not found:
+    unpacking = next((symbol for symbol in symbols if unpacks_saved(symbol)), None)
+    if unpacking is None or [proxy.name for proxy in unpacking.output] != list(saved):
         raise RuntimeError("fusioncache: the backward trace does not take what its forward trace saves")
+    old, taken = unpacking.args[0], list(left)
+    collection = copy(old)
+    collection.coll = taken
+    for symbol in symbols:
+        if symbol is unpacking:
+            yield symbol.from_bsym(args=(collection, len(taken)), output=taken)
+        elif isinstance(symbol.output, Sequence) and any(each is old for each in symbol.output):
+            # Thunder's CUDAGraphTransform asks for the very collection that was unpacked before.
+            yield symbol.from_bsym(
+                output=type(symbol.output)(collection if each is old else each for each in symbol.output)
+            )
+        else:
+            yield symbol
 
 
 def unpacks_saved(symbol: Any) -> bool:

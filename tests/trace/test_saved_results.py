@@ -151,3 +151,19 @@ def test_without_gradients_sizes_that_decide_are_derived_anew(tmp_path, kept):
     # Heads of 12 are padded, and so copied.
     assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (3, 1)
     assert transform.stats().taken_out[QUERIES] == 2
+
+
+def test_thunders_transform_for_graphs_captures_what_is_saved_once(tmp_path, monkeypatch):
+    """It looks for the collection of saved tensors at a place of its own. Parts are not captured but run."""
+    from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
+
+    monkeypatch.setattr(
+        CUDAGraphRunner, "call_cuda_graph", lambda runner, name, *args: runner.python_callables[name][0](*args)
+    )
+    model = layers.Layer()
+    compiled, transform = compile_anew(model, tmp_path, jit={"transforms": [CUDAGraphTransform()]}, programs=False)
+    found = take_step(compiled, model)
+    assert transform.stats().taken_out[RESULTS] == 1
+    assert "CUDAGraph" in str(thunder.last_backward_traces(compiled)[-1])
+    for one, other in zip(found, take_step(compile_anew(model, tmp_path, lean="thunder")[0], model), strict=True):
+        assert torch.equal(one, other)
