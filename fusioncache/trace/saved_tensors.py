@@ -55,11 +55,9 @@ def unpack_instead(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[
     for symbol in symbols:
         if symbol is unpacking:
             yield symbol.from_bsym(args=(collection, len(taken)), output=taken)
-        elif isinstance(symbol.output, Sequence) and any(each is old for each in symbol.output):
+        elif any(each is old for each in symbol.flat_proxy_outs):
             # Thunder's CUDAGraphTransform asks for the very collection that was unpacked before.
-            yield symbol.from_bsym(
-                output=type(symbol.output)(collection if each is old else each for each in symbol.output)
-            )
+            yield symbol.from_bsym(output=[collection if each is old else each for each in symbol.output])
         else:
             yield symbol
 
