@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from fusioncache.graphs.recorder import FORWARD, NotCaptured, Record, Recorder, Recording
+from fusioncache.graphs.workspace import borrow_workspace
 
 
 def find_recorder(device: Any) -> Recorder:
@@ -72,11 +73,9 @@ class CudaRecorder:
     """
 
     def __init__(self, device: Any):
-        import torch
-
         self.device = device
         self._pools: defaultdict[int, _Pool] = defaultdict(_Pool)
-        self._stream = torch.cuda.Stream(device)
+        self._workspace = borrow_workspace(device, self)
         self._home: int | None = None
 
     def explain_unready(self) -> str | None:
@@ -108,7 +107,8 @@ class CudaRecorder:
         torch.cuda.synchronize(self.device)
         # What lies idle outside of the pool would not be there for it.
         torch.cuda.empty_cache()
-        with torch.cuda.device(self.device), torch.cuda.stream(self._stream), _without_collector():
+        with torch.cuda.device(self.device), torch.cuda.stream(self._workspace.stream), _without_collector():
+            self._workspace.prepare()
             results = self._capture(graph, function, arguments, self._pools[pool])
         return Recording(graph.replay, list(results))
 

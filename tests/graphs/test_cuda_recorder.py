@@ -51,7 +51,6 @@ def driver(monkeypatch):
     names = {
         "CUDAGraph": Graph,
         "graph_pool_handle": driver.make_pool,
-        "Stream": lambda device: "side",
         "synchronize": lambda device: driver.tell("synchronize"),
         "empty_cache": lambda: None,
         "device": lambda device: nullcontext(),
@@ -62,6 +61,8 @@ def driver(monkeypatch):
     }
     for name, value in names.items():
         monkeypatch.setattr(torch.cuda, name, value)
+    workspace = SimpleNamespace(stream="side", prepare=lambda: driver.tell("prepare"))
+    monkeypatch.setattr("fusioncache.graphs.cuda.borrow_workspace", lambda device, borrower: workspace)
     monkeypatch.setattr(torch, "empty", lambda *_, device: torch.zeros(1))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: driver.stream, raising=False)
     for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
@@ -85,6 +86,14 @@ def test_captures_that_live_share_a_pool(driver):
     assert len(begun) == 2 and begun[0] == begun[1]
     assert driver.told[-1] == "replay"
     assert gc.isenabled()
+
+
+def test_a_workspace_is_there_before_each_capture(driver):
+    recorder = find_recorder(DEVICE)
+    for _ in range(2):
+        recorder.record(take, [])
+    told = [what.split()[0] for what in driver.told if what != "synchronize"]
+    assert told == ["prepare", "begin", "end"] * 2
 
 
 def test_a_pool_ends_with_its_last_capture(driver):

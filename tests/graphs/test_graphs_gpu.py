@@ -11,6 +11,7 @@ from models import Blocks
 
 import fusioncache
 from fusioncache.graphs.copies import Copier
+from fusioncache.graphs.workspace import borrow_workspace
 
 pytestmark = pytest.mark.gpu
 
@@ -287,6 +288,63 @@ def test_thunders_own_transform_is_left_alone():
         step(compiled, model, make_input(seed))
     assert transform.stats().captures == 0
     assert dict(transform.stats().not_captured) == {"Thunder's CUDAGraphTransform captures it": 1}
+
+
+class Deep(torch.nn.Module):
+    """A model whose products are so deep that cuBLAS adds them up in its workspace."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(16384, 64, bias=False), torch.nn.Linear(64, 16384)
+
+    def forward(self, x):
+        return self.first(torch.tanh(self.last(torch.tanh(self.first(x)))))
+
+
+def clear_workspaces():
+    """What torch does before it captures with reduce-overhead; then others have the memory."""
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    return [torch.full((2**21,), 7.0, device="cuda") for _ in range(32)]
+
+
+@pytest.mark.parametrize("captures_again", [False, True])
+def test_workspaces_of_cublas_that_torch_lets_go_of(captures_again):
+    torch.manual_seed(0)
+    models = [Deep().cuda().bfloat16()]
+    models += [copy.deepcopy(models[0]) for _ in range(2)]
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), graphs=True)
+    first, second = (
+        thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]) for model in models[:2]
+    )
+    plain, _ = compile_model(models[2], graphs=False)
+    inputs = [torch.randn(64, 16384, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    for x in inputs:  # the workspace comes with the first capture, which goes
+        step(first, models[0], x)
+    del first
+    models[0] = None
+    gc.collect()
+    if captures_again:
+        kept = clear_workspaces()
+    for x in inputs:
+        step(second, models[1], x)
+    kept = clear_workspaces()
+    for x in inputs:
+        assert_equal(step(second, models[1], x), step(plain, models[2], x))
+    assert all((each == 7).all() for each in kept)
+    assert transform.stats().captures == 4 and not transform.stats().not_captured
+
+
+def test_nobody_has_the_stream_of_captures():
+    device = torch.device("cuda", 0)
+    borrowers = [Deep() for _ in range(2)]
+    workspaces = [borrow_workspace(device, borrower) for borrower in borrowers]
+    streams = {each.stream.cuda_stream for each in workspaces}
+    assert len(streams) == 2
+    assert not streams & {torch.cuda.Stream().cuda_stream for _ in range(64)}
+    del borrowers[0]
+    assert borrow_workspace(device, borrowers[0]) is workspaces[0]
 
 
 def test_attention_of_litgpt_with_the_same_bits():
