@@ -79,7 +79,7 @@ def main(
     options |= {"steps": steps, "processes": processes, "at_once": at_once, "backend": machine.backend}
     options["together"] = together
     if together and (alone := sorted(ALONE.intersection(ways))):
-        raise click.UsageError(f"--together changes what all ways of a process do with: {', '.join(alone)}")
+        raise click.UsageError(f"--together is not for ways that need a process of their own: {', '.join(alone)}")
     dtype, grad = machine.choose_dtype("llama"), mode == "training"
     model = ModelSpec("llama", 0, machine.backend, machine.device, dtype, grad=grad, steps=steps)
     sizes = [(replace(model, layers=count), width, length) for count, length in product(layers, lengths)]

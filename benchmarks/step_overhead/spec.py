@@ -29,8 +29,12 @@ WAYS: Mapping[str, str] = MappingProxyType(
 GPU_WAYS = frozenset({"graphs", "cudnn", "cudnn graphs", "thunder graphs", "reduce-overhead"})
 """Those that need a GPU. Elsewhere they are left out."""
 
-ALONE = frozenset({"own prologue"})
-"""Those that change what all of a process does."""
+ALONE = frozenset({"own prologue", "thunder graphs"})
+"""Those that take steps in a process of their own.
+
+The first changes what all of a process does. The second is broken by what is beside it: what Thunder captures works in
+cuBLAS' workspace, which torch lets go of when it captures with reduce-overhead.
+"""
 
 WIDTHS = ("narrow", "real")
 MODES = ("training", "inference")
