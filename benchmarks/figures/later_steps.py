@@ -12,8 +12,7 @@ Result = Mapping[str, Any]
 Point = Mapping[str, Any]
 
 _COUNTS = ("python", "torch", "operations", "symbols")
-_PARTS = ("forward", "backward", "step", "fastest", "wall")
-_TURNS = ("forward", "backward", "step", "tenth", "fastest")
+_PARTS = ("forward", "backward", "step", "tenth", "wall")
 _QUANTILES = ("median", "0.99", "0.999", "slowest")
 _KERNELS = ("products", "attention", "nvFuser", "Triton", "copies and fills", "others of torch's")
 
@@ -29,27 +28,37 @@ def tabulate_calls(*results: Result) -> str:
 
 
 def tabulate_times(*results: Result) -> str:
-    """Shows milliseconds of a later step and of one of many, and the memory that torch reserves."""
-    columns = ("<mode", "<width", "layers", "<tokens", "<way", *(f"{name}, ms" for name in _PARTS), "MiB")
-    points = (point for result in results for point in result["points"])
-    return make_table(columns, (_list_times(point) for point in points if "error" not in point))
+    """Shows milliseconds of a later step of ways that take turns in a process, and the medians of each process."""
+    columns = ("<mode", "<width", "layers", "<tokens", "<way", *(f"{name}, ms" for name in _PARTS), "<each process, ms")
+    points = (point for result in results for point in result["points"] if "error" not in point)
+    return make_table(columns, (_list_times(point) for point in points))
 
 
 def _list_times(point: Point) -> list[str]:
-    taken = point["milliseconds"]
-    times = [f"{taken[name]:.2f}" if name in taken else "" for name in _PARTS]
-    return [*_name_step(point), *times, f"{point['reserved_bytes'] / 2**20:.0f}"]
-
-
-def tabulate_turns(*results: Result) -> str:
-    """Shows milliseconds of a later step of ways that take turns in a process, and the medians of each process."""
-    columns = ("<mode", "<width", "layers", "<tokens", "<way", *(f"{name}, ms" for name in _TURNS), "<each process, ms")
-    return make_table(columns, (_list_turns(point) for result in results for point in result["points"]))
-
-
-def _list_turns(point: Point) -> list[str]:
-    times = [f"{point['milliseconds'][name]:.2f}" if name in point["milliseconds"] else "" for name in _TURNS]
+    times = [f"{point['milliseconds'][name]:.2f}" if name in point["milliseconds"] else "" for name in _PARTS]
     return [*_name_step(point), *times, ", ".join(f"{each['step']:.2f}" for each in point["processes"])]
+
+
+def tabulate_alone(*results: Result) -> str:
+    """Shows milliseconds of a step of ways that have a process each, and the memory that torch reserves and allocates."""
+    columns = (
+        "<mode",
+        "<width",
+        "layers",
+        "<tokens",
+        "<way",
+        "host, ms",
+        "wall, ms",
+        "reserved, MiB",
+        "allocated, MiB",
+    )
+    points = (point for result in results for point in result["points"] if "error" not in point)
+    return make_table(columns, (_list_alone(point) for point in points))
+
+
+def _list_alone(point: Point) -> list[str]:
+    times = [f"{point['milliseconds'][name]:.2f}" for name in ("step", "wall")]
+    return [*_name_step(point), *times, *(f"{point[name] / 2**20:.0f}" for name in ("reserved_bytes", "peak_bytes"))]
 
 
 def _name_step(point: Point) -> list[str]:
@@ -63,9 +72,9 @@ def tabulate_kernels(*results: Result) -> str:
         *("<mode", "<width", "layers", "<tokens", "<way"),
         *("host, ms", "wall, ms", "GPU, ms"),
         *_KERNELS,
-        "GiB",
     )
-    return make_table(columns, (_list_kernels(point) for result in results for point in result["points"]))
+    points = (point for result in results for point in result["points"] if "error" not in point)
+    return make_table(columns, (_list_kernels(point) for point in points))
 
 
 def _list_kernels(point: Point) -> list[str]:
@@ -75,7 +84,6 @@ def _list_kernels(point: Point) -> list[str]:
         *(f"{point['milliseconds'][name]:.2f}" for name in ("step", "wall")),
         f"{sum(milliseconds.values()):.2f}",
         *(f"{milliseconds.get(name, 0.0):.2f}" for name in _KERNELS),
-        f"{point['reserved_bytes'] / 2**30:.2f}",
     ]
 
 

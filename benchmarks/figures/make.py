@@ -22,8 +22,11 @@ _SHARED_CUDNN = (
     *("distributed-thunder", "distributed-cudnn"),
     *("distributed-no-p2p-cudnn", "distributed-32-layers-cudnn"),
 )
-_LAUNCHES = ("step-times-launches", "step-times-inference-behind", "step-times-2048-behind")
-_TURNS = ("step-turns", "step-turns-graphs", "step-turns-inference")
+_STEPS = (
+    *("step-narrow", "step-narrow-graphs", "step-narrow-32"),
+    *("step-real-128", "step-real-2048", "step-inference"),
+)
+_STEPS_ALONE = ("step-alone-narrow", "step-alone", "step-alone-inference")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
 
@@ -77,28 +80,11 @@ def make_figures() -> dict[str, str]:
         "ranks": _figure(warm.tabulate_ranks, "ranks"),
         "store-load": _figure(warm.tabulate_store, "store-load", folder=CPU),
         "step-overhead": _figure(later_steps.tabulate_calls, "step-overhead", folder=CPU),
-        "step-calls": _figure(later_steps.tabulate_calls, "step-times", "step-times-32", folder=H100),
-        "step-times": _figure(
-            later_steps.tabulate_times,
-            *("step-times", "step-times-32", "step-times-128", "step-times-2048", "step-times-inference"),
-            folder=H100,
-        ),
-        "step-times-thunder": _figure(
-            later_steps.tabulate_times,
-            *("step-times-processes", "step-times-thunder", "step-times-inference-processes"),
-            folder=H100,
-        ),
-        "step-times-launches": _figure(later_steps.tabulate_times, *_LAUNCHES, folder=H100),
-        "step-launches-before": _figure(later_steps.tabulate_launches, "step-times-processes", folder=H100),
-        "step-launches": _figure(later_steps.tabulate_launches, *_LAUNCHES, folder=H100),
-        "step-turns": _figure(later_steps.tabulate_turns, *_TURNS, folder=H100),
-        "step-launches-turns": _figure(later_steps.tabulate_launches, *_TURNS, folder=H100),
-        "step-times-h200": _figure(
-            later_steps.tabulate_times, *("step-overhead", "step-overhead-again", "step-overhead-real-inference")
-        ),
-        "step-kernels": _figure(
-            later_steps.tabulate_kernels, *("step-times", "step-times-2048", "step-times-inference"), folder=H100
-        ),
+        "step-calls": _figure(later_steps.tabulate_calls, "step-narrow", "step-narrow-graphs", "step-narrow-32"),
+        "step-times": _figure(later_steps.tabulate_times, *_STEPS),
+        "step-launches": _figure(later_steps.tabulate_launches, *_STEPS),
+        "step-kernels": _figure(later_steps.tabulate_kernels, *_STEPS),
+        "step-alone": _figure(later_steps.tabulate_alone, *_STEPS_ALONE),
         "inference": _figure(
             later_steps.tabulate_inference, "inference", "inference-cudnn", "inference-real", folder=H100
         ),
