@@ -40,7 +40,7 @@ def _list_times(point: Point) -> list[str]:
 
 
 def tabulate_alone(*results: Result) -> str:
-    """Shows milliseconds of a step of ways that have a process each, and the memory that torch reserves and allocates."""
+    """Shows milliseconds of a step of ways that have a process each, and memory that torch reserves and allocates."""
     columns = (
         "<mode",
         "<width",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any
 
-from fusioncache.graphs.calls import KindReader, Warm
+from fusioncache.graphs.calls import Kind, KindReader, Warm
 from fusioncache.graphs.captured_backward import BackwardFunction, CapturedBackward
 from fusioncache.graphs.failures import Failures
 from fusioncache.graphs.memory import GraphMemory
@@ -36,7 +36,7 @@ class BackwardProgram:
         self._memory_of = memory_of
         self._refused = refused
         self._reader: KindReader | None = None
-        self._kinds: dict[int, Warm] = {}
+        self._kinds: dict[Kind, Warm] = {}
         update_wrapper(self, function)
         if refused:
             failures.refuse(refused)
@@ -63,7 +63,7 @@ class BackwardProgram:
         self._reader = reader
         return reader
 
-    def _call(self, kind: int, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None) -> Any:
+    def _call(self, kind: Kind, saved_for_backward: list[Any], cotangents: list[Any], promise: Promise | None) -> Any:
         warm = self._kinds.get(kind)
         if warm is None:
             warm = self._kinds[kind] = Warm()
@@ -90,7 +90,7 @@ class BackwardProgram:
 
     def _replay(
         self,
-        kind: int,
+        kind: Kind,
         warm: Warm,
         saved_for_backward: list[Any],
         cotangents: list[Any],
@@ -125,7 +125,7 @@ class BackwardProgram:
         promise: Promise,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
-        kind: int,
+        kind: Kind,
         memory: GraphMemory,
     ) -> CapturedBackward:
         import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fusioncache.graphs.calls import Kind
 from fusioncache.graphs.loans import LENT, Loans
 from fusioncache.graphs.recorder import NotCaptured
 
@@ -22,11 +23,11 @@ class BackwardCaptures:
         self._loans = loans
         self._captured: list[CapturedBackward] = []
 
-    def find(self, kind: int) -> CapturedBackward | None:
+    def find(self, kind: Kind) -> CapturedBackward | None:
         """Returns what may be replayed now for gradients of a kind; None if nothing may."""
         return next((each for each in self._captured if each.kind == kind and each.is_free()), None)
 
-    def find_pool(self, kind: int) -> int:
+    def find_pool(self, kind: Kind) -> int:
         """Returns the pool for another capture for gradients of a kind.
 
         Raises:

@@ -15,6 +15,12 @@ MOST_KINDS = 16
 """How many kinds of calls of one program may be captured. Its sizes are fixed: others lie otherwise in memory."""
 
 
+class Kind:
+    """Stands for one kind of calls of one program, and for none of another: it is equal to nothing but itself."""
+
+    __slots__ = ()
+
+
 class KindReader:
     """Tells kinds of calls of one program apart.
 
@@ -45,15 +51,15 @@ class KindReader:
         self._stride: Callable[[Any], tuple[int, ...]] = torch.Tensor.stride
         self._is_negative: Callable[[Any], bool] = torch.Tensor.is_neg
         self._is_conjugate: Callable[[Any], bool] = torch.Tensor.is_conj
-        self._kinds: dict[Hashable, int] = {}
+        self._kinds: dict[Hashable, Kind] = {}
         self._last: _LastCall | None = None
 
     def take_tensors(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Returns the tensors among the arguments."""
         return [arguments[place] for place in self.positions] if self._others else arguments
 
-    def read(self, arguments: Sequence[Any]) -> int:
-        """Returns the number of the kind of a call.
+    def read(self, arguments: Sequence[Any]) -> Kind:
+        """Returns the kind of a call.
 
         Raises:
             NotCaptured: if there is no tensor where others had one, a value that has no hash, or one kind too many.
@@ -71,16 +77,13 @@ class KindReader:
         self._last = guard and _LastCall(guard, settings, others, kind)
         return kind
 
-    def _find(self, tensors: Sequence[Any], context: Hashable) -> int:
+    def _find(self, tensors: Sequence[Any], context: Hashable) -> Kind:
         # Numbers at one address may be read as they are, or as their negatives or conjugates.
         is_special = any(map(self._is_negative, tensors)) or any(map(self._is_conjugate, tensors))
         key = tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, context
-        found = self._kinds.get(key)
-        if found is None:
-            if len(self._kinds) >= MOST_KINDS:
-                raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
-            found = self._kinds[key] = len(self._kinds)
-        return found
+        if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
+            raise NotCaptured(f"more than {MOST_KINDS} kinds of calls")
+        return self._kinds.setdefault(key, Kind())  # other threads get the same one, and never one of another call
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +94,13 @@ class _LastCall:
         guard: of its tensors.
         settings: of torch.
         others: arguments that are no tensors, with their types.
-        kind: its number.
+        kind: of it.
     """
 
     guard: Guard
     settings: tuple[Any, ...]
     others: tuple[Any, ...]
-    kind: int
+    kind: Kind
 
 
 class Warm:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusioncache.graphs.buffers import make_buffer
+from fusioncache.graphs.calls import Kind
 from fusioncache.graphs.copies import find_memory
 from fusioncache.graphs.loans import Keeper, Loan, can_lend
 from fusioncache.graphs.memory import GraphMemory
@@ -48,7 +49,7 @@ class CapturedBackward:
         promise: Promise,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
-        kind: int,
+        kind: Kind,
         memory: GraphMemory,
         pool: int,
     ):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any
 
-from fusioncache.graphs.calls import KindReader, Warm
+from fusioncache.graphs.calls import Kind, KindReader, Warm
 from fusioncache.graphs.captured_forward import CapturedForward, ForwardFunction
 from fusioncache.graphs.captures import ForwardCaptures
 from fusioncache.graphs.failures import Failures
@@ -17,7 +17,7 @@ from fusioncache.graphs.settings import is_saving_hooked
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _Captured:
     """A kind of call.
 
     Attributes:
@@ -49,7 +49,7 @@ class ForwardProgram:
         self._memory_of = memory_of
         self._refused: str | None = None
         self._reader: KindReader | None = None
-        self._kinds: dict[int, _Kind] = {}
+        self._kinds: dict[Kind, _Captured] = {}
         update_wrapper(self, function.call)
 
     def __call__(self, *args: Any) -> Any:
@@ -75,19 +75,19 @@ class ForwardProgram:
         self._reader = reader
         return reader
 
-    def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Kind:
+    def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Captured:
         import torch
 
-        number = reader.read(args)
-        found = self._kinds.get(number)
+        kind = reader.read(args)
+        found = self._kinds.get(kind)
         if found is None:
             parameters = [isinstance(each, torch.nn.Parameter) for each in reader.take_tensors(args)]
             memory = self._memory_of(reader.device)
             captures = ForwardCaptures(self._function, reader.positions, parameters, memory)
-            found = self._kinds[number] = _Kind(Warm(), captures)
+            found = self._kinds[kind] = _Captured(Warm(), captures)
         return found
 
-    def _warm_up(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:
+    def _warm_up(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
         kind.captures.observe(args)
         recorder = self._memory_of(reader.device).recorder
         result = kind.warm.run(recorder, reader.take_tensors(args), lambda: self._function.call(*args))
@@ -95,7 +95,7 @@ class ForwardProgram:
             self._failures.refuse(kind.warm.refused)
         return result
 
-    def _replay(self, reader: KindReader, kind: _Kind, args: Sequence[Any]) -> Any:
+    def _replay(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
         if self._function.has_backward and is_saving_hooked():
             raise NotCaptured("hooks for saved tensors")
         memory = self._memory_of(reader.device)
@@ -112,7 +112,7 @@ class ForwardProgram:
         self._failures.tally.count_graph_replay()
         return result
 
-    def _capture(self, kind: _Kind, args: Sequence[Any]) -> CapturedForward:
+    def _capture(self, kind: _Captured, args: Sequence[Any]) -> CapturedForward:
         import torch
 
         try:

@@ -20,37 +20,60 @@ False tells nothing: that one tensor is given twice is a reason too, or a contex
 
 
 def guard_tensors(tensors: Sequence[Any]) -> Guard | None:
-    """Returns a guard of tensors, which it does not keep; None where there are none, or not of such values."""
+    """Returns a guard of tensors, which it does not keep; None where there are none, or not of such values.
+
+    Those of classes of somebody's own are not guarded: to others they may say of themselves what they like.
+    """
     make = find_maker()
-    try:
-        return None if make is None else make(tensors)
-    except Exception:  # something that is no tensor, or one without strides
-        return None
+    return None if make is None else make(tensors)
 
 
 @cache
-def find_maker() -> Callable[[Sequence[Any]], Guard] | None:
+def find_maker() -> Callable[[Sequence[Any]], Guard | None] | None:
     """Returns what makes guards of tensors, if this torch has it and nothing escapes it."""
     import torch
+    from torch.utils._python_dispatch import _disable_current_modes
 
     try:
         from torch._C._dynamo.guards import TensorGuards
 
-        def make(tensors: Sequence[Any]) -> Guard:
-            guard: Guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-            return guard
-
-        with torch.inference_mode(False):
+        make = _make_maker(TensorGuards)
+        # Modes would see what is tried here, and some of them have it done otherwise.
+        with torch.inference_mode(False), _disable_current_modes(), torch._C.DisableTorchFunction():
             return make if all(_notices(make, *each) for each in _list_changes()) else None
     except Exception:  # whatever it is, tensors are looked at one by one
         return None
+
+
+def _make_maker(guards: Any) -> Callable[[Sequence[Any]], Guard | None]:
+    import torch
+
+    classes = frozenset({torch.Tensor, torch.nn.Parameter})
+    is_nested = torch.Tensor.is_nested.__get__  # type: ignore[attr-defined]
+
+    def are_plain(values: Sequence[Any]) -> bool:
+        # Torch's guards ask all values for strides, and end the process where there are none, as in nested tensors.
+        return classes.issuperset(map(type, values)) and not any(map(is_nested, values))
+
+    def make(tensors: Sequence[Any]) -> Guard | None:
+        if not are_plain(tensors):
+            return None
+        check = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+
+        def guard(*values: Any) -> bool:
+            return are_plain(values) and check(*values)
+
+        return guard
+
+    return make
 
 
 def _list_changes() -> Iterator[tuple[Any, Any]]:
     """Yields pairs of tensors that differ in one thing. Two devices of one type are not to be had everywhere."""
     import torch
 
-    tensor, number = torch.zeros(2, 3, device="cpu"), torch.zeros(2, dtype=torch.complex64, device="cpu")
+    tensor = torch.zeros(2, 3, dtype=torch.float32, device="cpu")
+    number = torch.zeros(2, dtype=torch.complex64, device="cpu")
     yield tensor, torch.nn.Parameter(tensor, requires_grad=False)
     yield tensor, tensor.double()
     yield tensor, tensor.to("meta")
@@ -65,12 +88,14 @@ def _list_changes() -> Iterator[tuple[Any, Any]]:
     yield tensor, None
 
 
-def _notices(make: Callable[[Sequence[Any]], Guard], tensor: Any, other: Any) -> bool:
+def _notices(make: Callable[[Sequence[Any]], Guard | None], tensor: Any, other: Any) -> bool:
     """Tells whether a guard of one tensor takes that and not another one, with and without gradients."""
     import torch
 
     beside = torch.zeros(1, device="cpu")
     guard = make([tensor, beside])
+    if guard is None:
+        return False
     answers = []
     for enabled in (True, False):
         with torch.set_grad_enabled(enabled):

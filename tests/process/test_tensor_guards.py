@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.process import tensor_guards
 from fusioncache.process.tensor_guards import guard_tensors
@@ -50,6 +51,34 @@ def test_each_change_alone_is_noticed(name, grad):
         assert guard(*values)
         values[place] = other
         assert not guard(*values)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("wrap", [torch.Tensor.detach, torch.nn.Parameter])
+def test_nested_tensors_do_not_end_the_process(wrap):
+    """Torch's own guards end it where a value has no strides."""
+    nested = wrap(torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]))
+    assert guard_tensors([nested]) is None
+    like = wrap(torch.zeros(2, 3))
+    guard = guard_tensors([like])
+    assert guard(like) and not guard(nested)
+
+
+class Strange(torch.Tensor):
+    """Strides that only somebody's own code tells, which does not."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (2, 3), dispatch_sizes_strides_policy="strides")
+
+    @classmethod
+    def __torch_dispatch__(cls, *_, **__):
+        return NotImplemented
+
+
+def test_neither_do_tensors_whose_strides_fail():
+    assert guard_tensors([Strange()]) is None
+    assert not guard_tensors([torch.zeros(2, 3)])(Strange())
 
 
 def test_a_tensor_that_is_given_twice_says_nothing():
@@ -153,6 +182,30 @@ def test_it_is_tried_in_any_context(context, other_torch):
     with context():
         guard_tensors([torch.zeros(2, device="cpu")])
     assert guard_tensors([torch.zeros(2)])(torch.zeros(2))
+
+
+def test_modes_do_not_see_it_tried(other_torch):
+    tensor_guards.find_maker.cache_clear()
+    seen = []
+
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    tensor = torch.zeros(2)
+    with Seeing():
+        assert guard_tensors([tensor]) is not None
+    assert not seen
+
+
+def test_it_is_tried_with_another_default_dtype(other_torch):
+    tensor_guards.find_maker.cache_clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert guard_tensors([torch.zeros(2)]) is not None
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.gpu

@@ -15,6 +15,7 @@ from thunder.core.compile_data import compile_data_and_stats
 from thunder.executors import pythonex
 
 from fusioncache.tracing.prologue import known_tensors
+from fusioncache.tracing.prologue.known_tensors import KnownTensors
 from fusioncache.tracing.prologue.rewriting import NotRewritten, rewrite, write
 
 NUMBERS = itertools.count()
@@ -44,6 +45,8 @@ def test_a_small_prologue():
         'x: "cpu f32[2, 3]" = args[0]',
         "module: 'Any' = x.owner",
         "t_w: 'cpu f32[3]' = module.get_parameter('a.w')",
+        "t_b: 'cpu f32[3]' = module.get_buffer('a.b')",
+        "check_tensor_metadata(t_b, (3,), 'cpu', torch.float32, False)",
         "check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)",
         "f0: 'float 2.0' = module.scale",
         "m1: 'Any' = module.get_submodule('a')",
@@ -70,10 +73,11 @@ known_module_model, known_module_names = known_6(module, known_5)
   t_w = known_module_get_parameter('a.w', known_module_none)
   if t_w is known_module_none:
     t_w: 'cpu f32[3]' = module.get_parameter('a.w')
-  known_alike = known_7.check(x, t_w)
-  known_expected = known_alike or known_7.expect(x, t_w)
-  if not (known_alike or (known_0(x) is known_8 or known_0(x) is known_9) and x.shape == (2, 3) and \
-x.dtype is known_10 and x.device == known_11 and x.requires_grad is False):
+  t_b = known_module_get_buffer('a.b', known_module_none)
+  if t_b is known_module_none:
+    t_b: 'cpu f32[3]' = module.get_buffer('a.b')
+  if not ((known_0(x) is known_7 or known_0(x) is known_8) and x.shape == (2, 3) and x.dtype is known_9 and \
+x.device == known_10 and x.requires_grad is False):
     check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)
   f0 = known_module_none if 'scale' in known_module_names else known_module_model.scale
   if f0 is known_module_none:
@@ -85,20 +89,24 @@ x.dtype is known_10 and x.device == known_11 and x.requires_grad is False):
   if not (i0 is True):
     check_number_type_and_value(i0, True)
   f1: 'float 0.5' = m1.rate
-  if not (known_0(f1) is known_12 and f1 == 0.5):
+  if not (known_0(f1) is known_11 and f1 == 0.5):
     check_number_type_and_value(f1, 0.5)
-  if not (known_alike or (known_0(t_w) is known_9 or known_0(t_w) is known_8) and t_w.shape == (3,) and \
-t_w.dtype is known_10 and t_w.device == known_11 and t_w.requires_grad is True):
-    check_tensor_metadata(t_w, (3,), 'cpu', torch.float32, True)
+  if not known_12.check(t_b, t_w):
+    known_expected = known_12.expect(t_b, t_w)
+    if not ((known_0(t_b) is known_7 or known_0(t_b) is known_8) and t_b.shape == (3,) and t_b.dtype is known_9 and \
+t_b.device == known_10 and t_b.requires_grad is False):
+      check_tensor_metadata(t_b, (3,), 'cpu', torch.float32, False)
+    if not ((known_0(t_w) is known_8 or known_0(t_w) is known_7) and t_w.shape == (3,) and t_w.dtype is known_9 and \
+t_w.device == known_10 and t_w.requires_grad is True):
+      check_tensor_metadata(t_w, (3,), 'cpu', torch.float32, True)
+    known_12.learn(known_expected, t_b, t_w)
   check_slice_value(f1, slice(1))
-  if not known_alike:
-    known_7.learn(known_expected, x, t_w)
   return ((x, t_w), ())
  return prologue
 """.format(names=", ".join(f"known_{number}" for number in range(13)))
     )
     cells = dict(zip(rewritten.__code__.co_freevars, rewritten.__closure__, strict=True))
-    numbers = [number for number in range(13) if number not in (6, 7)]
+    numbers = [number for number in range(13) if number not in (6, 12)]
     assert [cells[f"known_{number}"].cell_contents for number in numbers] == [
         *(type, tuple, list, dict, len, frozenset({"scale"}), torch.Tensor, torch.nn.Parameter),
         *(torch.float32, torch.device("cpu"), float),
@@ -233,12 +241,25 @@ def test_attributes_are_read_as_often_and_in_the_same_order():
 
 
 PAIR = [
-    "x = args[0]",
-    "y = args[1]",
+    "module = args[0]",
+    "x = module.get_buffer('x')",
+    "y = module.get_parameter('y')",
     "check_tensor_metadata(x, (2, 3), 'cpu', torch.float32, False)",
     "check_tensor_metadata(y, (2, 3), 'cpu', torch.float32, True)",
     "return x, y",
 ]
+
+
+class Held:
+    """What has two tensors."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def get_buffer(self, name):
+        return getattr(self, name)
+
+    get_parameter = get_buffer
 
 
 def make_pair():
@@ -255,14 +276,14 @@ def count_shapes(function, *args):
             return function(*args, **(kwargs or {}))
 
     with Reading():
-        function(*args)
+        function(Held(*args[:2]), *args[2:])
     return found.count(torch.Tensor.shape.__get__)
 
 
 def settle(function, args):
     """Calls it until it knows the tensors."""
     for _ in range(3):
-        function(*args)
+        function(Held(*args))
 
 
 def test_tensors_that_passed_are_not_looked_at_again():
@@ -278,8 +299,8 @@ def test_another_tensor_in_the_place_of_one_that_passed(place, other):
     rewritten, args = rewrite(function), [*make_pair()]
     settle(rewritten, args)
     args[place] = other
-    assert outcome(rewritten, *args) == outcome(function, *args)
-    assert outcome(rewritten, *make_pair())[0] is not AssertionError
+    assert outcome(rewritten, Held(*args)) == outcome(function, Held(*args))
+    assert outcome(rewritten, Held(*make_pair()))[0] is not AssertionError
 
 
 CHANGES = {
@@ -301,31 +322,76 @@ def test_a_tensor_that_passed_and_was_changed(name, grad):
     settle(rewritten, args)
     CHANGES[name](*args)
     with torch.set_grad_enabled(grad):
-        found = outcome(rewritten, *args)
-        assert found == outcome(function, *args)
+        found = outcome(rewritten, Held(*args))
+        assert found == outcome(function, Held(*args))
     assert (found[0] is AssertionError) is (name != "class"), found
 
 
-@pytest.mark.parametrize("when", [1, 2, 3])
-def test_a_tensor_that_is_changed_between_its_check_and_the_end(when):
-    """As another thread might. What was not checked is not known."""
-    calls = itertools.count(1)
+class Changing:
+    """Reads of it change something."""
 
-    class Changing:
-        @property
-        def value(self):
-            if next(calls) == when:
-                x.data = torch.zeros(3, 2)
-            return 1
+    def __init__(self, change):
+        self.change, self.read = change, 0
 
-    lines = [*PAIR[:-1], "i0 = args[2].value", "check_number_type_and_value(i0, 1)", PAIR[-1]]
-    rewritten, (x, y) = rewrite(make(*lines)), make_pair()
-    for _ in range(when):
-        rewritten(x, y, Changing())
+    @property
+    def value(self):
+        self.read += 1
+        self.change()
+        return 1
+
+
+def test_a_tensor_that_an_attribute_changes_before_its_check():
+    """What is written anew looks at tensors where the last of them was looked at."""
+    lines = [*PAIR[:-2], "i0 = args[1].value", "check_number_type_and_value(i0, 1)", *PAIR[-2:]]
+    function = make(*lines)
+    rewritten, args = rewrite(function), make_pair()
     for _ in range(3):
-        assert outcome(rewritten, x, y, Changing())[0] is AssertionError
-    x.data = torch.zeros(2, 3)
-    assert [count_shapes(rewritten, x, y, Changing()) for _ in range(4)][-1] == 0
+        rewritten(Held(*args), Changing(lambda: None))
+    for each in (rewritten, function):
+        x, y = make_pair()
+        changing = Changing(lambda y=y: y.requires_grad_(False))
+        assert outcome(each, Held(x, y), changing)[0] is AssertionError and changing.read == 1
+
+
+def test_an_input_is_checked_before_attributes_are_read():
+    lines = ["z = args[1]", "check_tensor_metadata(z, (1,), 'cpu', torch.float32, False)"]
+    rewritten = rewrite(make(*PAIR[:3], *lines, "i0 = args[2].value", *PAIR[3:]))
+    changing = Changing(lambda: None)
+    with pytest.raises(AssertionError):
+        rewritten(Held(*make_pair()), torch.zeros(2), changing)
+    assert not changing.read
+
+
+def test_what_another_thread_changes_is_not_learned():
+    known, (x, y) = KnownTensors(), make_pair()
+
+    def pass_once(before=lambda: None, behind=lambda: None):
+        """A call that passes, with what another thread does before and behind its checks."""
+        if known.check(x, y):
+            return True
+        expected = known.expect(x, y)
+        before()
+        assert x.shape == (2, 3)
+        behind()
+        known.learn(expected, x, y)
+        return False
+
+    def turn():
+        x.data = x.data.t() if x.shape == (2, 3) else torch.zeros(2, 3)
+
+    assert not pass_once(behind=turn)  # a guard is made of what did not pass
+    assert not known.check(x, y)
+    expected = known.expect(x, y)  # it would hold now, before checks that fail
+    assert expected is not None
+    turn()
+    known.learn(expected, x, y)
+    assert not known.check(x, y)
+    assert not pass_once(behind=turn)
+    assert not known.check(x, y)
+    turn()
+    assert [pass_once() for _ in range(4)] == [False, False, True, True]
+    turn()
+    assert not known.check(x, y)
 
 
 def test_tensors_of_somebodys_own_class_are_looked_at_in_each_call():
@@ -341,10 +407,10 @@ def test_tensors_of_somebodys_own_class_are_looked_at_in_each_call():
     x = x.as_subclass(Telling)
     for _ in range(4):
         told[:] = [torch.Size((2, 3))] * 9
-        rewritten(x, y)
+        rewritten(Held(x, y))
     told[:] = [torch.Size((3, 3))] * 9
     with pytest.raises(AssertionError):
-        rewritten(x, y)
+        rewritten(Held(x, y))
 
 
 def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
@@ -354,22 +420,22 @@ def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
     rewritten, (x, y) = rewrite(make(*PAIR)), make_pair()
     for _ in range(20):
         for each in (x, torch.zeros(3, 2).t()):
-            rewritten(each, y)
+            rewritten(Held(each, y))
     assert len(made) == known_tensors.MOST_GUARDS
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        PAIR[:3] + PAIR[4:],
-        [*PAIR[:2], "x = args[1]", *PAIR[2:]],
+        PAIR[:4] + PAIR[5:],
+        [*PAIR[:3], "x = args[1]", *PAIR[3:]],
         [*PAIR[:3], "y = args[1]", *PAIR[3:]],
-        [*PAIR[:2], *PAIR[2:4], "if x is y: return (y, x), ()", PAIR[-1]],
+        ["x = args[0]", "y = args[1]", *PAIR[3:]],
     ],
-    ids=["one tensor", "one of two that is bound twice", "another that is", "two ends"],
+    ids=["one tensor", "one of two that is bound twice", "another that is", "inputs"],
 )
 def test_prologues_that_know_no_tensors(lines):
-    assert "alike" not in text_of(rewrite(make(*lines)))
+    assert "expect" not in text_of(rewrite(make(*lines)))
 
 
 def test_without_guards_all_is_checked(monkeypatch):

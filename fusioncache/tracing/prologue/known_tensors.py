@@ -1,12 +1,11 @@
-"""Tensors that passed a prologue's checks before: as long as all are as they were, none is checked one by one.
+"""Parameters and buffers that passed a prologue's checks: as long as all are as they were, none is checked alone.
 
-    alike = known.check(x, w)
-    expected = alike or known.expect(x, w)
-    if not (alike or x.shape == (2, 3) and ...):
-      check_tensor_metadata(x, (2, 3), ...)
-    ...
-    if not alike:
-      known.learn(expected, x, w)
+    if not known.check(w, b):
+      expected = known.expect(w, b)
+      if not (w.shape == (3, 2) and ...):
+        check_tensor_metadata(w, (3, 2), ...)
+      ...
+      known.learn(expected, w, b)
 
 Another thread may change a tensor between its check and what is learned of it. So a guard that was made behind the
 checks of one call is trusted once it held both before and behind those of another.
@@ -44,17 +43,13 @@ class KnownTensors:
     def learn(self, expected: Guard | None, *tensors: Any) -> None:
         """Takes note of tensors that passed.
 
-        Tensors of classes of somebody's own are not known: to the prologue they may say of themselves what they like.
-
         Args:
             expected: what ``expect`` returned before the checks.
             tensors: the same.
         """
-        import torch
-
         if expected is not None and expected(*tensors):
             self.check = expected
-        elif self._guards < MOST_GUARDS and {torch.Tensor, torch.nn.Parameter}.issuperset(map(type, tensors)):
+        elif self._guards < MOST_GUARDS:
             self._guards += 1
             self._next = guard_tensors(tensors) or _know_nothing
 

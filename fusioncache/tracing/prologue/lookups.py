@@ -23,6 +23,9 @@ METHODS: Mapping[str, str] = MappingProxyType(
 )
 """The methods of Thunder's module, each with the attribute that has its dictionary."""
 
+ITEMS = frozenset({"get_parameter", "get_buffer"})
+"""Those that give tensors."""
+
 _GETATTR = "__getattr__"
 
 _SOURCES = MappingProxyType(

@@ -4,9 +4,9 @@
     check_number_type_and_value(i1, 256)      if not (type(i1) is int and i1 == 256):
                                                 check_number_type_and_value(i1, 256)
 
-What the prologue takes out of Thunder's module by name it takes out of the dictionaries in which that looks. Tensors
-that are all as they were when they passed are not looked at one by one: see ``known_tensors.py``. Everything else stays
-as it is, attributes above all: to read one may run what somebody wrote.
+What the prologue takes out of Thunder's module by name it takes out of the dictionaries in which that looks. Parameters
+and buffers are checked where the last of them was, and not one by one as long as all are as they were when they passed:
+see ``known_tensors.py``. Everything else stays as it is, attributes above all: to read one may run what somebody wrote.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from fusioncache.tracing.prologue.checks import Condition, Names, find_conditions, find_tensor_check
 from fusioncache.tracing.prologue.known_tensors import KnownTensors
-from fusioncache.tracing.prologue.lookups import METHODS, find_lookups
+from fusioncache.tracing.prologue.lookups import ITEMS, METHODS, find_lookups
 
 _INDENT = 2
 """Of Thunder's statements."""
@@ -161,39 +161,23 @@ def _count_assignments(function: ast.FunctionDef) -> Counter[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensors:
-    """The tensors that a prologue checks and has at hand when it checks the first of them.
+def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> Sequence[ast.stmt]:
+    """Returns the checks of parameters and buffers that can be known to be as they were; none if there are not two.
 
-    Attributes:
-        checked: their names, in the order of the checks.
-        first: the first check.
-        end: the statement behind all checks.
+    Inputs are not among them: calls differ in these, and a prologue that is for others ends with the first.
     """
-
-    checked: tuple[str, ...]
-    first: ast.stmt
-    end: ast.stmt
-
-
-def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> _Tensors | None:
-    """Returns the tensors of which a prologue can know that all are as they were; None if there are not two."""
-    at_hand: set[str] = set()
-    first: ast.stmt | None = None
-    checked: dict[str, None] = {}
+    taken: set[str] = set()
+    found: dict[str, ast.stmt] = {}
     for statement in function.body:
         match statement:
-            case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)) if first is None and assigned[name] == 1:
-                at_hand.add(name)
-            case ast.Expr(ast.Call(ast.Name(check), [ast.Name(name), *_], [])) if name in at_hand:
-                if names.known.get(check) is find_tensor_check():
-                    first = first or statement
-                    checked[name] = None
-    end = function.body[-1]
-    returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
-    if first is None or len(checked) < 2 or returns != [end]:
-        return None
-    return _Tensors(tuple(checked), first, end)
+            case ast.Assign([ast.Name(target)], ast.Call(ast.Attribute(_, method))) | ast.AnnAssign(
+                ast.Name(target), _, ast.Call(ast.Attribute(_, method))
+            ) if method in ITEMS and assigned[target] == 1:
+                taken.add(target)
+            case ast.Expr(ast.Call(ast.Name(check), [ast.Name(name), *_], [])) if name in taken:
+                if names.known.get(check) is find_tensor_check() and statement.lineno == statement.end_lineno:
+                    found.setdefault(name, statement)
+    return [*found.values()] if len(found) > 1 else []
 
 
 def _find_attributes(function: ast.FunctionDef) -> Mapping[str, frozenset[str]]:
@@ -221,7 +205,7 @@ class _Writer:
         lines: Sequence[str],
         assigned: Counter[str],
         attributes: Mapping[str, frozenset[str]],
-        tensors: _Tensors | None,
+        tensors: Sequence[ast.stmt],
     ):
         self.lines = lines
         self._tensors = tensors
@@ -233,8 +217,12 @@ class _Writer:
 
     def rewrite(self, statement: ast.stmt) -> Iterator[str]:
         """Yields the lines that stand for a statement."""
-        if self._tensors is not None:
-            yield from (f"  {line}" for line in self._write_known(statement, self._tensors))
+        if statement not in self._tensors:
+            yield from self._write(statement)
+        elif statement is self._tensors[-1]:
+            yield from self._write_tensors()
+
+    def _write(self, statement: ast.stmt) -> Iterator[str]:
         lines = self.lines[statement.lineno - 1 : statement.end_lineno]
         instead = self._rewrite_line(statement) if len(lines) == 1 else None
         if instead is None:
@@ -243,25 +231,21 @@ class _Writer:
             yield from (f"  {line}" for line in instead)
             yield f"  {lines[0]}"
 
-    def _write_known(self, statement: ast.stmt, tensors: _Tensors) -> Iterator[str]:
-        """Yields what is done with all tensors at once before a statement."""
-        alike, expected = f"{self._names.prefix}alike", f"{self._names.prefix}expected"
-        if statement is tensors.first:
-            known, checked = self._names.give(KnownTensors()), ", ".join(tensors.checked)
-            yield f"{alike} = {known}.check({checked})"
-            yield f"{expected} = {alike} or {known}.expect({checked})"
-        elif statement is tensors.end:
-            known = next(name for name, value in self._names.values.items() if isinstance(value, KnownTensors))
-            yield f"if not {alike}:"
-            yield f"  {known}.learn({expected}, {', '.join(tensors.checked)})"
+    def _write_tensors(self) -> Iterator[str]:
+        """Yields all checks of parameters and buffers, where the last of them was."""
+        checked = ", ".join(statement.value.args[0].id for statement in self._tensors)  # type: ignore[attr-defined]
+        known, expected = self._names.give(KnownTensors()), f"{self._names.prefix}expected"
+        yield f"  if not {known}.check({checked}):"
+        yield f"    {expected} = {known}.expect({checked})"
+        for statement in self._tensors:
+            yield from (f"  {line}" for line in self._write(statement))
+        yield f"    {known}.learn({expected}, {checked})"
 
     def _rewrite_line(self, statement: ast.stmt) -> list[str] | None:
         """Returns what stands before a statement that then is not always run; None if it always is."""
         match statement:
             case ast.Expr(ast.Call(ast.Name(name), [ast.Name(checked), *others], [])):
                 condition = self._write_condition(name, checked, others)
-                if condition is not None and self._is_known(name, checked):
-                    condition = f"{self._names.prefix}alike or {condition}"
                 return condition and [f"if not ({condition}):"]
             case ast.Assign([ast.Name(target)], ast.Call(function, [ast.Constant(str(key))], [])) | ast.AnnAssign(
                 ast.Name(target), _, ast.Call(function, [ast.Constant(str(key))], [])
@@ -284,12 +268,6 @@ class _Writer:
             return write(self._names, checked, *others) if write else None
         except TypeError:  # it is called with other arguments than Thunder gives it
             return None
-
-    def _is_known(self, check: str, checked: str) -> bool:
-        """Tells whether a check is of one of the tensors that may all be as they were."""
-        tensors = self._tensors
-        is_check = self._names.known.get(check) is find_tensor_check()
-        return tensors is not None and is_check and checked in tensors.checked
 
     def _look_up(self, target: str, owner: str, method: str, key: str) -> list[str] | None:
         if self._assigned[owner] != 1:
