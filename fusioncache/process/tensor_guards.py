@@ -32,10 +32,10 @@ def guard_tensors(tensors: Sequence[Any]) -> Guard | None:
 def find_maker() -> Callable[[Sequence[Any]], Guard | None] | None:
     """Returns what makes guards of tensors, if this torch has it and nothing escapes it."""
     import torch
-    from torch.utils._python_dispatch import _disable_current_modes
 
     try:
         from torch._C._dynamo.guards import TensorGuards
+        from torch.utils._python_dispatch import _disable_current_modes
 
         make = _make_maker(TensorGuards)
         # Modes would see what is tried here, and some of them have it done otherwise.
@@ -56,9 +56,12 @@ def _make_maker(guards: Any) -> Callable[[Sequence[Any]], Guard | None]:
         return classes.issuperset(map(type, values)) and not any(map(is_nested, values))
 
     def make(tensors: Sequence[Any]) -> Guard | None:
-        if not are_plain(tensors):
+        try:
+            check = are_plain(tensors) and guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        except Exception:  # whatever torch has against them, they are looked at one by one
             return None
-        check = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        if not check:
+            return None
 
         def guard(*values: Any) -> bool:
             return are_plain(values) and check(*values)
