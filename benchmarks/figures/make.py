@@ -22,10 +22,7 @@ _SHARED_CUDNN = (
     *("distributed-thunder", "distributed-cudnn"),
     *("distributed-no-p2p-cudnn", "distributed-32-layers-cudnn"),
 )
-_STEPS = (
-    *("step-narrow", "step-narrow-graphs", "step-narrow-32"),
-    *("step-real-128", "step-real-2048", "step-inference"),
-)
+_STEPS = ("step-narrow", "step-narrow-graphs", "step-narrow-32", "step-inference")
 _STEPS_ALONE = ("step-alone-narrow", "step-alone", "step-alone-inference")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
@@ -83,7 +80,7 @@ def make_figures() -> dict[str, str]:
         "step-calls": _figure(later_steps.tabulate_calls, "step-narrow", "step-narrow-graphs", "step-narrow-32"),
         "step-times": _figure(later_steps.tabulate_times, *_STEPS),
         "step-launches": _figure(later_steps.tabulate_launches, *_STEPS),
-        "step-kernels": _figure(later_steps.tabulate_kernels, *_STEPS),
+        "step-kernels": _figure(later_steps.tabulate_kernels, *_STEPS, "step-alone"),
         "step-alone": _figure(later_steps.tabulate_alone, *_STEPS_ALONE),
         "inference": _figure(
             later_steps.tabulate_inference, "inference", "inference-cudnn", "inference-real", folder=H100
