@@ -22,7 +22,10 @@ _SHARED_CUDNN = (
     *("distributed-thunder", "distributed-cudnn"),
     *("distributed-no-p2p-cudnn", "distributed-32-layers-cudnn"),
 )
-_STEPS = ("step-narrow", "step-narrow-graphs", "step-narrow-32", "step-inference")
+_STEPS = (
+    *("step-narrow", "step-narrow-graphs", "step-narrow-32"),
+    *("step-real-128", "step-real-2048", "step-inference"),
+)
 _STEPS_ALONE = ("step-alone-narrow", "step-alone", "step-alone-inference")
 _MODES = ("residual-own", "residual-cached", "residual-uncached")
 
@@ -85,9 +88,11 @@ def make_figures() -> dict[str, str]:
         "inference": _figure(
             later_steps.tabulate_inference, "inference", "inference-cudnn", "inference-real", folder=H100
         ),
+        "inference-graphs": _figure(later_steps.tabulate_inference, "inference-graphs", "inference-graphs-real"),
         "inference-before": _figure(later_steps.tabulate_inference, "inference", "inference-real"),
         "jitter": _figure(later_steps.tabulate_jitter, "jitter", "jitter-beside", folder=CPU),
         "jitter-gpu": _figure(later_steps.tabulate_jitter, "jitter", "jitter-3000"),
+        "jitter-peers": _figure(later_steps.tabulate_jitter, "jitter-peers"),
         "jitter-h100": _figure(later_steps.tabulate_jitter, "jitter", folder=H100),
         "cli-timing": _figure(warm.tabulate_commands, "cli-timing", folder=CPU),
     }
