@@ -209,6 +209,7 @@ class _Writer:
     ):
         self.lines = lines
         self._tensors = tensors
+        self._later = frozenset(tensors)
         self._names = names
         self._conditions = find_conditions()
         self._assigned = assigned
@@ -217,7 +218,7 @@ class _Writer:
 
     def rewrite(self, statement: ast.stmt) -> Iterator[str]:
         """Yields the lines that stand for a statement."""
-        if statement not in self._tensors:
+        if statement not in self._later:
             yield from self._write(statement)
         elif statement is self._tensors[-1]:
             yield from self._write_tensors()
